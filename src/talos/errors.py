@@ -1,0 +1,106 @@
+"""The library's own errors: what was wrong, where, and what was expected instead.
+
+Everything that is the caller's to mend is an `InputError` (the command line exits with 2); everything
+else that Talos can explain is a `TalosError` (exit code 1). Neither is shown with a traceback by the
+command line unless asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "ArgumentError",
+    "ConfigError",
+    "DataError",
+    "DownloadError",
+    "InputError",
+    "MissingExtraError",
+    "TalosError",
+    "nearest",
+]
+
+
+class TalosError(Exception):
+    """Base of every error that Talos raises on purpose.
+
+    >>> raise TalosError("training stopped")
+    Traceback (most recent call last):
+    talos.errors.TalosError: training stopped
+    """
+
+    exit_code = 1
+
+
+class InputError(TalosError, ValueError):
+    """The user's input is wrong: says what was found, where, and what was expected.
+
+    Args:
+        what: what was found, as one clause.
+        where: the file, line, column, option or argument it was found in.
+        expected: what would have been right.
+        hint: a way out, such as the nearest valid names; shown in brackets at the end.
+
+    >>> print(InputError("'abc' is not a number", where="clicks.csv, line 3", expected="a timestamp"))
+    clicks.csv, line 3: 'abc' is not a number; expected a timestamp
+    """
+
+    exit_code = 2
+
+    def __init__(
+        self, what: str, *, where: str | None = None, expected: str | None = None, hint: str | None = None
+    ) -> None:
+        self.what = what
+        self.where = where
+        self.expected = expected
+        self.hint = hint
+        message = what if where is None else f"{where}: {what}"
+        if expected is not None:
+            message += f"; expected {expected}"
+        super().__init__(message if hint is None else f"{message} ({hint})")
+
+
+class DataError(InputError):
+    """A file, table or frame of interactions cannot be used as it is."""
+
+
+class ConfigError(InputError):
+    """A configuration, an option or a combination of them is not valid."""
+
+
+class ArgumentError(InputError):
+    """An argument of a Python call has the wrong shape, type or value; `where` is its name."""
+
+
+class DownloadError(TalosError):
+    """A named dataset could not be fetched from any of its sources."""
+
+
+class MissingExtraError(TalosError, ImportError):
+    """A feature needs an optional package that is not installed.
+
+    >>> print(MissingExtraError("reading from PostgreSQL", extra="postgres"))
+    reading from PostgreSQL needs an optional package: pip install 'talos-rec[postgres]'
+    """
+
+    exit_code = 2
+
+    def __init__(self, feature: str, *, extra: str) -> None:
+        super().__init__(f"{feature} needs an optional package: pip install 'talos-rec[{extra}]'")
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """A hint for a mistyped name: the closest candidates, or all of them if none is close.
+
+    >>> nearest("usr_id", ["user_id", "item_id", "rating"])
+    "did you mean 'user_id'?"
+    >>> nearest("zzz", ["user", "item"])
+    'one of: item, user'
+    """
+    known = sorted(set(candidates))
+    by_folded = {candidate.casefold(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.casefold(), list(by_folded), n=2, cutoff=0.6)
+    if close:
+        return "did you mean " + " or ".join(repr(by_folded[match]) for match in close) + "?"
+    return "one of: " + ", ".join(known) if known else "nothing to choose from"
