@@ -1,0 +1,8 @@
+"""Readers: csv, tsv, parquet, JSON lines, RecBole, MovieLens, Amazon, LightGCN, frames, SQL."""
+
+from __future__ import annotations
+
+from talos.readers._lists import read_lists
+from talos.readers._read import DEFAULT_MAX_BYTES, FORMATS, Parts, Source, is_parts, read, read_parts
+
+__all__ = ["DEFAULT_MAX_BYTES", "FORMATS", "Parts", "Source", "is_parts", "read", "read_lists", "read_parts"]
