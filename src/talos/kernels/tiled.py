@@ -1,0 +1,402 @@
+"""The readable kernel: loss and gradients over all items, tile by tile, in plain torch.
+
+For a batch of users with all their positives a user-separable loss needs every user × item score once. The
+scores of a few users at a time are made in tiles of items; what each negative adds and the slope of that are
+taken from a tile while it is in cache, and only the slopes of these few users are kept until the sum over
+items, by which they are divided, is known. Nothing of size users × items exists, and no autograd graph.
+
+It is the reference for faster ones: `sweep` is the inner function that a compiled core replaces.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from talos.errors import ArgumentError
+from talos.kernels.parts import LogSumPart, LossParts, MeanPart, NegativePart
+
+__all__ = ["Sweep", "UserBatch", "differentiable_user_batch_loss", "kth_scores", "sweep", "user_batch_loss"]
+
+# Slopes kept at a time: 4 MB in float32, which stays in cache.
+_KEPT = 2**20
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What one pass over the items gives for a few users.
+
+    Attributes:
+        negative: R_u, (c,).
+        normalizer: log Σφ for "log-sum", Σφ for "mean", (c,).
+        user_gradient: Σ_j of coefficient_u · ∂R_u/∂s_uj · v_j, (c, d).
+        parameter_gradients: Σ_u of coefficient_u · ∂R_u/∂p, by parameter.
+    """
+
+    negative: Tensor
+    normalizer: Tensor
+    user_gradient: Tensor
+    parameter_gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class UserBatch:
+    """Loss and gradients of a batch of users.
+
+    Attributes:
+        value: the loss, reduced as asked.
+        user_gradient: (B, d).
+        item_gradient: (I, d).
+        parameter_gradients: of the loss's own scalars, by name.
+        per_user: mean loss over each user's positives, (B,); 0 for a user without any.
+        num_positives: (B,).
+        normalizer: Z_u: log Σφ for "log-sum" losses, Σφ for "mean" ones, (B,).
+    """
+
+    value: Tensor
+    user_gradient: Tensor
+    item_gradient: Tensor
+    parameter_gradients: dict[str, Tensor]
+    per_user: Tensor
+    num_positives: Tensor
+    normalizer: Tensor
+
+
+def sweep(
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    thresholds: Tensor | None,
+    coefficients: Tensor,
+    part: NegativePart,
+    excluded: tuple[Tensor, Tensor],
+    item_gradient: Tensor,
+    *,
+    weights: Tensor | None = None,
+    items_per_tile: int = 4096,
+) -> Sweep:
+    """One pass over the items for a few users: R_u, and the gradient of Σ_u coefficient_u · R_u.
+
+    Args:
+        user_vectors: (c, d).
+        item_vectors: candidates (n, d).
+        thresholds: (c,) or None.
+        coefficients: (c,) what each R_u counts.
+        part: φ and how it is summed.
+        excluded: rows and columns (m,), (m,) of the pairs that are no negatives, sorted by column. They are
+            set to nothing within their tile; subtracting them afterwards would cancel digits.
+        item_gradient: (n, d), added to in place.
+        weights: (n,) what each candidate counts in the sum.
+        items_per_tile: columns handled at a time.
+
+    A user with no negative left has R_u = 0 and no gradient.
+
+    >>> from talos.losses import Softmax
+    >>> none = torch.zeros(0, dtype=torch.long)
+    >>> users, items = torch.eye(2), torch.zeros(3, 2)
+    >>> sweep(users, items, None, torch.ones(2), Softmax(tau=1.0).negative_part, (none, none), torch.zeros(3, 2))
+    Sweep(negative=tensor([1.0986, 1.0986]), ...
+    """
+    rows, cols = excluded
+    users, candidates = len(user_vectors), len(item_vectors)
+    beta = None if thresholds is None else thresholds.unsqueeze(-1)
+    starts = range(0, candidates, items_per_tile)
+    cuts = torch.searchsorted(cols, torch.tensor([*starts, candidates], device=cols.device)).tolist()
+    slopes = user_vectors.new_empty(users, candidates)
+    total = user_vectors.new_empty(users, len(starts))
+    parameter_sums: dict[str, Tensor] = {}
+    log_sum = part.reduction == "log-sum"
+    # The weight left of each user's candidates; also tells who has none.
+    mass = user_vectors.new_full((users,), candidates) if weights is None else weights.sum().expand(users)
+    lost = user_vectors.new_ones(len(cols)) if weights is None else weights[cols]
+    mass = mass.index_add(0, rows, -lost)
+
+    for tile, start in enumerate(starts):
+        here = slice(start, min(start + items_per_tile, candidates))
+        scores = user_vectors @ item_vectors[here].T
+        gone = rows[cuts[tile] : cuts[tile + 1]], cols[cuts[tile] : cuts[tile + 1]] - start
+        if log_sum:
+            kind = cast(LogSumPart, part)
+            log_phi = kind.log_phi(scores, beta)
+            if weights is not None:
+                log_phi = log_phi + weights[here].log()
+            log_phi[gone] = -math.inf
+            # A log-sum per tile; the log-sum over tiles of these is the log-sum over items.
+            total[:, tile] = torch.logsumexp(log_phi, dim=-1)
+            shift = total[:, tile].clamp(min=torch.finfo(total.dtype).min).unsqueeze(-1)
+            torch.mul(torch.exp(log_phi - shift), kind.dlog_phi(scores, beta), out=slopes[:, here])
+        else:
+            mean = cast(MeanPart, part)
+            phi, slope = mean.phi(scores, beta), mean.dphi(scores, beta)
+            by_parameter = mean.dphi_dparameters(scores, beta)
+            for piece in (phi, slope, *by_parameter.values()):
+                if weights is not None:
+                    piece.mul_(weights[here])
+                piece[gone] = 0.0
+            total[:, tile] = phi.sum(dim=-1)
+            slopes[:, here] = slope
+            for name, piece in by_parameter.items():
+                so_far = parameter_sums.get(name, 0.0)
+                parameter_sums[name] = so_far + piece.sum(dim=-1)
+
+    left = mass > 0
+    nothing = torch.zeros_like(coefficients)
+    if log_sum:
+        normalizer = torch.logsumexp(total, dim=-1)
+        negative = torch.where(left, part.scale * normalizer, nothing)
+        share = torch.exp(total - normalizer.clamp(min=torch.finfo(total.dtype).min).unsqueeze(-1))
+        factor = torch.where(left, part.scale * coefficients, nothing).unsqueeze(-1) * share
+    else:
+        normalizer = total.sum(dim=-1)
+        per_item = torch.where(left, part.scale / mass.clamp(min=torch.finfo(mass.dtype).tiny), nothing)
+        negative = per_item * normalizer
+        factor = (per_item * coefficients).unsqueeze(-1).expand_as(total)
+        parameter_sums = {name: (per_item * coefficients * s).sum() for name, s in parameter_sums.items()}
+
+    user_gradient = torch.zeros_like(user_vectors)
+    for tile, start in enumerate(starts):
+        here = slice(start, min(start + items_per_tile, candidates))
+        weighted = slopes[:, here].mul_(factor[:, tile : tile + 1])
+        user_gradient.addmm_(weighted, item_vectors[here])
+        item_gradient[here].addmm_(weighted.T, user_vectors)
+    return Sweep(negative, normalizer, user_gradient, parameter_sums)
+
+
+@torch.no_grad()
+def user_batch_loss(
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    thresholds: Tensor | None,
+    loss: LossParts,
+    *,
+    reduction: Literal["positives", "users", "sum"] = "positives",
+    exclude_positives: bool = True,
+    item_ids: Tensor | None = None,
+    weights: Tensor | None = None,
+    users_per_chunk: int | None = None,
+    items_per_tile: int = 4096,
+) -> UserBatch:
+    """Loss of a batch of users with all their positives, and its gradients, in closed form.
+
+    Scores are the products of the vectors as given: normalise them first where cosines are meant. Half
+    precision is computed with in float32.
+
+    Args:
+        user_vectors: (B, d), one row per user of the batch.
+        item_vectors: (I, d), the whole table.
+        indptr: (B + 1,), `indices[indptr[u]:indptr[u + 1]]` are the positives of the u-th row.
+        indices: their rows in `item_vectors`, each once per user.
+        thresholds: (B,) where the loss has one.
+        loss: a `UserSeparableLoss`, or anything of that shape.
+        reduction: the mean over `positives` (the published code), the mean over `users` with at least one
+            (the paper's formula), or their `sum` over positives.
+        exclude_positives: whether a user's positives are left out of their negatives.
+        item_ids: (n,) a sample of items, shared by all users, to take as negatives in place of all items;
+            repetitions count again.
+        weights: what each of the negatives counts, (n,) or (I,); for samples that are not uniform.
+        users_per_chunk: users at a time; by default as many as keep a few MB of slopes.
+        items_per_tile: items at a time.
+
+    A user without positives contributes nothing. A user without negatives contributes the positives' part.
+
+    >>> from talos.losses import Softmax
+    >>> users, items = torch.eye(2), torch.eye(3)[:, :2]
+    >>> batch = user_batch_loss(
+    ...     users, items, torch.tensor([0, 1, 1]), torch.tensor([0]), None, Softmax(tau=1.0))
+    >>> batch.value, batch.num_positives   # log(e^0 + e^0) - 1, and a user with nothing
+    (tensor(-0.3069), tensor([1, 0]))
+    """
+    _check(user_vectors, item_vectors, indptr, indices, thresholds, item_ids, weights)
+    dtype = torch.promote_types(user_vectors.dtype, torch.float32)
+    users, table = user_vectors.to(dtype), item_vectors.to(dtype)
+    beta = None if thresholds is None else thresholds.detach().to(dtype)
+    candidates = table if item_ids is None else table[item_ids]
+    weights = None if weights is None else weights.to(dtype)
+    part = loss.negative_part
+
+    count = indptr.diff()
+    owner = torch.repeat_interleave(torch.arange(len(users), device=count.device), count)
+    per_positive = {
+        "positives": torch.full_like(owner, 1, dtype=dtype) / max(1, len(indices)),
+        "users": 1 / (count[owner].to(dtype) * max(1, int((count > 0).sum()))),
+        "sum": torch.full_like(owner, 1, dtype=dtype),
+    }[reduction]
+
+    pos = (users[owner] * table[indices]).sum(dim=-1)
+    pos_beta = None if beta is None else beta[owner]
+    a, c = (x.detach() for x in loss.positive_part(pos, pos_beta))
+    slope = per_positive * loss.da(pos, pos_beta).detach()
+    coefficients = users.new_zeros(len(users)).index_add(0, owner, per_positive * c)
+
+    user_gradient = torch.zeros_like(users).index_add(0, owner, slope.unsqueeze(-1) * table[indices])
+    item_gradient = torch.zeros_like(table).index_add(0, indices, slope.unsqueeze(-1) * users[owner])
+    negative_gradient = item_gradient if item_ids is None else torch.zeros_like(candidates)
+    by_parameter = {
+        name: (per_positive * derivative).sum()
+        for name, derivative in loss.da_dparameters(pos, pos_beta).items()
+    }
+
+    negative = users.new_full((len(users),), part.scale)
+    normalizer = torch.zeros_like(negative)
+    if part.reduction != "constant":
+        chunk = users_per_chunk or max(16, min(512, _KEPT // max(1, len(candidates))))
+        for start in range(0, len(users), chunk):
+            some = slice(start, min(start + chunk, len(users)))
+            bounds = indptr[some.start], indptr[some.stop]
+            mine = slice(int(bounds[0]), int(bounds[1]))
+            excluded = (owner[:0], indices[:0])
+            if exclude_positives:
+                excluded = _excluded(owner[mine] - start, indices[mine], item_ids)
+            found = sweep(
+                users[some],
+                candidates,
+                None if beta is None else beta[some],
+                coefficients[some],
+                part,
+                excluded,
+                negative_gradient,
+                weights=weights,
+                items_per_tile=items_per_tile,
+            )
+            negative[some], normalizer[some] = found.negative, found.normalizer
+            user_gradient[some] += found.user_gradient
+            for name, gradient in found.parameter_gradients.items():
+                by_parameter[name] = by_parameter.get(name, 0.0) + gradient
+    if item_ids is not None:
+        item_gradient.index_add_(0, item_ids, negative_gradient)
+
+    values = a + c * negative[owner]
+    per_user = users.new_zeros(len(users)).index_add(0, owner, values) / count.clamp(min=1)
+    return UserBatch(
+        value=(per_positive * values).sum(),
+        user_gradient=user_gradient.to(user_vectors.dtype),
+        item_gradient=item_gradient.to(item_vectors.dtype),
+        parameter_gradients=by_parameter,
+        per_user=per_user,
+        num_positives=count,
+        normalizer=normalizer,
+    )
+
+
+class _Differentiable(torch.autograd.Function):
+    """Gradients are found together with the value and handed out when asked for."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, user_vectors: Tensor, item_vectors: Tensor, call: dict[str, Any], *parameters: Tensor
+    ) -> Tensor:
+        batch = user_batch_loss(user_vectors, item_vectors, **call)
+        names = [name for name, _ in call["loss"].named_parameters()]
+        zero = batch.value.new_zeros(())
+        by_parameter = [batch.parameter_gradients.get(name, zero) for name in names]
+        ctx.save_for_backward(batch.user_gradient, batch.item_gradient, *by_parameter)
+        ctx.parameter_types = [p.dtype for p in parameters]
+        return batch.value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
+        users, items, *parameters = ctx.saved_tensors
+        scaled = [
+            (outer * gradient).to(dtype)
+            for gradient, dtype in zip(parameters, ctx.parameter_types, strict=True)
+        ]
+        return ((outer * users).to(users.dtype), (outer * items).to(items.dtype), None, *scaled)
+
+
+def differentiable_user_batch_loss(
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    thresholds: Tensor | None,
+    loss: LossParts,
+    **options: Any,
+) -> Tensor:
+    """`user_batch_loss` inside autograd: its value, with gradients for both tables and the loss's scalars.
+
+    For backbones in which the vectors are themselves computed. The options are those of `user_batch_loss`.
+
+    >>> from talos.losses import Talos
+    >>> users, items = torch.randn(2, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    >>> value = differentiable_user_batch_loss(
+    ...     users, items, torch.tensor([0, 1, 3]), torch.tensor([0, 1, 2]), torch.zeros(2), Talos(tau=0.1))
+    >>> value.backward(); items.grad.shape
+    torch.Size([5, 4])
+    """
+    call = {"indptr": indptr, "indices": indices, "thresholds": thresholds, "loss": loss, **options}
+    parameters = [parameter for _, parameter in loss.named_parameters()]
+    value: Tensor = _Differentiable.apply(  # type: ignore[no-untyped-call]
+        user_vectors, item_vectors, call, *parameters
+    )
+    return value
+
+
+@torch.no_grad()
+def kth_scores(
+    user_vectors: Tensor, item_vectors: Tensor, k: int, *, users_per_chunk: int | None = None
+) -> Tensor:
+    """The K-th best score of every user over all items, (B,), without a users × items matrix.
+
+    >>> kth_scores(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), k=2)
+    tensor([0.5000])
+    """
+    if not 1 <= k <= len(item_vectors):
+        raise ArgumentError(f"got {k}", where="k", expected=f"1 to {len(item_vectors)}, the number of items")
+    dtype = torch.promote_types(user_vectors.dtype, torch.float32)
+    items = item_vectors.to(dtype).T
+    kth = user_vectors.new_empty(len(user_vectors), dtype=dtype)
+    chunk = users_per_chunk or max(16, min(512, _KEPT // len(item_vectors)))
+    for start in range(0, len(user_vectors), chunk):
+        scores = user_vectors[start : start + chunk].to(dtype) @ items
+        kth[start : start + chunk] = torch.topk(scores, k, dim=-1, sorted=False).values.amin(dim=-1)
+    return kth
+
+
+def _excluded(rows: Tensor, ids: Tensor, item_ids: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The (row, column) pairs at which a user meets a positive of theirs, sorted by column."""
+    if item_ids is not None:
+        # A positive may have been drawn any number of times: a range of the sorted sample.
+        sample, position = torch.sort(item_ids)
+        first = torch.searchsorted(sample, ids)
+        times = torch.searchsorted(sample, ids, right=True) - first
+        rows = torch.repeat_interleave(rows, times)
+        offset = torch.arange(len(rows), device=rows.device)
+        offset -= torch.repeat_interleave(torch.cumsum(times, 0) - times, times)
+        ids = position[torch.repeat_interleave(first, times) + offset]
+    columns, order = torch.sort(ids)
+    return rows[order], columns
+
+
+def _check(
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    thresholds: Tensor | None,
+    item_ids: Tensor | None,
+    weights: Tensor | None,
+) -> None:
+    def wrong(name: str, value: Tensor, expected: str) -> ArgumentError:
+        return ArgumentError(f"has shape {tuple(value.shape)}", where=name, expected=expected)
+
+    if user_vectors.ndim != 2:
+        raise wrong("user_vectors", user_vectors, "(B, d)")
+    users, dim = user_vectors.shape
+    if item_vectors.ndim != 2 or item_vectors.shape[1] != dim:
+        raise wrong("item_vectors", item_vectors, f"(I, {dim})")
+    if indptr.shape != (users + 1,):
+        raise wrong("indptr", indptr, f"({users + 1},)")
+    if indices.ndim != 1 or len(indices) != int(indptr[-1]):
+        raise wrong("indices", indices, f"({int(indptr[-1])},), the last entry of indptr")
+    if thresholds is not None and thresholds.shape != (users,):
+        raise wrong("thresholds", thresholds, f"({users},)")
+    candidates = len(item_vectors) if item_ids is None else len(item_ids)
+    if weights is not None and weights.shape != (candidates,):
+        raise wrong("weights", weights, f"({candidates},)")

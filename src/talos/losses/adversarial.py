@@ -1,0 +1,123 @@
+"""AdvInfoNCE: a softmax loss whose negatives are weighted by an adversary."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from talos.errors import ArgumentError
+from talos.losses import functional
+from talos.losses.adversary import Adversary
+from talos.losses.base import Loss, Needs
+from talos.losses.checks import describe, positive_integer, positive_number
+
+__all__ = ["AdvInfoNCE"]
+
+
+class AdvInfoNCE(Loss):
+    """AdvInfoNCE: -log[ e^{s_ui/τ} / (e^{s_ui/τ} + ω·n·Σ_j p_j e^{s_uj/τ}) ], p = softmax_j(a_u·b_j).
+
+    a and b, tables of small vectors of their own for users and items, decide how hard each negative counts.
+    They climb the loss in epochs of their own while the model descends it. n is the number of negatives not
+    masked; a row with every negative masked gives 0. An Zhang et al., "Empowering Collaborative Filtering
+    with Principled Adversarial Contrastive Loss", NeurIPS 2023.
+
+    Args:
+        num_users: rows of a.
+        num_items: rows of b.
+        tau: temperature τ > 0.
+        negative_weight: ω.
+        dim: length of the adversary's vectors.
+        adv_every: T_adv, epochs of the model between two of the adversary.
+        adv_epochs: E_adv, how many epochs the adversary gets at most.
+        adv_lr: learning rate of the adversary's Adam.
+
+    >>> loss = AdvInfoNCE(num_users=3, num_items=5, tau=0.1)
+    >>> ids = {"users": torch.tensor([2]), "items": torch.tensor([[0, 4]])}
+    >>> loss(torch.tensor([0.5]), torch.tensor([[0.5, 0.5]]), **ids)   # log(1 + 64·2), whatever p is
+    tensor([4.8598], grad_fn=...)
+    """
+
+    short_name = "advinfonce"
+    context: ClassVar[tuple[str, ...]] = ("num_users", "num_items")
+
+    def __init__(
+        self,
+        *,
+        num_users: int,
+        num_items: int,
+        tau: float = 0.1,
+        negative_weight: float = 64.0,
+        dim: int = 64,
+        adv_every: int = 10,
+        adv_epochs: int = 10,
+        adv_lr: float = 1e-4,
+    ) -> None:
+        super().__init__()
+        self.tau = positive_number("tau", tau)
+        self.negative_weight = positive_number("negative_weight", negative_weight)
+        self.adv_every = positive_integer("adv_every", adv_every)
+        self.adv_epochs = positive_integer("adv_epochs", adv_epochs)
+        self.adv_lr = positive_number("adv_lr", adv_lr)
+        dim = positive_integer("dim", dim)
+        self.user_table = nn.Parameter(torch.empty(positive_integer("num_users", num_users), dim))
+        self.item_table = nn.Parameter(torch.empty(positive_integer("num_items", num_items), dim))
+        nn.init.xavier_normal_(self.user_table)
+        nn.init.xavier_normal_(self.item_table)
+
+    @property
+    def needs(self) -> Needs:
+        """The ids of users and negatives, and an adversary's epochs."""
+        return Needs(ids=True, adversary=True)
+
+    def adversaries(self) -> list[Adversary]:
+        """Both tables climb for an epoch of their own every `adv_every`, `adv_epochs` times at most."""
+        return [
+            Adversary(
+                parameters=("user_table", "item_table"),
+                direction="climb",
+                when="own-epoch",
+                lr=self.adv_lr,
+                every_epochs=self.adv_every,
+                max_times=self.adv_epochs,
+            )
+        ]
+
+    def compute(
+        self,
+        pos: Tensor,
+        neg: Tensor,
+        threshold: Tensor | None,
+        mask: Tensor | None,
+        users: Tensor | None,
+        items: Tensor | None,
+    ) -> Tensor:
+        """softplus( log(ω·n) + log Σ_j p_j e^{s_j/τ} - s_i/τ )."""
+        for name, ids, shape in (("users", users, pos.shape), ("items", items, neg.shape)):
+            if ids is None or ids.shape != shape:
+                found = "is missing" if ids is None else describe(ids)
+                raise ArgumentError(found, where=name, expected=f"ids of shape {tuple(shape)}")
+        assert users is not None
+        assert items is not None
+        hardness = self._hardness(users, items).to(neg.dtype)
+        weighted = functional.masked_log_sum_exp(hardness + neg / self.tau, mask)
+        log_p_norm = functional.masked_log_sum_exp(hardness, mask)
+        count = neg.new_full(pos.shape, neg.shape[1]) if mask is None else (~mask).sum(dim=-1).to(neg.dtype)
+        ahead = math.log(self.negative_weight) + count.clamp(min=1).log() + weighted - log_p_norm
+        values = F.softplus(ahead - pos / self.tau, threshold=40.0)
+        return torch.where(count == 0, torch.zeros_like(values), values)
+
+    def _hardness(self, users: Tensor, items: Tensor) -> Tensor:
+        """Products a_u·b_j (B, N), by way of the smaller of (B, num_items) and (B, N, dim)."""
+        num_items, dim = self.item_table.shape
+        if num_items <= items.shape[1] * dim:
+            return (self.user_table[users] @ self.item_table.T).gather(1, items)
+        return torch.einsum("bd,bnd->bn", self.user_table[users], self.item_table[items])
+
+    def extra_repr(self) -> str:
+        """The hyperparameters, for `repr`."""
+        return f"tau={self.tau}, every={self.adv_every}, epochs={self.adv_epochs}, lr={self.adv_lr}"

@@ -1,0 +1,210 @@
+"""The mathematics behind the losses: stateless, unreduced, safe at the extremes.
+
+Scores are `s`; thresholds are `beta` and are constants for the gradient. A `mask` marks with True the
+negatives that are to be left out. A sum or a mean over nothing (every negative masked) is defined as 0 with
+gradient 0, so that such a row contributes its positive part alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+__all__ = [
+    "log_sigmoid",
+    "log_sum_sigmoid_power",
+    "masked_log_sum_exp",
+    "masked_mean",
+    "pairwise_log_activation",
+    "sharp_softplus",
+    "smooth_indicators",
+    "soft_rank",
+]
+
+# Elements per block of rows on the CPU: temporaries of this size stay in the second-level cache.
+_BLOCK = 2**17
+
+
+def log_sigmoid(x: Tensor) -> Tensor:
+    """The logarithm of σ(x), exact to rounding for every finite x.
+
+    `softplus` is told to switch to its linear branch at 40 and not at its default 20, where float64 still
+    sees the difference.
+
+    >>> log_sigmoid(torch.tensor([0.0, -1e4, 1e4])).tolist()
+    [-0.6931..., -10000.0, -0.0]
+    """
+    return -F.softplus(-x, threshold=40.0)
+
+
+def masked_log_sum_exp(x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The sum log Σ_j e^{x_j} over the last dimension, without the masked entries; 0 where all are masked.
+
+    >>> x = torch.tensor([[0.0, 0.0, 5.0], [1.0, 2.0, 3.0]])
+    >>> mask = torch.tensor([[False, False, True], [True, True, True]])
+    >>> masked_log_sum_exp(x, mask).tolist()
+    [0.6931..., 0.0]
+    """
+    if mask is None:
+        return torch.logsumexp(x, dim=-1)
+    # The lowest finite number, not -inf: the gradient of a row of -inf would be NaN before `where` drops it.
+    total = torch.logsumexp(x.masked_fill(mask, torch.finfo(x.dtype).min), dim=-1)
+    return torch.where(mask.all(dim=-1), torch.zeros_like(total), total)
+
+
+def masked_mean(x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The mean over the last dimension, without the masked entries; 0 where all are masked.
+
+    >>> masked_mean(torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([[False, False, True]])).tolist()
+    [2.0]
+    """
+    if mask is None:
+        return x.mean(dim=-1)
+    kept = (~mask).sum(dim=-1).clamp(min=1)
+    return x.masked_fill(mask, 0.0).sum(dim=-1) / kept
+
+
+class _LogSumSigmoidPower(torch.autograd.Function):
+    """log Σ_j σ(ω(s_j - β))^κ with its gradient κω · softmax_j · σ(ω(β - s_j)) found in the same pass.
+
+    Autograd would write and read a (B, N) tensor for each of subtraction, log σ, power and log-sum-exp, and
+    again on the way back. Here blocks of rows go through all of them while they are in cache, and one (B, N)
+    tensor, the gradient, is kept.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, s: Tensor, beta: Tensor | None, mask: Tensor | None, power: Tensor, slope: Tensor
+    ) -> Tensor:
+        wanted = ctx.needs_input_grad[0]
+        total = s.new_empty(s.shape[0])
+        gradient = torch.empty_like(s) if wanted else None
+        rows = max(1, _BLOCK // max(1, s.shape[1])) if s.device.type == "cpu" else max(1, s.shape[0])
+        for start in range(0, s.shape[0], rows):
+            block = slice(start, start + rows)
+            x = -s[block] if beta is None else beta[block] - s[block]
+            kappa, omega = (p if p.ndim == 0 else p[block] for p in (power, slope))
+            if omega.ndim or omega != 1:
+                x = x.mul_(omega)
+            log_phi = F.softplus(x, threshold=40.0).mul_(-kappa)
+            if mask is not None:
+                log_phi.masked_fill_(mask[block], torch.finfo(s.dtype).min)
+            share = torch.softmax(log_phi, dim=-1)
+            # The largest share is e^{max - log Z} and at least 1/N: log Z without a second exponential.
+            total[block] = log_phi.amax(dim=-1) - share.amax(dim=-1).log()
+            if gradient is not None:
+                torch.mul(share, x.sigmoid_(), out=gradient[block])
+                gradient[block].mul_(kappa * omega)
+        if mask is not None:
+            total.masked_fill_(mask.all(dim=-1), 0.0)
+            if gradient is not None:
+                gradient.masked_fill_(mask, 0.0)
+        if gradient is not None:
+            ctx.save_for_backward(gradient)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * outer.unsqueeze(-1), None, None, None, None
+
+
+def log_sum_sigmoid_power(
+    s: Tensor,
+    beta: Tensor | None = None,
+    *,
+    power: float | Tensor,
+    slope: float | Tensor = 1.0,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """The denominator of Talos, log Σ_j σ(ω·(s_j - β))^κ over the last dimension, fused, in log space.
+
+    Args:
+        s: scores (B, N).
+        beta: thresholds (B, 1), or None for 0.
+        power: κ, a number or one per row (B, 1).
+        slope: ω, likewise.
+        mask: (B, N), True where an entry is left out; a row of which nothing is left gives 0.
+
+    Differentiable once, with respect to `s` alone.
+
+    >>> log_sum_sigmoid_power(torch.zeros(1, 4), power=10.0)   # log(4 · 2^-10)
+    tensor([-5.5452])
+    """
+    as_tensor = [torch.as_tensor(p, dtype=s.dtype, device=s.device).detach() for p in (power, slope)]
+    constant = None if beta is None else beta.detach()
+    total: Tensor = _LogSumSigmoidPower.apply(s, constant, mask, *as_tensor)  # type: ignore[no-untyped-call]
+    return total
+
+
+def sharp_softplus(x: Tensor, sharpness: float = 5.0) -> Tensor:
+    """log(1 + e^{κx}) / κ: a smooth (x)+ that tends to it as κ grows.
+
+    >>> sharp_softplus(torch.tensor([0.0, 2.0])).tolist()
+    [0.1386..., 2.0000...]
+    """
+    return F.softplus(x, beta=sharpness, threshold=40.0)
+
+
+_ACTIVATION_FLOOR = 1e-8
+
+
+def pairwise_log_activation(difference: Tensor, activation: str) -> Tensor:
+    """log(1 + act(d)) for the activations of PSL, each 0 with slope one half or one at d = 0.
+
+    - `tanh`: 1 + tanh(d/2) = 2σ(d), so the logarithm is exact for every d;
+    - `relu`: 1 + (max(d, -1)) = (1 + d)+;
+    - `atan`: 1 + arctan(d), which is negative below d = -tan 1 ≈ -1.56.
+
+    The last two are held at 1e-8 from below, with gradient 0 there: such a negative is far behind already.
+
+    >>> pairwise_log_activation(torch.zeros(1), "atan").item()
+    0.0
+    """
+    if activation == "tanh":
+        return log_sigmoid(difference) + torch.log(torch.tensor(2.0, dtype=difference.dtype)).item()
+    inner = difference if activation == "relu" else torch.atan(difference)
+    return torch.log((1 + inner).clamp(min=_ACTIVATION_FLOOR))
+
+
+def soft_rank(pos: Tensor, neg: Tensor, tau: float, mask: Tensor | None = None) -> Tensor:
+    """1 + Σ_j σ((s_j - s_i)/τ): tends to the rank of the positive among its negatives as τ → 0.
+
+    >>> soft_rank(torch.tensor([0.5]), torch.tensor([[0.9, 0.1, 0.0]]), tau=1e-3).tolist()
+    [2.0]
+    """
+    ahead = torch.sigmoid((neg - pos.unsqueeze(-1)) / tau)
+    if mask is not None:
+        ahead = ahead.masked_fill(mask, 0.0)
+    return 1 + ahead.sum(dim=-1)
+
+
+def smooth_indicators(scores: Tensor, k: int, tau: float, delta: float, mask: Tensor | None = None) -> Tensor:
+    """I^1, …, I^K of the first entry: how much it is the r-th largest of its row, (B, K).
+
+    The row is shifted so that its smallest kept entry is 0; I^r = softmax(l/τ · Π_{q<r}(1 - I^q - δ)), the
+    product per entry and detached. An entry that was taken has a factor of about -δ and falls below the rest.
+
+    >>> smooth_indicators(torch.tensor([[0.3, 0.9, 0.1]]), k=2, tau=0.01, delta=0.1).tolist()
+    [[8.75...e-27, 1.0]]
+    """
+    if mask is None:
+        lowest = scores.amin(dim=-1, keepdim=True)
+    else:
+        lowest = scores.masked_fill(mask, torch.finfo(scores.dtype).max).amin(dim=-1, keepdim=True)
+    scaled = (scores - lowest) / tau
+    left = torch.ones_like(scaled)
+    found = []
+    for _ in range(k):
+        x = scaled * left
+        if mask is not None:
+            x = x.masked_fill(mask, torch.finfo(x.dtype).min)
+        indicator = torch.softmax(x, dim=-1)
+        found.append(indicator[:, 0])
+        left = left * (1 - indicator.detach() - delta)
+    return torch.stack(found, dim=-1)

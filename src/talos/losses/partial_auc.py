@@ -1,0 +1,137 @@
+"""LLPAUC: the lower-left part of the area under the ROC curve, as a saddle point in a few scalars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from talos.losses import functional
+from talos.losses.adversary import Adversary
+from talos.losses.base import Needs, UserSeparableLoss
+from talos.losses.checks import positive_number
+from talos.losses.parts import NegativePart, PartialAUCPart
+
+__all__ = ["LLPAUC"]
+
+_SHARPNESS = 5.0
+
+
+class LLPAUC(UserSeparableLoss):
+    """Lower-left partial AUC: the best α of the positives against the hardest β of the negatives.
+
+    With p = σ(s_ui), q = σ(s_uj), h(x) = log(1 + e^{5x})/5:
+
+        -s_p - h(-(p-a)² + 2(1+γ)p - s_p)/α + s_n + mean_j h((q-b)² + 2(1+γ)q - s_n)/β
+             - γ² + θ_a(a+γ) - θ_b(b-1-γ)
+
+    Where it comes from. The squared surrogate of AUC separates into positives and negatives:
+
+        E(1 - p + q)² = 1 + min_{a,b} max_γ  E[(p-a)² - 2(1+γ)p] + E[(q-b)² + 2(1+γ)q] - γ²
+
+    (at a = E p, b = E q, γ = b - a). To keep only the best α of the positives is to average the *smallest*
+    α of x_i = (p-a)² - 2(1+γ)p, which is max_s { -s - E(-x-s)+/α }: s_p climbs. To keep only the hardest β
+    of the negatives is to average the *largest* β of y_j = (q-b)² + 2(1+γ)q, which is
+    min_s { s + E(y-s)+/β }: s_n descends. h smooths (·)+.
+
+    "Best score" and "smallest x", "largest y" are the same selection only if x falls and y rises with the
+    score, on all of [0, 1]: x' = 2(p-a-1-γ) ≤ 0 at p = 1 gives a + γ ≥ 0, and y' = 2(q-b+1+γ) ≥ 0 at
+    q = 0 gives 1 + γ - b ≥ 0. Both bind γ, the variable that *climbs*. The Lagrangian of
+    max_γ F(γ) subject to g(γ) ≥ 0 is max_γ min_{θ≥0} F + θg: it pays γ for keeping the constraint, and so
+    the multipliers *descend* together with the model. Then θ falls to 0 while the constraint holds and rises
+    while it is broken; were θ to climb it would grow without end just where nothing is wrong. That is how
+    `adversaries()` steps them, whatever the sign in circulation.
+
+    Wentao Shi et al., "Lower-Left Partial AUC: An Effective and Efficient Optimization Metric for
+    Recommendation", WWW 2024.
+
+    Args:
+        alpha: share α of the positives, in (0, 1].
+        beta: share β of the negatives, in (0, 1]. (Not a threshold: this loss has none.)
+
+    >>> loss = LLPAUC(alpha=0.5, beta=0.1)
+    >>> loss(torch.tensor([0.5]), torch.tensor([[0.1, -0.3]])).shape
+    torch.Size([1])
+    >>> [(group.direction, group.parameters) for group in loss.adversaries()]
+    [('descend', ('a', 'b', 'theta_a', 'theta_b')), ('descend', ('s_n',)), ('climb', ('gamma', 's_p'))]
+    """
+
+    short_name = "llpauc"
+
+    def __init__(self, *, alpha: float = 0.5, beta: float = 0.1) -> None:
+        super().__init__()
+        self.alpha = positive_number("alpha", alpha, at_most=1.0)
+        self.beta = positive_number("beta", beta, at_most=1.0)
+        self.a = nn.Parameter(torch.tensor(1.0))
+        self.b = nn.Parameter(torch.tensor(0.0))
+        self.gamma = nn.Parameter(torch.tensor(0.0))
+        self.s_p = nn.Parameter(torch.tensor(0.5))
+        self.s_n = nn.Parameter(torch.tensor(0.5))
+        self.theta_a = nn.Parameter(torch.tensor(0.5))
+        self.theta_b = nn.Parameter(torch.tensor(0.5))
+
+    @property
+    def needs(self) -> Needs:
+        """Its scalars are to be stepped with the model."""
+        return Needs(user_separable=True, adversary=True)
+
+    def adversaries(self) -> list[Adversary]:
+        """Three groups in every step of the model; γ, s_p and s_n at twice its rate."""
+        unit, multiplier = (0.0, 1.0), (0.0, math.inf)
+        return [
+            Adversary(
+                parameters=("a", "b", "theta_a", "theta_b"),
+                direction="descend",
+                clamps={"a": unit, "b": unit, "theta_a": multiplier, "theta_b": multiplier},
+            ),
+            Adversary(
+                parameters=("s_n",), direction="descend", lr_multiplier=2.0, clamps={"s_n": (0.0, 5.0)}
+            ),
+            Adversary(
+                parameters=("gamma", "s_p"),
+                direction="climb",
+                lr_multiplier=2.0,
+                clamps={"gamma": (-1.0, 1.0), "s_p": (-1.0, 4.0)},
+            ),
+        ]
+
+    @property
+    def negative_part(self) -> NegativePart:
+        """mean_j h((q-b)² + 2(1+γ)q - s_n)/β."""
+        return PartialAUCPart(self.b, self.gamma, self.s_n, self.beta, _SHARPNESS)
+
+    def _excess(self, p: Tensor) -> Tensor:
+        return -(p - self.a).square() + 2 * (1 + self.gamma) * p - self.s_p
+
+    def positive_part(self, pos: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The pair a = everything but the mean over negatives, c = 1."""
+        kept = functional.sharp_softplus(self._excess(torch.sigmoid(pos)), _SHARPNESS) / self.alpha
+        constraints = self.theta_a * (self.a + self.gamma) - self.theta_b * (self.b - 1 - self.gamma)
+        return self.s_n - self.s_p - self.gamma.square() + constraints - kept, torch.ones_like(pos)
+
+    def da(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
+        """-h'(·)/α · (-2(p-a) + 2(1+γ)) · p(1-p)."""
+        p = torch.sigmoid(pos)
+        inner = 2 * (1 + self.gamma + self.a - p) * p * (1 - p)
+        return -torch.sigmoid(_SHARPNESS * self._excess(p)) / self.alpha * inner
+
+    def da_dparameters(self, pos: Tensor, threshold: Tensor | None) -> Mapping[str, Tensor]:
+        """∂a/∂p for the seven scalars."""
+        p = torch.sigmoid(pos)
+        u = torch.sigmoid(_SHARPNESS * self._excess(p)) / self.alpha
+        one = torch.ones_like(pos)
+        return {
+            "a": -2 * (p - self.a) * u + self.theta_a,
+            "b": -self.theta_b * one,
+            "gamma": -2 * p * u - 2 * self.gamma + self.theta_a + self.theta_b,
+            "s_p": u - 1,
+            "s_n": one,
+            "theta_a": (self.a + self.gamma) * one,
+            "theta_b": (1 + self.gamma - self.b) * one,
+        }
+
+    def extra_repr(self) -> str:
+        """The hyperparameters, for `repr`."""
+        return f"alpha={self.alpha}, beta={self.beta}"

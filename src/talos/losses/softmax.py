@@ -1,0 +1,194 @@
+"""Softmax losses: SL, and what was made of it (BSL, PSL, SL@K)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from talos.losses import functional
+from talos.losses.base import Loss, Needs, UserSeparableLoss
+from talos.losses.checks import one_of, positive_number
+from talos.losses.parts import ExpPart, NegativePart
+
+__all__ = ["BilateralSoftmax", "PairwiseSoftmax", "Softmax", "SoftmaxAtK"]
+
+
+class Softmax(UserSeparableLoss):
+    """Softmax loss (SL): -s_ui/τ + log Σ_j exp(s_uj/τ).
+
+    The sampled form of the cross-entropy over items, without the positive in the denominator; a surrogate
+    for NDCG. Jiancan Wu et al., "On the Effectiveness of Sampled Softmax Loss for Item Recommendation",
+    TOIS 2024.
+
+    Args:
+        tau: temperature τ > 0.
+
+    >>> Softmax(tau=1.0)(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]))   # log 2
+    tensor([0.6931])
+    """
+
+    short_name = "sl"
+
+    def __init__(self, *, tau: float = 0.1) -> None:
+        super().__init__()
+        self.tau = positive_number("tau", tau)
+
+    @property
+    def needs(self) -> Needs:
+        """Nothing but scores."""
+        return Needs(user_separable=True)
+
+    @property
+    def negative_part(self) -> NegativePart:
+        """R = log Σ_j exp(s_j/τ)."""
+        return ExpPart(self.tau)
+
+    def positive_part(self, pos: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The pair a = -s/τ, c = 1."""
+        return -pos / self.tau, torch.ones_like(pos)
+
+    def da(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
+        """-1/τ."""
+        return torch.full_like(pos, -1 / self.tau)
+
+    def extra_repr(self) -> str:
+        """The hyperparameters, for `repr`."""
+        return f"tau={self.tau}"
+
+
+class BilateralSoftmax(UserSeparableLoss):
+    """Bilateral softmax loss (BSL): -s_ui/τ1 + (τ2/τ1)·log Σ_j exp(s_uj/τ2).
+
+    SL with a temperature for each side; with τ1 = τ2 it is SL. Junkang Wu et al., "BSL: Understanding and
+    Improving Softmax Loss for Recommendation", ICDE 2024.
+
+    Args:
+        tau1: temperature of the positives.
+        tau2: temperature of the negatives.
+
+    >>> pos, neg = torch.tensor([0.3]), torch.tensor([[0.1, -0.2]])
+    >>> torch.equal(BilateralSoftmax(tau1=0.2, tau2=0.2)(pos, neg), Softmax(tau=0.2)(pos, neg))
+    True
+    """
+
+    short_name = "bsl"
+
+    def __init__(self, *, tau1: float = 0.1, tau2: float = 0.1) -> None:
+        super().__init__()
+        self.tau1 = positive_number("tau1", tau1)
+        self.tau2 = positive_number("tau2", tau2)
+
+    @property
+    def needs(self) -> Needs:
+        """Nothing but scores."""
+        return Needs(user_separable=True)
+
+    @property
+    def negative_part(self) -> NegativePart:
+        """(τ2/τ1)·log Σ_j exp(s_j/τ2)."""
+        return ExpPart(self.tau2, scale=self.tau2 / self.tau1)
+
+    def positive_part(self, pos: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The pair a = -s/τ1, c = 1."""
+        return -pos / self.tau1, torch.ones_like(pos)
+
+    def da(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
+        """-1/τ1."""
+        return torch.full_like(pos, -1 / self.tau1)
+
+    def extra_repr(self) -> str:
+        """The hyperparameters, for `repr`."""
+        return f"tau1={self.tau1}, tau2={self.tau2}"
+
+
+class SoftmaxAtK(UserSeparableLoss):
+    """SL@K: σ((s_ui - β_u)/τ_w) · log Σ_j exp((s_uj - s_ui)/τ), the weight detached.
+
+    SL with the positives weighted by whether they are in the top K; a surrogate for NDCG@K. The original
+    takes β_u as the K-th largest of a sample (Monte Carlo). Weiqin Yang et al., "Breaking the Top-K Barrier:
+    Advancing Top-K Ranking Metrics Optimization in Recommender Systems", KDD 2025.
+
+    Args:
+        tau: temperature of the softmax.
+        tau_w: temperature of the weight; as it grows, the loss tends to half of SL.
+
+    >>> loss = SoftmaxAtK(tau=1.0, tau_w=1.0)
+    >>> loss(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]), threshold=torch.tensor([0.0]))   # log 2 / 2
+    tensor([0.3466])
+    """
+
+    short_name = "sl@k"
+
+    def __init__(self, *, tau: float = 0.1, tau_w: float = 1.0) -> None:
+        super().__init__()
+        self.tau = positive_number("tau", tau)
+        self.tau_w = positive_number("tau_w", tau_w)
+
+    @property
+    def needs(self) -> Needs:
+        """A threshold, by Monte Carlo as published."""
+        return Needs(threshold=True, default_threshold="monte-carlo", user_separable=True)
+
+    @property
+    def negative_part(self) -> NegativePart:
+        """R = log Σ_j exp(s_j/τ)."""
+        return ExpPart(self.tau)
+
+    def _weight(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
+        centred = pos.detach() if threshold is None else pos.detach() - threshold
+        return torch.sigmoid(centred / self.tau_w)
+
+    def positive_part(self, pos: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The pair a = -w·s/τ, c = w."""
+        weight = self._weight(pos, threshold)
+        return -weight * pos / self.tau, weight
+
+    def da(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
+        """-w/τ."""
+        return -self._weight(pos, threshold) / self.tau
+
+    def extra_repr(self) -> str:
+        """The hyperparameters, for `repr`."""
+        return f"tau={self.tau}, tau_w={self.tau_w}"
+
+
+class PairwiseSoftmax(Loss):
+    """Pairwise softmax loss (PSL): log Σ_j (1 + act(s_uj - s_ui))^(1/τ).
+
+    SL is log Σ_j exp(d_j)^(1/τ) of the differences d; PSL puts a slower function in the place of exp:
+    1 + tanh(d/2) (the default), 1 + arctan(d) or (1 + d)+. Weiqin Yang et al., "PSL: Rethinking and Improving
+    Softmax Loss from Pairwise Perspective for Recommendation", NeurIPS 2024.
+
+    Args:
+        tau: temperature τ > 0.
+        activation: `tanh`, `atan` or `relu`. The last two reach 0 (at d = -1.56 and -1) and are held at 1e-8.
+
+    >>> PairwiseSoftmax(tau=0.5)(torch.tensor([0.2]), torch.tensor([[0.2, 0.2]]))   # log 2
+    tensor([0.6931])
+    """
+
+    short_name = "psl"
+
+    def __init__(self, *, tau: float = 0.1, activation: Literal["tanh", "atan", "relu"] = "tanh") -> None:
+        super().__init__()
+        self.tau = positive_number("tau", tau)
+        self.activation = one_of("activation", activation, ["tanh", "atan", "relu"])
+
+    def compute(
+        self,
+        pos: Tensor,
+        neg: Tensor,
+        threshold: Tensor | None,
+        mask: Tensor | None,
+        users: Tensor | None,
+        items: Tensor | None,
+    ) -> Tensor:
+        """The loss log Σ_j (1 + act(d_j))^(1/τ)."""
+        log_phi = functional.pairwise_log_activation(neg - pos.unsqueeze(-1), self.activation)
+        return functional.masked_log_sum_exp(log_phi / self.tau, mask)
+
+    def extra_repr(self) -> str:
+        """The hyperparameters, for `repr`."""
+        return f"tau={self.tau}, activation={self.activation!r}"

@@ -1,0 +1,175 @@
+"""Talos itself."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from talos.errors import ArgumentError
+from talos.losses import functional
+from talos.losses.base import Needs, UserSeparableLoss
+from talos.losses.checks import one_of, positive_integer, positive_number
+from talos.losses.parts import ConstantPart, NegativePart, SigmoidPowerPart
+from talos.losses.temperature import AdaptiveTau, Schedule
+
+__all__ = ["Talos"]
+
+
+class Talos(UserSeparableLoss):
+    """The Talos loss: Precision@K and Recall@K by way of the score β_u of a user's K-th best item.
+
+    An item is in the top K iff s ≥ β_u; σ(s - β_u)^(1/τ) stands for that step:
+
+        training form   -1/τ·log σ(s_ui - β_u) + log Σ_{j∈G_u} σ(s_uj - β_u)^(1/τ)
+        full form       -log( Σ_{i∈P_u} σ(s_ui - β_u)^(1/τ) / Σ_{j∈I} σ(s_uj - β_u)^(1/τ) )
+
+    The training form is what the published code minimises; by Jensen's inequality its mean over the
+    positives bounds the full form over the same items. In the full form the rows that share an id in `users`
+    make up P_u (without `users` every row is a user of its own), I is P_u and the row's negatives together,
+    and every row of a user gets that user's loss: reduce it per user.
+
+    β_u comes from `talos.thresholds` and is a constant for the gradient, which is
+    ∂/∂s_uj = 1/τ · w_j/Z · σ(β_u - s_uj) with w_j = σ(s_uj - β_u)^(1/τ), Z = Σ w, and
+    ∂/∂s_ui = -1/τ · σ(β_u - s_ui).
+
+    Shengjia Zhang et al., "Talos: Optimizing Top-K Accuracy in Recommender Systems", WWW 2026.
+
+    Args:
+        tau: τ > 0; or a schedule, a function of the progress in [0, 1]; or an `AdaptiveTau` such as
+            `DRORadius`, which gives every user a temperature of their own.
+        form: `training` or `full`.
+        quantile: False takes β = 0 (ablation); no threshold is needed then.
+        temperature: `outer`, σ(x)^(1/τ), or `inner`, σ(x/τ) (ablation).
+        denominator: False replaces the sum over negatives by the constant K (ablation); scores inflate.
+        k: K, needed where `denominator` is False.
+
+    >>> loss = Talos(tau=0.1)
+    >>> loss(torch.tensor([0.5]), torch.tensor([[0.5, 0.5]]), threshold=torch.tensor([0.2]))   # log 2
+    tensor([0.6931])
+    """
+
+    short_name = "talos"
+    context: ClassVar[tuple[str, ...]] = ("k",)
+
+    def __init__(
+        self,
+        *,
+        tau: float | Schedule | AdaptiveTau = 0.1,
+        form: Literal["training", "full"] = "training",
+        quantile: bool = True,
+        temperature: Literal["outer", "inner"] = "outer",
+        denominator: bool = True,
+        k: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.form = one_of("form", form, ["training", "full"])
+        self.temperature = one_of("temperature", temperature, ["outer", "inner"])
+        self.quantile = quantile
+        self.denominator = denominator
+        self.k = None if k is None else positive_integer("k", k)
+        if not denominator and k is None:
+            raise ArgumentError("is missing", where="k", expected="the list length K, for denominator=False")
+        self.adaptive: AdaptiveTau | None = None
+        self.schedule: Schedule | None = None
+        if isinstance(tau, AdaptiveTau):
+            self.adaptive, self.tau = tau, math.nan
+            if temperature == "inner":
+                raise ArgumentError(
+                    "got 'inner'", where="temperature", expected="'outer' with an adaptive tau"
+                )
+        elif callable(tau):
+            self.schedule = tau
+            self.set_progress(0.0)
+        else:
+            self.tau = positive_number("tau", tau)
+
+    @property
+    def needs(self) -> Needs:
+        """A threshold unless `quantile` is off; separable in the training form with one temperature."""
+        return Needs(
+            threshold=self.quantile,
+            default_threshold="regression" if self.quantile else None,
+            user_separable=self.form == "training" and self.adaptive is None,
+        )
+
+    def set_progress(self, progress: float) -> None:
+        """Set the temperature that the schedule gives for this much of the training."""
+        if self.schedule is not None:
+            self.tau = positive_number("tau", float(self.schedule(progress)))
+
+    @property
+    def _power_and_slope(self) -> tuple[float, float]:
+        return (1 / self.tau, 1.0) if self.temperature == "outer" else (1.0, 1 / self.tau)
+
+    @property
+    def negative_part(self) -> NegativePart:
+        """R = log Σ_j σ(s_j - β)^(1/τ), or log K without the denominator."""
+        if not self.denominator:
+            return ConstantPart(math.log(self.k or 1))
+        power, slope = self._power_and_slope
+        return SigmoidPowerPart(power=power, slope=slope)
+
+    def positive_part(self, pos: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The pair a = -1/τ·log σ(s - β), c = 1."""
+        power, slope = self._power_and_slope
+        return -SigmoidPowerPart(power=power, slope=slope).log_phi(pos, threshold), torch.ones_like(pos)
+
+    def da(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
+        """-1/τ·σ(β - s)."""
+        power, slope = self._power_and_slope
+        return -SigmoidPowerPart(power=power, slope=slope).dlog_phi(pos, threshold)
+
+    def compute(
+        self,
+        pos: Tensor,
+        neg: Tensor,
+        threshold: Tensor | None,
+        mask: Tensor | None,
+        users: Tensor | None,
+        items: Tensor | None,
+    ) -> Tensor:
+        """The values of the chosen form."""
+        if self.needs.user_separable:
+            return super().compute(pos, neg, threshold, mask, users, items)
+        column = None if threshold is None else threshold.unsqueeze(-1)
+        power: float | Tensor
+        powers: float | Tensor
+        if self.adaptive is not None:
+            centred = neg.detach() if column is None else neg.detach() - column
+            power, slope = 1 / self.adaptive(functional.log_sigmoid(centred), mask), 1.0
+            powers = power.unsqueeze(-1)
+        else:
+            power, slope = self._power_and_slope
+            powers = power
+        above = power * functional.log_sigmoid(slope * (pos if threshold is None else pos - threshold))
+        if not self.denominator:
+            total = torch.full_like(above, math.log(self.k or 1))
+        else:
+            total = functional.log_sum_sigmoid_power(neg, column, power=powers, slope=slope, mask=mask)
+        if self.form == "training":
+            return total - above
+        if users is None:
+            users = torch.arange(len(pos), device=pos.device)
+        positives = _log_sum_exp_by(above, users)
+        if not self.denominator:
+            return total - positives
+        # Nothing left of the negatives is a sum of 0 here, not of 1 as in the training form.
+        nothing = torch.full_like(total, -math.inf)
+        total = total if mask is None else torch.where(mask.all(dim=-1), nothing, total)
+        return torch.logaddexp(positives, total) - positives
+
+    def extra_repr(self) -> str:
+        """What was asked for, for `repr`."""
+        return f"tau={self.adaptive or self.schedule or self.tau}, form={self.form!r}"
+
+
+def _log_sum_exp_by(x: Tensor, groups: Tensor) -> Tensor:
+    """For every entry of x (B,), the log-sum-exp over the entries of its group."""
+    distinct, row_of = torch.unique(groups, return_inverse=True)
+    highest = x.new_full((len(distinct),), -math.inf)
+    highest = highest.scatter_reduce(0, row_of, x.detach(), "amax")
+    total = x.new_zeros(len(distinct)).index_add(0, row_of, torch.exp(x - highest[row_of]))
+    return (highest + total.log())[row_of]

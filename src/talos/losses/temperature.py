@@ -1,0 +1,101 @@
+"""Temperatures that are more than a number: schedules over training, and one per user.
+
+A schedule is any function of the progress in [0, 1] to a positive number. An adaptive temperature is an
+`AdaptiveTau`: it sees the log-probabilities of a row's negatives and gives the row a temperature of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from talos.errors import ArgumentError
+from talos.losses.checks import positive_number
+
+__all__ = ["AdaptiveTau", "DRORadius", "Schedule", "geometric_schedule"]
+
+Schedule = Callable[[float], float]
+"""A temperature as a function of training progress in [0, 1]."""
+
+
+def geometric_schedule(start: float, end: float) -> Schedule:
+    """A temperature that moves from `start` to `end` by equal ratios.
+
+    >>> tau = geometric_schedule(0.4, 0.1)
+    >>> [round(tau(progress), 3) for progress in (0.0, 0.5, 1.0)]
+    [0.4, 0.2, 0.1]
+    """
+    ratio = positive_number("end", end) / positive_number("start", start)
+    return lambda progress: start * math.pow(ratio, progress)
+
+
+class AdaptiveTau(ABC):
+    """One temperature per row of a batch, a constant for the gradient."""
+
+    @abstractmethod
+    def __call__(self, g: Tensor, mask: Tensor | None) -> Tensor:
+        """Temperatures (B,) for g = log σ(s_uj - β_u), (B, N); entries marked in `mask` do not count."""
+
+
+class DRORadius(AdaptiveTau):
+    """The temperature at which the worst case of a user's negatives is a given distance away.
+
+    Talos is distributionally robust optimisation: its worst case is Q*_j ∝ e^{g_j/τ} over the negatives, and
+    τ is the multiplier of the constraint KL(Q*‖uniform) ≤ η. With one τ for everybody each user has a radius
+    of their own; here the radius η is what everybody shares and τ_u solves KL(Q*(τ_u)‖uniform) = η.
+
+    In κ = 1/τ the divergence is κ·E_Q*[g] - log E[e^{κg}], rises from 0 with slope κ·Var_Q*[g], and is
+    κ²·Var[g]/2 to second order: that gives the first guess. Newton's steps on √KL, which is nearly linear
+    in κ, follow; each is kept inside the bracket that the evaluations so far have left, or else halves it.
+    A radius out of reach (η above log n, or scores all equal) ends at the nearer bound.
+
+    Args:
+        eta: the radius η > 0, in nats.
+        bounds: the smallest and the largest temperature.
+        steps: evaluations of the divergence; four reach 1e-4 relative on ordinary scores.
+
+    >>> g = torch.nn.functional.logsigmoid(torch.linspace(-1, 1, 100)).unsqueeze(0)
+    >>> tau = DRORadius(eta=0.5)(g, None)
+    >>> q = torch.softmax(g / tau, dim=-1)
+    >>> round((q * (q * 100).log()).sum().item(), 2)
+    0.5
+    """
+
+    def __init__(self, *, eta: float, bounds: tuple[float, float] = (0.02, 1.0), steps: int = 4) -> None:
+        self.eta = positive_number("eta", eta)
+        self.bounds = (positive_number("bounds[0]", bounds[0]), positive_number("bounds[1]", bounds[1]))
+        if bounds[0] >= bounds[1]:
+            raise ArgumentError(f"got {bounds}", where="bounds", expected="the smaller first")
+        self.steps = steps
+
+    @torch.no_grad()
+    def __call__(self, g: Tensor, mask: Tensor | None) -> Tensor:
+        """Temperatures (B,); see the class."""
+        kept = torch.ones_like(g) if mask is None else (~mask).to(g.dtype)
+        count = kept.sum(dim=-1).clamp(min=1)
+        mean = (g * kept).sum(dim=-1) / count
+        variance = ((g - mean.unsqueeze(-1)).square() * kept).sum(dim=-1) / count
+        low = torch.full_like(mean, 1 / self.bounds[1])
+        high = torch.full_like(mean, 1 / self.bounds[0])
+        kappa = (2 * self.eta / variance.clamp(min=1e-12)).sqrt().clamp(low, high)
+        for _ in range(self.steps):
+            x = kappa.unsqueeze(-1) * g
+            if mask is not None:
+                x = x.masked_fill(mask, torch.finfo(x.dtype).min)
+            q = torch.softmax(x, dim=-1) * kept
+            expected = (q * g).sum(dim=-1)
+            divergence = kappa * expected - torch.logsumexp(x, dim=-1) + count.log()
+            slope = kappa * (q * (g - expected.unsqueeze(-1)).square()).sum(dim=-1)
+            low = torch.where(divergence < self.eta, kappa, low)
+            high = torch.where(divergence > self.eta, kappa, high)
+            root = divergence.clamp(min=1e-12).sqrt()
+            guess = kappa + 2 * root * (math.sqrt(self.eta) - root) / slope.clamp(min=1e-12)
+            kappa = torch.where((guess >= low) & (guess <= high), guess, (low + high) / 2)
+        return 1 / kappa
+
+    def __repr__(self) -> str:
+        return f"DRORadius(eta={self.eta}, bounds={self.bounds}, steps={self.steps})"

@@ -1,0 +1,138 @@
+"""Other surrogates for the top of the list: AATP, RS@K, SmoothI@K."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from talos.losses import functional
+from talos.losses.base import Loss, Needs, UserSeparableLoss
+from talos.losses.checks import positive_integer, positive_number
+from talos.losses.parts import HingePart, NegativePart
+
+__all__ = ["AATP", "RecallSurrogate", "SmoothI"]
+
+
+class AATP(UserSeparableLoss):
+    """Accuracy at the top: mean_j (1 + s_uj - β_u)+ + (1 + β_u - s_ui)+.
+
+    A hinge on either side of the K-th best score, which quantile regression finds. Stephen Boyd et al.,
+    "Accuracy at the Top", NeurIPS 2012.
+
+    >>> AATP()(torch.tensor([0.5]), torch.tensor([[0.1, -0.1]]), threshold=torch.tensor([0.2]))
+    tensor([1.5000])
+    """
+
+    short_name = "aatp"
+
+    @property
+    def needs(self) -> Needs:
+        """A threshold, by regression as published."""
+        return Needs(threshold=True, default_threshold="regression", user_separable=True)
+
+    @property
+    def negative_part(self) -> NegativePart:
+        """mean_j (1 + s_j - β)+."""
+        return HingePart()
+
+    @staticmethod
+    def _margin(pos: Tensor, threshold: Tensor | None) -> Tensor:
+        return 1 - pos if threshold is None else 1 + threshold - pos
+
+    def positive_part(self, pos: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The pair a = (1 + β - s)+, c = 1."""
+        return F.relu(self._margin(pos, threshold)), torch.ones_like(pos)
+
+    def da(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
+        """-1 where the hinge is open, else 0."""
+        return -(self._margin(pos, threshold) > 0).to(pos.dtype)
+
+
+class RecallSurrogate(Loss):
+    """RS@K: 1 - σ((K - rank)/τ2) with the soft rank 1 + Σ_j σ((s_uj - s_ui)/τ1).
+
+    Yash Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022.
+
+    Args:
+        k: list length K.
+        tau1: temperature of the rank; as it goes to 0 the rank becomes the true one.
+        tau2: temperature of the cut at K.
+
+    >>> loss = RecallSurrogate(k=2, tau1=1e-3, tau2=1.0)
+    >>> loss(torch.tensor([0.5]), torch.tensor([[0.9, 0.1, 0.0]]))   # rank 2 = K
+    tensor([0.5000])
+    """
+
+    short_name = "rs@k"
+    context: ClassVar[tuple[str, ...]] = ("k",)
+
+    def __init__(self, *, k: int, tau1: float = 0.1, tau2: float = 1.0) -> None:
+        super().__init__()
+        self.k = positive_integer("k", k)
+        self.tau1 = positive_number("tau1", tau1)
+        self.tau2 = positive_number("tau2", tau2)
+
+    def compute(
+        self,
+        pos: Tensor,
+        neg: Tensor,
+        threshold: Tensor | None,
+        mask: Tensor | None,
+        users: Tensor | None,
+        items: Tensor | None,
+    ) -> Tensor:
+        """σ((rank - K)/τ2)."""
+        return torch.sigmoid((functional.soft_rank(pos, neg, self.tau1, mask) - self.k) / self.tau2)
+
+    def extra_repr(self) -> str:
+        """The hyperparameters, for `repr`."""
+        return f"k={self.k}, tau1={self.tau1}, tau2={self.tau2}"
+
+
+class SmoothI(Loss):
+    """SmoothI@K: 1 - 1/K Σ_{r≤K} I^r_i, with I^r a smooth indicator of the r-th place.
+
+    The list is l = (s_ui, s_uj…), shifted so that its minimum is 0; I^1 = softmax(l/τ) and
+    I^r = softmax(l/τ · Π_{q<r}(1 - I^q - δ)), the product per item and detached. K softmaxes over a row, so
+    the cost grows with K. Thibaut Thonet et al., "SmoothI: Smooth Rank Indicators for Differentiable IR
+    Metrics", AAAI 2022.
+
+    Args:
+        k: list length K.
+        tau: temperature τ > 0.
+        delta: δ in (0, 1], how far a taken item is pushed down.
+
+    >>> loss = SmoothI(k=2, tau=0.01, delta=0.1)
+    >>> loss(torch.tensor([0.5]), torch.tensor([[0.9, 0.1, 0.0]]))   # second of the list: one of K places
+    tensor([0.5000])
+    """
+
+    short_name = "smoothi@k"
+    context: ClassVar[tuple[str, ...]] = ("k",)
+
+    def __init__(self, *, k: int, tau: float = 0.1, delta: float = 0.1) -> None:
+        super().__init__()
+        self.k = positive_integer("k", k)
+        self.tau = positive_number("tau", tau)
+        self.delta = positive_number("delta", delta, at_most=1.0)
+
+    def compute(
+        self,
+        pos: Tensor,
+        neg: Tensor,
+        threshold: Tensor | None,
+        mask: Tensor | None,
+        users: Tensor | None,
+        items: Tensor | None,
+    ) -> Tensor:
+        """1 - 1/K Σ_r I^r."""
+        scores = torch.cat([pos.unsqueeze(-1), neg], dim=-1)
+        masked = None if mask is None else F.pad(mask, (1, 0), value=False)
+        return 1 - functional.smooth_indicators(scores, self.k, self.tau, self.delta, masked).mean(dim=-1)
+
+    def extra_repr(self) -> str:
+        """The hyperparameters, for `repr`."""
+        return f"k={self.k}, tau={self.tau}, delta={self.delta}"
