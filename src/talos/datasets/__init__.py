@@ -1,0 +1,24 @@
+"""Named datasets: where from, checksum, licence, cache; and a generator of made-up ones.
+
+`load` gives a dataset as published, `info` how the paper cleaned it. A dataset of your own is a `DatasetInfo`
+with one `Download` or more, and works wherever a name does.
+"""
+
+from __future__ import annotations
+
+from talos.datasets._cache import Fetched, cache_folder, fetch, load
+from talos.datasets._catalogue import Counts, DatasetInfo, Download, available, info
+from talos.datasets._synthetic import synthetic
+
+__all__ = [
+    "Counts",
+    "DatasetInfo",
+    "Download",
+    "Fetched",
+    "available",
+    "cache_folder",
+    "fetch",
+    "info",
+    "load",
+    "synthetic",
+]

@@ -1,0 +1,170 @@
+"""Made-up interactions with a structure that a model can find, at any size."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from talos.errors import ArgumentError
+from talos.interactions import Interactions, Provenance, Vocabulary
+
+__all__ = ["synthetic"]
+
+_START, _SPAN = 1_600_000_000, 365 * 86_400  # a year from September 2020
+_ROUNDS = 30
+_ROWS_AT_ONCE = 1 << 20
+
+
+def synthetic(
+    *,
+    users: int = 1000,
+    items: int = 500,
+    interactions: int = 20_000,
+    seed: int = 0,
+    dim: int = 8,
+    skew: float = 1.0,
+    drift: float = 0.0,
+    strings: bool = False,
+) -> Interactions:
+    """Interactions drawn from planted low-rank preferences, popularity skew and drift over time.
+
+    Everybody has a taste: a distribution over `dim` topics. Every topic has a distribution over items: a few
+    items are at home in it, and each item is the more probable the more popular it is. So
+    P(item | user) = Σ_z P(z | user) · P(item | z), a matrix of rank `dim` that is never held. With time t
+    going from 0 to 1 over a year, tastes and popularity change: with probability `drift`·t an interaction
+    is drawn from a second taste and a second popularity instead.
+
+    Args:
+        users: number of users, 0 … users-1; how active they are is skewed mildly. Each has an interaction
+            if there are enough.
+        items: number of items, 0 … items-1; all are in the vocabulary, not all need occur.
+        interactions: number of distinct pairs.
+        seed: the same seed gives the same interactions.
+        dim: number of topics, the rank of what is planted.
+        skew: popularity is proportional to rank to the power -skew; 0 for none.
+        drift: from 0 (none) to 1 (at the end everything has changed).
+        strings: ids such as "u0042" and "i0007" instead of integers.
+
+    Raises:
+        ArgumentError: an argument is out of range, or there are fewer pairs than interactions asked for.
+
+    >>> data = synthetic(users=100, items=50, interactions=1000, seed=1)
+    >>> data
+    Interactions(100 users × 50 items, 1,000 pairs, with timestamps)
+    """
+    _check(users, items, interactions, dim, skew, drift)
+    rng = np.random.default_rng(seed)
+    world = _World(rng, users, items, dim, skew, drift)
+    rows = pl.DataFrame(schema={"pair": pl.Int64, "time": pl.Float64})
+    for _ in range(_ROUNDS):
+        missing = interactions - len(rows)
+        if missing == 0:
+            break
+        everybody = len(rows) == 0 and interactions >= users
+        drawn = world.draw(rng, missing + missing // 8 + 16, everybody=everybody)
+        rows = pl.concat([rows, drawn]).unique("pair", keep="first", maintain_order=True).head(interactions)
+    if len(rows) < interactions:  # the popular pairs are used up: any will do for the rest
+        rest = _other_pairs(rng, rows["pair"].to_numpy(), users * items, interactions - len(rows))
+        rows = pl.concat([rows, pl.DataFrame({"pair": rest, "time": rng.random(len(rest))})])
+    pairs = rows["pair"].to_numpy()
+    return Interactions.from_codes(
+        (pairs // items).astype(np.int32),
+        (pairs % items).astype(np.int32),
+        user_ids=Vocabulary(_ids("u", users, strings)),
+        item_ids=Vocabulary(_ids("i", items, strings)),
+        timestamps=_START + (rows["time"].to_numpy() * _SPAN).astype(np.int64),
+        provenance=Provenance(source=f"synthetic, seed {seed}", format="synthetic", rows=interactions),
+    )
+
+
+class _World:
+    """Who likes what, and how that changes."""
+
+    def __init__(
+        self, rng: np.random.Generator, users: int, items: int, dim: int, skew: float, drift: float
+    ) -> None:
+        self.users, self.items, self.dim, self.drift = users, items, dim, drift
+        activity = rng.lognormal(0.0, 0.75, users)
+        self.activity = activity / activity.sum()
+        home = rng.standard_gamma(0.2, (dim, items))
+        ages = 2 if drift else 1  # before and after
+        self.tastes = [
+            _cumulative(rng.standard_gamma(0.3, (users, dim))).astype(np.float32) for _ in range(ages)
+        ]
+        self.topics = [
+            _cumulative(home * (rng.permutation(items) + 1.0) ** -skew) for _ in range(ages)
+        ]  # each (dim, items)
+
+    def draw(self, rng: np.random.Generator, count: int, *, everybody: bool) -> pl.DataFrame:
+        """Pairs, as user · items + item, with times in [0, 1); users once each first if `everybody`."""
+        drawn = np.repeat(np.arange(self.users, dtype=np.int32), rng.multinomial(count, self.activity))
+        rng.shuffle(drawn)
+        if everybody:
+            drawn[: self.users] = np.arange(self.users)
+        times = rng.random(count)
+        pairs = np.empty(count, np.int64)
+        for start in range(0, count, _ROWS_AT_ONCE):
+            here = slice(start, min(start + _ROWS_AT_ONCE, count))
+            pairs[here] = (
+                self._items_for(rng, drawn[here], times[here]) + drawn[here].astype(np.int64) * self.items
+            )
+        return pl.DataFrame({"pair": pairs, "time": times})
+
+    def _items_for(
+        self, rng: np.random.Generator, users: NDArray[np.int32], times: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        age = (rng.random(len(users)) < self.drift * times).astype(np.int8)
+        chance = rng.random(len(users), dtype=np.float32)
+        topic = np.empty(len(users), np.int64)
+        for which, tastes in enumerate(self.tastes):
+            rows = np.flatnonzero(age == which)
+            topic[rows] = (chance[rows, None] > tastes[users[rows]]).sum(axis=1)
+        np.minimum(topic, self.dim - 1, out=topic)
+        chosen = np.empty(len(users), np.int64)
+        for which, topics in enumerate(self.topics):
+            for z, upto in enumerate(topics):
+                rows = np.flatnonzero((age == which) & (topic == z))
+                chosen[rows] = np.searchsorted(upto, rng.random(len(rows)), side="right")
+        return np.minimum(chosen, self.items - 1)
+
+
+def _cumulative(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Cumulative distribution along the last axis; even where all weights have vanished."""
+    upto = np.cumsum(weights + np.finfo(np.float64).tiny, axis=-1)
+    return upto / upto[..., -1:]
+
+
+def _other_pairs(
+    rng: np.random.Generator, used: NDArray[np.int64], cells: int, count: int
+) -> NDArray[np.int64]:
+    """Pairs that are not used yet, each as likely as any other."""
+    if cells <= 4 * (len(used) + count):
+        return rng.choice(np.setdiff1d(np.arange(cells), used, assume_unique=True), count, replace=False)
+    found = np.empty(0, np.int64)
+    while len(found) < count:
+        more = np.setdiff1d(rng.integers(0, cells, 2 * count), used)
+        found = np.union1d(found, more)
+    return rng.choice(found, count, replace=False)
+
+
+def _ids(letter: str, count: int, strings: bool) -> pl.Series:
+    numbers = pl.Series(np.arange(count, dtype=np.int64))
+    if not strings:
+        return numbers
+    # Padded, so that the order of the ids is that of the numbers.
+    return letter + numbers.cast(pl.String).str.zfill(len(str(count - 1)))
+
+
+def _check(users: int, items: int, interactions: int, dim: int, skew: float, drift: float) -> None:
+    cells = users * items
+    for name, value, expected, good in (
+        ("users", users, "at least 1", 1 <= users < 2**31),
+        ("items", items, "at least 1", 1 <= items < 2**31),
+        ("interactions", interactions, f"1 … users × items = {cells:,}", 1 <= interactions <= cells),
+        ("dim", dim, "at least 1", dim >= 1),
+        ("skew", skew, "0 or more", 0 <= skew < float("inf")),
+        ("drift", drift, "between 0 and 1", 0 <= drift <= 1),
+    ):
+        if not good:
+            raise ArgumentError(str(value), where=name, expected=expected)
