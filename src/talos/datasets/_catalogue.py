@@ -90,14 +90,14 @@ class DatasetInfo:
 
 _MOVIELENS_LICENCE = (
     "MovieLens data are free for research: do not imply endorsement by the University of Minnesota or the "
-    "GroupLens Research Group, acknowledge their use in publications (F. M. Harper, J. A. Konstan: The MovieLens "
-    "Datasets: History and Context, ACM TiiS 5(4), 2015), do not redistribute them without separate permission, "
-    "and do not use them commercially without permission of the GroupLens Research Group."
+    "GroupLens Research Group, acknowledge their use in publications (F. M. Harper, J. A. Konstan: The "
+    "MovieLens Datasets: History and Context, ACM TiiS 5(4), 2015), do not redistribute them without "
+    "separate permission, nor use them commercially without permission of the GroupLens Research Group."
 )
 _AMAZON_LICENCE = (
-    "Amazon product data (J. McAuley et al., UC San Diego), made available for research. Cite R. He, J. McAuley: "
-    "Ups and downs, WWW 2016, and J. McAuley et al.: Image-based recommendations on styles and substitutes, "
-    "SIGIR 2015. The reviews belong to their authors and to Amazon."
+    "Amazon product data (J. McAuley et al., UC San Diego), made available for research. Cite R. He, "
+    "J. McAuley: Ups and downs, WWW 2016, and J. McAuley et al.: Image-based recommendations on styles and "
+    "substitutes, SIGIR 2015. The reviews belong to their authors and to Amazon."
 )
 _GOWALLA_LICENCE = (
     "Gowalla check-ins, collected through Gowalla's public interface and published by the Stanford Network "

@@ -57,13 +57,17 @@ def synthetic(
     rng = np.random.default_rng(seed)
     world = _World(rng, users, items, dim, skew, drift)
     rows = pl.DataFrame(schema={"pair": pl.Int64, "time": pl.Float64})
+    share = 0.8  # of what is drawn that is new
     for _ in range(_ROUNDS):
         missing = interactions - len(rows)
         if missing == 0:
             break
         everybody = len(rows) == 0 and interactions >= users
-        drawn = world.draw(rng, missing + missing // 8 + 16, everybody=everybody)
-        rows = pl.concat([rows, drawn]).unique("pair", keep="first", maintain_order=True).head(interactions)
+        count = min(max(int(1.1 * missing / share), users if everybody else 0) + 16, 2 * interactions + 16)
+        distinct = pl.concat([rows, world.draw(rng, count, everybody=everybody)])
+        distinct = distinct.unique("pair", keep="first", maintain_order=True)
+        share = max((len(distinct) - len(rows)) / count, 0.01)
+        rows = distinct.head(interactions)
     if len(rows) < interactions:  # the popular pairs are used up: any will do for the rest
         rest = _other_pairs(rng, rows["pair"].to_numpy(), users * items, interactions - len(rows))
         rows = pl.concat([rows, pl.DataFrame({"pair": rest, "time": rng.random(len(rest))})])
