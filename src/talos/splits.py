@@ -7,7 +7,10 @@ from, so a position means the same user or item in each of them. What train has 
 
 from __future__ import annotations
 
+import json
+import tempfile
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -17,7 +20,7 @@ from numpy.typing import NDArray
 from talos.errors import ArgumentError, ConfigError, DataError, nearest
 from talos.interactions import Interactions
 
-__all__ = ["ColdCounts", "Split", "SplitBy", "k_core", "min_rating", "predefined", "split"]
+__all__ = ["ColdCounts", "Split", "SplitBy", "k_core", "min_rating", "predefined", "split", "write_split"]
 
 SplitBy: TypeAlias = Literal["user", "time", "last"]
 
@@ -236,3 +239,45 @@ def _last_of_each(data: Interactions, *, with_valid: bool) -> tuple[NDArray[np.b
     in_test[order] = enough & (from_end == 0)
     in_valid[order] = enough & (from_end == 1) & with_valid
     return in_test, in_valid
+
+
+def write_split(
+    parts: Split,
+    out: Path,
+    *,
+    format: Literal["tsv", "parquet"] = "tsv",  # noqa: A002  # the word users know
+    source: str,
+    cleaned: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write `train`, `valid` and `test` files and a `split.json` that says how to make them again.
+
+    The folder appears under its name only when it is complete; an existing folder with anything in it is
+    refused. Returns what `split.json` holds.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
+    record: dict[str, Any] = {
+        "source": source,
+        "how": parts.how,
+        "cleaned": {name: value for name, value in (cleaned or {}).items() if value is not None},
+        "format": format,
+        "parts": {},
+        "cold": {name: vars(parts.cold(name)) for name in ("valid", "test") if name in parts.parts},
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
+        staging = Path(scratch) / out.name
+        staging.mkdir()
+        for name, part in parts.parts.items():
+            frame = part.to_polars()
+            if format == "tsv":
+                frame.write_csv(staging / f"{name}.tsv", separator="\t")
+            else:
+                frame.write_parquet(staging / f"{name}.parquet")
+            users, items = part.describe().users, part.describe().items
+            record["parts"][name] = {"users": users, "items": items, "interactions": len(part)}
+        (staging / "split.json").write_text(json.dumps(record, indent=2) + "\n")
+        if out.exists():
+            out.rmdir()
+        staging.rename(out)
+    return record

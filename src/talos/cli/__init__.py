@@ -1,1 +1,68 @@
-"""To be filled."""
+"""The `talos` command: one file a command, each of them parse, call, print.
+
+Nothing here imports torch or polars at the top, so that `talos --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from talos.cli import bench, data, demo, doctor, evaluate
+from talos.errors import TalosError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="talos",
+    help="Recommenders trained for Precision@K and Recall@K directly.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(data.app, name="data")
+app.command("demo")(demo.demo)
+app.command("evaluate")(evaluate.evaluate)
+app.command("bench")(bench.bench)
+app.command("doctor")(doctor.doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from talos import __version__
+
+        typer.echo(f"talos {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Recommenders trained for Precision@K and Recall@K directly."""
+
+
+def main() -> None:
+    """Run the command line: exit code 0 done, 1 failed, 2 the user's input is wrong, 130 interrupted."""
+    debug = "--debug" in sys.argv
+    # accepted anywhere on the line, not only before the command's name
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        app(arguments, prog_name="talos")
+    except TalosError as error:
+        if debug:
+            raise
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+        sys.stderr.close()
+        sys.exit(1)

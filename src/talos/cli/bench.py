@@ -1,0 +1,35 @@
+"""`talos bench`: how fast this machine runs Talos, as ratios to something named."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from talos.cli.output import print_facts, print_json, print_table
+
+__all__ = ["bench"]
+
+
+def bench(
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Folder with gowalla/ and beauty/; synthetic sets otherwise."),
+    ] = None,
+    only: Annotated[str | None, typer.Option("--only", help="Names of benchmarks, with commas.")] = None,
+    rows: Annotated[
+        int, typer.Option("--rows", help="Rows of the csv that reading is measured on.")
+    ] = 20_000_000,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure reading and ranking against polars and bare products, each pair in this one run."""
+    suite = importlib.import_module("talos_benchmarks.suite")
+    result = suite.run(data=data, only=None if only is None else only.split(","), rows=rows)
+    if json:
+        print_json(result)
+        return
+    print_facts([(name, str(value)) for name, value in result["machine"].items()], title="machine")
+    table = [[name, f"{value:.3g}", suite.MEANING.get(name, "")] for name, value in result["ratios"].items()]
+    print_table(["figure", "value", "meaning"], table)

@@ -1,0 +1,41 @@
+"""`talos doctor`: what is installed and what it will use."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from typing import Annotated
+
+import typer
+
+from talos.cli.output import print_facts, print_json
+
+__all__ = ["doctor"]
+
+_PACKAGES = ("talos-rec", "torch", "numpy", "scipy", "polars", "safetensors", "pydantic")
+_OPTIONAL = {"pandas": "pandas", "pyarrow": "pandas", "psycopg": "postgres", "tensorboard": "tensorboard"}
+
+
+def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """What is installed, which device and how many threads would be used."""
+    import torch
+
+    facts = {
+        "python": platform.python_version(),
+        **{name: _version(name) or "missing" for name in _PACKAGES},
+        **{name: _version(name) or f"not installed (extra `{extra}`)" for name, extra in _OPTIONAL.items()},
+        "devices": ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]),
+        "threads": str(torch.get_num_threads()),
+        "vector instructions": torch.backends.cpu.get_cpu_capability(),
+    }
+    if json:
+        print_json(facts)
+    else:
+        print_facts(list(facts.items()), title="Talos and what it stands on")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,145 @@
+"""PATH, as every command understands it: a file, a folder, a dataset's name or a database URL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+import typer
+
+from talos.cli.output import say
+
+if TYPE_CHECKING:
+    from talos.datasets import DatasetInfo
+    from talos.interactions import Interactions
+    from talos.splits import Split
+
+__all__ = [
+    "Columns",
+    "FormatOption",
+    "ItemColumn",
+    "KCore",
+    "MinRating",
+    "OnBadRow",
+    "PathArgument",
+    "QueryOption",
+    "RatingColumn",
+    "Raw",
+    "TimeColumn",
+    "TitleColumn",
+    "UserColumn",
+    "load",
+    "load_split",
+]
+
+PathArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="PATH", help="A file, a folder, a dataset's name or a database URL.")
+]
+UserColumn: TypeAlias = Annotated[str | None, typer.Option("--user-column", help="Name of the user column.")]
+ItemColumn: TypeAlias = Annotated[str | None, typer.Option("--item-column", help="Name of the item column.")]
+TimeColumn: TypeAlias = Annotated[str | None, typer.Option("--time-column", help="Name of the time column.")]
+RatingColumn: TypeAlias = Annotated[
+    str | None, typer.Option("--rating-column", help="Name of the rating column.")
+]
+TitleColumn: TypeAlias = Annotated[
+    str | None, typer.Option("--title-column", help="Name of the item title column.")
+]
+FormatOption: TypeAlias = Annotated[
+    str | None, typer.Option("--input-format", help="Format, if the guess is wrong.")
+]
+QueryOption: TypeAlias = Annotated[str | None, typer.Option("--query", help="SQL query, for a database URL.")]
+OnBadRow: TypeAlias = Annotated[str, typer.Option("--on-bad-row", help="`raise` or `skip` (and count).")]
+MinRating: TypeAlias = Annotated[float | None, typer.Option("--min-rating", help="Drop ratings below this.")]
+Raw: TypeAlias = Annotated[bool, typer.Option("--raw", help="A named dataset without the paper's clean-up.")]
+KCore: TypeAlias = Annotated[
+    int | None, typer.Option("--k-core", help="Keep users and items with this many.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """How to read a source: the options that every command with a PATH shares."""
+
+    user: str | None = None
+    item: str | None = None
+    timestamp: str | None = None
+    rating: str | None = None
+    title: str | None = None
+    format: str | None = None
+    query: str | None = None
+    on_bad_row: str = "raise"
+
+
+def load(
+    path: str,
+    columns: Columns,
+    *,
+    min_rating: float | None = None,
+    k_core: int | None = None,
+    raw: bool = False,
+) -> Interactions:
+    """Interactions from a PATH, cleaned up as asked; a named dataset brings the paper's clean-up unless `raw`."""
+    from talos import datasets, splits
+
+    info = _named(path)
+    data = _read(path, columns) if info is None else datasets.load(info, notify=say)
+    if info is not None and not raw:
+        min_rating = info.min_rating if min_rating is None else min_rating
+        k_core = info.k_core if k_core is None else k_core
+    applied = []
+    if min_rating is not None and (info is None or data.ratings is not None):
+        data = splits.min_rating(data, min_rating)
+        applied.append(f"ratings of {min_rating:g} and higher")
+    if k_core is not None:
+        data = splits.k_core(data, k_core)
+        applied.append(f"{k_core}-core")
+    notes = [f"clean-up: {', '.join(applied)}"] if applied else []
+    if info is not None and (min_rating, k_core) == (info.min_rating, info.k_core):
+        notes += info.differences(data)
+    return replace(data, provenance=replace(data.provenance, notes=(*data.provenance.notes, *notes)))
+
+
+def load_split(
+    path: str,
+    columns: Columns,
+    *,
+    by: Literal["user", "time", "last"] = "user",
+    test: float = 0.2,
+    valid: float = 0.1,
+    seed: int = 0,
+    min_rating: float | None = None,
+    k_core: int | None = None,
+    raw: bool = False,
+) -> Split:
+    """A split from a PATH: as it is, if the PATH holds train/valid/test files, else made as asked."""
+    from talos import readers, splits
+
+    if _named(path) is None and "://" not in path and readers.is_parts(path):
+        if min_rating is not None or k_core is not None:
+            say("this folder is already split: --min-rating and --k-core have no effect")
+        parts = readers.read_parts(path, **vars(columns))
+        return splits.predefined(parts.train, parts.valid, parts.test)
+    data = load(path, columns, min_rating=min_rating, k_core=k_core, raw=raw)
+    return splits.split(data, by=by, test=test, valid=valid, seed=seed)
+
+
+def _named(path: str) -> DatasetInfo | None:
+    """The named dataset that PATH means, if it is one; a file or folder of that name comes first."""
+    from talos import datasets
+
+    if Path(path).exists() or "://" in path:
+        return None
+    return next((info for info in datasets.available() if info.name == path), None)
+
+
+def _read(path: str, columns: Columns) -> Interactions:
+    from talos import datasets, readers
+    from talos.errors import DataError, nearest
+
+    if "://" not in path and not Path(path).exists():
+        names = [info.name for info in datasets.available()]
+        raise DataError(
+            "no such file, folder or dataset", where=path, hint=f"datasets: {nearest(path, names)}"
+        )
+    return readers.read(path, **vars(columns))
