@@ -28,6 +28,9 @@ __all__ = [
     "pinball",
 ]
 
+# Elements per thread in a block of rows on the CPU: a temporary of this size stays in the second-level cache.
+_BLOCK = 2**17
+
 
 def pinball(x: Tensor, level: float) -> Tensor:
     """Pinball loss ρ(x) = level·(x)+ + (1 - level)·(-x)+, whose mean over s - β is least at a quantile β.
@@ -219,7 +222,7 @@ class QuantileRegression(_PerUser):
         if users.numel() == 0:
             return
         beta = self.table[users].to(negatives.dtype)
-        above_negatives, sampled = _count_above(negatives, beta, mask)
+        above_negatives, sampled = _count_above("negatives", negatives, beta, mask)
         if owner is None:
             share = (positives > beta).to(self.table.dtype)
             own = self.num_positives
@@ -242,7 +245,7 @@ class QuantileRegression(_PerUser):
         self._check_rows(users, scores)
         if users.numel() == 0:
             return
-        above, total = _count_above(scores, self.table[users].to(scores.dtype), None)
+        above, total = _count_above("scores", scores, self.table[users].to(scores.dtype), None)
         self._step(users, ((self.k - above) / total).to(self.table.dtype))
 
     def _step(self, users: Tensor, gradient: Tensor) -> None:
@@ -300,6 +303,7 @@ class ExactQuantile(_PerUser):
     def update_rows(self, users: Tensor, scores: Tensor) -> None:
         """Store the K-th largest of each row."""
         self._check_rows(users, scores)
+        _check_finite("scores", scores)
         if users.numel():
             self.set(users, _kth_largest(scores, self.k))
 
@@ -341,6 +345,7 @@ class MonteCarloQuantile(_PerUser):
         """Store the K-th largest of each row's positives and negatives."""
         _check_batch(users, positives, negatives, mask, owner)
         _check_finite("positives", positives)
+        _check_finite("negatives", negatives, mask)
         if users.numel() == 0:
             return
         lowest = torch.finfo(negatives.dtype).min
@@ -359,6 +364,7 @@ class MonteCarloQuantile(_PerUser):
     def update_rows(self, users: Tensor, scores: Tensor) -> None:
         """With all items at hand nothing is left to chance: the exact value."""
         self._check_rows(users, scores)
+        _check_finite("scores", scores)
         if users.numel():
             self.set(users, _kth_largest(scores, self.k))
 
@@ -458,10 +464,14 @@ def _describe(value: Tensor) -> str:
     return f"has shape {tuple(value.shape)}, dtype {value.dtype}"
 
 
-def _check_finite(name: str, values: Tensor) -> None:
-    if not torch.isfinite(values).all():
-        bad = values[~torch.isfinite(values)].flatten()[0].item()
-        raise ArgumentError(f"has {bad}, shape {tuple(values.shape)}", where=name, expected="finite numbers")
+def _check_finite(name: str, values: Tensor, mask: Tensor | None = None) -> None:
+    """An error for NaN and infinity. A sum is not finite if a term is not, and is the cheapest look at all."""
+    if torch.isfinite(values.sum()):
+        return
+    bad = ~torch.isfinite(values) if mask is None else ~torch.isfinite(values) & ~mask
+    if bad.any():
+        found = f"has {values[bad][0].item()}, shape {tuple(values.shape)}"
+        raise ArgumentError(found, where=name, expected="finite numbers")
 
 
 def _check_batch(
@@ -480,23 +490,24 @@ def _check_batch(
         raise ArgumentError(_describe(mask), where="mask", expected=expected)
 
 
-def _count_above(scores: Tensor, beta: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """How many scores of each row are above its β, and how many there are; NaN is an error."""
-    columns = scores.shape[1]
-    # sign(s - β) sums to (above - below) and, unlike a comparison, lets NaN through to where it is seen.
-    signs = torch.sign(scores - beta.unsqueeze(-1))
-    exact = torch.promote_types(signs.dtype, torch.float32)
-    if mask is None:
-        total = torch.full_like(beta, columns, dtype=exact)
-    else:
-        signs.masked_fill_(mask, 0.0)
-        total = (~mask).sum(dim=-1).to(exact)
-    # An entry equal to β is half above and half below: between the two subgradients.
-    above = (signs.sum(dim=-1, dtype=exact) + total) / 2
-    if torch.isnan(above).any():
-        raise ArgumentError(
-            f"has nan, shape {tuple(scores.shape)}", where="negatives", expected="finite scores"
-        )
+def _count_above(name: str, scores: Tensor, beta: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """How many scores of each row are above its β, and how many there are, both (B,); NaN is an error."""
+    rows, columns = scores.shape
+    exact = torch.promote_types(scores.dtype, torch.float32)
+    above = scores.new_empty(rows, dtype=exact)
+    # Blocks of rows on the CPU, so that the temporary stays in cache; sums of floats are vectorised where
+    # sums of booleans are not.
+    cached = _BLOCK * torch.get_num_threads()
+    block = max(1, cached // max(1, columns)) if scores.device.type == "cpu" else max(1, rows)
+    ones = scores.new_empty(min(block, rows), columns, dtype=exact)
+    for start in range(0, rows, block):
+        here = slice(start, min(start + block, rows))
+        _check_finite(name, scores[here], None if mask is None else mask[here])
+        higher = torch.gt(scores[here], beta[here].unsqueeze(-1), out=ones[: here.stop - start])
+        if mask is not None:
+            higher.masked_fill_(mask[here], 0.0)
+        torch.sum(higher, dim=-1, out=above[here])
+    total = torch.full_like(above, columns) if mask is None else (~mask).sum(dim=-1).to(exact)
     return above, total
 
 

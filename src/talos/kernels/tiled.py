@@ -98,8 +98,9 @@ def sweep(
     >>> from talos.losses import Softmax
     >>> none = torch.zeros(0, dtype=torch.long)
     >>> users, items = torch.eye(2), torch.zeros(3, 2)
-    >>> sweep(users, items, None, torch.ones(2), Softmax(tau=1.0).negative_part, (none, none), torch.zeros(3, 2))
-    Sweep(negative=tensor([1.0986, 1.0986]), ...
+    >>> part = Softmax(tau=1.0).negative_part
+    >>> sweep(users, items, None, torch.ones(2), part, (none, none), torch.zeros(3, 2)).negative   # log 3
+    tensor([1.0986, 1.0986])
     """
     rows, cols = excluded
     users, candidates = len(user_vectors), len(item_vectors)
@@ -272,6 +273,7 @@ def user_batch_loss(
         item_gradient.index_add_(0, item_ids, negative_gradient)
 
     values = a + c * negative[owner]
+    _check_finite(values, user_vectors=user_vectors, item_vectors=item_vectors, thresholds=thresholds)
     per_user = users.new_zeros(len(users)).index_add(0, owner, values) / count.clamp(min=1)
     return UserBatch(
         value=(per_positive * values).sum(),
@@ -372,6 +374,16 @@ def _excluded(rows: Tensor, ids: Tensor, item_ids: Tensor | None) -> tuple[Tenso
         ids = position[torch.repeat_interleave(first, times) + offset]
     columns, order = torch.sort(ids)
     return rows[order], columns
+
+
+def _check_finite(values: Tensor, **arguments: Tensor | None) -> None:
+    """An error that names the argument at fault if the result is not finite; cheap if it is."""
+    if torch.isfinite(values).all():
+        return
+    for name, argument in arguments.items():
+        if argument is not None and not torch.isfinite(argument).all():
+            row = int((~torch.isfinite(argument)).nonzero()[0, 0])
+            raise ArgumentError(f"is not finite in row {row}", where=name, expected="finite numbers")
 
 
 def _check(

@@ -64,6 +64,10 @@ class Loss(nn.Module):
     short_name: ClassVar[str] = ""
     context: ClassVar[tuple[str, ...]] = ()
 
+    def __init__(self) -> None:
+        # `nn.Module` would take any arguments at all; a loss without hyperparameters takes none.
+        super().__init__()
+
     @property
     def needs(self) -> Needs:
         """What this loss asks of a trainer."""

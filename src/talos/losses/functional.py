@@ -25,8 +25,11 @@ __all__ = [
     "soft_rank",
 ]
 
-# Elements per block of rows on the CPU: temporaries of this size stay in the second-level cache.
+# Elements per thread in a block of rows on the CPU: temporaries of this size stay in the second-level cache.
 _BLOCK = 2**17
+# β - s up to which log σ(s - β) may be had from the slope σ(β - s), as log1p(-σ(β - s)), and six bits are
+# lost at most. Cosines less a threshold stay within 2.
+_NEAR = 4.0
 
 
 def log_sigmoid(x: Tensor) -> Tensor:
@@ -73,45 +76,49 @@ class _LogSumSigmoidPower(torch.autograd.Function):
 
     Autograd would write and read a (B, N) tensor for each of subtraction, log σ, power and log-sum-exp, and
     again on the way back. Here blocks of rows go through all of them while they are in cache, and one (B, N)
-    tensor, the gradient, is kept.
+    tensor, the gradient but for the factor κω, is kept.
     """
 
     @staticmethod
     def forward(
         ctx: Any, s: Tensor, beta: Tensor | None, mask: Tensor | None, power: Tensor, slope: Tensor
     ) -> Tensor:
-        wanted = ctx.needs_input_grad[0]
         total = s.new_empty(s.shape[0])
-        gradient = torch.empty_like(s) if wanted else None
-        rows = max(1, _BLOCK // max(1, s.shape[1])) if s.device.type == "cpu" else max(1, s.shape[0])
+        slopes = torch.empty_like(s) if ctx.needs_input_grad[0] else None
+        cached = _BLOCK * torch.get_num_threads() if s.device.type == "cpu" else s.numel()
+        rows = max(1, cached // max(1, s.shape[1]))
         for start in range(0, s.shape[0], rows):
             block = slice(start, start + rows)
-            x = -s[block] if beta is None else beta[block] - s[block]
             kappa, omega = (p if p.ndim == 0 else p[block] for p in (power, slope))
-            if omega.ndim or omega != 1:
-                x = x.mul_(omega)
-            log_phi = F.softplus(x, threshold=40.0).mul_(-kappa)
+            y = -s[block] if beta is None else beta[block] - s[block]
+            if slope.ndim or slope != 1:
+                y.mul_(omega)
+            if y.amax() <= _NEAR:
+                below = y.sigmoid_()
+                log_phi = (-below).log1p_().mul_(kappa)
+            else:
+                log_phi = log_sigmoid(-y).mul_(kappa)
+                below = y.sigmoid_()
             if mask is not None:
                 log_phi.masked_fill_(mask[block], torch.finfo(s.dtype).min)
             share = torch.softmax(log_phi, dim=-1)
             # The largest share is e^{max - log Z} and at least 1/N: log Z without a second exponential.
             total[block] = log_phi.amax(dim=-1) - share.amax(dim=-1).log()
-            if gradient is not None:
-                torch.mul(share, x.sigmoid_(), out=gradient[block])
-                gradient[block].mul_(kappa * omega)
+            if slopes is not None:
+                torch.mul(share, below, out=slopes[block])
         if mask is not None:
             total.masked_fill_(mask.all(dim=-1), 0.0)
-            if gradient is not None:
-                gradient.masked_fill_(mask, 0.0)
-        if gradient is not None:
-            ctx.save_for_backward(gradient)
+            if slopes is not None:
+                slopes.masked_fill_(mask, 0.0)
+        if slopes is not None:
+            ctx.save_for_backward(slopes, power * slope)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None, None]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * outer.unsqueeze(-1), None, None, None, None
+        slopes, factor = ctx.saved_tensors
+        return slopes * (outer.unsqueeze(-1) * factor), None, None, None, None
 
 
 def log_sum_sigmoid_power(

@@ -1,0 +1,267 @@
+"""The readable kernel against the losses themselves, under autograd on the full matrix of scores."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from talos import kernels, losses
+from talos.errors import ArgumentError
+
+SEPARABLE = {
+    "talos": lambda: losses.Talos(tau=0.1),
+    "talos-inner": lambda: losses.Talos(tau=0.2, temperature="inner"),
+    "talos-no-quantile": lambda: losses.Talos(tau=0.2, quantile=False),
+    "talos-no-denominator": lambda: losses.Talos(tau=0.1, denominator=False, k=3),
+    "sl": lambda: losses.Softmax(tau=0.2),
+    "bsl": lambda: losses.BilateralSoftmax(tau1=0.1, tau2=0.3),
+    "sl@k": lambda: losses.SoftmaxAtK(tau=0.2, tau_w=0.5),
+    "aatp": lambda: losses.AATP(),
+    "llpauc": lambda: losses.LLPAUC(alpha=0.5, beta=0.1),
+}
+
+
+@pytest.fixture(params=SEPARABLE)
+def loss(request: pytest.FixtureRequest) -> losses.UserSeparableLoss:
+    return SEPARABLE[request.param]().double()
+
+
+class Problem:
+    """Users of every sort: the third has no positives, the fourth has all items, the last has one."""
+
+    def __init__(self, users: int = 7, items: int = 23, dim: int = 5, seed: int = 0) -> None:
+        rng = torch.Generator().manual_seed(seed)
+        draw = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64)  # noqa: E731
+        self.users = torch.nn.functional.normalize(draw(users, dim), dim=-1).requires_grad_()
+        self.items = torch.nn.functional.normalize(draw(items, dim), dim=-1).requires_grad_()
+        self.beta = draw(users) / 4
+        belongs = torch.rand(users, items, generator=rng) < 0.2
+        belongs[2] = False
+        belongs[3] = True
+        belongs[-1] = torch.arange(items) == 4
+        self.belongs = belongs
+        self.indptr = torch.cat([torch.zeros(1, dtype=torch.long), belongs.sum(1).cumsum(0)])
+        self.indices = belongs.nonzero()[:, 1]
+
+    def thresholds(self, loss):
+        return self.beta if loss.needs.threshold else None
+
+    def reference(self, loss, reduction, candidates=None):
+        """Value by `Loss.forward`, one row per positive, on (a sample of) all items."""
+        owner = self.belongs.nonzero()[:, 0]
+        scores = self.users @ self.items.T
+        columns = torch.arange(len(self.items)) if candidates is None else candidates
+        neg = scores[owner][:, columns]
+        mask = self.belongs[owner][:, columns]
+        beta = self.beta[owner] if loss.needs.threshold else None
+        values = loss(scores[self.belongs], neg, threshold=beta, mask=mask)
+        if reduction == "users":
+            return losses.reduce_per_user(values, owner), values
+        return (values.sum() if reduction == "sum" else losses.reduce_per_positive(values)), values
+
+
+@pytest.mark.parametrize("reduction", ["positives", "users", "sum"])
+@pytest.mark.parametrize("sizes", [(None, 4096), (3, 5), (1, 1), (7, 23)], ids=str)
+def test_equals_the_loss_under_autograd(loss, reduction, sizes):
+    problem = Problem()
+    want, values = problem.reference(loss, reduction)
+    inputs = [problem.users, problem.items, *loss.parameters()]
+    gradients = torch.autograd.grad(want, inputs, allow_unused=True)
+    batch = kernels.user_batch_loss(
+        problem.users,
+        problem.items,
+        problem.indptr,
+        problem.indices,
+        problem.thresholds(loss),
+        loss,
+        reduction=reduction,
+        users_per_chunk=sizes[0],
+        items_per_tile=sizes[1],
+    )
+    close = {"rtol": 1e-10, "atol": 1e-12}
+    torch.testing.assert_close(batch.value, want.detach(), **close)
+    torch.testing.assert_close(batch.user_gradient, gradients[0], **close)
+    torch.testing.assert_close(batch.item_gradient, gradients[1], **close)
+    for (name, _), gradient in zip(loss.named_parameters(), gradients[2:], strict=True):
+        torch.testing.assert_close(batch.parameter_gradients[name], gradient, **close)
+    owner = problem.belongs.nonzero()[:, 0]
+    mean = torch.zeros(7).double().index_add(0, owner, values.detach()) / batch.num_positives.clamp(min=1)
+    torch.testing.assert_close(batch.per_user, mean, **close)
+    assert torch.equal(batch.num_positives, problem.belongs.sum(1))
+
+
+def test_a_shared_sample_with_repetitions(loss):
+    problem = Problem()
+    sample = torch.tensor([4, 4, 0, 9, 22, 9, 9, 17])
+    want, _ = problem.reference(loss, "positives", sample)
+    gradients = torch.autograd.grad(want, [problem.users, problem.items])
+    batch = kernels.user_batch_loss(
+        problem.users,
+        problem.items,
+        problem.indptr,
+        problem.indices,
+        problem.thresholds(loss),
+        loss,
+        item_ids=sample,
+        users_per_chunk=2,
+        items_per_tile=3,
+    )
+    torch.testing.assert_close(batch.value, want.detach())
+    torch.testing.assert_close(batch.user_gradient, gradients[0])
+    torch.testing.assert_close(batch.item_gradient, gradients[1])
+
+
+def test_weights_count_like_repetitions(loss):
+    problem = Problem()
+    call = (problem.users, problem.items, problem.indptr, problem.indices, problem.thresholds(loss), loss)
+    ids = torch.tensor([4, 0, 9])
+    repeated = kernels.user_batch_loss(*call, item_ids=torch.tensor([4, 4, 0, 9, 9, 9]))
+    weighted = kernels.user_batch_loss(*call, item_ids=ids, weights=torch.tensor([2.0, 1.0, 3.0]))
+    for name in ("value", "user_gradient", "item_gradient", "normalizer"):
+        torch.testing.assert_close(getattr(repeated, name), getattr(weighted, name))
+    for name, gradient in repeated.parameter_gradients.items():
+        torch.testing.assert_close(gradient, weighted.parameter_gradients[name])
+
+
+def test_positives_may_stay_among_the_negatives():
+    problem = Problem()
+    loss = losses.Softmax(tau=0.2)
+    batch = kernels.user_batch_loss(
+        problem.users, problem.items, problem.indptr, problem.indices, None, loss, exclude_positives=False
+    )
+    want = torch.logsumexp((problem.users @ problem.items.T).detach() / 0.2, dim=-1)
+    torch.testing.assert_close(batch.normalizer, want)
+
+
+def test_gradcheck(loss):
+    if loss.short_name == "sl@k":
+        pytest.skip("its weight is a constant for the gradient by definition")
+    problem = Problem(users=5, items=6, dim=2)
+
+    def value(users, items, *parameters):
+        return kernels.differentiable_user_batch_loss(
+            users, items, problem.indptr, problem.indices, problem.thresholds(loss), loss, items_per_tile=4
+        )
+
+    assert torch.autograd.gradcheck(value, (problem.users, problem.items, *loss.parameters()))
+
+
+def test_differentiable_scales_with_the_outer_gradient(loss):
+    problem = Problem()
+    value = kernels.differentiable_user_batch_loss(
+        problem.users, problem.items, problem.indptr, problem.indices, problem.thresholds(loss), loss
+    )
+    (3 * value).backward()
+    batch = kernels.user_batch_loss(
+        problem.users, problem.items, problem.indptr, problem.indices, problem.thresholds(loss), loss
+    )
+    torch.testing.assert_close(problem.items.grad, 3 * batch.item_gradient)
+    for name, parameter in loss.named_parameters():
+        torch.testing.assert_close(parameter.grad, 3 * batch.parameter_gradients[name])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_other_precisions(loss, dtype):
+    problem = Problem()
+    loss = loss.float()
+    given = [problem.users.detach().to(dtype), problem.items.detach().to(dtype)]
+    rest = (problem.indptr, problem.indices, problem.thresholds(loss), loss)
+    got = kernels.user_batch_loss(*given, *rest)
+    want = kernels.user_batch_loss(*(x.double() for x in given), *rest)
+    assert got.user_gradient.dtype == dtype
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(got.value.double(), want.value, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got.item_gradient.double(), want.item_gradient, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 100.0])
+def test_unnormalised_scores_are_finite(loss, scale):
+    problem = Problem()
+    batch = kernels.user_batch_loss(
+        (problem.users * scale).float(),
+        (problem.items * scale).float(),
+        problem.indptr,
+        problem.indices,
+        problem.thresholds(loss),
+        loss.float(),
+        items_per_tile=4,
+    )
+    for name in ("value", "user_gradient", "item_gradient", "per_user"):
+        assert torch.isfinite(getattr(batch, name)).all(), name
+
+
+def test_nothing_of_size_users_by_items():
+    """The largest tensor that comes up is far smaller than the matrix of scores."""
+    users, items = 400, 3000
+    rng = torch.Generator().manual_seed(0)
+    u, v = torch.randn(users, 4, generator=rng), torch.randn(items, 4, generator=rng)
+    indptr, indices = torch.arange(users + 1), torch.randint(0, items, (users,), generator=rng)
+
+    class Largest(TorchDispatchMode):
+        seen = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            for tensor in result if isinstance(result, tuple | list) else [result]:
+                if isinstance(tensor, torch.Tensor):
+                    self.seen = max(self.seen, tensor.numel())
+            return result
+
+    with Largest() as largest:
+        kernels.user_batch_loss(
+            u, v, indptr, indices, torch.zeros(users), losses.Talos(tau=0.1), users_per_chunk=16
+        )
+        kernels.kth_scores(u, v, 20, users_per_chunk=16)
+    assert largest.seen <= 16 * items
+
+
+def test_kth_scores():
+    problem = Problem()
+    want = (problem.users @ problem.items.T).detach().sort(dim=-1, descending=True).values
+    for k in (1, 3, 23):
+        found = kernels.kth_scores(problem.users, problem.items, k, users_per_chunk=2)
+        torch.testing.assert_close(found, want[:, k - 1])
+    for k in (0, 24):
+        with pytest.raises(ArgumentError, match="^k: got"):
+            kernels.kth_scores(problem.users, problem.items, k)
+
+
+def test_empty_batch(loss):
+    batch = kernels.user_batch_loss(
+        torch.zeros(0, 3),
+        torch.zeros(4, 3),
+        torch.zeros(1, dtype=torch.long),
+        torch.zeros(0, dtype=torch.long),
+        torch.zeros(0) if loss.needs.threshold else None,
+        loss,
+    )
+    assert batch.value.item() == 0.0
+    assert not batch.item_gradient.any()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"user_vectors": torch.zeros(7)}, "user_vectors"),
+        ({"item_vectors": torch.zeros(23, 4)}, "item_vectors"),
+        ({"indptr": torch.zeros(3, dtype=torch.long)}, "indptr"),
+        ({"indices": torch.zeros(1, dtype=torch.long)}, "indices"),
+        ({"thresholds": torch.zeros(3)}, "thresholds"),
+        ({"weights": torch.zeros(3)}, "weights"),
+        ({"item_vectors": torch.full((23, 5), float("nan"), dtype=torch.float64)}, "item_vectors"),
+        ({"thresholds": torch.full((7,), float("nan"), dtype=torch.float64)}, "thresholds"),
+    ],
+)
+def test_wrong_arguments_are_named(change, named):
+    problem = Problem()
+    call = {
+        "user_vectors": problem.users,
+        "item_vectors": problem.items,
+        "indptr": problem.indptr,
+        "indices": problem.indices,
+        "thresholds": problem.beta,
+        "loss": losses.Talos(tau=0.1),
+    }
+    with pytest.raises(ArgumentError, match=f"^{named}: .*expected"):
+        kernels.user_batch_loss(**{**call, **change})

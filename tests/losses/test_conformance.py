@@ -1,0 +1,281 @@
+"""What every loss must do, whichever it is."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+
+from talos import losses
+from talos.errors import ArgumentError
+
+
+def gradients(loss, call, pos, neg, beta, mask=None):
+    pos, neg = pos.clone().requires_grad_(), neg.clone().requires_grad_()
+    value = call(loss, pos, neg, beta, mask)
+    value.sum().backward()
+    zero = lambda x: torch.zeros_like(x) if x.grad is None else x.grad  # noqa: E731
+    return value.detach(), zero(pos), zero(neg)
+
+
+def test_all_eleven_have_a_case(all_cases):
+    assert {case.cls for case in all_cases} == set(losses.SHORT_NAMES.values())
+    assert set(losses.SHORT_NAMES) == set(
+        "talos sl bsl psl advinfonce llpauc aatp rs@k smoothi@k sl@k bpr".split()
+    )
+
+
+def test_one_value_per_row_unreduced(case, scores, call):
+    pos, neg, beta = scores(dtype=torch.float32)
+    value = call(case.build(), pos, neg, beta)
+    assert value.shape == pos.shape
+    assert value.dtype == torch.float32
+
+
+def test_rows_do_not_mix(case, scores, call):
+    pos, neg, beta = scores()
+    loss = case.build()
+    whole = call(loss, pos, neg, beta)
+    moved = pos.clone()
+    moved[0] += 0.1
+    assert torch.equal(call(loss, moved, neg, beta)[1:], whole[1:])
+
+
+def test_order_of_negatives_does_not_matter(case, scores, call):
+    loss = case.build()
+    if loss.needs.ids:
+        pytest.skip("the ids would have to move along")
+    pos, neg, beta = scores()
+    shuffled = neg[:, torch.randperm(neg.shape[1], generator=torch.Generator().manual_seed(0))]
+    torch.testing.assert_close(call(loss, pos, shuffled, beta), call(loss, pos, neg, beta))
+
+
+def test_masked_is_as_if_not_there(case, scores, call):
+    pos, neg, beta = scores()
+    loss = case.build()
+    mask = torch.zeros_like(neg, dtype=torch.bool)
+    mask[:, 5:] = True
+    spoilt = neg.clone()
+    spoilt[:, 5:] = 77.0
+    if loss.needs.ids:
+        ids = {"users": torch.arange(6), "items": torch.arange(54).reshape(6, 9)}
+        masked = loss(pos, spoilt, mask=mask, **ids)
+        short = loss(pos, neg[:, :5], users=ids["users"], items=ids["items"][:, :5])
+    else:
+        masked, short = call(loss, pos, spoilt, beta, mask), call(loss, pos, neg[:, :5], beta)
+    torch.testing.assert_close(masked, short)
+    assert torch.equal(gradients(loss, call, pos, spoilt, beta, mask)[2][:, 5:], torch.zeros(6, 4).double())
+
+
+def test_everything_masked_leaves_the_positive_part(case, scores, call):
+    pos, neg, beta = scores()
+    mask = torch.zeros_like(neg, dtype=torch.bool)
+    mask[2] = True
+    loss = case.build()
+    value, dpos, dneg = gradients(loss, call, pos, neg, beta, mask)
+    assert torch.isfinite(value).all()
+    assert torch.isfinite(dpos).all()
+    assert torch.equal(dneg[2], torch.zeros_like(dneg[2]))
+    if loss.needs.user_separable and loss.negative_part.reduction != "constant":
+        alone, _ = loss.positive_part(pos, beta if loss.needs.threshold else None)
+        torch.testing.assert_close(value[2], alone[2].detach())
+
+
+def test_empty_batch(case, call):
+    pos, neg = torch.zeros(0, requires_grad=True), torch.zeros(0, 4, requires_grad=True)
+    value = call(case.build(), pos, neg, torch.zeros(0))
+    assert value.shape == (0,)
+    losses.reduce_per_positive(value).backward()
+
+
+def test_gradient_is_that_of_the_value(case, scores, call):
+    if not case.exact_gradient:
+        pytest.skip("part of it is a constant for the gradient by definition")
+    loss = case.build().double()
+    pos, neg, beta = scores(rows=3, columns=4)
+    mask = torch.zeros_like(neg, dtype=torch.bool)
+    mask[1, 2] = True
+    inputs = (pos.requires_grad_(), neg.requires_grad_())
+    assert torch.autograd.gradcheck(lambda p, n: call(loss, p, n, beta), inputs)
+    assert torch.autograd.gradcheck(lambda p, n: call(loss, p, n, beta, mask), inputs)
+
+
+def test_better_scores_never_cost_more(case, scores, call):
+    """Up with the positive or down with a negative: the slope never has the wrong sign."""
+    if case.cls is losses.SmoothI:
+        pytest.skip("its detached factors may turn a slope round")
+    _, dpos, dneg = gradients(case.build(), call, *scores())
+    assert (dpos <= 0).all()
+    assert (dneg >= 0).all()
+
+
+def test_threshold_is_a_constant(case, scores, call):
+    loss = case.build()
+    if not loss.needs.threshold:
+        pytest.skip("has none")
+    pos, neg, beta = scores()
+    beta = beta.requires_grad_()
+    call(loss, pos.requires_grad_(), neg, beta).sum().backward()
+    assert beta.grad is None
+
+
+def test_arguments_stay_as_they_are(case, scores, call):
+    given = scores(dtype=torch.float32)
+    before = [x.clone() for x in given]
+    mask = torch.zeros_like(given[1], dtype=torch.bool)
+    mask[0, 0] = True
+    gradients(case.build(), call, *given, mask)
+    assert all(torch.equal(x, y) for x, y in zip(given, before, strict=True))
+
+
+def test_value_does_not_depend_on_grad_mode(case, scores, call):
+    pos, neg, beta = scores()
+    loss = case.build()
+    with torch.no_grad():
+        still = call(loss, pos, neg, beta)
+    torch.testing.assert_close(call(loss, pos.requires_grad_(), neg.requires_grad_(), beta), still)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("tau", [1e-3, 0.1, 10.0])
+def test_extremes_are_finite(case, call, dtype, tau):
+    levels = torch.tensor([-1e4, -1.0, 0.0, 1.0, 1e4], dtype=dtype)
+    pos, neg, beta = (x.flatten() for x in torch.meshgrid(levels, levels, levels, indexing="ij"))
+    loss = case.with_temperature(tau)
+    for columns in (neg[:, None], torch.stack([neg, beta, pos, -neg, neg], dim=-1)):
+        value, dpos, dneg = gradients(loss, call, pos, columns, beta)
+        for name, result in (("value", value), ("dpos", dpos), ("dneg", dneg)):
+            assert torch.isfinite(result).all(), name
+
+
+def test_a_million_negatives(case, call):
+    loss = case.build()
+    if loss.needs.ids:
+        loss = case.build(num_items=200, dim=2)
+    neg = torch.linspace(-1, 1, 10**6).unsqueeze(0)
+    value, dpos, dneg = gradients(loss, call, torch.tensor([0.5]), neg, torch.tensor([0.9]))
+    assert torch.isfinite(value).all()
+    assert torch.isfinite(dpos).all()
+    assert torch.isfinite(dneg).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda a: a.update(pos=a["pos"][:, None]), "pos"),
+        (lambda a: a.update(pos=a["pos"].long()), "pos"),
+        (lambda a: a.update(neg=a["neg"][0]), "neg"),
+        (lambda a: a.update(neg=a["neg"][:3]), "neg"),
+        (lambda a: a.update(neg=a["neg"][:, :0]), "neg"),
+        (lambda a: a.update(mask=torch.zeros(2, 2, dtype=torch.bool)), "mask"),
+        (lambda a: a.update(mask=torch.zeros(6, 9)), "mask"),
+        (lambda a: a["pos"].__setitem__(3, float("nan")), "pos"),
+        (lambda a: a["neg"].__setitem__((3, 2), float("nan")), "neg"),
+    ],
+)
+def test_wrong_arguments_are_named(case, scores, call, change, named):
+    pos, neg, beta = scores(dtype=torch.float32)
+    arguments = {"pos": pos, "neg": neg, "threshold": beta, "mask": None}
+    change(arguments)
+    if case.label.endswith("no-denominator") and named == "neg" and torch.isnan(arguments["neg"]).any():
+        pytest.skip("never looks at the negatives")
+    with pytest.raises(ArgumentError, match=f"^{named}: .*expected"):
+        call(case.build(), **arguments)
+
+
+def test_missing_or_wrong_threshold(case, scores):
+    loss = case.build()
+    if not loss.needs.threshold:
+        pytest.skip("has none")
+    pos, neg, beta = scores()
+    for given in (None, beta[:3], beta[:, None]):
+        with pytest.raises(ArgumentError, match="^threshold: .*expected"):
+            loss(pos, neg, threshold=given)
+    with pytest.raises(ArgumentError, match="^threshold: has nan"):
+        loss(pos, neg, threshold=beta * float("nan"))
+
+
+def test_missing_ids(case, scores):
+    loss = case.build()
+    if not loss.needs.ids:
+        pytest.skip("needs none")
+    pos, neg, _ = scores()
+    with pytest.raises(ArgumentError, match="^users: is missing"):
+        loss(pos, neg)
+    with pytest.raises(ArgumentError, match="^items: has shape"):
+        loss(pos, neg, users=torch.arange(6), items=torch.arange(6))
+
+
+@pytest.mark.parametrize("bad", [0, -0.1, float("nan"), float("inf"), "hot"])
+def test_temperatures_must_be_positive(case, bad):
+    for name in set(inspect.signature(case.cls).parameters) & {
+        "tau",
+        "tau1",
+        "tau2",
+        "tau_w",
+        "alpha",
+        "delta",
+    }:
+        with pytest.raises(ArgumentError, match=f"^{name}: got"):
+            case.build(**{name: bad})
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.5])
+def test_k_must_be_a_positive_integer(case, bad):
+    if "k" in inspect.signature(case.cls).parameters:
+        with pytest.raises(ArgumentError, match="^k: got"):
+            case.build(k=bad)
+
+
+def test_arguments_are_keyword_only(case):
+    kinds = {p.kind for p in inspect.signature(case.cls).parameters.values()}
+    assert kinds <= {inspect.Parameter.KEYWORD_ONLY}
+
+
+def test_needs_describe_the_parameters(case):
+    loss = case.build()
+    assert loss.needs.adversary == bool(loss.adversaries()) == bool(list(loss.parameters()))
+    named = [name for group in loss.adversaries() for name in group.parameters]
+    assert sorted(named) == sorted(name for name, _ in loss.named_parameters())
+    assert (loss.needs.default_threshold is not None) == loss.needs.threshold
+
+
+def test_parts_are_plain_data(case):
+    loss = case.build()
+    if not loss.needs.user_separable:
+        pytest.skip("has no parts")
+    part = loss.negative_part
+    assert isinstance(part.kind, str)
+    assert part.reduction in ("log-sum", "mean", "constant")
+    assert len(part.params) <= 6
+    assert all(type(x) is float for x in (*part.params, part.scale))
+
+
+def test_closed_forms_are_the_derivatives(case, scores):
+    loss = case.build().double()
+    if not loss.needs.user_separable:
+        pytest.skip("has no parts")
+    pos, neg, beta = scores()
+    pos, neg = pos.requires_grad_(), neg.requires_grad_()
+    beta_pos, beta_neg = (beta, beta[:, None]) if loss.needs.threshold else (None, None)
+    a, c = loss.positive_part(pos, beta_pos)
+    assert not c.requires_grad
+    (slope,) = torch.autograd.grad(a.sum(), pos, retain_graph=True)
+    torch.testing.assert_close(loss.da(pos, beta_pos), slope, rtol=1e-10, atol=1e-12)
+    by_name = dict(loss.named_parameters())
+    for name, derivative in loss.da_dparameters(pos, beta_pos).items():
+        (want,) = torch.autograd.grad(a.sum(), by_name[name], retain_graph=True)
+        torch.testing.assert_close(derivative.sum(), want, rtol=1e-10, atol=1e-12)
+    part = loss.negative_part
+    if part.reduction == "constant":
+        return
+    log_sum = part.reduction == "log-sum"
+    phi = (part.log_phi if log_sum else part.phi)(neg, beta_neg)
+    (slope,) = torch.autograd.grad(phi.sum(), neg, retain_graph=True)
+    got = (part.dlog_phi if log_sum else part.dphi)(neg, beta_neg)
+    torch.testing.assert_close(got, slope, rtol=1e-10, atol=1e-12)
+    if not log_sum:
+        for name, derivative in part.dphi_dparameters(neg, beta_neg).items():
+            (want,) = torch.autograd.grad(phi.sum(), by_name[name], retain_graph=True)
+            torch.testing.assert_close(derivative.sum(), want, rtol=1e-10, atol=1e-12)
