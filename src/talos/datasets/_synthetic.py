@@ -12,6 +12,7 @@ from talos.interactions import Interactions, Provenance, Vocabulary
 __all__ = ["synthetic"]
 
 _START, _SPAN = 1_600_000_000, 365 * 86_400  # a year from September 2020
+_SCRAMBLE = 0x9E3779B1  # odd, so that multiplying by it modulo a power of two can be undone
 _ROUNDS = 30
 _MOST_CELLS = 1 << 47  # leaves 16 bits for the time of a pair, that is eight minutes
 _ROWS_AT_ONCE = 1 << 20
@@ -57,8 +58,10 @@ def synthetic(
     _check(users, items, interactions, dim, skew, drift)
     rng = np.random.default_rng(seed)
     world = _World(rng, users, items, dim, skew, drift)
-    # A pair and its time are one integer, so that one sort finds the pairs drawn twice (the earliest stays).
+    # A pair and its time are one integer, so that one sort finds the pairs drawn twice. The time is scrambled,
+    # or the earliest of them would always stay and what is popular would seem to fade.
     time_bits = min(24, 63 - (users * items - 1).bit_length())
+    mask, unscramble = (1 << time_bits) - 1, pow(_SCRAMBLE, -1, 1 << time_bits)
     packed = np.empty(0, np.int64)
     share = 0.8  # of what is drawn that is new
     for _ in range(_ROUNDS):
@@ -69,12 +72,12 @@ def synthetic(
         count = min(max(int(1.1 * missing / share), users if everybody else 0) + 16, 2 * interactions + 16)
         pairs, times = world.draw(rng, count, everybody=everybody)
         pairs <<= time_bits
-        pairs |= (times * (1 << time_bits)).astype(np.int64)
+        pairs |= (times * (1 << time_bits)).astype(np.int64) * _SCRAMBLE & mask
         distinct = _distinct(np.concatenate([packed, pairs]), time_bits)
         share = max((len(distinct) - len(packed)) / count, 0.01)
         packed = distinct
     pairs = packed >> time_bits
-    seconds = (packed & ((1 << time_bits) - 1)) * _SPAN >> time_bits
+    seconds = ((packed & mask) * unscramble & mask) * _SPAN >> time_bits
     if len(pairs) > interactions:
         kept = _all_but(rng, pairs // items, len(pairs) - interactions, everybody=interactions >= users)
         pairs, seconds = pairs[kept], seconds[kept]
