@@ -223,7 +223,7 @@ def test_kth_scores():
         found = kernels.kth_scores(problem.users, problem.items, k, users_per_chunk=2)
         torch.testing.assert_close(found, want[:, k - 1])
     for k in (0, 24):
-        with pytest.raises(ArgumentError, match="^k: got"):
+        with pytest.raises(ArgumentError, match=r"^k: got"):
             kernels.kth_scores(problem.users, problem.items, k)
 
 

@@ -21,10 +21,8 @@ def h(x: float) -> float:
 
 def talos(s, neg, beta, loss):
     t = loss.tau
-    if loss.temperature == "outer":
-        phi = lambda x: sigmoid(x - beta) ** (1 / t)  # noqa: E731
-    else:
-        phi = lambda x: sigmoid((x - beta) / t)  # noqa: E731
+    power, slope = (1 / t, 1.0) if loss.temperature == "outer" else (1.0, 1 / t)
+    phi = lambda x: sigmoid(slope * (x - beta)) ** power  # noqa: E731
     below = sum(phi(x) for x in neg) if loss.denominator else loss.k
     if loss.form == "full" and loss.denominator:
         below += phi(s)

@@ -99,13 +99,13 @@ def test_schedule_follows_progress(scores):
 
 
 def test_options_that_do_not_go_together():
-    with pytest.raises(ArgumentError, match="^k: is missing"):
+    with pytest.raises(ArgumentError, match=r"^k: is missing"):
         losses.Talos(denominator=False)
-    with pytest.raises(ArgumentError, match="^temperature: got 'inner'"):
+    with pytest.raises(ArgumentError, match=r"^temperature: got 'inner'"):
         losses.Talos(tau=losses.DRORadius(eta=0.5), temperature="inner")
-    with pytest.raises(ArgumentError, match="^form: got"):
+    with pytest.raises(ArgumentError, match=r"^form: got"):
         losses.Talos(form="partial")
-    with pytest.raises(ArgumentError, match="^bounds"):
+    with pytest.raises(ArgumentError, match=r"^bounds"):
         losses.DRORadius(eta=1.0, bounds=(0.5, 0.1))
 
 
@@ -169,7 +169,7 @@ def test_llpauc_clamps():
 def test_by_name_builds_every_loss():
     for name, cls in losses.SHORT_NAMES.items():
         assert type(losses.by_name(name, k=20, num_users=3, num_items=4)) is cls
-    with pytest.raises(ArgumentError, match="^k: is missing"):
+    with pytest.raises(ArgumentError, match=r"^k: is missing"):
         losses.by_name("rs@k")
 
 

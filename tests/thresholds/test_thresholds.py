@@ -98,7 +98,7 @@ def test_any_precision(name, rows, dtype):
 def test_k_outside_the_catalogue(name, k):
     if name == "fixed":
         pytest.skip("has no k")
-    with pytest.raises(ArgumentError, match="^k: got"):
+    with pytest.raises(ArgumentError, match=r"^k: got"):
         thresholds.by_name(name, num_users=USERS, k=k, num_items=ITEMS)
 
 
@@ -117,7 +117,7 @@ def test_wrong_shapes_are_named(name, change, named):
     estimator = build(name)
     call = {"users": torch.tensor([0, 1, 2]), "positives": torch.zeros(3), "negatives": torch.zeros(3, 5)}
     if estimator.needs_full_row:
-        with pytest.raises(ArgumentError, match="^scores: has shape"):
+        with pytest.raises(ArgumentError, match=r"^scores: has shape"):
             estimator.update_rows(call["users"], torch.zeros(3, ITEMS - 1))
     else:
         with pytest.raises(ArgumentError, match=f"^{named}: has shape .*expected"):
@@ -136,7 +136,7 @@ def test_nan_is_named(name, rows):
     if not estimator.needs_full_row:
         with pytest.raises(ArgumentError, match="nan"):
             estimator.update(users, bad[users, 0], bad[users, 1:])
-        with pytest.raises(ArgumentError, match="^positives: has nan"):
+        with pytest.raises(ArgumentError, match=r"^positives: has nan"):
             estimator.update(users, bad[users, 7], rows[users, 1:])
 
 
@@ -149,14 +149,14 @@ def test_error_against(rows):
     assert fixed.error_against(exact, users) == pytest.approx(want)
     assert fixed.error_against(exact.value(users)) == pytest.approx(want)
     assert exact.error_against(exact, users) == 0.0
-    with pytest.raises(ArgumentError, match="^users: is missing"):
+    with pytest.raises(ArgumentError, match=r"^users: is missing"):
         fixed.error_against(exact)
 
 
 def test_unknown_names_and_options():
-    with pytest.raises(ArgumentError, match="did you mean 'regression'"):
+    with pytest.raises(ArgumentError, match=r"did you mean 'regression'"):
         build("regresion")
-    with pytest.raises(ArgumentError, match="^lrr: .*did you mean 'lr'"):
+    with pytest.raises(ArgumentError, match=r"^lrr: .*did you mean 'lr'"):
         thresholds.by_name("regression", num_users=1, k=1, num_items=2, lrr=0.1)
 
 
