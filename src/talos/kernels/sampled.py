@@ -201,4 +201,5 @@ def _silence_the_beta_notice() -> None:
     """Have torch say once, unheard, that its CSR tensors are in beta; it does not say it again."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
-        torch.sparse_csr_tensor([0, 0], torch.empty(0, dtype=torch.int64), torch.empty(0), size=(1, 1))
+        nothing = torch.empty(0, dtype=torch.int64)
+        torch.sparse_csr_tensor([0, 0], nothing, torch.empty(0), size=(1, 1), check_invariants=False)

@@ -1,0 +1,44 @@
+"""Matrix factorisation: the vectors are the parameters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from talos.backbones.base import Backbone, gaussian
+
+__all__ = ["MF"]
+
+
+class MF(Backbone):
+    """Two free tables of vectors, drawn from N(0, 1).
+
+    `vectors` returns the two leaf parameters themselves, so that a trainer can look up the rows of a batch
+    with a sparse gradient (`F.embedding(ids, table, sparse=table.is_leaf)`) and pay for nothing else.
+
+    Args:
+        num_users: rows of the user table.
+        num_items: rows of the item table.
+        dim: length of a vector.
+        generator: of the starting values.
+
+    >>> mf = MF(2, 3, dim=4, generator=torch.Generator().manual_seed(0))
+    >>> users, items = mf.vectors()
+    >>> users is mf.users, items.is_leaf
+    (True, True)
+    """
+
+    short_name = "mf"
+
+    def __init__(
+        self, num_users: int, num_items: int, *, dim: int = 64, generator: torch.Generator | None
+    ) -> None:
+        super().__init__(num_users, num_items, dim=dim)
+        self.users = gaussian(num_users, dim, generator)
+        self.items = gaussian(num_items, dim, generator)
+
+    def vectors(
+        self, *, training: bool = False, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The two parameters; nothing is computed."""
+        return self.users, self.items

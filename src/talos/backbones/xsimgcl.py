@@ -1,0 +1,217 @@
+"""XSimGCL: propagation with noise, and a contrast between two of its own layers."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from talos.backbones.base import Backbone
+from talos.backbones.graph import BipartiteGraph, propagate
+from talos.errors import ArgumentError
+
+__all__ = ["XSimGCL", "info_nce", "perturb_"]
+
+# Numbers handled at a time: 1 MB in float32, which stays in a core's cache.
+_NOISE_BLOCK = 2**18
+# Logits held at a time: 8 MB in float32.
+_LOGITS = 2**21
+
+
+class XSimGCL(Backbone):
+    """LightGCN's propagation with noise while training, and a contrastive loss between layers.
+
+    Yu, Xia, Chen, Cui, Hung, Yin: "XSimGCL: Towards Extremely Simple Graph Contrastive Learning for
+    Recommendation", TKDE 2023. With Δ⁽ˡ⁾ = ε·sign(·)⊙x/‖x‖, x uniform on [0, 1]^d, while training and 0
+    otherwise:
+
+        e⁽ˡ⁾ = Â e⁽ˡ⁻¹⁾ + Δ⁽ˡ⁾,    e = 1/L Σ_{l=1..L} e⁽ˡ⁾    (layer 0 is left out)
+        auxiliary loss = weight · [ InfoNCE(e_u, e_u⁽ˡ*⁾) + InfoNCE(e_i, e_i⁽ˡ*⁾) ]
+
+    over the distinct users u and distinct items i of a batch. The tables e⁽⁰⁾ start Xavier-uniform. A user or
+    item without interactions has zeros (with noise 0 too, as sign(0) = 0): its parameters get no gradient but
+    that of weight decay.
+
+    Args:
+        graph: of the train interactions.
+        dim: length of a vector.
+        layers: L.
+        epsilon: ε, the length of the noise; 0 for none.
+        contrast_layer: l*, from 1 to L.
+        contrast_temperature: of InfoNCE.
+        contrast_weight: of the auxiliary loss; 0 leaves it out.
+        generator: of the starting values.
+
+    >>> from talos.interactions import Interactions
+    >>> graph = BipartiteGraph.from_interactions(Interactions.from_ids([1, 1, 2], [7, 8, 8]))
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> model = XSimGCL(graph, dim=4, generator=generator)
+    >>> users, items = model.vectors(training=True, generator=generator)
+    >>> model.auxiliary_loss(torch.tensor([0, 1]), torch.tensor([1])).shape
+    torch.Size([])
+    """
+
+    short_name = "xsimgcl"
+    needs_graph = True
+
+    def __init__(
+        self,
+        graph: BipartiteGraph,
+        *,
+        dim: int = 64,
+        layers: int = 3,
+        epsilon: float = 0.1,
+        contrast_layer: int = 1,
+        contrast_temperature: float = 0.1,
+        contrast_weight: float = 0.1,
+        generator: torch.Generator | None,
+    ) -> None:
+        super().__init__(graph.num_users, graph.num_items, dim=dim)
+        checks = [
+            (layers >= 1, "layers", layers, "1 or more"),
+            (epsilon >= 0, "epsilon", epsilon, "0 or more"),
+            (1 <= contrast_layer <= layers, "contrast_layer", contrast_layer, f"1 to {layers}, a layer"),
+            (contrast_temperature > 0, "contrast_temperature", contrast_temperature, "more than 0"),
+            (contrast_weight >= 0, "contrast_weight", contrast_weight, "0 or more"),
+        ]
+        for valid, name, value, expected in checks:
+            if not valid:
+                raise ArgumentError(f"{value}", where=name, expected=expected)
+        self.graph, self.layers, self.epsilon = graph, layers, epsilon
+        self.contrast_layer, self.contrast_weight = contrast_layer, contrast_weight
+        self.contrast_temperature = contrast_temperature
+        self.users = nn.Parameter(torch.empty(graph.num_users, dim))
+        self.items = nn.Parameter(torch.empty(graph.num_items, dim))
+        for table in (self.users, self.items):
+            nn.init.xavier_uniform_(table, generator=generator)
+        # (final, layer l*) of users and of items, from the last training call.
+        self._views: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+
+    def vectors(
+        self, *, training: bool = False, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The mean of layers 1..L; while training each layer has noise from `generator`."""
+        noisy = training and self.epsilon > 0
+        if noisy and generator is None:
+            raise ArgumentError("no generator", where="generator", expected="one, for the noise of training")
+        users: Tensor = self.users
+        items: Tensor = self.items
+        user_sum: Tensor | None = None
+        item_sum: Tensor | None = None
+        contrast = (users, items)
+        for layer in range(1, self.layers + 1):
+            users, items = propagate(self.graph, users, items)
+            if noisy:
+                perturb_(users, self.epsilon, generator)
+                perturb_(items, self.epsilon, generator)
+            if layer == self.contrast_layer:
+                contrast = (users, items)
+            user_sum = users if user_sum is None else user_sum + users
+            item_sum = items if item_sum is None else item_sum + items
+        assert user_sum is not None
+        assert item_sum is not None
+        final = user_sum / self.layers, item_sum / self.layers
+        kept = training and self.contrast_weight > 0
+        self._views = ((final[0], contrast[0]), (final[1], contrast[1])) if kept else None
+        return final
+
+    def auxiliary_loss(self, users: Tensor, items: Tensor) -> Tensor | None:
+        """InfoNCE of the users plus that of the items, times the weight; None if the weight is 0."""
+        if self.contrast_weight == 0:
+            return None
+        if self._views is None:
+            raise ArgumentError(
+                "nothing to contrast", where="auxiliary_loss", expected="vectors(training=True) before it"
+            )
+        (user_final, user_layer), (item_final, item_layer) = self._views
+        distinct_users, distinct_items = torch.unique(users), torch.unique(items)
+        tau = self.contrast_temperature
+        of_users = info_nce(user_final[distinct_users], user_layer[distinct_users], tau)
+        of_items = info_nce(item_final[distinct_items], item_layer[distinct_items], tau)
+        return self.contrast_weight * (of_users + of_items)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is kept for the auxiliary loss has autograd history, which cannot be copied, and is of no use.
+        return {**self.__dict__, "_views": None}
+
+    def extra_repr(self) -> str:
+        """Sizes and options, for `repr`."""
+        return (
+            f"{super().extra_repr()}, layers={self.layers}, epsilon={self.epsilon}, "
+            f"contrast_layer={self.contrast_layer}, contrast_temperature={self.contrast_temperature}, "
+            f"contrast_weight={self.contrast_weight}"
+        )
+
+
+@torch.no_grad()
+def perturb_(vectors: Tensor, epsilon: float, generator: torch.Generator | None) -> Tensor:
+    """Add ε·sign(e)⊙x/‖x‖ to every row e in place, x uniform on [0, 1]^d; the gradient passes unchanged.
+
+    The noise has length ε and points into the orthant of the vector; a zero stays zero. Drawn on the
+    generator's device and block by block, because whole tables of noise cost more to write than to draw.
+
+    >>> rows = perturb_(torch.tensor([[3.0, -3.0]]), 0.1, torch.Generator().manual_seed(0))
+    >>> (rows - torch.tensor([[3.0, -3.0]])).norm()
+    tensor(0.1000)
+    """
+    where = vectors.device if generator is None else generator.device
+    dim = vectors.shape[-1]
+    for block in torch.split(vectors, max(1, _NOISE_BLOCK // dim)):
+        noise = torch.rand(block.shape, generator=generator, device=where, dtype=vectors.dtype)
+        noise = noise.to(vectors.device)
+        length = torch.linalg.vector_norm(noise, dim=-1, keepdim=True).clamp_(min=1e-12)
+        block.addcdiv_(noise.mul_(block.sign()), length, value=epsilon)
+    return vectors
+
+
+class _InfoNCE(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, anchors: Tensor, targets: Tensor, tau: float) -> Tensor:
+        """Value and both gradients in one pass over blocks of anchors; n × n logits never exist."""
+        n = len(anchors)
+        value = anchors.new_zeros(())
+        to_anchors, to_targets = torch.empty_like(anchors), torch.zeros_like(targets)
+        step = max(1, _LOGITS // n)
+        for start in range(0, n, step):
+            here = slice(start, start + step)
+            logits = anchors[here] @ targets.T / tau
+            own = (anchors[here] * targets[here]).sum(-1) / tau
+            total = torch.logsumexp(logits, dim=-1, keepdim=True)
+            value += (total.squeeze(-1) - own).sum()
+            share = logits.sub_(total).exp_()
+            torch.sub(share @ targets, targets[here], out=to_anchors[here])
+            to_targets.addmm_(share.T, anchors[here])
+            to_targets[here] -= anchors[here]
+        ctx.save_for_backward(to_anchors, to_targets)
+        ctx.scale = 1.0 / (n * tau)
+        return value / n
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        to_anchors, to_targets = ctx.saved_tensors
+        scale = gradient * ctx.scale
+        return to_anchors * scale, to_targets * scale, None
+
+
+def info_nce(first: Tensor, second: Tensor, temperature: float) -> Tensor:
+    """InfoNCE between two views: mean_a -log( e^{cos(x_a, y_a)/τ} / Σ_b e^{cos(x_a, y_b)/τ} ).
+
+    Memory is bounded whatever the number of rows: the gradients come with the value, block by block. No rows
+    give 0; a zero row has cosine 0 with everything. Not differentiable twice.
+
+    Args:
+        first: (n, d), the anchors x.
+        second: (n, d), what they are compared with, y.
+        temperature: τ.
+
+    >>> info_nce(torch.eye(2), torch.eye(2), 1.0)     # log(1 + 1/e)
+    tensor(0.3133)
+    """
+    if len(first) == 0:
+        return first.sum() + second.sum()
+    x, y = F.normalize(first, dim=-1), F.normalize(second, dim=-1)
+    return cast(Tensor, _InfoNCE.apply(x, y, temperature))  # type: ignore[no-untyped-call]

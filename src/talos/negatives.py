@@ -1,0 +1,328 @@
+"""Negatives: which items a user's positives are compared with.
+
+Three sources, each with a short form for configurations: `UniformNegatives(1024)` ("1024") draws anew for
+every positive from the items its user does not have, `SharedNegatives(1024)` ("shared:1024") draws once for a
+whole batch, `AllItems()` ("all") takes every item. Randomness comes from the generator that is passed in and
+from nothing else.
+
+>>> from talos.interactions import Interactions
+>>> index = TrainIndex.from_interactions(Interactions.from_ids(["a", "a", "b"], ["x", "y", "z"]))
+>>> UniformNegatives(3).draw(index, torch.tensor([0]), torch.Generator().manual_seed(0))   # "a" has not "z"
+tensor([[2, 2, 2]])
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from talos.errors import ArgumentError, ConfigError, DataError
+from talos.interactions import Interactions, Vocabulary
+
+__all__ = ["AllItems", "Negatives", "Per", "SharedNegatives", "TrainIndex", "UniformNegatives", "parse"]
+
+Per: TypeAlias = Literal["positive", "batch", "all"]
+
+# Bytes of marks held while drawing, one a candidate: few enough to stay in cache.
+_MARKS = 2**22
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TrainIndex:
+    """The train interactions as tensors: CSR, ascending items within each user.
+
+    Attributes:
+        indptr: (num_users + 1,), int64.
+        indices: (num_edges,), int64: `indices[indptr[u]:indptr[u + 1]]` are the items of user u, ascending.
+        num_users: users in the vocabulary.
+        num_items: items in the vocabulary.
+        user_ids: the caller's ids, for messages; None if unknown.
+
+    >>> train = Interactions.from_ids(["a", "a", "b"], ["x", "y", "y"])
+    >>> index = TrainIndex.from_interactions(train)
+    >>> [part.tolist() for part in index.pairs_of(torch.tensor([1, 0]))]
+    [[0, 1, 1], [1, 0, 1]]
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    num_users: int
+    num_items: int
+    user_ids: Vocabulary | None = None
+
+    @classmethod
+    def from_interactions(cls, train: Interactions, device: torch.device | str = "cpu") -> TrainIndex:
+        """The index of these interactions on a device."""
+        return cls(
+            indptr=torch.tensor(train.indptr, dtype=torch.int64, device=device),
+            indices=torch.tensor(train.indices, dtype=torch.int64, device=device),
+            num_users=train.num_users,
+            num_items=train.num_items,
+            user_ids=train.user_ids,
+        )
+
+    @cached_property
+    def degrees(self) -> Tensor:
+        """Interactions per user, (num_users,)."""
+        return self.indptr.diff()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.indptr.device
+
+    def pairs_of(self, users: Tensor) -> tuple[Tensor, Tensor]:
+        """All interactions of some users: for each, its user's place in `users`, and the item.
+
+        Places ascend, and items within each; a user who occurs twice has all pairs twice.
+        """
+        degrees = self.degrees[users]
+        owner = torch.arange(len(users), device=self.device).repeat_interleave(degrees)
+        shift = self.indptr[users] - (degrees.cumsum(0) - degrees)
+        return owner, self.indices[torch.arange(len(owner), device=self.device) + shift[owner]]
+
+    def name_of(self, user: int) -> str:
+        """A user as messages call them: by id where it is known."""
+        return f"user {user}" if self.user_ids is None else f"user {self.user_ids.decode([user])[0]!r}"
+
+
+class Negatives(ABC):
+    """A source of negatives.
+
+    Attributes:
+        per: what one draw is for: each `positive`, a whole `batch`, or nothing is drawn (`all` items).
+    """
+
+    per: ClassVar[Per]
+
+    def check(self, index: TrainIndex) -> None:
+        """Refuse data that the source cannot serve, before any work is done; a `DataError`."""
+        return
+
+    @abstractmethod
+    def draw(self, index: TrainIndex, users: Tensor, generator: torch.Generator) -> Tensor:
+        """Items, int64, on the index's device; their shape is told by the class."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """The short form, which `parse` turns back into an equal source."""
+
+
+def _check_number(n: object) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ConfigError(f"{n!r} negatives", where="negatives", expected="a whole number, 1 or more")
+
+
+@dataclass(frozen=True)
+class UniformNegatives(Negatives):
+    """`n` draws for every positive from N_u (the items outside P_u), uniform and with replacement.
+
+    Every draw is uniform over N_u with nothing rejected: a number r below |N_u| stands for itself if it is no
+    positive. The positives below |N_u| are as many as the negatives from |N_u| on, so the a-th of the former
+    stands for the a-th of the latter. Memory is that of the draws and a few MB; time does not depend on the
+    number of items. (Numbers below |N_u| are equally likely to within |I|·2^-53.)
+
+    Args:
+        n: draws per positive; the paper has 1,024, and 1 for BPR.
+
+    >>> str(UniformNegatives(1024)), UniformNegatives(1024).per
+    ('1024', 'positive')
+    """
+
+    n: int
+    per: ClassVar[Per] = "positive"
+
+    def __post_init__(self) -> None:
+        _check_number(self.n)
+
+    def check(self, index: TrainIndex) -> None:
+        """A user who has every item has no negatives: an error that names them."""
+        self._check(index, index.degrees)
+
+    def _check(self, index: TrainIndex, degrees: Tensor, users: Tensor | None = None) -> None:
+        full = (degrees >= index.num_items).nonzero().flatten()
+        if len(full):
+            user = int(full[0] if users is None else users[full[0]])
+            raise DataError(
+                f"{index.name_of(user)} has all {index.num_items:,} items, so there are no negatives to draw",
+                where="train",
+                expected="at least one item that a user does not have",
+                hint="leave such users out, or use negatives = 'all'",
+            )
+
+    def draw(self, index: TrainIndex, users: Tensor, generator: torch.Generator) -> Tensor:
+        """Negatives of `users` (B,), one row for each (B, n); a user may occur often.
+
+        A user who has every item is a `DataError`, raised before anything is drawn.
+        """
+        if users.ndim != 1:
+            raise ArgumentError(f"shape {tuple(users.shape)}", where="users", expected="(B,)")
+        degrees = index.degrees[users]
+        self._check(index, degrees, users)
+        draws = torch.empty(len(users), self.n, dtype=torch.int64, device=index.device)
+        if draws.numel() == 0:
+            return draws
+        owner, items = index.pairs_of(users)
+        starts = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
+        left = (index.num_items - degrees).unsqueeze(-1)  # |N_u|, (B, 1)
+        rows = max(1, min(len(users), _MARKS // max(index.num_items, self.n)))
+        marks = torch.zeros(rows * index.num_items, dtype=torch.bool, device=index.device)
+        bounds = [*starts[:-1:rows].tolist(), len(owner)]
+        hits: list[Tensor] = []
+        for block, first in enumerate(range(0, len(users), rows)):
+            drawn, edges = draws[first : first + rows], slice(bounds[block], bounds[block + 1])
+            uniform = torch.rand(
+                drawn.shape, dtype=torch.float64, generator=generator, device=generator.device
+            )
+            # u ≤ 1 - 2^-53, so u·|N_u| is below |N_u| even after rounding; the copy cuts off the fraction.
+            drawn.copy_(uniform.to(index.device).mul_(left[first : first + rows]))
+            marked = (owner[edges] - first) * index.num_items + items[edges]
+            marks[marked] = True
+            positive = marks[: len(drawn) * index.num_items].view(len(drawn), -1).gather(1, drawn)
+            marks[marked] = False  # cheaper than clearing them all
+            hits.append(positive.view(-1).nonzero().flatten() + first * self.n)
+        hit = torch.cat(hits)
+        flat = draws.view(-1)
+        flat[hit] = _stand_ins(index.num_items, owner, items, starts, hit // self.n, flat[hit])
+        return draws
+
+    def __str__(self) -> str:
+        return str(self.n)
+
+
+def _stand_ins(
+    num_items: int, owner: Tensor, items: Tensor, starts: Tensor, row: Tensor, positive: Tensor
+) -> Tensor:
+    """The negative that each drawn positive stands for: see `UniformNegatives`.
+
+    With m = |N_u|, b the number of positives below m and a the rank of this one, that is negative number
+    t = m - b + a of all, counting from 0. In front of it are the positives p_k with p_k - k ≤ t (each p_k has
+    p_k - k negatives before it), so it is item t + #{k : p_k - k ≤ t}. Keys (row, value) in one integer let
+    one binary search serve all rows.
+
+    Args:
+        num_items: |I|.
+        owner: row of each positive, ascending.
+        items: the positives, ascending within a row.
+        starts: where each row begins in `items`, and the end.
+        row: row of each drawn positive.
+        positive: the drawn positive.
+    """
+    base, begin = row * num_items, starts[row]
+    keys = owner * num_items + items
+    smallest = num_items - (starts[row + 1] - begin)
+    rank = torch.searchsorted(keys, base + positive) - begin
+    below = torch.searchsorted(keys, base + smallest) - begin
+    number = smallest - below + rank
+    order = torch.arange(len(items), device=items.device) - starts[owner]
+    return number + torch.searchsorted(keys - order, base + number, right=True) - begin
+
+
+@dataclass(frozen=True)
+class SharedNegatives(Negatives):
+    """`n` draws for a whole batch, uniform over all of I with replacement; users share them.
+
+    Where a draw hits a positive of a user, whoever scores masks it for that user. Those left, n_u of them, are
+    uniform over N_u, so a sum over them weighted with (|I| - |P_u|)/n_u is an unbiased estimate of the sum
+    over N_u: with these weights the sampled pinball loss
+
+        Q_K(u) = 1/|I| ( Σ_{i∈P_u} ρ(s_ui - β) + (|I| - |P_u|)/n_u Σ_{j∈G_u, j∉P_u} ρ(s_uj - β) )
+
+    has the mean L_QR(u). (All n draws hit positives with probability (|P_u|/|I|)^n; then the weight is 0.)
+
+    Args:
+        n: draws per batch.
+
+    >>> str(SharedNegatives(1024)), SharedNegatives(1024).per
+    ('shared:1024', 'batch')
+    """
+
+    n: int
+    per: ClassVar[Per] = "batch"
+
+    def __post_init__(self) -> None:
+        _check_number(self.n)
+
+    def draw(self, index: TrainIndex, users: Tensor, generator: torch.Generator) -> Tensor:
+        """Items (n,) for a batch; who its users are does not matter."""
+        drawn = torch.randint(index.num_items, (self.n,), generator=generator, device=generator.device)
+        return drawn.to(index.device)
+
+    def hits(self, index: TrainIndex, users: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
+        """The pairs to mask: places in `users` and in `drawn` (m,), (m,) where a draw is a positive.
+
+        Sorted by user. An item that was drawn twice is hit twice.
+
+        >>> index = TrainIndex.from_interactions(Interactions.from_ids([1, 1, 2], [7, 8, 9]))
+        >>> drawn = torch.tensor([1, 2, 1])
+        >>> [part.tolist() for part in SharedNegatives(3).hits(index, torch.tensor([1, 0]), drawn)]
+        [[0, 1, 1], [1, 0, 2]]
+        """
+        owner, items = index.pairs_of(users)
+        ascending, place = drawn.sort(stable=True)
+        low = torch.searchsorted(ascending, items)
+        times = torch.searchsorted(ascending, items, right=True) - low
+        rows = owner.repeat_interleave(times)
+        within = torch.arange(len(rows), device=rows.device) - (times.cumsum(0) - times).repeat_interleave(
+            times
+        )
+        return rows, place[low.repeat_interleave(times) + within]
+
+    def weights(self, index: TrainIndex, users: Tensor, drawn: Tensor) -> Tensor:
+        """(|I| - |P_u|)/n_u of each user (B,), float32: what each unmasked draw counts for.
+
+        >>> index = TrainIndex.from_interactions(Interactions.from_ids([1, 1, 2], [7, 8, 9]))
+        >>> SharedNegatives(3).weights(index, torch.tensor([0, 1]), torch.tensor([1, 2, 1]))
+        tensor([1., 1.])
+        """
+        rows, _ = self.hits(index, users, drawn)
+        left = len(drawn) - torch.bincount(rows, minlength=len(users))
+        negatives = index.num_items - index.degrees[users]
+        return torch.where(left > 0, negatives / left.clamp(min=1), 0.0)
+
+    def __str__(self) -> str:
+        return f"shared:{self.n}"
+
+
+@dataclass(frozen=True)
+class AllItems(Negatives):
+    """Every item that a user does not have; nothing is drawn.
+
+    >>> str(AllItems()), AllItems().per
+    ('all', 'all')
+    """
+
+    per: ClassVar[Per] = "all"
+
+    def draw(self, index: TrainIndex, users: Tensor, generator: torch.Generator) -> Tensor:
+        """All items (num_items,), in order; the generator is left alone, positives are masked by the kernel."""
+        return torch.arange(index.num_items, device=index.device)
+
+    def __str__(self) -> str:
+        return "all"
+
+
+def parse(text: str | int) -> Negatives:
+    """The source of a short form: `all`, `shared:N` for N per batch, or `N` per positive.
+
+    >>> parse("1024"), parse("shared:512"), parse("all")
+    (UniformNegatives(n=1024), SharedNegatives(n=512), AllItems())
+    >>> parse("shared")
+    Traceback (most recent call last):
+    talos.errors.ConfigError: negatives: 'shared'; expected 'all', 'shared:N' or 'N' with N a whole number ...
+    """
+    kind, _, number = str(text).strip().rpartition(":")
+    if number == "all" and not kind:
+        return AllItems()
+    if kind in ("", "shared") and number.isascii() and number.isdigit() and int(number) > 0:
+        return SharedNegatives(int(number)) if kind else UniformNegatives(int(number))
+    raise ConfigError(
+        f"{text!r}",
+        where="negatives",
+        expected="'all', 'shared:N' or 'N' with N a whole number from 1 on, such as 'shared:1024'",
+    )

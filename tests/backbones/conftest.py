@@ -1,0 +1,58 @@
+"""A small train set with a user and an item that have nothing, and the backbones on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from talos.backbones import SHORT_NAMES, Backbone, BipartiteGraph, by_name
+from talos.interactions import Interactions, Vocabulary
+
+USERS, ITEMS, DIM = 9, 7, 5
+
+
+@pytest.fixture(scope="session")
+def train() -> Interactions:
+    rng = np.random.default_rng(3)
+    has = rng.random((USERS, ITEMS)) < 0.4
+    has[4], has[:, 2] = False, False  # user 4 and item 2 are isolated
+    has[0, 0] = has[8, 6] = True
+    users, items = has.nonzero()
+    vocabularies = {
+        "user_ids": Vocabulary.of(np.arange(USERS)),
+        "item_ids": Vocabulary.of(np.arange(ITEMS)),
+    }
+    return Interactions.from_codes(users, items, **vocabularies)
+
+
+@pytest.fixture(scope="session")
+def graph(train: Interactions) -> BipartiteGraph:
+    return BipartiteGraph.from_interactions(train)
+
+
+@pytest.fixture(scope="session")
+def normalised(train: Interactions) -> torch.Tensor:
+    """R̂ by a loop over the definition."""
+    dense = torch.from_numpy(train.to_scipy().toarray()).double()
+    for u in range(USERS):
+        for i in range(ITEMS):
+            if dense[u, i]:
+                dense[u, i] = 1 / (train.user_degrees[u] * train.item_degrees[i]) ** 0.5
+    return dense
+
+
+@pytest.fixture
+def generator() -> Callable[[int], torch.Generator]:
+    return lambda seed: torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(params=SHORT_NAMES)
+def build(request: pytest.FixtureRequest, train: Interactions) -> Callable[..., Backbone]:
+    def build(seed: int = 0, **options: object) -> Backbone:
+        of = torch.Generator().manual_seed(seed)
+        return by_name(request.param, train, dim=DIM, generator=of, **options)
+
+    return build

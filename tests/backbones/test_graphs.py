@@ -1,0 +1,182 @@
+"""Propagation, LightGCN and XSimGCL against naive computations with dense matrices and loops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from talos.backbones import BipartiteGraph, LightGCN, XSimGCL, info_nce, perturb_, propagate
+from talos.backbones import xsimgcl as xsimgcl_module
+from talos.errors import ArgumentError
+from talos.interactions import Interactions
+
+Seeded = Callable[[int], torch.Generator]
+
+
+def tables(graph: BipartiteGraph, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    sizes = (graph.num_users, graph.num_items)
+    return tuple(torch.randn(n, 3, generator=rng, dtype=torch.float64).requires_grad_() for n in sizes)
+
+
+def test_the_graph_is_normalised(graph: BipartiteGraph, normalised: torch.Tensor) -> None:
+    torch.testing.assert_close(graph.dense().double(), normalised)
+
+
+def test_memory_is_linear_in_edges(graph: BipartiteGraph) -> None:
+    size = sum(buffer.nbytes for buffer in graph.buffers())
+    assert size <= 16 * graph.num_edges + 4 * (graph.num_users + graph.num_items + 2)
+
+
+def test_propagation(graph: BipartiteGraph, normalised: torch.Tensor) -> None:
+    users, items = tables(graph)
+    to_users, to_items = propagate(graph, users, items)
+    torch.testing.assert_close(to_users, normalised @ items)
+    torch.testing.assert_close(to_items, normalised.T @ users)
+    assert not to_users[4].any()
+    assert not to_items[2].any()
+
+
+def test_propagation_gradients(graph: BipartiteGraph) -> None:
+    users, items = tables(graph)
+    assert torch.autograd.gradcheck(lambda u, i: propagate(graph, u, i), (users, items))
+    assert torch.autograd.gradgradcheck(lambda u, i: propagate(graph, u, i), (users, items))
+    only_users = torch.autograd.grad(propagate(graph, users, items)[0].sum(), items)[0]
+    torch.testing.assert_close(only_users, graph.dense().double().sum(0).unsqueeze(-1).expand(-1, 3))
+
+
+def test_propagation_refuses_other_sizes(graph: BipartiteGraph) -> None:
+    users, items = tables(graph)
+    with pytest.raises(ArgumentError, match="expected"):
+        propagate(graph, items, users)
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2, 4])
+def test_lightgcn(graph: BipartiteGraph, normalised: torch.Tensor, layers: int) -> None:
+    model = LightGCN(graph, dim=3, layers=layers, generator=torch.Generator().manual_seed(0)).double()
+    split = graph.num_users
+    adjacency = torch.zeros(2 * [sum(normalised.shape)], dtype=torch.float64)
+    adjacency[:split, split:], adjacency[split:, :split] = normalised, normalised.T
+    layer = torch.cat([model.users, model.items])
+    stack = [layer]
+    for _ in range(layers):
+        layer = adjacency @ layer
+        stack.append(layer)
+    naive = torch.stack(stack).mean(0)
+    ours = torch.cat(model.vectors(training=True))
+    torch.testing.assert_close(ours, naive)
+    slope = torch.randn(ours.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    of_ours = torch.autograd.grad(ours, [model.users, model.items], slope)
+    of_naive = torch.autograd.grad(naive, [model.users, model.items], slope)
+    torch.testing.assert_close(of_ours, of_naive)
+
+
+def test_starting_values(train: Interactions) -> None:
+    big = BipartiteGraph(torch.arange(401).numpy(), (torch.arange(400) % 300).numpy(), num_items=300)
+    rng = torch.Generator().manual_seed(0)
+    assert LightGCN(big, generator=rng).users.std().item() == pytest.approx(1, abs=0.03)
+    xavier = XSimGCL(big, generator=rng)
+    for table in (xavier.users, xavier.items):
+        bound = math.sqrt(6 / (len(table) + 64))
+        assert table.abs().max().item() == pytest.approx(bound, rel=0.01)
+        assert table.abs().max().item() <= bound
+
+
+def test_xsimgcl_layers_and_noise(graph: BipartiteGraph, normalised: torch.Tensor, generator: Seeded) -> None:
+    model = XSimGCL(graph, dim=3, layers=3, epsilon=0.2, contrast_layer=2, generator=generator(0)).double()
+    for training in (False, True):
+        rng = generator(7)
+        users, items = model.users, model.items
+        kept, sums = None, [0.0, 0.0]
+        for layer in (1, 2, 3):
+            users, items = normalised @ items, normalised.T @ users
+            if training:
+                noisy = []
+                for table in (users, items):
+                    rows = []
+                    for row in torch.unbind(table):
+                        noise = torch.rand(3, generator=rng, dtype=torch.float64)
+                        rows.append(row + 0.2 * row.sign().detach() * noise / noise.norm())
+                    noisy.append(torch.stack(rows))
+                users, items = noisy
+            if layer == 2:
+                kept = users, items
+            sums = [sums[0] + users, sums[1] + items]
+        final = sums[0] / 3, sums[1] / 3
+        ours = model.vectors(training=training, generator=generator(7))
+        torch.testing.assert_close(ours, final)
+        if not training:
+            continue
+        who, what = torch.tensor([0, 1, 3, 1]), torch.tensor([6, 0, 0])
+        naive = 0.0
+        for side, chosen in ((0, [0, 1, 3]), (1, [0, 6])):
+            x = [final[side][c] / final[side][c].norm() for c in chosen]
+            y = [kept[side][c] / kept[side][c].norm() for c in chosen]
+            for a in range(len(chosen)):
+                total = sum(torch.exp(x[a] @ y[b] / 0.1) for b in range(len(chosen)))
+                naive = naive - torch.log(torch.exp(x[a] @ y[a] / 0.1) / total) / len(chosen)
+        auxiliary = model.auxiliary_loss(who, what)
+        torch.testing.assert_close(auxiliary, 0.1 * naive)
+        parameters = [model.users, model.items]
+        torch.testing.assert_close(
+            torch.autograd.grad(auxiliary + ours[0].square().sum(), parameters),
+            torch.autograd.grad(0.1 * naive + final[0].square().sum(), parameters),
+        )
+
+
+def test_xsimgcl_noise_needs_a_generator(graph: BipartiteGraph) -> None:
+    model = XSimGCL(graph, dim=3, generator=None)
+    with pytest.raises(ArgumentError, match="generator"):
+        model.vectors(training=True)
+    model.vectors()
+    with pytest.raises(ArgumentError, match="nothing to contrast"):
+        model.auxiliary_loss(torch.tensor([0]), torch.tensor([0]))
+    quiet = XSimGCL(graph, dim=3, epsilon=0, contrast_weight=0, generator=None)
+    quiet.vectors(training=True)
+    assert quiet.auxiliary_loss(torch.tensor([0]), torch.tensor([0])) is None
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("layers", 0),
+        ("epsilon", -1),
+        ("contrast_layer", 4),
+        ("contrast_layer", 0),
+        ("contrast_temperature", 0),
+        ("contrast_weight", -0.1),
+    ],
+)
+def test_xsimgcl_refuses(graph: BipartiteGraph, option: str, value: float) -> None:
+    with pytest.raises(ArgumentError, match=option):
+        XSimGCL(graph, generator=None, **{option: value})
+
+
+def test_noise_has_its_length_and_direction(generator: Seeded) -> None:
+    start = torch.randn(50, 8, generator=generator(0), dtype=torch.float64)
+    start[3] = 0
+    added = perturb_(start.clone(), 0.3, generator(1)) - start
+    assert not added[3].any()
+    others = torch.arange(50) != 3
+    torch.testing.assert_close(added[others].norm(dim=-1), torch.full((49,), 0.3, dtype=torch.float64))
+    assert (added[others] * start[others] >= 0).all()
+
+
+def test_noise_does_not_depend_on_blocks(generator: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = perturb_(torch.ones(40, 5), 0.1, generator(0))
+    monkeypatch.setattr(xsimgcl_module, "_NOISE_BLOCK", 17)
+    assert torch.equal(perturb_(torch.ones(40, 5), 0.1, generator(0)), whole)
+
+
+@pytest.mark.parametrize("logits", [1, 10, 2**21])
+def test_info_nce(logits: int, monkeypatch: pytest.MonkeyPatch, generator: Seeded) -> None:
+    monkeypatch.setattr(xsimgcl_module, "_LOGITS", logits)
+    x, y = (torch.randn(6, 4, generator=generator(s), dtype=torch.float64).requires_grad_() for s in (0, 1))
+    cosines = torch.nn.functional.cosine_similarity(x.unsqueeze(1), y.unsqueeze(0), dim=-1)
+    naive = torch.nn.functional.cross_entropy(cosines / 0.2, torch.arange(6))
+    torch.testing.assert_close(info_nce(x, y, 0.2), naive)
+    assert torch.autograd.gradcheck(lambda a, b: info_nce(a, b, 0.2), (x, y))
+    assert info_nce(x[:0], y[:0], 0.2) == 0

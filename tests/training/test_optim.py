@@ -1,0 +1,181 @@
+"""RowAdam: torch's Adam where gradients are dense, and a stated difference where they are sparse."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from talos.errors import ArgumentError
+from talos.training import optim
+from talos.training.optim import RowAdam, row_adam_
+
+DECAY = [0.0, 0.1]
+
+
+def table(rows: int = 6, dim: int = 3, dtype: torch.dtype = torch.float64) -> nn.Parameter:
+    return nn.Parameter(torch.randn(rows, dim, dtype=dtype, generator=torch.Generator().manual_seed(0)))
+
+
+def look_up(parameter: nn.Parameter, rows: list[int], *, sparse: bool, step: int) -> None:
+    """One backward pass through these rows, with a loss that changes from step to step."""
+    parameter.grad = None
+    found = F.embedding(torch.tensor(rows), parameter, sparse=sparse)
+    (found.sin() * (step + torch.arange(found.shape[1]) + 1)).sum().backward()
+
+
+@pytest.mark.parametrize("weight_decay", DECAY)
+def test_dense_gradients_as_torch(weight_decay: float) -> None:
+    ours, theirs = table(), table()
+    mine = RowAdam([ours], lr=0.1, weight_decay=weight_decay)
+    reference = torch.optim.Adam([theirs], lr=0.1, weight_decay=weight_decay)
+    for step in range(8):
+        for parameter, optimizer in ((ours, mine), (theirs, reference)):
+            look_up(parameter, [0, 3, 3, step % 6], sparse=False, step=step)
+            optimizer.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("weight_decay", DECAY)
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5], [5, 0, 2, 2, 1, 4, 3, 0]], ids=["sorted", "repeated"])
+def test_all_rows_touched_is_dense_adam(
+    weight_decay: float, rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optim, "_BLOCK", 6)  # two rows at a time
+    ours, theirs = table(), table()
+    mine = RowAdam([ours], lr=0.1, weight_decay=weight_decay)
+    reference = torch.optim.Adam([theirs], lr=0.1, weight_decay=weight_decay)
+    for step in range(8):
+        look_up(ours, rows, sparse=True, step=step)
+        assert ours.grad is not None
+        assert ours.grad.is_sparse
+        mine.step()
+        look_up(theirs, rows, sparse=False, step=step)
+        reference.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_untouched_rows_stay_put() -> None:
+    """The difference: dense Adam goes on with old momentum and decay, RowAdam does neither."""
+    ours, theirs = table(), table()
+    mine = RowAdam([ours], lr=0.1, weight_decay=0.1)
+    reference = torch.optim.Adam([theirs], lr=0.1, weight_decay=0.1)
+    for step, rows in enumerate([[0, 1], [1, 2], [1]]):
+        look_up(ours, rows, sparse=True, step=step)
+        mine.step()
+        look_up(theirs, rows, sparse=False, step=step)
+        reference.step()
+        if step == 0:
+            torch.testing.assert_close(ours[:2], theirs[:2])
+            first, moments = ours[0].clone(), mine.state[ours]["exp_avg"][0].clone()
+    start = table()
+    assert torch.equal(ours[3:], start[3:])  # never touched: no decay
+    assert torch.equal(ours[0], first)  # touched once: no momentum tail
+    assert torch.equal(mine.state[ours]["exp_avg"][0], moments)  # and moments that do not fade
+    assert not torch.equal(theirs[3:], start[3:])
+    assert not torch.equal(theirs[0], first)
+    torch.testing.assert_close(ours[1], theirs[1])  # touched in every step: the same
+
+
+def test_the_step_count_is_global() -> None:
+    """A row first met at step t is corrected as at step t: its move is larger than lr."""
+    parameter = table()
+    optimizer = RowAdam([parameter], lr=0.1)
+    for step in range(5):
+        look_up(parameter, [0], sparse=True, step=step)
+        optimizer.step()
+    before = parameter[1].clone()
+    look_up(parameter, [1], sparse=True, step=0)
+    optimizer.step()
+    g = before.cos() * torch.tensor([1.0, 2.0, 3.0])
+    m, v = 0.1 * g / (1 - 0.9**6), 0.001 * g**2 / (1 - 0.999**6)
+    torch.testing.assert_close(parameter[1].detach(), (before - 0.1 * m / (v.sqrt() + 1e-8)).detach())
+
+
+def test_state_is_plain_tensors_and_resumes_exactly() -> None:
+    first, second = table(), table()
+    one, other = RowAdam([first], lr=0.1, weight_decay=0.01), RowAdam([second], lr=0.1, weight_decay=0.01)
+    for step in range(3):
+        look_up(first, [0, 2, 5], sparse=True, step=step)
+        one.step()
+    state = copy.deepcopy(one.state_dict())  # torch loads by reference
+    assert set(state["state"][0]) == {"step", "exp_avg", "exp_avg_sq"}
+    assert all(isinstance(value, torch.Tensor) for value in state["state"][0].values())
+    other.load_state_dict(state)
+    with torch.no_grad():
+        second.copy_(first)
+    for step in range(3):
+        for parameter, optimizer in ((first, one), (second, other)):
+            look_up(parameter, [1, 2], sparse=step != 1, step=step)  # dense in between
+            optimizer.step()
+    assert torch.equal(first, second)
+
+
+class LargestAllocation(TorchDispatchMode):
+    """The most elements that any result has which is not one of the tensors known before."""
+
+    def __init__(self, *known: torch.Tensor) -> None:
+        super().__init__()
+        self.known = {tensor.untyped_storage().data_ptr() for tensor in known}
+        self.most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        plain = isinstance(result, torch.Tensor) and not result.is_sparse
+        if plain and result.untyped_storage().data_ptr() not in self.known:
+            self.most = max(self.most, result.numel())
+        return result
+
+
+def test_a_sparse_step_allocates_no_table() -> None:
+    parameter = table(rows=1000)
+    optimizer = RowAdam([parameter], lr=0.1, weight_decay=0.1)
+    look_up(parameter, [3, 7, 900], sparse=True, step=0)
+    optimizer.step()
+    look_up(parameter, [3, 8, 900, 3], sparse=True, step=1)
+    state = optimizer.state[parameter]
+    with LargestAllocation(parameter, state["exp_avg"], state["exp_avg_sq"]) as seen:
+        optimizer.step()
+    assert 0 < seen.most <= 12
+
+
+def test_groups_closures_and_missing_gradients() -> None:
+    first, second, idle = table(), table(), table()
+    optimizer = RowAdam([{"params": [first, idle]}, {"params": [second], "lr": 0.0}], lr=0.1)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = (first + second).square().sum()
+        loss.backward()
+        return float(loss.detach())
+
+    assert optimizer.step(closure) == pytest.approx(float((2 * table().detach()).square().sum()))
+    assert optimizer.step() is None
+    assert torch.equal(second, table())
+    assert torch.equal(idle, table())
+    assert not torch.equal(first, table())
+
+
+def test_no_rows() -> None:
+    parameter = table()
+    row_adam_(
+        parameter, torch.tensor([], dtype=torch.long), torch.zeros(0, 3), table(), table(), step=1, lr=1
+    )
+    assert torch.equal(parameter, table())
+
+
+@pytest.mark.parametrize("wrong", [{"lr": -1}, {"eps": -1}, {"weight_decay": -1}, {"betas": (0.9, 1.0)}])
+def test_wrong_arguments(wrong: dict[str, object]) -> None:
+    with pytest.raises(ArgumentError, match=next(iter(wrong))):
+        RowAdam([table()], **wrong)
+
+
+def test_other_sparse_gradients_are_refused() -> None:
+    parameter = table()
+    parameter.grad = torch.eye(6, 3, dtype=torch.float64).to_sparse()
+    with pytest.raises(ArgumentError, match="2 sparse dimensions"):
+        RowAdam([parameter]).step()
