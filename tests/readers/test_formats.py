@@ -3,7 +3,9 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
+import sys
 from contextlib import closing
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,6 +14,7 @@ import pytest
 import scipy.sparse
 
 from talos import readers
+from talos.errors import DataError
 from talos.interactions import Interactions
 
 ROWS = [(1, 10, 3.0, 100), (1, 11, 4.0, 101), (2, 10, 5.0, 102)]
@@ -102,6 +105,30 @@ def test_frames_matrices_and_databases(tmp_path):
         assert as_rows(readers.read(source, **options)) == ROWS
 
 
+def test_postgresql_by_its_driver(monkeypatch):
+    """With a stand-in for the driver, as there is no server here: SQLite behind psycopg's names."""
+
+    class Connection(sqlite3.Connection):
+        read_only = False
+
+    addresses = []
+
+    def connect(address: str, **options: object) -> Connection:
+        addresses.append(address)
+        connection = sqlite3.connect(":memory:", factory=Connection)
+        connection.execute("CREATE TABLE clicks AS SELECT 1 AS user_id, 2 AS item_id, '2020-01-01' AS ts")
+        return connection
+
+    monkeypatch.setitem(sys.modules, "psycopg", SimpleNamespace(connect=connect, Error=sqlite3.Error))
+    data = readers.read("postgresql://me:secret@host/shop?sslmode=require&table=clicks")
+    assert data.to_polars().rows() == [(1, 2, 1577836800)]
+    assert addresses == ["postgresql://me:secret@host/shop?sslmode=require"]
+    assert data.provenance.source == "postgresql://me:***@host/shop?sslmode=require, table clicks"
+    with pytest.raises(DataError, match="no such table: gone") as caught:
+        readers.read("postgresql://me:secret@host/shop", query="SELECT * FROM gone")
+    assert "secret" not in str(caught.value)
+
+
 def test_pandas_types():
     frame = pd.DataFrame(
         {
@@ -111,6 +138,8 @@ def test_pandas_types():
             "title": pd.array(["X", None], dtype="string"),
         }
     )
+    zoned = frame.assign(date=frame["date"].dt.tz_localize("Europe/Paris"))
+    assert readers.read(zoned).timestamps.tolist() == [60 - 3600, 86400 - 3600]
     data = readers.read(frame)
     assert data.to_polars().rows() == [(1, "x", 60), (2, "y", 86400)]
     assert data.item_titles.to_list() == ["X", None]

@@ -31,7 +31,13 @@ _log = logging.getLogger("talos.datasets")
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """A dataset in the cache: its folder, its files, where they came from, what was noticed."""
+    """A dataset in the cache: its folder, its files, where they came from, what was noticed.
+
+    >>> from talos.datasets import info
+    >>> one = info("gowalla")
+    >>> Fetched(info=one, folder=Path("x"), files=(), download=one.downloads[0], notes=()).download.name
+    'loc-gowalla_totalCheckins.txt.gz'
+    """
 
     info: DatasetInfo
     folder: Path
@@ -132,6 +138,10 @@ def load(
     Raises:
         DownloadError: it could not be fetched.
         DataError: the files cannot be read, or do not hold what is published about them.
+
+    >>> load("movielens-2m")
+    Traceback (most recent call last):
+    talos.errors.ArgumentError: dataset: no dataset 'movielens-2m'; ...
     """
     fetched = fetch(name, cache=cache, progress=progress, notify=notify)
     data = _LAYOUTS[fetched.download.layout](fetched.files)

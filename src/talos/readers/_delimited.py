@@ -17,7 +17,7 @@ import polars as pl
 from talos.errors import DataError
 from talos.readers._columns import Role, resolve
 from talos.readers._table import Options, Table, polars_errors
-from talos.readers._text import Layout, Text, fields_of, first_lines, headerless_roles, layout_of, rows_of
+from talos.readers._text import Layout, Text, fields_of, headerless_roles, layout_of, rows_of
 from talos.readers._values import Problem, clean, is_integer_text, settle, time_dtype
 
 __all__ = ["read_delimited", "read_lightgcn"]
@@ -233,28 +233,29 @@ class _Chunk:
 
 def read_lightgcn(text: Text, roles: Sequence[Role], options: Options) -> Table:
     """Read lines `user item item …`; a user without items is no interaction."""
-    lines = pl.Series("line", text.content().removeprefix(b"\xef\xbb\xbf").split(b"\n"), dtype=pl.Binary)
+    lines = pl.Series(text.content().removeprefix(b"\xef\xbb\xbf").split(b"\n"), dtype=pl.Binary)
     decoded = lines.cast(pl.String, strict=False)
     bad = decoded.is_null()
     if bad.any() and options.on_bad_row == "raise":
         line = int(bad.arg_max() or 0) + 1
         raise DataError("bytes that are not UTF-8", where=f"{text.name}, line {line}", expected="UTF-8 text")
-    tokens = decoded.drop_nulls().str.extract_all(r"\S+")
+    tokens = decoded.str.extract_all(r"\S+")
     frame = (
         pl.DataFrame({"user": tokens.list.first(), "item": tokens.list.slice(1)})
+        .with_row_index("line", 1)
         .filter(pl.col("item").list.len() > 0)
         .explode("item")
     )
     if not len(frame):
         raise DataError(
-            f"no line with a user and an item (first line {first_lines(text, 1)!r})",
-            where=text.name,
-            expected="lines 'user item item …'",
+            "no line with a user and an item", where=text.name, expected="lines 'user item item …'"
         )
     columns = {"user": "user", "item": "item"}
     cleaned, problems = clean(frame, roles, columns, where=text.name, text=True, ids=options.ids)
-    cleaned, more = settle(cleaned, problems, columns, options.on_bad_row, lambda row: text.name)
-    skipped = int(bad.sum())
-    return Table(
-        frame=cleaned, source=text.name, format="lightgcn", rows=len(frame) + skipped, bad_rows=skipped + more
+    place = frame["line"]
+    cleaned, more = settle(
+        cleaned, problems, columns, options.on_bad_row, lambda row: f"{text.name}, line {place[row]}"
     )
+    skipped = int(bad.sum())
+    rows = len(frame) + skipped
+    return Table(frame=cleaned, source=text.name, format="lightgcn", rows=rows, bad_rows=skipped + more)

@@ -53,6 +53,10 @@ class Parts:
     """Data that came already split, over one vocabulary of users and one of items.
 
     `valid` is None where there is no such part.
+
+    >>> one = Interactions.from_ids([1], [2])
+    >>> Parts(train=one, valid=None, test=one).test
+    Interactions(1 users × 1 items, 1 pairs)
     """
 
     train: Interactions

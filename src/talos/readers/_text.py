@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,11 +170,18 @@ def first_lines(text: Text, count: int = 50) -> list[str]:
 
 
 def lines_are_ragged(text: Text) -> bool:
-    """Whether the file looks like LightGCN's `u i1 i2 …`: integers, blanks, and lines of any length."""
-    lines = [line.split() for line in first_lines(text, 2000)]
-    if not all(is_integer_text(token) for line in lines for token in line):
+    """Whether the file looks like LightGCN's `u i1 i2 …`: integers, blanks, and lines of any length.
+
+    A table with a bad row or two is not to be mistaken for it, nor it for a table because of a bad id or two.
+    """
+    lines = first_lines(text, 2000)
+    rows = [line.split(" ") for line in map(str.strip, lines)]
+    if not rows or not all(map(is_integer_text, rows[0])) or any("\t" in line for line in lines):
         return False
-    return len({len(line) for line in lines}) > 1 and any(len(line) > 4 for line in lines)
+    tokens = [token for row in rows for token in row if token]
+    usual_width = Counter(map(len, rows)).most_common(1)[0][1]
+    integers = sum(1 for token in tokens if is_integer_text(token))
+    return integers >= 0.8 * len(tokens) and usual_width <= 0.8 * len(rows) and max(map(len, rows)) > 4
 
 
 def layout_of(text: Text, format: str | None, roles: Sequence[Role]) -> Layout:  # noqa: A002
