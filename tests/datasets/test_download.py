@@ -141,6 +141,8 @@ def test_no_source_works(server, tmp_path):
     )
     with pytest.raises(DownloadError, match=r"made-up could not be fetched: .*/a: .*404.*/b: .*404"):
         datasets.fetch(one, cache=tmp_path, notify=lambda _: None)
+    assert not list(tmp_path.iterdir())
+    assert not datasets.is_cached(one, cache=tmp_path)
 
 
 def test_without_a_published_checksum_the_first_download_counts(server, tmp_path):
@@ -160,8 +162,9 @@ def test_a_wrong_checksum_keeps_the_old_cache(server, tmp_path):
     one = dataset(Download(url=f"{server.url}/x.csv", layout="table", checksum=sha256(CSV)))
     datasets.fetch(one, cache=tmp_path)
     server.files["x.csv"] = b"user,item\n1,1\n"
-    with pytest.raises(DownloadError, match="expected sha256"):
+    with pytest.raises(DownloadError, match="expected sha256") as caught:
         datasets.fetch(one, cache=tmp_path, force=True)
+    assert caught.value.exit_code == 2
     assert len(datasets.load(one, cache=tmp_path)) == 20_000
 
 
@@ -309,6 +312,7 @@ def test_cache_folder(monkeypatch, platform, environment, expected):
 def test_the_record_says_where_the_files_came_from(server, tmp_path):
     server.files["x.csv"] = CSV
     datasets.fetch(dataset(Download(url=f"{server.url}/x.csv", layout="table")), cache=tmp_path)
+    assert datasets.is_cached(dataset(), cache=tmp_path)
     record = json.loads((tmp_path / "made-up" / "source.json").read_text())
     assert record["url"] == f"{server.url}/x.csv"
     assert record["files"] == {"x.csv": sha256(CSV)}

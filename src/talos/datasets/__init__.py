@@ -6,7 +6,7 @@ with one `Download` or more, and works wherever a name does.
 
 from __future__ import annotations
 
-from talos.datasets._cache import Fetched, cache_folder, fetch, load
+from talos.datasets._cache import Fetched, cache_folder, fetch, is_cached, load
 from talos.datasets._catalogue import Counts, DatasetInfo, Download, available, info
 from talos.datasets._synthetic import synthetic
 
@@ -19,6 +19,7 @@ __all__ = [
     "cache_folder",
     "fetch",
     "info",
+    "is_cached",
     "load",
     "synthetic",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -22,7 +23,7 @@ from talos.datasets._download import ChecksumError, Progress, checksum_of, downl
 from talos.errors import DataError, DownloadError
 from talos.interactions import Interactions
 
-__all__ = ["Fetched", "cache_folder", "fetch", "load"]
+__all__ = ["Fetched", "cache_folder", "fetch", "is_cached", "load"]
 
 _RECORD = "source.json"
 _LARGEST_MEMBER = 1 << 30
@@ -66,6 +67,15 @@ def cache_folder() -> Path:
     return Path(root) / "talos"
 
 
+def is_cached(name: str | DatasetInfo, *, cache: str | os.PathLike[str] | None = None) -> bool:
+    """Whether a dataset is in the cache, so that `load` needs no network; its files are not checked.
+
+    >>> is_cached("gowalla", cache="no/such/folder")
+    False
+    """
+    return _read_record(_folder(name, cache)) is not None
+
+
 def fetch(
     name: str | DatasetInfo,
     *,
@@ -98,19 +108,19 @@ def fetch(
     """
     one = info(name) if isinstance(name, str) else name
     tell = notify or _log.info
-    folder = Path(cache).expanduser() / one.name if cache is not None else cache_folder() / one.name
+    folder = _folder(one, cache)
     record = _read_record(folder)
     if record is not None and not force:
         return _from_cache(one, folder, record)
     if record is None:
         tell(f"{one.title}. {one.licence}")
-    failures: list[str] = []
+    failures: list[DownloadError] = []
     for source in one.downloads:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             fetched = _fetch_from(source, one, folder, record, progress)
         except DownloadError as error:
-            failures.append(str(error))
+            failures.append(error)
         except OSError as error:
             raise DownloadError(
                 f"{one.name}: cannot write to {folder} ({error.strerror or error})"
@@ -119,8 +129,13 @@ def fetch(
             tell(f"{one.name}: downloaded from {source.url}")
             failed = tuple(f"not available: {failure}" for failure in failures)
             return replace(fetched, notes=(*failed, *fetched.notes))
+    with contextlib.suppress(OSError):
+        folder.rmdir()  # if nothing came at all
     kept = f"; what is in {folder} is kept" if record is not None else ""
-    raise DownloadError(f"{one.name} could not be fetched: {'; '.join(failures) or 'it has no source'}{kept}")
+    reasons = "; ".join(map(str, failures)) or "it has no source"
+    wrong = any(isinstance(failure, ChecksumError) for failure in failures)
+    kind = ChecksumError if wrong else DownloadError
+    raise kind(f"{one.name} could not be fetched: {reasons}{kept}")
 
 
 def load(
@@ -158,6 +173,11 @@ def load(
 
 
 # ------------------------------------------------------------------------ cache
+
+
+def _folder(name: str | DatasetInfo, cache: str | os.PathLike[str] | None) -> Path:
+    one = info(name) if isinstance(name, str) else name
+    return (cache_folder() if cache is None else Path(cache).expanduser()) / one.name
 
 
 def _fetch_from(

@@ -30,7 +30,9 @@ _ATTEMPTS = 3
 
 
 class ChecksumError(DownloadError):
-    """What came is not what was promised."""
+    """What came, or what is in the cache, is not what was promised; the command line exits with 2."""
+
+    exit_code = 2
 
 
 def checksum_of(path: Path, like: str = "sha256:") -> str:
