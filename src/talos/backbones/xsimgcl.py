@@ -15,8 +15,9 @@ from talos.errors import ArgumentError
 
 __all__ = ["XSimGCL", "info_nce", "perturb_"]
 
-# Numbers handled at a time: 1 MB in float32, which stays in a core's cache.
-_NOISE_BLOCK = 2**18
+# Numbers handled at a time: they stay in cache, and so few are not split between threads, which would cost
+# more than it saves beside a generator that only one thread can draw from.
+_NOISE_BLOCK = 2**15
 # Logits held at a time: 8 MB in float32.
 _LOGITS = 2**21
 
