@@ -255,8 +255,8 @@ def _from_cache(one: DatasetInfo, folder: Path, record: Mapping[str, Any]) -> Fe
         path = folder / file
         actual = checksum_of(path) if path.is_file() else "no such file"
         if actual != expected:
-            raise DownloadError(
-                f"{path} was changed ({actual}, expected {expected}): delete it or fetch with force"
+            raise ChecksumError(
+                f"{path} was changed ({actual}, expected {expected}): delete {folder} to fetch it anew"
             )
     files = tuple(folder / file for file in record["files"])
     return Fetched(info=one, folder=folder, files=files, download=source, notes=())
