@@ -221,7 +221,7 @@ class QuantileRegression(_PerUser):
         _check_finite("positives", positives)
         if users.numel() == 0:
             return
-        beta = self.table[users].to(negatives.dtype)
+        beta = self.table[users]
         above_negatives, sampled = _count_above("negatives", negatives, beta, mask)
         if owner is None:
             share = (positives > beta).to(self.table.dtype)
@@ -245,7 +245,7 @@ class QuantileRegression(_PerUser):
         self._check_rows(users, scores)
         if users.numel() == 0:
             return
-        above, total = _count_above("scores", scores, self.table[users].to(scores.dtype), None)
+        above, total = _count_above("scores", scores, self.table[users], None)
         self._step(users, ((self.k - above) / total).to(self.table.dtype))
 
     def _step(self, users: Tensor, gradient: Tensor) -> None:
@@ -500,13 +500,16 @@ def _count_above(name: str, scores: Tensor, beta: Tensor, mask: Tensor | None) -
     cached = _BLOCK * torch.get_num_threads()
     block = max(1, cached // max(1, columns)) if scores.device.type == "cpu" else max(1, rows)
     ones = scores.new_empty(min(block, rows), columns, dtype=exact)
+    checksum = torch.zeros((), device=scores.device)  # read while in cache; NaN comes through
     for start in range(0, rows, block):
         here = slice(start, min(start + block, rows))
-        _check_finite(name, scores[here], None if mask is None else mask[here])
+        checksum = checksum + scores[here].sum()
         higher = torch.gt(scores[here], beta[here].unsqueeze(-1), out=ones[: here.stop - start])
         if mask is not None:
             higher.masked_fill_(mask[here], 0.0)
         torch.sum(higher, dim=-1, out=above[here])
+    if not torch.isfinite(checksum):
+        _check_finite(name, scores, mask)
     total = torch.full_like(above, columns) if mask is None else (~mask).sum(dim=-1).to(exact)
     return above, total
 

@@ -124,6 +124,14 @@ def test_weights_count_like_repetitions(loss):
         torch.testing.assert_close(gradient, weighted.parameter_gradients[name])
 
 
+def test_thresholds_are_ignored_where_not_needed():
+    problem = Problem()
+    call = (problem.users, problem.items, problem.indptr, problem.indices)
+    loss = losses.Talos(tau=0.2, quantile=False)
+    given, without = (kernels.user_batch_loss(*call, beta, loss) for beta in (problem.beta, None))
+    assert torch.equal(given.value, without.value)
+
+
 def test_positives_may_stay_among_the_negatives():
     problem = Problem()
     loss = losses.Softmax(tau=0.2)
@@ -248,7 +256,9 @@ def test_empty_batch(loss):
         ({"indptr": torch.zeros(3, dtype=torch.long)}, "indptr"),
         ({"indices": torch.zeros(1, dtype=torch.long)}, "indices"),
         ({"thresholds": torch.zeros(3)}, "thresholds"),
+        ({"thresholds": None}, "thresholds"),
         ({"weights": torch.zeros(3)}, "weights"),
+        ({"loss": losses.Talos(tau=0.1, form="full")}, "loss"),
         ({"item_vectors": torch.full((23, 5), float("nan"), dtype=torch.float64)}, "item_vectors"),
         ({"thresholds": torch.full((7,), float("nan"), dtype=torch.float64)}, "thresholds"),
     ],

@@ -274,7 +274,12 @@ def test_closed_forms_are_the_derivatives(case, scores):
     (slope,) = torch.autograd.grad(phi.sum(), neg, retain_graph=True)
     got = (part.dlog_phi if log_sum else part.dphi)(neg, beta_neg)
     torch.testing.assert_close(got, slope, rtol=1e-10, atol=1e-12)
-    if not log_sum:
+    if log_sum:
+        for spread in (1.0, 50.0):  # near the threshold and far from it
+            value, derivative = part.log_phi_and_slope(spread * neg.detach(), beta_neg)
+            torch.testing.assert_close(value, part.log_phi(spread * neg.detach(), beta_neg))
+            torch.testing.assert_close(derivative, part.dlog_phi(spread * neg.detach(), beta_neg))
+    else:
         for name, derivative in part.dphi_dparameters(neg, beta_neg).items():
             (want,) = torch.autograd.grad(phi.sum(), by_name[name], retain_graph=True)
             torch.testing.assert_close(derivative.sum(), want, rtol=1e-10, atol=1e-12)

@@ -61,6 +61,20 @@ def test_fused_denominator_is_that_of_autograd():
         torch.testing.assert_close(g, w, rtol=1e-10, atol=1e-14)
 
 
+def test_fused_denominator_may_be_differentiated_twice_over(scores):
+    """`retain_graph` and a second backward pass: the same gradient, and the first one stays as it was."""
+    _, neg, beta = scores()
+    neg = neg.requires_grad_()
+    mask = torch.zeros_like(neg, dtype=torch.bool)
+    mask[0, 0] = True
+    value = losses.functional.log_sum_sigmoid_power(neg, beta[:, None], power=5.0, mask=mask).sum()
+    (first,) = torch.autograd.grad(value, neg, retain_graph=True)
+    kept = first.clone()
+    (second,) = torch.autograd.grad(2 * value, neg, retain_graph=True)
+    assert torch.equal(first, kept)
+    torch.testing.assert_close(second, 2 * first)
+
+
 def test_radius_is_met_where_it_can_be(scores):
     _, neg, beta = scores(rows=8, columns=500)
     g = F.logsigmoid(neg * 3 - beta[:, None])

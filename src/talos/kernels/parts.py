@@ -37,11 +37,8 @@ class NegativePart(Protocol):
 class LogSumPart(NegativePart, Protocol):
     """A part with reduction "log-sum"."""
 
-    def log_phi(self, s: Tensor, threshold: Tensor | None) -> Tensor:
-        """Logarithm of φ(s, β)."""
-
-    def dlog_phi(self, s: Tensor, threshold: Tensor | None) -> Tensor:
-        """Its derivative in s."""
+    def log_phi_and_slope(self, s: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Logarithm of φ(s, β), as a tensor of its own, and its derivative in s."""
 
 
 class MeanPart(NegativePart, Protocol):
@@ -57,6 +54,18 @@ class MeanPart(NegativePart, Protocol):
         """Its derivatives in the loss's learnt scalars, by name."""
 
 
+class PartsNeeds(Protocol):
+    """What a loss says of itself, as far as a kernel cares."""
+
+    @property
+    def threshold(self) -> bool:
+        """Whether β_u must be given."""
+
+    @property
+    def user_separable(self) -> bool:
+        """Whether the loss has the form a + c·R as it is set up."""
+
+
 @runtime_checkable
 class LossParts(Protocol):
     """A loss a(s_ui, β_u) + c(s_ui, β_u)·R_u; every `UserSeparableLoss` is one.
@@ -65,6 +74,10 @@ class LossParts(Protocol):
     >>> isinstance(Talos(tau=0.1), LossParts), isinstance(BPR(), LossParts)
     (True, False)
     """
+
+    @property
+    def needs(self) -> PartsNeeds:
+        """What it asks for."""
 
     @property
     def negative_part(self) -> NegativePart:

@@ -122,14 +122,18 @@ def sweep(
         gone = rows[cuts[tile] : cuts[tile + 1]], cols[cuts[tile] : cuts[tile + 1]] - start
         if log_sum:
             kind = cast(LogSumPart, part)
-            log_phi = kind.log_phi(scores, beta)
+            log_phi, slope = kind.log_phi_and_slope(scores, beta)
             if weights is not None:
                 log_phi = log_phi + weights[here].log()
             log_phi[gone] = -math.inf
-            # A log-sum per tile; the log-sum over tiles of these is the log-sum over items.
-            total[:, tile] = torch.logsumexp(log_phi, dim=-1)
-            shift = total[:, tile].clamp(min=torch.finfo(total.dtype).min).unsqueeze(-1)
-            torch.mul(torch.exp(log_phi - shift), kind.dlog_phi(scores, beta), out=slopes[:, here])
+            # A maximum and a log-sum per tile; the log-sum over tiles of these is the log-sum over items.
+            highest = log_phi.amax(dim=-1, keepdim=True).clamp_(min=torch.finfo(total.dtype).min)
+            phi = log_phi.sub_(highest).exp_()
+            tile_sum = phi.sum(dim=-1)
+            total[:, tile] = highest.squeeze(-1) + tile_sum.log()
+            # Divided by the tile's own sum here, so that `share` below is at most 1.
+            phi.div_(tile_sum.clamp(min=torch.finfo(total.dtype).tiny).unsqueeze(-1))
+            torch.mul(phi, slope, out=slopes[:, here])
         else:
             mean = cast(MeanPart, part)
             phi, slope = mean.phi(scores, beta), mean.dphi(scores, beta)
@@ -214,6 +218,13 @@ def user_batch_loss(
     (tensor(-0.3069), tensor([1, 0]))
     """
     _check(user_vectors, item_vectors, indptr, indices, thresholds, item_ids, weights)
+    if not loss.needs.user_separable:
+        expected = "a loss whose `needs.user_separable` holds"
+        raise ArgumentError(f"{loss!r} pairs positives with negatives", where="loss", expected=expected)
+    if loss.needs.threshold and thresholds is None:
+        raise ArgumentError("is missing", where="thresholds", expected=f"shape ({len(user_vectors)},)")
+    if not loss.needs.threshold:
+        thresholds = None
     dtype = torch.promote_types(user_vectors.dtype, torch.float32)
     users, table = user_vectors.to(dtype), item_vectors.to(dtype)
     beta = None if thresholds is None else thresholds.detach().to(dtype)

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 __all__ = [
     "log_sigmoid",
+    "log_sigmoid_and_slope_",
     "log_sum_sigmoid_power",
     "masked_log_sum_exp",
     "masked_mean",
@@ -42,6 +43,21 @@ def log_sigmoid(x: Tensor) -> Tensor:
     [-0.6931..., -10000.0, -0.0]
     """
     return -F.softplus(-x, threshold=40.0)
+
+
+def log_sigmoid_and_slope_(y: Tensor) -> tuple[Tensor, Tensor]:
+    """The pair log σ(-y) and σ(y), which is the slope of log σ at -y; y is overwritten.
+
+    Where no y is large the logarithm is had from the slope, at little more than half the time.
+
+    >>> log_sigmoid_and_slope_(torch.zeros(1))
+    (tensor([-0.6931]), tensor([0.5000]))
+    """
+    if y.numel() and y.amax() <= _NEAR:
+        slope = y.sigmoid_()
+        return (-slope).log1p_(), slope
+    value = log_sigmoid(-y)
+    return value, y.sigmoid_()
 
 
 def masked_log_sum_exp(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -71,54 +87,64 @@ def masked_mean(x: Tensor, mask: Tensor | None = None) -> Tensor:
     return x.masked_fill(mask, 0.0).sum(dim=-1) / kept
 
 
-class _LogSumSigmoidPower(torch.autograd.Function):
-    """log Σ_j σ(ω(s_j - β))^κ with its gradient κω · softmax_j · σ(ω(β - s_j)) found in the same pass.
+def _log_sum_and_slopes(
+    s: Tensor, beta: Tensor | None, mask: Tensor | None, power: Tensor, slope: Tensor, *, want_slopes: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The sum log Σ_j σ(ω(s_j - β))^κ, (B,), and its gradient but for the factor κω, (B, N).
 
     Autograd would write and read a (B, N) tensor for each of subtraction, log σ, power and log-sum-exp, and
-    again on the way back. Here blocks of rows go through all of them while they are in cache, and one (B, N)
-    tensor, the gradient but for the factor κω, is kept.
+    again on the way back. Here blocks of rows go through all of them while they are in cache.
+    """
+    total = s.new_empty(s.shape[0])
+    slopes = torch.empty_like(s) if want_slopes else None
+    cached = _BLOCK * torch.get_num_threads() if s.device.type == "cpu" else s.numel()
+    rows = max(1, cached // max(1, s.shape[1]))
+    for start in range(0, s.shape[0], rows):
+        block = slice(start, start + rows)
+        kappa, omega = (p if p.ndim == 0 else p[block] for p in (power, slope))
+        y = -s[block] if beta is None else beta[block] - s[block]
+        if slope.ndim or slope != 1:
+            y.mul_(omega)
+        log_phi, below = log_sigmoid_and_slope_(y)
+        log_phi.mul_(kappa)
+        if mask is not None:
+            log_phi.masked_fill_(mask[block], torch.finfo(s.dtype).min)
+        share = torch.softmax(log_phi, dim=-1)
+        # The largest share is e^{max - log Z} and at least 1/N: log Z without a second exponential.
+        total[block] = log_phi.amax(dim=-1) - share.amax(dim=-1).log()
+        if slopes is not None:
+            torch.mul(share, below, out=slopes[block])
+    if mask is not None:
+        total.masked_fill_(mask.all(dim=-1), 0.0)
+        if slopes is not None:
+            slopes.masked_fill_(mask, 0.0)
+    return total, slopes
+
+
+class _LogSumSigmoidPower(torch.autograd.Function):
+    """The value with the gradient found in the same pass and kept: the one (B, N) tensor that is made.
+
+    The first backward pass scales that tensor in place, since fresh memory would cost as much as the
+    arithmetic. A second one (`retain_graph`) finds it gone and computes it again.
     """
 
     @staticmethod
     def forward(
         ctx: Any, s: Tensor, beta: Tensor | None, mask: Tensor | None, power: Tensor, slope: Tensor
     ) -> Tensor:
-        total = s.new_empty(s.shape[0])
-        slopes = torch.empty_like(s) if ctx.needs_input_grad[0] else None
-        cached = _BLOCK * torch.get_num_threads() if s.device.type == "cpu" else s.numel()
-        rows = max(1, cached // max(1, s.shape[1]))
-        for start in range(0, s.shape[0], rows):
-            block = slice(start, start + rows)
-            kappa, omega = (p if p.ndim == 0 else p[block] for p in (power, slope))
-            y = -s[block] if beta is None else beta[block] - s[block]
-            if slope.ndim or slope != 1:
-                y.mul_(omega)
-            if y.amax() <= _NEAR:
-                below = y.sigmoid_()
-                log_phi = (-below).log1p_().mul_(kappa)
-            else:
-                log_phi = log_sigmoid(-y).mul_(kappa)
-                below = y.sigmoid_()
-            if mask is not None:
-                log_phi.masked_fill_(mask[block], torch.finfo(s.dtype).min)
-            share = torch.softmax(log_phi, dim=-1)
-            # The largest share is e^{max - log Z} and at least 1/N: log Z without a second exponential.
-            total[block] = log_phi.amax(dim=-1) - share.amax(dim=-1).log()
-            if slopes is not None:
-                torch.mul(share, below, out=slopes[block])
-        if mask is not None:
-            total.masked_fill_(mask.all(dim=-1), 0.0)
-            if slopes is not None:
-                slopes.masked_fill_(mask, 0.0)
-        if slopes is not None:
-            ctx.save_for_backward(slopes, power * slope)
+        want = ctx.needs_input_grad[0]
+        total, ctx.slopes = _log_sum_and_slopes(s, beta, mask, power, slope, want_slopes=want)
+        ctx.save_for_backward(s, beta, mask, power, slope)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None, None]:
-        slopes, factor = ctx.saved_tensors
-        return slopes * (outer.unsqueeze(-1) * factor), None, None, None, None
+        s, beta, mask, power, slope = ctx.saved_tensors
+        slopes, ctx.slopes = ctx.slopes, None
+        if slopes is None:
+            slopes = _log_sum_and_slopes(s, beta, mask, power, slope, want_slopes=True)[1]
+        return slopes.mul_(outer.unsqueeze(-1) * (power * slope)), None, None, None, None
 
 
 def log_sum_sigmoid_power(

@@ -70,6 +70,10 @@ class LogSumPart(NegativePart):
     def dlog_phi(self, s: Tensor, threshold: Tensor | None) -> Tensor:
         """∂ log φ / ∂s."""
 
+    def log_phi_and_slope(self, s: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Both of the above, without autograd, for less where they share work."""
+        return self.log_phi(s, threshold), self.dlog_phi(s, threshold)
+
     def aggregate(self, neg: Tensor, threshold: Tensor | None, mask: Tensor | None) -> Tensor:
         """R (B,), by autograd."""
         return self.scale * functional.masked_log_sum_exp(self.log_phi(neg, threshold), mask)
@@ -116,7 +120,7 @@ class ExpPart(LogSumPart):
 
     def dlog_phi(self, s: Tensor, threshold: Tensor | None) -> Tensor:
         """1/τ."""
-        return torch.full_like(s, 1 / self.tau)
+        return s.new_tensor(1 / self.tau).expand_as(s)
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,13 @@ class SigmoidPowerPart(LogSumPart):
     def dlog_phi(self, s: Tensor, threshold: Tensor | None) -> Tensor:
         """κω·σ(ω(β - s))."""
         return self.power * self.slope * torch.sigmoid(-self._centred(s, threshold))
+
+    @torch.no_grad()
+    def log_phi_and_slope(self, s: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+        """κ·log σ(ω(s - β)) and κω·σ(ω(β - s)), the one from the other where that is exact enough."""
+        y = (-s if threshold is None else threshold - s).mul_(self.slope)
+        log_sigmoid, below = functional.log_sigmoid_and_slope_(y)
+        return log_sigmoid.mul_(self.power), below.mul_(self.power * self.slope)
 
     def aggregate(self, neg: Tensor, threshold: Tensor | None, mask: Tensor | None) -> Tensor:
         """R (B,), value and gradient in one fused pass."""
