@@ -48,12 +48,13 @@ def log_sigmoid(x: Tensor) -> Tensor:
 def log_sigmoid_and_slope_(y: Tensor) -> tuple[Tensor, Tensor]:
     """The pair log σ(-y) and σ(y), which is the slope of log σ at -y; y is overwritten.
 
-    Where no y is large the logarithm is had from the slope, at little more than half the time.
+    Where no y is large the logarithm is had from the slope, at little more than half the time; elsewhere than
+    on the CPU looking would cost more than it saves.
 
     >>> log_sigmoid_and_slope_(torch.zeros(1))
     (tensor([-0.6931]), tensor([0.5000]))
     """
-    if y.numel() and y.amax() <= _NEAR:
+    if y.device.type == "cpu" and y.numel() and y.amax() <= _NEAR:
         slope = y.sigmoid_()
         return (-slope).log1p_(), slope
     value = log_sigmoid(-y)
@@ -88,7 +89,13 @@ def masked_mean(x: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def _log_sum_and_slopes(
-    s: Tensor, beta: Tensor | None, mask: Tensor | None, power: Tensor, slope: Tensor, *, want_slopes: bool
+    s: Tensor,
+    beta: Tensor | None,
+    mask: Tensor | None,
+    power: float | Tensor,
+    slope: float | Tensor,
+    *,
+    want_slopes: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """The sum log Σ_j σ(ω(s_j - β))^κ, (B,), and its gradient but for the factor κω, (B, N).
 
@@ -101,9 +108,9 @@ def _log_sum_and_slopes(
     rows = max(1, cached // max(1, s.shape[1]))
     for start in range(0, s.shape[0], rows):
         block = slice(start, start + rows)
-        kappa, omega = (p if p.ndim == 0 else p[block] for p in (power, slope))
+        kappa, omega = (p[block] if isinstance(p, Tensor) else p for p in (power, slope))
         y = -s[block] if beta is None else beta[block] - s[block]
-        if slope.ndim or slope != 1:
+        if isinstance(omega, Tensor) or omega != 1.0:
             y.mul_(omega)
         log_phi, below = log_sigmoid_and_slope_(y)
         log_phi.mul_(kappa)
@@ -130,21 +137,27 @@ class _LogSumSigmoidPower(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, s: Tensor, beta: Tensor | None, mask: Tensor | None, power: Tensor, slope: Tensor
+        ctx: Any,
+        s: Tensor,
+        beta: Tensor | None,
+        mask: Tensor | None,
+        power: float | Tensor,
+        slope: float | Tensor,
     ) -> Tensor:
         want = ctx.needs_input_grad[0]
         total, ctx.slopes = _log_sum_and_slopes(s, beta, mask, power, slope, want_slopes=want)
-        ctx.save_for_backward(s, beta, mask, power, slope)
+        ctx.save_for_backward(s, beta, mask)
+        ctx.power, ctx.slope = power, slope
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None, None]:
-        s, beta, mask, power, slope = ctx.saved_tensors
         slopes, ctx.slopes = ctx.slopes, None
         if slopes is None:
-            slopes = _log_sum_and_slopes(s, beta, mask, power, slope, want_slopes=True)[1]
-        return slopes.mul_(outer.unsqueeze(-1) * (power * slope)), None, None, None, None
+            s, beta, mask = ctx.saved_tensors
+            slopes = _log_sum_and_slopes(s, beta, mask, ctx.power, ctx.slope, want_slopes=True)[1]
+        return slopes.mul_(outer.unsqueeze(-1) * (ctx.power * ctx.slope)), None, None, None, None
 
 
 def log_sum_sigmoid_power(
@@ -169,9 +182,8 @@ def log_sum_sigmoid_power(
     >>> log_sum_sigmoid_power(torch.zeros(1, 4), power=10.0)   # log(4 · 2^-10)
     tensor([-5.5452])
     """
-    as_tensor = [torch.as_tensor(p, dtype=s.dtype, device=s.device).detach() for p in (power, slope)]
     constant = None if beta is None else beta.detach()
-    total: Tensor = _LogSumSigmoidPower.apply(s, constant, mask, *as_tensor)  # type: ignore[no-untyped-call]
+    total: Tensor = _LogSumSigmoidPower.apply(s, constant, mask, power, slope)  # type: ignore[no-untyped-call]
     return total
 
 
