@@ -5,7 +5,7 @@ multiplied by `bmm`, the loss in plain torch, `backward` and `torch.optim.Adam` 
 made slower than it commonly is: negatives are not even checked against the user's positives, and there is
 no dense users × items mask.
 
-`python benchmarks/textbook.py [PATH of a `user item` file with tabs] [--steps N] [--threads N] [--json]`
+`python benchmarks/textbook.py [PATH of interactions] [--steps N] [--threads N] [--json]`
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch import Tensor
 from talos.interactions import Interactions, Vocabulary
 from talos.kernels.sampled import Way, sampled_scores
 from talos.negatives import TrainIndex, UniformNegatives
+from talos.readers import read
 
 
 def textbook_step(
@@ -147,11 +148,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    if options.path:
-        pairs = np.loadtxt(options.path, dtype=np.int64, usecols=(0, 1), delimiter="\t")
-        train = Interactions.from_ids(pairs[:, 0], pairs[:, 1])
-    else:
-        train = random_interactions(13_600, 8_693, 150_000)
+    train = read(options.path) if options.path else random_interactions(13_600, 8_693, 150_000)
     result: dict[str, Any] = {
         "train": repr(train),
         "threads": torch.get_num_threads(),

@@ -24,7 +24,16 @@ from torch import Tensor
 from talos.errors import ArgumentError, ConfigError, DataError
 from talos.interactions import Interactions, Vocabulary
 
-__all__ = ["AllItems", "Negatives", "Per", "SharedNegatives", "TrainIndex", "UniformNegatives", "parse"]
+__all__ = [
+    "AllItems",
+    "Negatives",
+    "Per",
+    "SharedNegatives",
+    "TrainIndex",
+    "UniformNegatives",
+    "meetings",
+    "parse",
+]
 
 Per: TypeAlias = Literal["positive", "batch", "all"]
 
@@ -264,14 +273,7 @@ class SharedNegatives(Negatives):
         [[0, 1, 1], [1, 0, 2]]
         """
         owner, items = index.pairs_of(users)
-        ascending, place = drawn.sort(stable=True)
-        low = torch.searchsorted(ascending, items)
-        times = torch.searchsorted(ascending, items, right=True) - low
-        rows = owner.repeat_interleave(times)
-        within = torch.arange(len(rows), device=rows.device) - (times.cumsum(0) - times).repeat_interleave(
-            times
-        )
-        return rows, place[low.repeat_interleave(times) + within]
+        return meetings(owner, items, drawn)
 
     def weights(self, index: TrainIndex, users: Tensor, drawn: Tensor) -> Tensor:
         """(|I| - |P_u|)/n_u of each user (B,), float32: what each unmasked draw counts for.
@@ -287,6 +289,22 @@ class SharedNegatives(Negatives):
 
     def __str__(self) -> str:
         return f"shared:{self.n}"
+
+
+def meetings(owner: Tensor, items: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
+    """Where drawn items (n,) meet the items (P,) of their owners (P,): owners and places in `drawn`, (m,) each.
+
+    In the order of `owner`; an item that was drawn twice is met twice.
+
+    >>> meetings(torch.tensor([0, 1]), torch.tensor([7, 8]), torch.tensor([8, 9, 8]))
+    (tensor([1, 1]), tensor([0, 2]))
+    """
+    ascending, place = drawn.sort(stable=True)
+    low = torch.searchsorted(ascending, items)
+    times = torch.searchsorted(ascending, items, right=True) - low
+    before = (times.cumsum(0) - times).repeat_interleave(times)
+    within = torch.arange(len(before), device=owner.device) - before
+    return owner.repeat_interleave(times), place[low.repeat_interleave(times) + within]
 
 
 @dataclass(frozen=True)

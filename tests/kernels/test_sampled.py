@@ -118,6 +118,15 @@ def test_wrong_shapes() -> None:
         sampled_scores(users[:, :2], table, items)
 
 
+@pytest.mark.parametrize("wrong", [-1, 9])
+@pytest.mark.parametrize("way", WAYS)
+def test_wrong_items_are_refused(wrong: int, way: sampled.Way) -> None:
+    users, table, items = problem()
+    items[2, 3] = wrong
+    with pytest.raises(ArgumentError, match="items: indices from"):
+        sampled_scores(users, table, items, way=way)
+
+
 def test_the_choice() -> None:
     assert cheaper_way(100, 100) == "dense"
     assert cheaper_way(40_988, 1024) == "sparse"
