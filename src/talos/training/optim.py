@@ -14,8 +14,8 @@ from talos.errors import ArgumentError
 
 __all__ = ["RowAdam", "row_adam_"]
 
-# Numbers handled at a time: five such blocks are in use and stay in cache.
-_BLOCK = 2**17
+# Numbers handled at a time: four such blocks are in use and stay in cache.
+_BLOCK = 2**16
 
 
 class RowAdam(Optimizer):
@@ -29,7 +29,8 @@ class RowAdam(Optimizer):
 
     So, with sparse gradients: if every row has a gradient in every step the result is that of dense Adam.
     Otherwise a row that is left out keeps its place, where dense Adam would let it drift on with old momentum
-    and decay, and its moments do not fade meanwhile.
+    and decay, and its moments do not fade meanwhile. A row picked out of a table costs about ten times a row
+    of a whole table (measured, a million rows of 64), so this pays where fewer than a tenth are touched.
 
     Args:
         params: tensors or groups of them, as for any optimiser.
@@ -120,25 +121,45 @@ class RowAdam(Optimizer):
 
     def _step_dense(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         states = [self.state[parameter] for parameter in parameters]
-        fused = parameters[0].device.type in ("cpu", "cuda") and all(
-            parameter.is_floating_point() for parameter in parameters
-        )
-        adam(
+        _adam(
             parameters,
             [parameter.grad for parameter in parameters],  # type: ignore[misc]  # none is None
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
-            [],
             [state["step"] for state in states],
-            fused=fused,
-            amsgrad=False,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
+            **{name: group[name] for name in ("lr", "betas", "eps", "weight_decay")},
         )
+
+
+def _adam(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+) -> None:
+    """Torch's own Adam, in one pass over memory where the device has that; counts the steps up."""
+    adam(
+        parameters,
+        gradients,
+        exp_avgs,
+        exp_avg_sqs,
+        [],
+        steps,
+        fused=parameters[0].device.type in ("cpu", "cuda"),
+        amsgrad=False,
+        beta1=betas[0],
+        beta2=betas[1],
+        lr=lr,
+        weight_decay=weight_decay,
+        eps=eps,
+        maximize=False,
+    )
 
 
 def _distinct_rows(gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -194,18 +215,23 @@ def row_adam_(
     >>> p.flatten().tolist(), m.flatten().tolist()
     ([0.5, 1.0], [0.3000..., 0.0])
     """
-    first, second = betas
-    size = -lr / (1 - first**step)
-    correction = (1 - second**step) ** 0.5
     width = max(1, parameter[0].numel()) if len(parameter) else 1
     count = max(1, _BLOCK // width)
+    tables = (parameter, exp_avg, exp_avg_sq)
     for start in range(0, len(rows), count):
-        some, g = rows[start : start + count], gradient[start : start + count]
-        p, m, v = (table.index_select(0, some) for table in (parameter, exp_avg, exp_avg_sq))
-        if weight_decay:
-            g = g.add(p, alpha=weight_decay)
-        m.lerp_(g, 1 - first)
-        v.mul_(second).addcmul_(g, g, value=1 - second)
-        p.addcdiv_(m, v.sqrt().div_(correction).add_(eps), value=size)
-        for table, changed in ((parameter, p), (exp_avg, m), (exp_avg_sq, v)):
+        some = rows[start : start + count]
+        p, m, v = (table.index_select(0, some) for table in tables)
+        before = torch.full((), step - 1, dtype=torch.float32, device=parameter.device)
+        _adam(
+            [p],
+            [gradient[start : start + count]],
+            [m],
+            [v],
+            [before],
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+        )
+        for table, changed in zip(tables, (p, m, v), strict=True):
             table.index_copy_(0, some, changed)
