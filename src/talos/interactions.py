@@ -6,7 +6,10 @@ Positions ("codes") are internal; ids go in and ids come out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -72,19 +75,23 @@ class Vocabulary:
         # Ids in a narrow range: a table look-up instead of sorting or hashing, chunk by chunk as polars
         # holds them, because joining the chunks first would cost as much again.
         chunks = [chunk.to_numpy() for chunk in ids.get_chunks()]
-        if low:
-            chunks = [chunk - low for chunk in chunks]
+        starts = np.cumsum([0, *map(len, chunks)])
         present = np.zeros(width, bool)
-        for offsets in chunks:
-            present[offsets] = True
+
+        def mark(i: int) -> None:
+            present[chunks[i] - low if low else chunks[i]] = True
+
+        _in_threads(mark, range(len(chunks)))
         position = np.cumsum(present, dtype=np.int32)
         position -= 1
         codes = np.empty(len(ids), np.int32)
-        start = 0
-        for offsets in chunks:
+
+        def look_up(i: int) -> None:
             # every offset is in range; numpy's default of raising would go through a second buffer
-            np.take(position, offsets, out=codes[start : start + len(offsets)], mode="clip")
-            start += len(offsets)
+            part = codes[starts[i] : starts[i + 1]]
+            np.take(position, chunks[i] - low if low else chunks[i], out=part, mode="clip")
+
+        _in_threads(look_up, range(len(chunks)))
         return cls(pl.Series(np.flatnonzero(present).astype(np.int64) + low)), codes
 
     def __len__(self) -> int:
@@ -414,6 +421,21 @@ class Interactions:
             columns["rating"] = self.ratings
         return pl.DataFrame(columns)
 
+    def fingerprint(self) -> str:
+        """A short hash of who interacted with what, ids included; equal data give equal hashes.
+
+        >>> data = Interactions.from_ids([1, 1], [7, 8])
+        >>> data.fingerprint() == Interactions.from_ids([1, 1], [8, 7]).fingerprint()
+        True
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (self.indptr, self.indices):
+            digest.update(np.ascontiguousarray(array).data)
+        for ids in (self.user_ids.ids, self.item_ids.ids):
+            digest.update(str(ids.dtype).encode())
+            digest.update(np.ascontiguousarray(ids.hash(seed=0).to_numpy()).data)
+        return digest.hexdigest()
+
     def split(self, **options: Any) -> Split:
         """Divide into train, validation and test: see `talos.splits.split` for the options."""
         from talos.splits import split
@@ -537,13 +559,16 @@ def _unpack(
         np.uint64((1 << item_bits) - 1),
         np.uint64((1 << row_bits) - 1),
     )
-    for start in range(0, n, _BLOCK):
+
+    def unpack_block(start: int) -> None:
         stop = min(start + _BLOCK, n)
         block = packed[start : stop + 1]  # one more than is unpacked, to compare with the row that follows
         last[start : start + len(block) - 1] = (block[1:] ^ block[:-1]) > row_mask
         block = block[: stop - start]
         rows[start:stop] = block & row_mask
         codes[start:stop] = (block >> shift) & item_mask
+
+    _in_threads(unpack_block, range(0, n, _BLOCK))
     return codes, rows, last
 
 
@@ -552,14 +577,28 @@ def _pack(
 ) -> NDArray[np.uint64]:
     """(user, item, row number) in one integer a row."""
     packed = np.empty(len(users), np.uint64)
-    for start in range(0, len(users), _BLOCK):
+
+    def pack_block(start: int) -> None:
         block = users[start : start + _BLOCK].astype(np.uint64)
         block <<= np.uint64(item_bits)
         block |= items[start : start + _BLOCK].astype(np.uint64)
         block <<= np.uint64(row_bits)
         block |= np.arange(start, start + len(block), dtype=np.uint64)
         packed[start : start + len(block)] = block
+
+    _in_threads(pack_block, range(0, len(users), _BLOCK))
     return packed
+
+
+def _in_threads(work: Callable[[int], None], over: range) -> None:
+    """Call `work` for each number, on all cores if there are many: numpy lets go of the interpreter inside."""
+    if len(over) < 8:
+        for i in over:
+            work(i)
+    else:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for _ in pool.map(work, over):
+                pass
 
 
 def _latest_to_the_end(rows: NDArray[np.int64], last: NDArray[np.bool_], timestamps: NDArray[Any]) -> None:

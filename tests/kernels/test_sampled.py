@@ -152,3 +152,13 @@ def test_never_a_vector_per_pair_nor_users_by_items(
     with LargestResult() as seen:
         sampled_scores(users, table, items, way=way).sum().backward()
     assert seen.most <= items.numel()  # 6,000: below 60 × 300, and far below 60 × 100 × 16
+
+
+def test_memory_that_held_nan_does_not_leak_into_scores() -> None:
+    """Buffers are reused; a product scaled by β = 0 must not read what they held."""
+    users, table = torch.randn(64, 8), torch.randn(500, 8)
+    items = torch.randint(500, (64, 64))
+    for _ in range(20):
+        poison = torch.full((64 * 64,), torch.nan)
+        del poison
+        assert torch.isfinite(sampled_scores(users, table, items, way="sparse")).all()

@@ -212,7 +212,7 @@ def _dots(users: Tensor, table: Tensor, items: Tensor) -> Tensor:
     pattern = torch.sparse_csr_tensor(
         starts,
         items.flatten(),
-        users.new_empty(items.numel()),
+        users.new_zeros(items.numel()),  # zeros: β = 0 times whatever memory held may be NaN
         size=(len(users), len(table)),
         check_invariants=False,
     )

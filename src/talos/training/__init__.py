@@ -1,1 +1,19 @@
-"""To be filled."""
+"""Training: a config and interactions → a trained model that survives interruption."""
+
+from __future__ import annotations
+
+from talos.training.callbacks import Callback, History, PlainProgress, TensorBoard, progress
+from talos.training.plan import Plan, make_plan
+from talos.training.trainer import InterruptedRunError, Trainer
+
+__all__ = [
+    "Callback",
+    "History",
+    "InterruptedRunError",
+    "PlainProgress",
+    "Plan",
+    "TensorBoard",
+    "Trainer",
+    "make_plan",
+    "progress",
+]

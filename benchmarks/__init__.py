@@ -1,0 +1,1 @@
+"""What `talos bench` and `make bench` run; installed as `talos_benchmarks`."""

@@ -1,0 +1,86 @@
+"""All benchmarks in one run. Each figure is a ratio to something named that ran in the same process.
+
+`run` returns the machine, the seconds behind every ratio, and the ratios under stable keys; `MEANING` says in
+words what each key compares.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from talos import datasets, readers
+from talos.errors import ConfigError, nearest
+from talos.interactions import Interactions
+
+from . import ranking, reading
+
+MEANING = {**ranking.MEANING, **reading.MEANING}
+# The shapes of the real sets, for where they are not at hand.
+SHAPES = {"gowalla": (29_858, 40_988, 1_027_464), "beauty": (15_603, 8_693, 139_554)}
+
+
+def run(*, data: Path | None = None, only: Sequence[str] | None = None, rows: int = 20_000_000) -> dict[str, Any]:
+    """Run the chosen benchmarks (all by default) and collect their figures."""
+    available: dict[str, Callable[[], dict[str, float]]] = {
+        "ranking": lambda: ranking.measure(dataset("gowalla", data)),
+        "reading": lambda: reading.measure(rows),
+    }
+    for name in only or ():
+        if name not in available:
+            raise ConfigError(f"no benchmark {name!r}", where="--only", hint=nearest(name, available))
+    figures: dict[str, float] = {}
+    for name in only or available:
+        figures |= available[name]()
+    return {
+        "machine": machine(),
+        "data": {name: source(name, data) for name in SHAPES},
+        "ratios": {key: value for key, value in figures.items() if key in MEANING},
+        "details": {key: value for key, value in figures.items() if key not in MEANING},
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on, as far as it matters for them."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    return {
+        "processor": _processor(),
+        "threads": torch.get_num_threads(),
+        "memory_gb": round(memory / 2**30, 1),
+        "vector_instructions": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "measured_at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    }
+
+
+def dataset(name: str, folder: Path | None) -> Interactions:
+    """A real set from `folder` (or TALOS_DATA), or a synthetic one of the same shape."""
+    path = _find(name, folder)
+    if path is not None:
+        return readers.read_parts(path).train
+    users, items, interactions = SHAPES[name]
+    return datasets.synthetic(users=users, items=items, interactions=interactions, seed=0)
+
+
+def source(name: str, folder: Path | None) -> str:
+    """Whether a set is the real one."""
+    return "real" if _find(name, folder) is not None else "synthetic, of the same shape"
+
+
+def _find(name: str, folder: Path | None) -> Path | None:
+    roots = [folder, Path(os.environ["TALOS_DATA"])] if "TALOS_DATA" in os.environ else [folder]
+    found = (root / name for root in roots if root is not None and (root / name).is_dir())
+    return next((path for path in found if readers.is_parts(path)), None)
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())

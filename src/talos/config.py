@@ -1,0 +1,202 @@
+"""The run config: everything that decides a run, frozen and validated, TOML in and out.
+
+A config knows names, numbers and the shape of the file, not the classes behind the names: those check their
+own options when they are built. `auto` means that the trainer chooses, and says what it chose.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from talos.errors import ConfigError, nearest
+
+__all__ = ["NamedConfig", "OptimizerConfig", "RunConfig", "TrainingConfig"]
+
+
+def _not_a_flag(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_not_a_flag), Field(ge=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class NamedConfig(BaseModel):
+    """A choice by short name with the options of what is chosen, such as `name = "talos"`, `tau = 0.1`.
+
+    >>> NamedConfig(name="talos", tau=0.1).options
+    {'tau': 0.1}
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+class OptimizerConfig(_Section):
+    """Adam with coupled weight decay.
+
+    Attributes:
+        lr: learning rate; `auto` picks 0.1 for cosine scores and 0.001 for dot products.
+        weight_decay: λ of the L2 penalty, added to the gradient.
+        lr_decay: the rate is multiplied by this after each epoch.
+        rows: `touched` updates only the rows of a table that a step looked up; `all` is plain Adam.
+    """
+
+    lr: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    rows: Literal["auto", "touched", "all"] = "auto"
+
+
+class TrainingConfig(_Section):
+    """How long, in which batches, and when to stop.
+
+    Attributes:
+        epochs: at most.
+        batch_size: users (with all their positives) or positives a step, whichever the negatives call for.
+        reduction: the loss is a mean over `positives` (the published code) or over `users` (the paper).
+        evaluate_every: epochs between looks at the validation set.
+        patience: epochs without a better validation metric after which training stops.
+        metric: what is watched; K is the run's.
+        checkpoint_every: epochs between checkpoints.
+        keep_checkpoints: how many of the last are kept.
+    """
+
+    epochs: Count = 200
+    batch_size: Count | Literal["auto"] = "auto"
+    reduction: Literal["positives", "users"] = "positives"
+    evaluate_every: Count = 5
+    patience: Count = 25
+    metric: Literal["precision", "recall", "ndcg", "mrr", "hit_rate", "map"] = "precision"
+    checkpoint_every: Count = 5
+    keep_checkpoints: Count = 2
+
+
+class RunConfig(_Section):
+    """One run. Equal configs on equal data give equal bytes on the same machine.
+
+    >>> config = RunConfig.from_dict({"k": 10, "loss": {"name": "sl", "tau": 0.2}})
+    >>> config.loss.name, config.loss.options, config.backbone.name
+    ('sl', {'tau': 0.2}, 'mf')
+    >>> RunConfig.from_dict({"training": {"epoch": 3}})
+    Traceback (most recent call last):
+    talos.errors.ConfigError: training.epoch: no such key (did you mean 'epochs'?)
+    """
+
+    k: Count = 20
+    seed: Annotated[int, Field(ge=0)] = 0
+    device: str = "cpu"
+    backbone: NamedConfig = NamedConfig(name="mf")
+    loss: NamedConfig = NamedConfig(name="talos")
+    negatives: str = "auto"
+    threshold: NamedConfig = NamedConfig(name="auto")
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, where: str = "") -> Self:
+        """From nested plain values; the first thing that is wrong is a `ConfigError` that names it."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise _explained(error, where) from None
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Self:
+        """From a TOML file."""
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError("no such file", where=str(path), expected="a run config") from None
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"not TOML: {error}", where=str(path)) from None
+        return cls.from_dict(values, where=str(path))
+
+    def with_values(self, changes: Mapping[str, Any]) -> Self:
+        """A copy with some values changed, by dotted name.
+
+        A new name for `loss`, `backbone` or `threshold` drops the options of the old one.
+
+        >>> RunConfig().with_values({"loss.name": "sl", "loss.tau": 0.2, "training.epochs": 3}).training.epochs
+        3
+        """
+        values = self.as_dict()
+        for dotted, value in sorted(changes.items(), key=lambda change: not change[0].endswith(".name")):
+            *path, last = dotted.split(".")
+            section = values
+            for name in path:
+                section = section.setdefault(name, {})
+                if not isinstance(section, dict):
+                    raise ConfigError("is a value, not a section", where=dotted)
+            if last == "name" and section.get("name") != value:
+                section.clear()
+            section[last] = value
+        return type(self).from_dict(values)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Nested plain values, ready for JSON."""
+        return self.model_dump()
+
+    def to_toml(self) -> str:
+        """The config as a TOML file that `from_toml` reads back.
+
+        >>> print(RunConfig().to_toml().splitlines()[0])
+        k = 20
+        """
+        values = self.as_dict()
+        top = [f"{key} = {toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
+        sections = [
+            "\n".join([f"[{name}]", *(f"{key} = {toml_value(value)}" for key, value in section.items())])
+            for name, section in values.items()
+            if isinstance(section, dict)
+        ]
+        return "\n\n".join(["\n".join(top), *sections]) + "\n"
+
+
+def toml_value(value: Any) -> str:
+    """A plain value as TOML writes it.
+
+    >>> toml_value("a"), toml_value(True), toml_value([1, 2.5])
+    ('"a"', 'true', '[1, 2.5]')
+    """
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _explained(error: ValidationError, where: str) -> ConfigError:
+    """The first complaint of pydantic in this library's words."""
+    first = error.errors(include_url=False)[0]
+    names = [str(part) for part in first["loc"] if isinstance(part, str) and not _is_type(part)]
+    place = f"{where}: {'.'.join(names)}" if where else ".".join(names)
+    if first["type"] == "extra_forbidden":
+        section: type[BaseModel] = RunConfig
+        for name in names[:-1]:
+            section = section.model_fields[name].annotation  # type: ignore[assignment]  # sections are models
+        return ConfigError("no such key", where=place, hint=nearest(names[-1], section.model_fields))
+    if first["type"] == "missing":
+        return ConfigError("is missing", where=place, expected="a value")
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    return ConfigError(f"{first['input']!r}", where=place, expected=message)
+
+
+def _is_type(part: str) -> bool:
+    """Pydantic names the branch of a union in the location; the user wrote no such thing."""
+    return "[" in part or "-" in part or part in ("float", "int")

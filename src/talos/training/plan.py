@@ -1,0 +1,99 @@
+"""From a config to a plan: everything that was left open is chosen, everything impossible is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from talos import negatives
+from talos.config import RunConfig
+from talos.errors import ConfigError
+from talos.interactions import Interactions
+from talos.losses import Needs
+
+__all__ = ["EXACT_LIMIT", "Plan", "make_plan"]
+
+# Scores per epoch (users × items) up to which all items are taken as negatives unless told otherwise.
+EXACT_LIMIT = 4_000_000_000
+# Numbers in the two tables up to which plain Adam over all rows costs next to nothing.
+_SMALL_TABLES = 1 << 23
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A config without anything left open, the kind of batches it means, and what was chosen and why."""
+
+    config: RunConfig
+    batches: Literal["users", "positives"]
+    steps_per_epoch: int
+    notes: tuple[str, ...]
+
+
+def make_plan(config: RunConfig, needs: Needs, train: Interactions) -> Plan:
+    """Choose what is `auto`; refuse, with the reason, what cannot run together."""
+    name = config.loss.name
+    notes: list[str] = []
+    changes: dict[str, Any] = {}
+    if config.k > train.num_items:
+        raise ConfigError(
+            f"{config.k}", where="k", expected=f"at most {train.num_items:,}, the number of items"
+        )
+    active = int((train.user_degrees > 0).sum())
+    if active == 0:
+        raise ConfigError("no interactions", where="train", expected="at least one")
+
+    source = config.negatives
+    if source == "auto":
+        if needs.negatives == "one":
+            source, why = "1", f"the loss {name!r} compares with one item at a time"
+        elif not needs.user_separable:
+            source, why = "1024", f"the loss {name!r} pairs each positive with its negatives"
+        elif active * train.num_items <= EXACT_LIMIT:
+            source, why = "all", f"{active * train.num_items:,} scores an epoch are cheap"
+        else:
+            source, why = "shared:1024", f"more than {EXACT_LIMIT:,} scores an epoch"
+        changes["negatives"] = source
+        notes.append(f"negatives = {source!r}: {why}")
+    per = negatives.parse(source).per
+    if per != "positive" and not needs.user_separable:
+        raise ConfigError(
+            f"{source!r} with the loss {name!r}",
+            where="negatives",
+            expected="a number of negatives per positive, because this loss pairs each positive with its own",
+        )
+    if needs.negatives == "one" and source != "1":
+        raise ConfigError(f"{source!r} with the loss {name!r}", where="negatives", expected="'1'")
+
+    threshold = config.threshold.name
+    if threshold == "auto":
+        default = needs.default_threshold
+        threshold = "none" if default is None else "exact" if per == "all" else default
+        changes["threshold.name"] = threshold
+        if default is not None:
+            notes.append(f"threshold = {threshold!r}")
+    elif needs.threshold == (threshold == "none"):
+        what = "needs a threshold" if needs.threshold else "uses no threshold"
+        raise ConfigError(f"{threshold!r}", where="threshold", expected=f"'auto': the loss {name!r} {what}")
+
+    if config.optimizer.lr == "auto":
+        changes["optimizer.lr"] = 0.1 if needs.scores == "cosine" else 0.001
+        notes.append(f"learning rate {changes['optimizer.lr']}: for {needs.scores} scores")
+    if config.optimizer.rows == "auto":
+        dim = int(config.backbone.options.get("dim", 64))
+        small = (train.num_users + train.num_items) * dim <= _SMALL_TABLES
+        changes["optimizer.rows"] = "all" if small else "touched"
+
+    kind: Literal["users", "positives"] = "positives" if per == "positive" else "users"
+    total = len(train) if kind == "positives" else active
+    # some thirty steps an epoch, so that small data is not trained by a handful of steps
+    fitting = 1024 if kind == "positives" else min(512, max(32, active // 30))
+    size = fitting if config.training.batch_size == "auto" else config.training.batch_size
+    if config.training.batch_size == "auto":
+        changes["training.batch_size"] = size
+        notes.append(f"batches of {size:,} {kind}")
+    return Plan(
+        config=config.with_values(changes),
+        batches=kind,
+        steps_per_epoch=-(-total // size),
+        notes=tuple(notes),
+    )
