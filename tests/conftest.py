@@ -35,7 +35,9 @@ def shared_data() -> Callable[[str], Path]:
 def random_data() -> Callable[..., Interactions]:
     """Random interactions; every pair distinct."""
 
-    def make(users: int = 30, items: int = 20, density: float = 0.3, seed: int = 0, stamps: bool = False) -> Interactions:
+    def make(
+        users: int = 30, items: int = 20, density: float = 0.3, seed: int = 0, stamps: bool = False
+    ) -> Interactions:
         rng = np.random.default_rng(seed)
         pairs = np.argwhere(rng.random((users, items)) < density)
         return Interactions.from_ids(

@@ -39,7 +39,9 @@ def test_report_against_a_naive_loop(parts: Split) -> None:
     for k in (3, 7):
         hits = []
         for u in users:
-            order = sorted((i for i in range(scores.shape[1]) if i not in seen[u]), key=lambda i: (-scores[u, i], i))
+            order = sorted(
+                (i for i in range(scores.shape[1]) if i not in seen[u]), key=lambda i: (-scores[u, i], i)
+            )
             hits.append(len(set(order[:k]) & truth[u]))
         assert report.metrics[f"precision@{k}"] == pytest.approx(np.mean(hits) / k)
         recall = np.mean([h / len(truth[u]) for h, u in zip(hits, users, strict=True)])
@@ -55,7 +57,9 @@ def test_auc_against_scikit_learn(parts: Split) -> None:
     from sklearn.metrics import roc_auc_score
 
     scorer = model(parts)
-    report = evaluate(scorer, parts.test, seen=parts.train, ks=[3], metrics=["auc", "llpauc"], budget=30 * 4 * 3)
+    report = evaluate(
+        scorer, parts.test, seen=parts.train, ks=[3], metrics=["auc", "llpauc"], budget=30 * 4 * 3
+    )
     scores = (scorer.user_vectors @ scorer.item_vectors.T).numpy()
     test, train = _rows(parts.test), _rows(parts.train)
     expected = []
@@ -79,7 +83,9 @@ def test_lists_and_model_give_the_same_report(parts: Split) -> None:
     )
     for dialect in ("standard", "paper"):
         direct = evaluate(scorer, parts.test, seen=parts.train, ks=[5, 10], dialect=dialect)
-        measured = evaluate_lists(frame.sample(fraction=1, shuffle=True, seed=1), parts.test, ks=[5, 10], dialect=dialect)
+        measured = evaluate_lists(
+            frame.sample(fraction=1, shuffle=True, seed=1), parts.test, ks=[5, 10], dialect=dialect
+        )
         assert measured.metrics == pytest.approx(direct.metrics)
 
 

@@ -37,7 +37,9 @@ def test_string_ids_give_the_same_structure(rows: list[tuple[int, int, int]]) ->
     if not rows:
         users, items = pl.Series([], dtype=pl.String), pl.Series([], dtype=pl.String)
     text = Interactions.from_ids(users, items)
-    plain = Interactions.from_ids(np.array([r[0] for r in rows], np.int64), np.array([r[1] for r in rows], np.int64))
+    plain = Interactions.from_ids(
+        np.array([r[0] for r in rows], np.int64), np.array([r[1] for r in rows], np.int64)
+    )
     assert text.indptr.tolist() == plain.indptr.tolist()
     assert text.indices.tolist() == plain.indices.tolist()
 
@@ -107,7 +109,9 @@ def test_it_is_immutable() -> None:
 
 
 def test_views() -> None:
-    data = Interactions.from_ids(["a", "a", "b"], ["x", "y", "y"], titles=["Ex", "Why", "Why"], ratings=[1, 2, 3])
+    data = Interactions.from_ids(
+        ["a", "a", "b"], ["x", "y", "y"], titles=["Ex", "Why", "Why"], ratings=[1, 2, 3]
+    )
     assert data.items_of("a").to_list() == ["x", "y"]
     only_b = data.users(["b"])
     assert only_b.num_users == 2

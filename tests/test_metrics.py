@@ -77,10 +77,18 @@ def test_against_ranx() -> None:
     order = np.argsort(rng.random((users, items)), axis=1)[:, :length]
     truth = [set(rng.choice(items, rng.integers(1, 30), replace=False).tolist()) for _ in range(users)]
     qrels = ranx.Qrels({f"u{u}": {f"i{i}": 1 for i in truth[u]} for u in range(users)})
-    run = ranx.Run({f"u{u}": {f"i{i}": float(length - r) for r, i in enumerate(order[u])} for u in range(users)})
+    run = ranx.Run(
+        {f"u{u}": {f"i{i}": float(length - r) for r, i in enumerate(order[u])} for u in range(users)}
+    )
     hits = torch.tensor([[int(i) in truth[u] for i in order[u]] for u in range(users)])
     relevant = torch.tensor([len(t) for t in truth])
-    same = {"precision": "precision", "recall": "recall", "ndcg": "ndcg", "mrr": "mrr", "hit_rate": "hit_rate"}
+    same = {
+        "precision": "precision",
+        "recall": "recall",
+        "ndcg": "ndcg",
+        "mrr": "mrr",
+        "hit_rate": "hit_rate",
+    }
     for k in (1, 5, 20):
         for ours, theirs in same.items():
             expected = ranx.evaluate(qrels, run, f"{theirs}@{k}", make_comparable=True)
@@ -131,7 +139,10 @@ def test_list_metrics_against_loops() -> None:
     items = rng.integers(-1, 6, (9, 4))
     popularity = np.array([5, 5, 9, 1, 0, 1])
     counts = [int((items == i).sum()) for i in range(6)]
-    rank = [np.mean([r + 1 for r, p in enumerate(sorted(popularity, reverse=True)) if p == own]) for own in popularity]
+    rank = [
+        np.mean([r + 1 for r, p in enumerate(sorted(popularity, reverse=True)) if p == own])
+        for own in popularity
+    ]
     shown = torch.from_numpy(items)
     assert metrics.coverage(shown, 6) == sum(c > 0 for c in counts) / 6
     mean_rank = np.mean([rank[i] for i in items.ravel() if i >= 0]) / 6

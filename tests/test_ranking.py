@@ -56,7 +56,9 @@ def test_against_a_naive_sort(seed: int, users: int, items: int, k: int, distinc
     got = top_k(Table(scores), k=k, seen=interactions(users, items, mask), budget=4 * items * 2)
     assert got.items.tolist() == naive(scores, mask, k)
     filled = got.items >= 0
-    assert np.array_equal(got.scores[filled], np.take_along_axis(scores.numpy(), np.maximum(got.items, 0), 1)[filled])
+    assert np.array_equal(
+        got.scores[filled], np.take_along_axis(scores.numpy(), np.maximum(got.items, 0), 1)[filled]
+    )
     assert np.isneginf(got.scores[~filled]).all()
 
 

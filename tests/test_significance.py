@@ -16,10 +16,14 @@ from talos.significance import compare, compare_reports, compare_seeds, holm
 def report(values: list[float], users: list[int] | None = None) -> Report:
     per_user = {"recall@2": np.array(values, float)}
     ids = pl.Series(users if users is not None else range(len(values)))
-    return Report(metrics={"recall@2": float(np.mean(values))}, per_user=per_user, user_ids=ids, dialect="standard")
+    return Report(
+        metrics={"recall@2": float(np.mean(values))}, per_user=per_user, user_ids=ids, dialect="standard"
+    )
 
 
-@given(st.lists(st.integers(-3, 3), min_size=2, max_size=9), st.sampled_from(["two-sided", "greater", "less"]))
+@given(
+    st.lists(st.integers(-3, 3), min_size=2, max_size=9), st.sampled_from(["two-sided", "greater", "less"])
+)
 def test_randomisation_is_exact_for_few_pairs(delta: list[int], alternative: str) -> None:
     observed = sum(delta)
     extreme = {
@@ -27,7 +31,10 @@ def test_randomisation_is_exact_for_few_pairs(delta: list[int], alternative: str
         "greater": lambda total: total >= observed,
         "less": lambda total: total <= observed,
     }[alternative]
-    totals = [sum(s * d for s, d in zip(signs, delta, strict=True)) for signs in itertools.product([1, -1], repeat=len(delta))]
+    totals = [
+        sum(s * d for s, d in zip(signs, delta, strict=True))
+        for signs in itertools.product([1, -1], repeat=len(delta))
+    ]
     expected = np.mean([extreme(total) for total in totals]) if any(delta) else 1.0
     result = compare(delta, [0] * len(delta), alternative=alternative)  # type: ignore[arg-type]
     assert result.p_values["randomisation"] == pytest.approx(expected)

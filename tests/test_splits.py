@@ -147,7 +147,9 @@ def test_written_split_reads_back(random_data: Make, tmp_path: Path, form: str) 
     assert record["how"] == {"by": "user", "seed": 1, "test": 0.2, "valid": 0.1}
     back = read_parts(tmp_path / "out")
     again = Split(train=back.train, valid=back.valid, test=back.test)
-    assert {name: keys(part) for name, part in again.parts.items()} == {n: keys(p) for n, p in parts.parts.items()}
+    assert {name: keys(part) for name, part in again.parts.items()} == {
+        n: keys(p) for n, p in parts.parts.items()
+    }
     with pytest.raises(ConfigError, match="not empty"):
         write_split(parts, tmp_path / "out", source="here")
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from talos.interactions import Interactions as Interactions
     from talos.ranking import top_k as top_k
     from talos.readers import read as read
+    from talos.recommender import Recommender as Recommender
     from talos.splits import Split as Split
     from talos.splits import k_core as k_core
     from talos.splits import min_rating as min_rating
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 _MODULES = ("datasets", "errors", "losses", "metrics", "negatives", "significance", "thresholds")
 _HOME = {
     "Interactions": "interactions",
+    "Recommender": "recommender",
     "Report": "evaluation",
     "Split": "splits",
     "evaluate": "evaluation",

@@ -7,7 +7,7 @@ reports can be compared by `talos.significance` and a mean can always be traced 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,10 @@ class Report:
     def num_users(self) -> int:
         """Users that the means are over."""
         return len(self.user_ids)
+
+    def with_note(self, note: str) -> Report:
+        """The same report with one more thing to know about it."""
+        return replace(self, notes=(*self.notes, note))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values under `metrics`, with what is needed to read them."""

@@ -379,6 +379,32 @@ class Interactions:
             )
         return replace(self, item_titles=titles)
 
+    def aligned_to(self, other: Interactions) -> tuple[Interactions, int]:
+        """The same interactions over the vocabularies of `other`, and how many were lost because it lacks an id.
+
+        >>> model = Interactions.from_ids(["a", "b"], ["x", "y"])
+        >>> test = Interactions.from_ids(["b", "c"], ["x", "x"])
+        >>> aligned, lost = test.aligned_to(model)
+        >>> aligned.to_polars().rows(), lost
+        ([('b', 'x')], 1)
+        """
+        if self.user_ids == other.user_ids and self.item_ids == other.item_ids:
+            return self, 0
+        users, items = other.user_ids.encode(self.user_ids.ids), other.item_ids.encode(self.item_ids.ids)
+        users, items = users[self.rows], items[self.indices]
+        known = (users >= 0) & (items >= 0)
+        aligned = Interactions.from_codes(
+            users[known],
+            items[known],
+            user_ids=other.user_ids,
+            item_ids=other.item_ids,
+            timestamps=None if self.timestamps is None else self.timestamps[known],
+            ratings=None if self.ratings is None else self.ratings[known],
+            item_titles=other.item_titles,
+            provenance=self.provenance,
+        )
+        return aligned, int((~known).sum())
+
     def union(self, other: Interactions) -> Interactions:
         """Both sets of interactions over the same vocabularies; timestamps stay where both have them."""
         if self.user_ids != other.user_ids or self.item_ids != other.item_ids:

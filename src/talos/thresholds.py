@@ -158,9 +158,11 @@ class QuantileRegression(_PerUser):
     one user are averaged; both keep the expectation. With `num_positives` unknown, a row's own positive is
     taken to be the only one.
 
-    Adam runs per user: moments decay and the bias correction counts only in the steps in which that user
-    occurs, so a rare user's first step is as long as a frequent one's, and users outside the batch rest. A
-    user never seen has β = 0. Shengjia Zhang et al., WWW 2026.
+    The steps are those of plain Adam over all users, as published: in a step without them, users have a
+    gradient of 0 and move on with what momentum they have. That matters: the second moment of a user in one
+    step of m is 1/m of the squared gradient, so a visit moves them √m times as far as an Adam of their own
+    would, and users that come a few times an epoch keep up. A user never seen has β = 0. Shengjia Zhang et
+    al., WWW 2026.
 
     Args:
         num_users: rows.
@@ -200,7 +202,7 @@ class QuantileRegression(_PerUser):
         self.lr, self.betas = float(lr), betas
         self.register_buffer("mean", torch.zeros(num_users))
         self.register_buffer("square", torch.zeros(num_users))
-        self.register_buffer("steps", torch.zeros(num_users, dtype=torch.int32))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         if num_positives is not None and num_positives.shape != (num_users,):
             expected = f"shape ({num_users},)"
             raise ArgumentError(_describe(num_positives), where="num_positives", expected=expected)
@@ -249,17 +251,15 @@ class QuantileRegression(_PerUser):
         self._step(users, ((self.k - above) / total).to(self.table.dtype))
 
     def _step(self, users: Tensor, gradient: Tensor) -> None:
-        """One step of Adam for the distinct users, each on the mean gradient of its rows."""
+        """One step of Adam: the users of the batch on the mean gradient of their rows, the others on 0."""
         users, gradient = _mean_by_user(users, gradient)
         fast, slow = self.betas
-        self.steps[users] += 1
-        mean = self.mean[users].lerp_(gradient, 1 - fast)
-        square = self.square[users].lerp_(gradient.square(), 1 - slow)
-        self.mean[users], self.square[users] = mean, square
-        done = self.steps[users].to(mean.dtype)
-        unbiased = mean / (1 - fast**done)
-        scale = (square / (1 - slow**done)).sqrt() + 1e-8
-        self.table[users] -= self.lr * unbiased / scale
+        self.steps += 1
+        done = int(self.steps)
+        self.mean.mul_(fast)[users] += (1 - fast) * gradient
+        self.square.mul_(slow)[users] += (1 - slow) * gradient.square()
+        scale = (self.square / (1 - slow**done)).sqrt_().add_(1e-8)
+        self.table.addcdiv_(self.mean, scale, value=-self.lr / (1 - fast**done))
 
 
 class ExactQuantile(_PerUser):

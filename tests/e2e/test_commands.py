@@ -25,7 +25,12 @@ def talos(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def clicks(tmp_path: Path) -> Path:
-    rows = [f"user{u},item{i},{1_600_000_000 + 97 * u + i}" for u in range(12) for i in range(10) if (u * i) % 3 != 1]
+    rows = [
+        f"user{u},item{i},{1_600_000_000 + 97 * u + i}"
+        for u in range(12)
+        for i in range(10)
+        if (u * i) % 3 != 1
+    ]
     path = tmp_path / "clicks.csv"
     path.write_text("user_id,item_id,timestamp\n" + "\n".join(rows) + "\n")
     return path
@@ -44,7 +49,9 @@ def test_help_answers_without_torch() -> None:
 
 
 def test_import_talos_is_light() -> None:
-    code = "import sys, talos; assert 'torch' not in sys.modules; talos.metrics; assert 'torch' in sys.modules"
+    code = (
+        "import sys, talos; assert 'torch' not in sys.modules; talos.metrics; assert 'torch' in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -76,7 +83,9 @@ def test_split_then_evaluate_lists(talos: Run, clicks: Path, tmp_path: Path) -> 
     again = talos("data", "split", clicks, "--out", "again", "--seed", 3)
     assert again.returncode == 0
     for name in ("train", "valid", "test"):
-        assert (tmp_path / "parts" / f"{name}.tsv").read_bytes() == (tmp_path / "again" / f"{name}.tsv").read_bytes()
+        assert (tmp_path / "parts" / f"{name}.tsv").read_bytes() == (
+            tmp_path / "again" / f"{name}.tsv"
+        ).read_bytes()
     lists = tmp_path / "lists.csv"
     lists.write_text("user_id,item_id,score\nuser1,item0,0.5\nuser1,item3,0.75\n")
     done = talos("evaluate", "--recs", lists, "--truth", "parts/test.tsv", "--k", "1,2", "--json")

@@ -245,10 +245,18 @@ def test_regression_steps_as_adam_does():
     assert estimator.value(torch.tensor([0])).item() == pytest.approx(beta.item(), rel=1e-4)
 
 
-def test_regression_rests_outside_the_batch():
-    estimator = thresholds.QuantileRegression(2, k=1, num_items=4, lr=0.1)
-    for _ in range(5):
-        estimator.update_rows(torch.tensor([0]), torch.ones(1, 4))
-    assert estimator.value(torch.tensor([1])).item() == 0.0
-    estimator.update_rows(torch.tensor([1]), torch.ones(1, 4))
-    assert estimator.value(torch.tensor([1])).item() == pytest.approx(0.1, rel=1e-4)  # a full first step
+def test_regression_moves_absent_users_as_adam_does():
+    """Plain Adam over all users: a gradient of 0 for those outside the batch; nobody moves before a first visit."""
+    rng = torch.Generator().manual_seed(1)
+    estimator = thresholds.QuantileRegression(3, k=K, num_items=ITEMS, lr=0.01)
+    beta = torch.nn.Parameter(torch.zeros(3))
+    adam = torch.optim.Adam([beta], lr=0.01)
+    for step in range(60):
+        present = torch.tensor([0, 1] if step % 4 == 0 else [0])
+        rows = torch.rand(len(present), ITEMS, generator=rng)
+        estimator.update_rows(present, rows)
+        adam.zero_grad()
+        thresholds.pinball(rows - beta[present].unsqueeze(-1), 1 - K / ITEMS).mean(-1).sum().backward()
+        adam.step()
+    assert estimator.value(torch.arange(3)).tolist() == pytest.approx(beta.tolist(), rel=1e-4)
+    assert estimator.value(torch.tensor([2])).item() == 0.0

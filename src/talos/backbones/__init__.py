@@ -84,8 +84,11 @@ def by_name(
     accepted = [argument for argument in inspect.signature(backbone).parameters if argument not in given]
     for option in options:
         if option not in accepted:
-            hint = nearest(option, accepted) if accepted else "it has none"
-            raise ArgumentError(f"the backbone {name!r} has no such option", where=option, hint=hint)
+            raise ArgumentError(
+                f"the backbone {name!r} has no such option",
+                where=option,
+                hint=nearest(option, ["dim", *accepted]),
+            )
     build: Callable[..., Backbone] = backbone
     if backbone.needs_graph:
         graph = BipartiteGraph.from_interactions(train)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from talos.cli import bench, data, demo, doctor, evaluate
+from talos.cli import bench, data, demo, doctor, evaluate, init, recommend, train
 from talos.errors import TalosError
 
 __all__ = ["app", "main"]
@@ -25,7 +25,10 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.command("demo")(demo.demo)
+app.command("init")(init.init)
+app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
+app.command("recommend")(recommend.recommend)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 

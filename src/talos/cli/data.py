@@ -19,9 +19,13 @@ from talos.cli.source import (
     QueryOption,
     RatingColumn,
     Raw,
+    SplitBy,
+    SplitOptions,
+    TestShare,
     TimeColumn,
     TitleColumn,
     UserColumn,
+    ValidShare,
     load,
     load_split,
 )
@@ -59,7 +63,7 @@ def _summary(info: DatasetInfo) -> dict[str, Any]:
         "title": info.title,
         "min_rating": info.min_rating,
         "k_core": info.k_core,
-        "cached": (datasets.cache_folder() / info.name).is_dir(),
+        "cached": datasets.is_cached(info),
     }
 
 
@@ -117,12 +121,9 @@ def describe(
 def split(
     path: PathArgument,
     out: Annotated[Path, typer.Option("--out", help="Folder to write; must not exist or be empty.")],
-    by: Annotated[
-        Literal["user", "time", "last"],
-        typer.Option(help="`user`: at random per user; `time`: latest for test; `last`: each user's last."),
-    ] = "user",
-    test: Annotated[float, typer.Option(help="Share for test.")] = 0.2,
-    valid: Annotated[float, typer.Option(help="Share of the rest for validation.")] = 0.1,
+    by: SplitBy = "user",
+    test: TestShare = 0.2,
+    valid: ValidShare = 0.1,
     seed: Annotated[int, typer.Option(help="Of the random draws.")] = 0,
     output_format: Annotated[
         Literal["tsv", "parquet"], typer.Option("--format", help="Of the files.")
@@ -154,9 +155,10 @@ def split(
         on_bad_row=on_bad_row,
     )
     cleaned = {"min_rating": min_rating, "k_core": k_core}
-    parts = load_split(
-        path, columns, by=by, test=test, valid=valid, seed=seed, min_rating=min_rating, k_core=k_core, raw=raw
+    options = SplitOptions(
+        by=by, test=test, valid=valid, split_seed=seed, min_rating=min_rating, k_core=k_core, raw=raw
     )
+    parts = load_split(path, columns, options)
     record = write_split(parts, out, format=output_format, source=path, cleaned=cleaned)
     if json:
         print_json(record)

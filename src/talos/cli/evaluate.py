@@ -1,14 +1,19 @@
-"""`talos evaluate`: measure lists against a test set."""
+"""`talos evaluate`: measure a run, or anybody's lists, against a test set."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from talos.cli.output import print_json, print_table, say
-from talos.cli.source import Columns, load
+from talos.cli.source import Columns, SplitOptions, load, load_split
 from talos.errors import ConfigError
+
+if TYPE_CHECKING:
+    from talos.evaluation import Report
+    from talos.metrics import Dialect
 
 __all__ = ["evaluate", "parse_ks"]
 
@@ -20,38 +25,76 @@ def parse_ks(text: str) -> tuple[int, ...]:
     (10, 20)
     """
     try:
-        return tuple(int(k) for k in text.split(","))
+        ks = tuple(int(k) for k in text.split(","))
     except ValueError as error:
         raise ConfigError(
             f"{text!r}", where="--k", expected="numbers with commas, such as 10,20,50"
         ) from error
+    if min(ks) < 1:
+        raise ConfigError(f"{min(ks)}", where="--k", expected="list lengths of 1 or more")
+    return ks
 
 
 def evaluate(
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run directory.")] = None,
+    path: Annotated[
+        str | None, typer.Argument(metavar="[PATH]", help="A test set; the run's own test part if not given.")
+    ] = None,
     recs: Annotated[
-        str, typer.Option("--recs", help="Lists to measure: user_id, item_id, and rank or score.")
-    ],
-    truth: Annotated[str, typer.Option("--truth", help="The test set: user and item of each interaction.")],
+        str | None,
+        typer.Option("--recs", help="Lists to measure instead of a run: user_id, item_id, rank or score."),
+    ] = None,
+    truth: Annotated[str | None, typer.Option("--truth", help="The test set for --recs.")] = None,
     k: Annotated[str, typer.Option(help="List lengths.")] = "10,20,50",
     dialect: Annotated[
         str, typer.Option(help="What the metrics' names mean: standard or paper.")
     ] = "standard",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure anybody's top-K lists (`--recs`) against a test set (`--truth`)."""
-    from talos import readers
-    from talos.evaluation import evaluate_lists
-    from talos.metrics import DIALECTS, Dialect
+    """Measure a run on its test part or on PATH, or anybody's lists (`--recs`) against a test set (`--truth`)."""
+    from talos.metrics import DIALECTS
 
-    ks = parse_ks(k)
     chosen: Dialect | None = next((name for name in DIALECTS if name == dialect), None)
     if chosen is None:
         raise ConfigError(f"{dialect!r}", where="--dialect", expected=" or ".join(DIALECTS))
-    report = evaluate_lists(readers.read_lists(recs), load(truth, Columns()), ks=ks, dialect=chosen)
+    ks = parse_ks(k)
+    if run is not None and recs is None and truth is None:
+        name, report = str(run), _of_run(run, path, ks, chosen)
+    elif run is None and recs is not None and truth is not None:
+        name, report = recs, _of_lists(recs, truth, ks, chosen)
+    else:
+        raise ConfigError(
+            "what to measure is not clear", where="talos evaluate", expected="RUN, or --recs and --truth"
+        )
     if json:
         print_json(report.as_dict())
         return
     header, rows = report.table()
-    print_table(header, rows, title=f"{recs} ({report.num_users:,} users, {report.dialect} dialect)")
+    print_table(header, rows, title=f"{name} ({report.num_users:,} users, {report.dialect} dialect)")
     for note in report.notes:
         say(note)
+
+
+def _of_lists(recs: str, truth: str, ks: tuple[int, ...], dialect: Dialect) -> Report:
+    from talos import readers
+    from talos.evaluation import evaluate_lists
+
+    return evaluate_lists(readers.read_lists(recs), load(truth, Columns()), ks=ks, dialect=dialect)
+
+
+def _of_run(run: Path, path: str | None, ks: tuple[int, ...], dialect: Dialect) -> Report:
+    from talos.recommender import Recommender
+
+    recommender = Recommender.load(run)
+    assert recommender.model is not None
+    source = recommender.model.facts.get("source")
+    if path is not None:
+        test = load(path, Columns())
+    elif source is not None:
+        parts = load_split(source["path"], Columns(**source["columns"]), SplitOptions(**source["split"]))
+        test = parts.test
+    else:
+        raise ConfigError(
+            "the run does not say what it was tested on", where=str(run), expected="a PATH after it"
+        )
+    return recommender.evaluate(test, ks, dialect=dialect)

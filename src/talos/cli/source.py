@@ -26,9 +26,14 @@ __all__ = [
     "QueryOption",
     "RatingColumn",
     "Raw",
+    "SplitBy",
+    "SplitOptions",
+    "SplitSeed",
+    "TestShare",
     "TimeColumn",
     "TitleColumn",
     "UserColumn",
+    "ValidShare",
     "load",
     "load_split",
 ]
@@ -55,6 +60,15 @@ Raw: TypeAlias = Annotated[bool, typer.Option("--raw", help="A named dataset wit
 KCore: TypeAlias = Annotated[
     int | None, typer.Option("--k-core", help="Keep users and items with this many.")
 ]
+SplitBy: TypeAlias = Annotated[
+    Literal["user", "time", "last"],
+    typer.Option(
+        "--by", help="Split `user`: at random per user; `time`: latest for test; `last`: each user's last."
+    ),
+]
+TestShare: TypeAlias = Annotated[float, typer.Option("--test", help="Share for test.")]
+ValidShare: TypeAlias = Annotated[float, typer.Option("--valid", help="Share of the rest for validation.")]
+SplitSeed: TypeAlias = Annotated[int, typer.Option("--split-seed", help="Of the random split.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,28 +114,31 @@ def load(
     return replace(data, provenance=replace(data.provenance, notes=(*data.provenance.notes, *notes)))
 
 
-def load_split(
-    path: str,
-    columns: Columns,
-    *,
-    by: Literal["user", "time", "last"] = "user",
-    test: float = 0.2,
-    valid: float = 0.1,
-    seed: int = 0,
-    min_rating: float | None = None,
-    k_core: int | None = None,
-    raw: bool = False,
-) -> Split:
+@dataclass(frozen=True, kw_only=True)
+class SplitOptions:
+    """How a PATH that is not split yet is cleaned and split."""
+
+    by: Literal["user", "time", "last"] = "user"
+    test: float = 0.2
+    valid: float = 0.1
+    split_seed: int = 0
+    min_rating: float | None = None
+    k_core: int | None = None
+    raw: bool = False
+
+
+def load_split(path: str, columns: Columns, options: SplitOptions) -> Split:
     """A split from a PATH: as it is, if the PATH holds train/valid/test files, else made as asked."""
     from talos import readers, splits
 
     if _named(path) is None and "://" not in path and readers.is_parts(path):
-        if min_rating is not None or k_core is not None:
-            say("this folder is already split: --min-rating and --k-core have no effect")
-        parts = readers.read_parts(path, **vars(columns))
+        if options != SplitOptions():
+            say("this folder is already split: options for the clean-up and the split have no effect")
+        read_options = {name: value for name, value in vars(columns).items() if name != "query"}
+        parts = readers.read_parts(path, **read_options)
         return splits.predefined(parts.train, parts.valid, parts.test)
-    data = load(path, columns, min_rating=min_rating, k_core=k_core, raw=raw)
-    return splits.split(data, by=by, test=test, valid=valid, seed=seed)
+    data = load(path, columns, min_rating=options.min_rating, k_core=options.k_core, raw=options.raw)
+    return splits.split(data, by=options.by, test=options.test, valid=options.valid, seed=options.split_seed)
 
 
 def _named(path: str) -> DatasetInfo | None:

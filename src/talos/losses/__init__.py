@@ -16,6 +16,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import torch
+
 from talos.errors import ArgumentError, nearest
 from talos.losses.adversarial import AdvInfoNCE
 from talos.losses.adversary import Adversary
@@ -70,11 +72,12 @@ def by_name(
     k: int | None = None,
     num_users: int | None = None,
     num_items: int | None = None,
+    generator: torch.Generator | None = None,
     **hyperparameters: Any,
 ) -> Loss:
     """The loss of a short name.
 
-    `k`, `num_users` and `num_items` describe the run and go to the losses that ask for them (`Loss.context`);
+    `k`, `num_users`, `num_items` and `generator` describe the run and go to those that ask (`Loss.context`);
     hyperparameters must be arguments of the loss.
 
     >>> by_name("sl", tau=0.2, k=20)
@@ -102,7 +105,7 @@ def by_name(
         if argument not in accepted:
             hint = nearest(argument, accepted)
             raise ArgumentError(f"the loss {name!r} has no such argument", where=argument, hint=hint)
-    run = {"k": k, "num_users": num_users, "num_items": num_items}
+    run = {"k": k, "num_users": num_users, "num_items": num_items, "generator": generator}
     given = {key: value for key, value in run.items() if key in loss.context and value is not None}
     required = [key for key, argument in signature.items() if argument.default is argument.empty]
     missing = [key for key in required if key not in given and key not in hyperparameters]

@@ -35,6 +35,7 @@ class AdvInfoNCE(Loss):
         adv_every: T_adv, epochs of the model between two of the adversary.
         adv_epochs: E_adv, how many epochs the adversary gets at most.
         adv_lr: learning rate of the adversary's Adam.
+        generator: where the tables' first numbers come from; torch's own generator if not given.
 
     >>> loss = AdvInfoNCE(num_users=3, num_items=5, tau=0.1)
     >>> ids = {"users": torch.tensor([2]), "items": torch.tensor([[0, 4]])}
@@ -43,7 +44,7 @@ class AdvInfoNCE(Loss):
     """
 
     short_name = "advinfonce"
-    context: ClassVar[tuple[str, ...]] = ("num_users", "num_items")
+    context: ClassVar[tuple[str, ...]] = ("num_users", "num_items", "generator")
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class AdvInfoNCE(Loss):
         adv_every: int = 10,
         adv_epochs: int = 10,
         adv_lr: float = 1e-4,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.tau = positive_number("tau", tau)
@@ -66,8 +68,8 @@ class AdvInfoNCE(Loss):
         dim = positive_integer("dim", dim)
         self.user_table = nn.Parameter(torch.empty(positive_integer("num_users", num_users), dim))
         self.item_table = nn.Parameter(torch.empty(positive_integer("num_items", num_items), dim))
-        nn.init.xavier_normal_(self.user_table)
-        nn.init.xavier_normal_(self.item_table)
+        nn.init.xavier_normal_(self.user_table, generator=generator)
+        nn.init.xavier_normal_(self.item_table, generator=generator)
 
     @property
     def needs(self) -> Needs:

@@ -60,6 +60,7 @@ class History(_Silent):
         """Drop lines of epochs that will be done again, and a last line that was cut off."""
         kept = [line for line in read_history(self.path) if line["epoch"] <= epoch]
         text = "".join(json.dumps(line) + "\n" for line in kept)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self.path, lambda path: path.write_text(text))
 
     def on_epoch(self, record: dict[str, Any]) -> None:

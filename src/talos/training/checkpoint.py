@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from talos.errors import DataError
+from talos.errors import DataError, TalosError
 
 __all__ = ["Checkpoints", "flatten", "replace_file", "unflatten"]
 
@@ -35,9 +35,12 @@ def replace_file(path: Path, write: Any) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
+        _open_to_readers(temporary)
         _sync(temporary)
         temporary.replace(path)
         _sync(path.parent)
+    except (OSError, SafetensorError) as error:
+        raise TalosError(f"{path} could not be written ({error}); what was there before is intact") from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -71,6 +74,10 @@ class Checkpoints:
                 shutil.rmtree(target)
             staging.rename(target)
             _sync(self.folder)
+        except (OSError, SafetensorError) as error:
+            raise TalosError(
+                f"{target} could not be written ({error}); the checkpoint before it is intact"
+            ) from error
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         for old in self._names()[: -self.keep]:
@@ -154,6 +161,13 @@ def unflatten(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         name[len(prefix) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")
     }
+
+
+def _open_to_readers(path: Path) -> None:
+    """The permissions that any new file gets: safetensors makes its files for the owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def _sync(path: Path) -> None:

@@ -88,7 +88,10 @@ class Trainer:
             reason = str(error).splitlines()[0]
             raise ConfigError(f"{config.device!r} cannot be used ({reason})", where="device") from None
         context = {"num_users": train.num_users, "num_items": train.num_items}
-        loss = losses.by_name(config.loss.name, k=config.k, **context, **config.loss.options)
+        generator = generator_for(config.seed, 0)  # of everything that starts at random
+        loss = losses.by_name(
+            config.loss.name, k=config.k, generator=generator, **context, **config.loss.options
+        )
         self.plan: Plan = make_plan(config, loss.needs, train)
         self.config = config = self.plan.config
         source = negatives.parse(config.negatives)
@@ -103,7 +106,7 @@ class Trainer:
                 **config.threshold.options,
             )
         backbone = backbones.by_name(
-            config.backbone.name, train, generator=generator_for(config.seed, 0), **config.backbone.options
+            config.backbone.name, train, generator=generator, **config.backbone.options
         )
         kind = UserObjective if self.plan.batches == "users" else PositiveObjective
         self.objective: Objective = kind(

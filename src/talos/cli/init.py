@@ -1,0 +1,81 @@
+"""`talos init`: look at the data, write a commented run.toml, say what to run next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from talos.cli.output import print_facts, print_json
+from talos.cli.source import Columns, PathArgument, SplitOptions, load_split
+from talos.errors import ConfigError
+
+if TYPE_CHECKING:
+    from talos.config import RunConfig
+
+__all__ = ["init"]
+
+_COMMENTS = {
+    "k": "the list length to optimise for: what your users see",
+    "seed": "the same seed gives the same model on the same machine",
+    "device": "anything torch knows: cpu, cuda:0, mps",
+    "negatives": "all items; shared:N, N drawn for a batch; N, drawn for each positive; or auto",
+    "[backbone]": "mf (fast), lightgcn or xsimgcl (use the graph of interactions); dim is the vectors' length",
+    "[loss]": "talos; its rivals: sl, bsl, psl, advinfonce, llpauc, aatp, rs@k, smoothi@k, sl@k, bpr",
+    "tau": "temperature: lower looks harder at the top of the list; try 0.05 to 0.3",
+    "[threshold]": "the K-th best score of each user: exact, regression, monte-carlo, fixed, none, or auto",
+    "lr": "auto: 0.1 for cosine scores, 0.001 for dot products",
+    "lr_decay": "the rate is multiplied by this after each epoch",
+    "rows": "touched: update only the rows a step used (large tables); all: plain Adam; or auto",
+    "epochs": "at most; validation stops earlier",
+    "batch_size": "users, or positives if negatives are drawn for each; or auto",
+    "reduction": "the loss is a mean over positives, or over users",
+    "evaluate_every": "epochs between looks at the validation set",
+    "patience": "epochs without a better validation metric before stopping",
+    "metric": "what is watched on validation, at K",
+}
+
+
+def init(
+    path: PathArgument,
+    out: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path("run.toml"),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Look at the data, write a commented run.toml, and print the command to run next."""
+    from talos.config import RunConfig
+    from talos.losses import by_name
+    from talos.training import make_plan
+
+    if out.exists():
+        raise ConfigError("exists", where=f"--out {out}", expected="a new file")
+    parts = load_split(path, Columns(), SplitOptions())
+    k = min(20, parts.train.num_items)
+    config = RunConfig.from_dict(
+        {"k": k, "backbone": {"name": "mf", "dim": 64}, "loss": {"name": "talos", "tau": 0.1}}
+    )
+    plan = make_plan(config, by_name("talos", k=k).needs, parts.train)
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    temporary.write_text(commented(config, plan.notes))
+    temporary.replace(out)
+    run = Path(path).stem if "://" not in path else "database"
+    command = f"talos train {path} --config {out} --out runs/{run}"
+    if json:
+        print_json(
+            {"config": str(out), "next": command, "notes": list(plan.notes), "data": vars(parts)["how"]}
+        )
+        return
+    rows = [(name, f"{len(part):,} interactions") for name, part in parts.parts.items()]
+    print_facts([*rows, *(("auto means", note) for note in plan.notes)], title=path)
+    typer.echo(f"\nwrote {out}; now run\n\n    {command}\n")
+
+
+def commented(config: RunConfig, notes: tuple[str, ...]) -> str:
+    """A run.toml with a comment on every key that has something to say."""
+    lines = ["# A run of Talos. Every key is here; what you delete falls back to what is written.", ""]
+    lines += [f"# auto means here: {note}" for note in notes] + [""]
+    for line in config.to_toml().splitlines():
+        comment = _COMMENTS.get(line.split(" = ")[0])
+        lines.append(line if comment is None else f"{line:<28}  # {comment}")
+    return "\n".join(lines) + "\n"

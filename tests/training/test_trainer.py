@@ -1,0 +1,229 @@
+"""The loop itself: stopping, the best weights, determinism, resuming, divergence."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from talos.config import RunConfig
+from talos.errors import ConfigError, DataError, TalosError
+from talos.evaluation import evaluate
+from talos.interactions import Interactions
+from talos.ranking import DotScores
+from talos.splits import Split
+from talos.training import History, InterruptedRunError, Trainer
+from talos.training.callbacks import read_history
+
+
+def config(**values: Any) -> RunConfig:
+    base = {
+        "k": 5,
+        "backbone.dim": 8,
+        "training.epochs": 6,
+        "training.batch_size": 8,
+        "training.evaluate_every": 2,
+    }
+    return RunConfig().with_values(base | values)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "exact": {},
+    "shared, touched rows": {"negatives": "shared:16", "optimizer.rows": "touched"},
+    "sampled": {"negatives": "16", "threshold.name": "regression", "training.batch_size": 64},
+    "xsimgcl": {"backbone.name": "xsimgcl", "backbone.dim": 8},
+    "llpauc": {"loss.name": "llpauc"},
+    "advinfonce": {
+        "loss.name": "advinfonce", "loss.adv_every": 2, "loss.adv_epochs": 2, "negatives": "8",
+        "training.batch_size": 64,
+    },
+}  # fmt: skip
+
+
+class StopAt:
+    """Sends the process a signal after some steps, as Ctrl-C would."""
+
+    def __init__(self, step: int, number: int = signal.SIGINT) -> None:
+        self.left, self.number = step, number
+
+    def on_start(self, epoch: int, epochs: int, steps: int) -> None: ...
+    def on_epoch(self, record: dict[str, Any]) -> None: ...
+    def on_end(self) -> None: ...
+
+    def on_step(self, epoch: int, step: int, loss: float) -> None:
+        self.left -= 1
+        if self.left == 0:
+            signal.raise_signal(self.number)
+
+
+def vectors(trainer: Trainer) -> list[bytes]:
+    return [table.numpy().tobytes() for table in trainer.vectors()]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_same_seed_same_bytes_other_seed_other_bytes(planted: Split, name: str) -> None:
+    def run(seed: int) -> list[bytes]:
+        trainer = Trainer(config(**SETTINGS[name], seed=seed), planted.train, planted.valid)
+        trainer.fit()
+        return vectors(trainer)
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("steps", [1, 9, 20])
+def test_an_interrupted_run_ends_in_the_same_bytes(
+    planted: Split, tmp_path: Path, name: str, steps: int
+) -> None:
+    settings = config(**SETTINGS[name])
+    whole = Trainer(settings, planted.train, planted.valid)
+    whole.fit()
+    first = Trainer(settings, planted.train, planted.valid, folder=tmp_path, callbacks=[StopAt(steps)])
+    with pytest.raises(InterruptedRunError, match="saved"):
+        first.fit()
+    second = Trainer(settings, planted.train, planted.valid, folder=tmp_path)
+    assert second.resume()
+    second.fit()
+    assert vectors(second) == vectors(whole)
+    assert second.position == whole.position
+    if whole.objective.threshold is not None:
+        everybody = torch.arange(planted.train.num_users)
+        mine, theirs = (t.objective.threshold.value(everybody) for t in (whole, second))  # type: ignore[union-attr]
+        assert torch.equal(mine, theirs)
+
+
+def test_sigterm_is_handled_and_handlers_are_put_back(planted: Split, tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    trainer = Trainer(config(), planted.train, folder=tmp_path, callbacks=[StopAt(3, signal.SIGTERM)])
+    with pytest.raises(InterruptedRunError):
+        trainer.fit()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_best_weights_are_restored(planted: Split, tmp_path: Path) -> None:
+    """A rate that decays to nothing keeps the last epochs equal: the first of the equals is the best."""
+    for folder in (None, tmp_path):
+        trainer = Trainer(config(**{"training.epochs": 20}), planted.train, planted.valid, folder=folder)
+        trainer.fit()
+        assert planted.valid is not None
+        report = evaluate(DotScores(*trainer.vectors()), planted.valid, seen=planted.train, ks=[5])
+        assert report.metrics["precision@5"] == trainer.position.best
+        assert trainer.position.best_metrics == report.metrics
+
+
+def test_it_stops_when_validation_stops_improving(planted: Split) -> None:
+    values = {"training.epochs": 1000, "training.evaluate_every": 1, "training.patience": 3}
+    trainer = Trainer(config(**values), planted.train, planted.valid)
+    trainer.fit()
+    assert trainer.position.epoch < 1000
+    assert trainer.position.epoch == trainer.position.best_epoch + 3
+
+
+def test_without_validation_all_epochs_run(planted: Split) -> None:
+    trainer = Trainer(config(), planted.train)
+    trainer.fit()
+    assert (trainer.position.epoch, trainer.position.best_epoch) == (6, 0)
+
+
+def test_history_has_one_line_an_epoch_also_over_a_resume(planted: Split, tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    settings = config()
+    first = Trainer(
+        settings, planted.train, planted.valid, folder=tmp_path / "c", callbacks=[History(path), StopAt(20)]
+    )
+    with pytest.raises(InterruptedRunError):
+        first.fit()
+    with path.open("a") as file:
+        file.write('{"epoch": 4, "lo')  # the power went off
+    second = Trainer(settings, planted.train, planted.valid, folder=tmp_path / "c", callbacks=[History(path)])
+    second.resume()
+    second.fit()
+    records = read_history(path)
+    assert [record["epoch"] for record in records] == [1, 2, 3, 4, 5, 6]
+    assert [bool(record["metrics"]) for record in records] == [False, True] * 3
+    assert json.dumps(records)
+
+
+def test_divergence_is_a_clear_message_and_keeps_the_best(planted: Split, tmp_path: Path) -> None:
+    values = {"loss.name": "bpr", "optimizer.lr": 1e30, "training.epochs": 50}
+    trainer = Trainer(config(**values), planted.train, planted.valid, folder=tmp_path)
+    with pytest.raises(TalosError, match=r"epoch \d+.*learning rate \(1e\+30\) that is too high"):
+        trainer.fit()
+
+
+def test_other_data_or_settings_cannot_be_resumed(planted: Split, tmp_path: Path) -> None:
+    Trainer(config(), planted.train, planted.valid, folder=tmp_path).fit()
+    with pytest.raises(ConfigError, match="loss differ"):
+        Trainer(config(**{"loss.tau": 0.3}), planted.train, planted.valid, folder=tmp_path).resume()
+    with pytest.raises(DataError, match="the data differ"):
+        Trainer(config(), planted.train, None, folder=tmp_path).resume()
+
+
+def test_a_finished_run_resumes_to_itself(planted: Split, tmp_path: Path) -> None:
+    first = Trainer(config(), planted.train, planted.valid, folder=tmp_path)
+    first.fit()
+    again = Trainer(config(), planted.train, planted.valid, folder=tmp_path)
+    assert again.resume()
+    again.fit()
+    assert vectors(again) == vectors(first)
+
+
+def test_nothing_to_resume(planted: Split, tmp_path: Path) -> None:
+    assert not Trainer(config(), planted.train, folder=tmp_path / "none").resume()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"k": 36}, "k: 36; expected at most 35"),
+        ({"loss.name": "talso"}, "did you mean 'talos'"),
+        ({"loss.tua": 1}, "did you mean 'tau'"),
+        ({"backbone.name": "mff"}, "did you mean 'mf'"),
+        ({"backbone.dmi": 1}, "dim"),
+        ({"threshold.name": "exakt"}, "did you mean 'exact'"),
+        ({"negatives": "many"}, "negatives: 'many'"),
+        ({"device": "quantum"}, "device: 'quantum' cannot be used"),
+    ],
+)
+def test_bad_settings(planted: Split, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(TalosError, match=message):
+        Trainer(config(**values), planted.train)
+
+
+def test_threshold_error_is_small_for_exact_and_none_without(planted: Split) -> None:
+    exact = Trainer(config(**{"optimizer.lr": 1e-9}), planted.train)
+    exact.fit()
+    error = exact.threshold_error()
+    assert error is not None
+    assert error < 1e-5
+    assert Trainer(config(**{"loss.name": "sl"}), planted.train).threshold_error() is None
+
+
+def test_no_tensor_of_users_times_items(random_data: Callable[..., Interactions]) -> None:
+    """Nothing made in a step has as many elements as users × items."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    data = random_data(users=900, items=700, density=0.01)
+    largest = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal largest
+            result = func(*args, **(kwargs or {}))
+            for value in result if isinstance(result, tuple | list) else (result,):
+                if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+                    largest = max(largest, value.numel())
+            return result
+
+    for negatives in ("all", "shared:64"):
+        values = {"negatives": negatives, "training.epochs": 1, "training.batch_size": 64}
+        trainer = Trainer(config(**values), data)
+        with Watch():
+            trainer.fit()
+        assert largest < 900 * 700 / 2
