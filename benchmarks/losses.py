@@ -20,6 +20,17 @@ from torch import Tensor
 
 from talos import losses, thresholds
 
+MEANING = {
+    "talos_with_threshold_over_sl": "Talos with its threshold look-up and update / SL, B = N = 1,024, with backward"
+}
+
+
+def measure() -> dict[str, float]:
+    """The figures for the suite."""
+    found = loss_times()
+    ratio = {"talos_with_threshold_over_sl": found["talos_with_threshold_over_sl"]}
+    return ratio | {f"loss_over_sl.{name}": value for name, value in found["over_sl"].items()}
+
 
 def loss_times(rows: int = 1024, columns: int = 1024, repeats: int = 7, seed: int = 0) -> dict[str, Any]:
     """Seconds per call by loss, and the ratio to SL.

@@ -59,5 +59,7 @@ def _in_a_process(statement: str, path: Path) -> tuple[float, float]:
         f"start = time.perf_counter(); {action}; seconds = time.perf_counter() - start\n"
         f"print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * {unit} / 2**30)"
     )
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    out = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.split()
     return float(out[0]), float(out[1])

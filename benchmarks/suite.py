@@ -19,24 +19,31 @@ from talos import datasets, readers
 from talos.errors import ConfigError, nearest
 from talos.interactions import Interactions
 
-from . import ranking, reading
+from . import losses, ranking, reading, scale, training
 
-MEANING = {**ranking.MEANING, **reading.MEANING}
+MEANING = {**ranking.MEANING, **reading.MEANING, **losses.MEANING, **training.MEANING, **scale.MEANING}
+# Takes many minutes: only when asked for.
+LONG = ("scale",)
 # The shapes of the real sets, for where they are not at hand.
 SHAPES = {"gowalla": (29_858, 40_988, 1_027_464), "beauty": (15_603, 8_693, 139_554)}
 
 
-def run(*, data: Path | None = None, only: Sequence[str] | None = None, rows: int = 20_000_000) -> dict[str, Any]:
-    """Run the chosen benchmarks (all by default) and collect their figures."""
+def run(
+    *, data: Path | None = None, only: Sequence[str] | None = None, rows: int = 20_000_000
+) -> dict[str, Any]:
+    """Run the chosen benchmarks (all but the long ones by default) and collect their figures."""
     available: dict[str, Callable[[], dict[str, float]]] = {
         "ranking": lambda: ranking.measure(dataset("gowalla", data)),
         "reading": lambda: reading.measure(rows),
+        "losses": losses.measure,
+        "training": lambda: training.measure(dataset("beauty", data)),
+        "scale": scale.measure,
     }
     for name in only or ():
         if name not in available:
             raise ConfigError(f"no benchmark {name!r}", where="--only", hint=nearest(name, available))
     figures: dict[str, float] = {}
-    for name in only or available:
+    for name in only or [name for name in available if name not in LONG]:
         figures |= available[name]()
     return {
         "machine": machine(),
@@ -83,4 +90,6 @@ def _find(name: str, folder: Path | None) -> Path | None:
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )

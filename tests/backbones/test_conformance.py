@@ -109,7 +109,7 @@ def test_wrong_sizes_are_refused(build: Build, train: Interactions) -> None:
 def test_mf_gives_its_leaves(train: Interactions) -> None:
     mf = backbones.by_name("mf", train, dim=3, generator=None)
     assert mf.vectors(training=True)[0] is mf.users
-    with pytest.raises(ArgumentError, match="layers: the backbone 'mf' has no such option \\(it has none\\)"):
+    with pytest.raises(ArgumentError, match="layers: the backbone 'mf' has no such option \\(one of: dim\\)"):
         backbones.by_name("mf", train, generator=None, layers=2)
 
 

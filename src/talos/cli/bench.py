@@ -24,7 +24,7 @@ def bench(
     ] = 20_000_000,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure reading and ranking against polars and bare products, each pair in this one run."""
+    """Measure reading, ranking, losses and training, each against something named, in this one run."""
     suite = importlib.import_module("talos_benchmarks.suite")
     result = suite.run(data=data, only=None if only is None else only.split(","), rows=rows)
     if json:

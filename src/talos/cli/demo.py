@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,32 +11,77 @@ from talos.cli.output import print_facts, print_json, print_table, say
 from talos.cli.source import Columns, load
 from talos.errors import DownloadError
 
+if TYPE_CHECKING:
+    from talos.evaluation import Report
+    from talos.interactions import Interactions
+    from talos.recommender import Recommender
+
 __all__ = ["demo"]
+
+# Loss and settings of each model; what is not said is the default.
+MODELS: dict[str, dict[str, Any]] = {
+    "bpr": {"loss": "bpr", "weight_decay": 1e-4, "epochs": 100, "patience": 20},
+    "sl": {"loss": "sl", "tau": 0.2, "epochs": 60},
+    "talos": {"loss": "talos", "tau": 0.1, "epochs": 60},
+}
+METRICS = ("precision@20", "recall@20", "ndcg@20", "mrr@20", "coverage@20")
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the split and of training.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Fetch MovieLens-100K, split it, rank by popularity and print the metrics."""
-    import torch
+    """Fetch MovieLens-100K, split it, train three losses, print metrics and a few recommendations."""
+    from talos.recommender import Recommender, popularity_report
 
-    from talos import datasets, evaluation, ranking
-
-    try:
-        data = load("movielens-100k", Columns())
-    except DownloadError as error:
-        say(f"{error}\nMovieLens-100K cannot be fetched here: going on with a synthetic set of the same size")
-        data = datasets.synthetic(users=943, items=1682, interactions=100_000, seed=seed)
+    data = _data(seed)
     parts = data.split(seed=seed)
     seen = parts.train if parts.valid is None else parts.train.union(parts.valid)
-    popularity = ranking.FixedScores(torch.from_numpy(parts.train.item_degrees))
-    report = evaluation.evaluate(popularity, parts.test, seen=seen, popularity=parts.train.item_degrees)
+    popularity = parts.train.item_degrees
+    reports: dict[str, Report] = {
+        "popularity": popularity_report(parts.train, parts.test, seen=seen, ks=[20], popularity=popularity)
+    }
+    seconds = {"popularity": 0.0}
+    for name, settings in MODELS.items():
+        say(f"training {name} …")
+        began = time.perf_counter()
+        model = Recommender(k=20, seed=seed, **settings).fit(parts.train, parts.valid)
+        seconds[name] = time.perf_counter() - began
+        reports[name] = model.evaluate(parts.test, k=20, popularity=popularity)
     if json:
-        print_json({"data": data.describe().as_dict(), "models": {"popularity": report.as_dict()}})
+        models = {
+            name: {**report.as_dict(), "fit_seconds": seconds[name]} for name, report in reports.items()
+        }
+        print_json({"data": data.describe().as_dict(), "models": models})
         return
-    print_facts(data.describe().rows(), title="MovieLens-100K")
-    header, rows = report.table()
-    print_table(
-        header, rows, title=f"ranked by popularity ({report.num_users:,} users, {report.dialect} dialect)"
-    )
+    print_facts(data.describe().rows(), title=data.provenance.source)
+    rows = [
+        [name, *(f"{report.metrics[metric]:.4f}" for metric in METRICS), f"{seconds[name]:.1f}"]
+        for name, report in reports.items()
+    ]
+    typer.echo("")
+    print_table(["ranked by", *METRICS, "seconds"], rows, title=f"test, {reports['talos'].num_users:,} users")
+    _print_lists(model, parts.train)
+
+
+def _data(seed: int) -> Interactions:
+    from talos import datasets
+
+    try:
+        return load("movielens-100k", Columns())
+    except DownloadError as error:
+        say(f"{error}\nMovieLens-100K cannot be fetched here: going on with a made-up set of the same size")
+        return datasets.synthetic(users=943, items=1682, interactions=100_000, seed=seed)
+
+
+def _print_lists(model: Recommender, train: Interactions) -> None:
+    """What two users have and what the model would show them."""
+    titles = train.item_titles if train.item_titles is not None else train.item_ids.ids.cast(str)
+    named = dict(zip(train.item_ids.ids.to_list(), titles.to_list(), strict=True))
+    users = train.user_ids.ids[:2]
+    lists = model.recommend(users, k=10)
+    for user in users:
+        has = [named[item] for item in train.items_of(user).to_list()[:5]]
+        best = [named[item] for item in lists.filter(lists["user_id"] == user)["item_id"].to_list()]
+        typer.echo(f"\nuser {user} has, among others: {'; '.join(map(str, has))}")
+        typer.echo("\n".join(f"  {rank:>2}. {title}" for rank, title in enumerate(best, start=1)))

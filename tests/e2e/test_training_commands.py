@@ -1,0 +1,262 @@
+"""Training from the command line: a run directory, resuming after signals, kills and a full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "talos", *map(str, arguments)]
+
+
+@pytest.fixture
+def talos(tmp_path: Path) -> Run:
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command(*arguments),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=tmp_path,
+            env=ENVIRONMENT,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def clicks(tmp_path: Path) -> Path:
+    """Two tastes and a title column."""
+    rng = np.random.default_rng(0)
+    rows = ["user,item,title"]
+    for user in range(40):
+        liked = rng.permutation(20)[:12] + 20 * (user % 2)
+        rows += [f"user{user:02d},item{item:02d},Title {item}" for item in liked]
+    path = tmp_path / "clicks.csv"
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+SMALL = ("--k", 5, "--dim", 8, "--set", "training.batch_size=8")
+
+
+def test_from_clicks_to_recommendations(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    started = talos("init", clicks)
+    assert started.returncode == 0, started.stderr
+    assert f"talos train {clicks} --config run.toml" in started.stdout
+    assert talos("init", clicks).returncode == 2  # never over an existing file
+
+    trained = talos("train", clicks, "--config", "run.toml", "--out", "run", *SMALL, "--epochs", 10, "--json")
+    assert trained.returncode == 0, trained.stderr
+    result = json.loads(trained.stdout)
+    assert result["metrics"]["recall@5"] > result["baseline"]["popularity"]["recall@5"]
+    files = {path.name for path in (tmp_path / "run").iterdir()}
+    wanted = {
+        "model.safetensors",
+        "model.json",
+        "users.parquet",
+        "items.parquet",
+        "history.jsonl",
+        "checkpoint",
+    }
+    assert files == wanted
+    facts = json.loads((tmp_path / "run" / "model.json").read_text())
+    assert facts["metrics"] == result["metrics"]
+    assert facts["format"] == 1
+
+    measured = talos("evaluate", "run", "--k", "5", "--json")
+    assert json.loads(measured.stdout)["metrics"]["recall@5"] == pytest.approx(result["metrics"]["recall@5"])
+    paper = talos("evaluate", "run", "--k", "5", "--dialect", "paper", "--json")
+    assert json.loads(paper.stdout)["metrics"] != json.loads(measured.stdout)["metrics"]
+
+    lists = json.loads(
+        talos("recommend", "run", "--user", "user00", "--user", "user01", "--k", 3, "--json").stdout
+    )
+    assert [(row["user_id"], row["rank"]) for row in lists] == [
+        (f"user0{u}", r) for u in (0, 1) for r in (1, 2, 3)
+    ]
+    assert {"user_id", "item_id", "score", "rank"} == set(lists[0])
+    assert "Title" in talos("recommend", "run", "--user", "user00").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--loss", "talso"], "did you mean 'talos'"),
+        (["--set", "training.epoch=3"], "training.epoch: no such key (did you mean 'epochs'?)"),
+        (["--set", "training.epochs"], "KEY=VALUE"),
+        (["--tau", "0"], "tau"),
+        (["--k", "0"], "k: 0"),
+        (["--k", "41"], "at most 40"),
+        (["--loss", "psl", "--negatives", "all"], "negatives: 'all' with the loss 'psl'"),
+        (["--device", "quantum"], "device"),
+        (["--config", "missing.toml"], "missing.toml: no such file"),
+        (["--test", "2"], "test: 2.0"),
+        (["--los", "sl"], "--loss"),
+    ],
+)
+def test_wrong_settings_leave_nothing_behind(
+    talos: Run, clicks: Path, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    done = talos("train", clicks, "--out", "run", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clicks.csv"]
+
+
+def test_explain_says_what_would_be_done_and_does_nothing(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    plain = talos("train", clicks, "--explain", *SMALL)
+    assert plain.returncode == 0, plain.stderr
+    assert "steps per epoch" in plain.stdout
+    facts = json.loads(talos("train", clicks, "--explain", *SMALL, "--json").stdout)
+    assert facts["parameters"] == (40 + 40) * 8
+    assert facts["config"]["negatives"] == "all"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clicks.csv"]
+
+
+def test_a_finished_or_foreign_folder_is_not_overwritten(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    talos("train", clicks, "--out", "run", *SMALL, "--epochs", 2)
+    again = talos("train", clicks, "--out", "run", *SMALL, "--epochs", 2)
+    assert (again.returncode, "finished run" in again.stderr) == (2, True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("precious")
+    refused = talos("train", clicks, "--out", "mine", *SMALL)
+    assert (refused.returncode, "not empty" in refused.stderr) == (2, True)
+
+
+def test_unfinished_and_damaged_runs_are_explained(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    assert "no such run directory" in talos("recommend", "nowhere", "--user", "u").stderr
+    talos("train", clicks, "--out", "run", *SMALL, "--epochs", 2)
+    assert "no user 'nobody'" in talos("recommend", "run", "--user", "nobody").stderr
+    vectors = tmp_path / "run" / "model.safetensors"
+    vectors.write_bytes(vectors.read_bytes()[:-4])
+    done = talos("recommend", "run", "--user", "user00")
+    assert (done.returncode, "model.safetensors" in done.stderr) == (2, True)
+    (tmp_path / "run" / "model.json").unlink()
+    assert "--resume" in talos("evaluate", "run").stderr
+
+
+LONG = (*SMALL, "--epochs", 200, "--patience", 200, "--set", "training.checkpoint_every=3")
+
+
+def final_vectors(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    whole = talos("train", clicks, "--out", "whole", *LONG)
+    assert whole.returncode == 0, whole.stderr
+    process = subprocess.Popen(
+        command("train", clicks, "--out", "part", *LONG),
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+    )
+    _wait_for(tmp_path / "part" / "history.jsonl")
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert b"--resume" in stderr
+    assert talos("train", clicks, "--out", "part", *LONG).returncode == 2  # not without --resume
+    resumed = talos("train", clicks, "--out", "part", *LONG, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert final_vectors(tmp_path / "part") == final_vectors(tmp_path / "whole")
+
+
+def _wait_for(path: Path) -> None:
+    for _ in range(600):
+        if path.exists() and path.stat().st_size:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"{path} did not appear")
+
+
+def kill_and_resume(talos: Run, clicks: Path, folder: Path, delay: float) -> int:
+    """Kill a run once after `delay` seconds, then let it finish; the number of bytes it had in checkpoints."""
+    arguments = ("train", clicks, "--out", folder, *LONG)
+    process = subprocess.Popen(
+        command(*arguments),
+        cwd=folder.parent,
+        env=ENVIRONMENT,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    time.sleep(delay)
+    process.kill()
+    process.wait()
+    if (folder / "model.json").exists():
+        return 0
+    done = talos(*arguments, "--resume")
+    assert done.returncode == 0, done.stderr
+    return 1
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    assert talos("train", clicks, "--out", "whole", *LONG).returncode == 0
+    kill_and_resume(talos, clicks, tmp_path / "killed", 3.0)
+    assert final_vectors(tmp_path / "killed") == final_vectors(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random_moments(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert talos("train", clicks, "--out", "whole", *LONG).returncode == 0
+    whole = time.monotonic() - began
+    rng = random.Random(0)
+    killed = 0
+    for number in range(20):
+        folder = tmp_path / f"killed{number}"
+        killed += kill_and_resume(talos, clicks, folder, rng.uniform(0.5, 1.0) * whole)
+        assert final_vectors(folder) == final_vectors(tmp_path / "whole"), number
+    assert killed >= 10
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_the_checkpoint_before_intact(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    """A file size limit stands for a full disk: writing fails in the middle of a file."""
+    process = subprocess.Popen(
+        command("train", clicks, "--out", "run", *LONG),
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stderr=subprocess.DEVNULL,
+    )
+    _wait_for(tmp_path / "run" / "history.jsonl")
+    time.sleep(1.0)
+    process.kill()
+    process.wait()
+    before = sorted(
+        path.name for path in (tmp_path / "run" / "checkpoint").iterdir() if not path.name.startswith(".")
+    )
+    limited = ["bash", "-c", 'ulimit -f 4; trap "" XFSZ; exec "$@"', "bash"]
+    done = subprocess.run(
+        [*limited, *command("train", clicks, "--out", "run", *LONG, "--resume")],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "intact" in done.stderr
+    after = sorted(
+        path.name for path in (tmp_path / "run" / "checkpoint").iterdir() if not path.name.startswith(".")
+    )
+    assert after == before
+    assert talos("train", clicks, "--out", "run", *LONG, "--resume").returncode == 0
