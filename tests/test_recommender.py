@@ -181,3 +181,61 @@ def test_damaged_files_load_identically_or_raise_our_error(saved: Path, model: R
                 pass
         (saved / name).write_bytes(good)
     assert Recommender.load(saved).recommend().equals(wanted)
+
+
+def test_histories_candidates_and_exclusions(model: Recommender) -> None:
+    lists = model.recommend(history=["i01", "i02"], k=4)
+    assert set(lists["user_id"]) == {"history"}
+    assert not {"i01", "i02"} & set(lists["item_id"])
+    assert {"i01", "i02"} & set(model.recommend(history=["i01", "i02"], k=20, filter_seen=False)["item_id"])
+    assert set(model.recommend(["u01"], k=5, candidates=["i03", "i04"], filter_seen=False)["item_id"]) == {
+        "i03",
+        "i04",
+    }
+    assert "i03" not in set(model.recommend(["u01"], k=20, exclude=["i03"], filter_seen=False)["item_id"])
+    assert len(model.recommend(history=[], k=3)) == 3
+    with pytest.raises(ArgumentError, match="no history 'zz'"):
+        model.recommend(history=["i01", "zz"])
+    assert model.recommend(history=["i01", "zz"], k=3, on_unknown="skip").equals(
+        model.recommend(history=["i01"], k=3)
+    )
+    with pytest.raises(ArgumentError, match="both given"):
+        model.recommend(["u01"], history=["i01"])
+    with pytest.raises(ArgumentError, match="no candidates 'zz'"):
+        model.recommend(["u01"], candidates=["zz"])
+
+
+def test_unknown_users(model: Recommender, parts: Split) -> None:
+    assert model.recommend(["u01", "zz"], k=2, on_unknown="skip")["user_id"].to_list() == ["u01"] * 2
+    mixed = model.recommend(["zz", "u01", "yy"], k=2, on_unknown="popular")
+    assert mixed["user_id"].to_list() == ["zz"] * 2 + ["u01"] * 2 + ["yy"] * 2
+    most = parts.train.item_ids.ids[int(np.argmax(parts.train.item_degrees))]
+    assert mixed.filter(pl.col("user_id") == "zz")["item_id"][0] == most
+
+
+def test_similar_and_explained(model: Recommender, parts: Split) -> None:
+    similar = model.similar_items("i05", k=3)
+    assert similar.columns == ["item_id", "score", "rank"]
+    assert "i05" not in set(similar["item_id"])
+    assert similar["score"].is_sorted(descending=True)
+    assert model.similar_users("u05", k=3).columns == ["user_id", "score", "rank"]
+    table = model.explain("u03", "i05")
+    assert table["item_id"].null_count() == 1
+    assert table["item_id"][-1] is None
+    assert model.model is not None
+    assert set(table["item_id"].drop_nulls()) == set(model.model.seen.items_of("u03"))
+    score = model.recommend(history=model.model.seen.items_of("u03"), k=20, filter_seen=False)
+    wanted = score.filter(pl.col("item_id") == "i05")["score"][0]
+    assert table["contribution"].sum() == pytest.approx(wanted, abs=1e-5)
+    with pytest.raises(ArgumentError, match="no item 'zz'"):
+        model.similar_items("zz")
+    with pytest.raises(ArgumentError, match="no user 'zz'"):
+        model.explain("zz", "i05")
+
+
+def test_pandas_frames(model: Recommender) -> None:
+    pytest.importorskip("pandas")
+    frame = model.recommend(["u01"], k=2, frame="pandas")
+    assert list(frame.columns) == ["user_id", "item_id", "score", "rank"]
+    with pytest.raises(ArgumentError, match="polars or pandas"):
+        model.recommend(["u01"], frame="arrow")  # type: ignore[arg-type]

@@ -124,10 +124,11 @@ def top_k(
     *,
     k: int,
     seen: Interactions | None = None,
+    banned: NDArray[np.integer[Any]] | None = None,
     budget: int = DEFAULT_BUDGET,
 ) -> TopK:
     """The best `k` items of each user, all in memory; `iter_top_k` has the arguments."""
-    parts = list(iter_top_k(scorer, users, k=k, seen=seen, budget=budget))
+    parts = list(iter_top_k(scorer, users, k=k, seen=seen, banned=banned, budget=budget))
     return TopK(
         np.concatenate([part.users for part in parts]) if parts else np.empty(0, np.int64),
         np.concatenate([part.items for part in parts]) if parts else np.empty((0, k), np.int64),
@@ -141,6 +142,7 @@ def iter_top_k(
     *,
     k: int,
     seen: Interactions | None = None,
+    banned: NDArray[np.integer[Any]] | None = None,
     budget: int = DEFAULT_BUDGET,
 ) -> Iterator[TopK]:
     """The best `k` items of each user, a chunk of users at a time.
@@ -150,6 +152,7 @@ def iter_top_k(
         users: positions of the users; all that `scorer` has, if not given.
         k: length of the lists, 1 to the number of items.
         seen: interactions whose items are left out of their users' lists.
+        banned: items that are left out of every list.
         budget: bytes that a chunk of scores may take.
     """
     if not 1 <= k <= scorer.num_items:
@@ -171,6 +174,8 @@ def iter_top_k(
         scorer.scores(torch.from_numpy(block).to(scorer.device), scores)
         if seen is not None:
             mask_seen(padded, seen, block)
+        if banned is not None:
+            padded[:, torch.from_numpy(np.asarray(banned, np.int64)).to(padded.device)] = -torch.inf
         best, places = selector.select(padded)
         yield TopK(block, places.cpu().numpy(), best.cpu().numpy())
 

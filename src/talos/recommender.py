@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 
+from talos import losses
 from talos.artifact import Model, load_model, save_model
 from talos.config import RunConfig
-from talos.errors import ArgumentError, ConfigError
+from talos.errors import ArgumentError, ConfigError, MissingExtraError
 from talos.evaluation import DEFAULT_KS, Report, evaluate
-from talos.interactions import Ids, Interactions
+from talos.interactions import Ids, Interactions, Vocabulary, as_id_series
 from talos.metrics import Dialect
-from talos.ranking import DotScores, FixedScores, top_k
+from talos.ranking import DotScores, FixedScores, TopK, top_k
 from talos.training import Callback, History, Trainer
+from talos.training.fold_in import fold_in, pull_of_history
 
 __all__ = ["Recommender", "popularity_report"]
+
+OnUnknown: TypeAlias = Literal["raise", "skip", "popular"]
+FrameKind: TypeAlias = Literal["polars", "pandas"]
 
 
 class Recommender:
@@ -113,6 +121,11 @@ class Recommender:
             "epoch": trainer.position.best_epoch or trainer.position.epoch,
             "valid": dict(trainer.position.best_metrics),
             "threshold_error": trainer.threshold_error(),
+            "loss_state": {
+                name: value.item()
+                for name, value in trainer.objective.loss.named_parameters()
+                if value.ndim == 0
+            },
             "metrics": {},
         }
         self.model = Model(
@@ -157,30 +170,154 @@ class Recommender:
         )
 
     def recommend(
-        self, users: Ids | None = None, k: int | None = None, *, filter_seen: bool = True
-    ) -> pl.DataFrame:
-        """The best `k` items of each user: columns user_id, item_id, score, rank; all users if none are named."""
+        self,
+        users: Ids | None = None,
+        k: int | None = None,
+        *,
+        history: Ids | None = None,
+        candidates: Ids | None = None,
+        exclude: Ids | None = None,
+        filter_seen: bool = True,
+        on_unknown: OnUnknown = "raise",
+        frame: FrameKind = "polars",
+    ) -> Any:
+        """The best items of users: a frame with columns user_id, item_id, score, rank.
+
+        Args:
+            users: whom for; everybody the model knows, if neither users nor a history are given.
+            k: list length; the K the model was trained for, if not given.
+            history: items of one person the model never saw, who gets a vector by `talos.training.fold_in`;
+                the column user_id then says `history`.
+            candidates: only these items may be recommended.
+            exclude: none of these may.
+            filter_seen: whether items that a user is known to have are left out.
+            on_unknown: unknown users and items are an error (`raise`), left out (`skip`), or, for users, given
+                the most popular items, with their popularity as the score (`popular`).
+            frame: `polars` or `pandas`.
+
+        A list is shorter than `k` where fewer items are left.
+        """
         model = self._fitted()
+        if users is not None and history is not None:
+            raise ArgumentError("both given", where="users, history", expected="one of them")
         k = self.config.k if k is None else k
-        if users is None:
-            codes = np.arange(model.train.num_users)
-        else:
-            codes = model.train.user_ids.encode(users)
-            if (codes < 0).any():
-                unknown = pl.Series(users).filter(pl.Series(codes < 0))[0]
-                raise ArgumentError(
-                    f"no user {unknown!r}", where="users", expected="users that were trained on"
-                )
+        item_ids, banned = model.train.item_ids, self._banned(candidates, exclude, on_unknown)
+        if history is not None:
+            vectors, known = self._fold_in(history, on_unknown)
+            scores = DotScores(vectors, model.item_vectors)
+            lists = top_k(scores, k=k, seen=known if filter_seen else None, banned=banned)
+            return _to_frame(_rows_of(lists, pl.Series(["history"]), item_ids), frame)
+        wanted = model.train.user_ids.ids if users is None else as_id_series(users, "users")
+        codes = model.train.user_ids.encode(wanted)
+        known_users, unknown = wanted.filter(pl.Series(codes >= 0)), wanted.filter(pl.Series(codes < 0))
+        if len(unknown) and on_unknown == "raise":
+            raise ArgumentError(
+                f"no user {unknown[0]!r}", where="users", expected="users that were trained on"
+            )
         seen = model.seen if filter_seen else None
-        lists = top_k(DotScores(model.user_vectors, model.item_vectors), codes, k=k, seen=seen)
-        rows, columns = np.nonzero(lists.items >= 0)
-        frame = {
-            "user_id": model.train.user_ids.decode(lists.users[rows]),
-            "item_id": model.train.item_ids.decode(lists.items[rows, columns]),
-            "score": lists.scores[rows, columns],
-            "rank": columns + 1,
-        }
-        return pl.DataFrame(frame)
+        scores = DotScores(model.user_vectors, model.item_vectors)
+        found = _rows_of(
+            top_k(scores, codes[codes >= 0], k=k, seen=seen, banned=banned), known_users, item_ids
+        )
+        if len(unknown) and on_unknown == "popular":
+            popular = FixedScores(torch.tensor(model.train.item_degrees))
+            lists = top_k(popular, np.zeros(len(unknown), np.int64), k=k, banned=banned)
+            found = pl.concat([found, _rows_of(lists, unknown, item_ids)])
+            asked = pl.DataFrame({"user_id": wanted.unique(maintain_order=True)}).with_row_index("asked")
+            found = found.join(asked, on="user_id", maintain_order="left").sort("asked", "rank").drop("asked")
+        return _to_frame(found, frame)
+
+    def similar_items(self, item: str | int, k: int = 10, *, frame: FrameKind = "polars") -> Any:
+        """The items whose vectors point most nearly the same way: columns item_id, score (cosine), rank."""
+        model = self._fitted()
+        return self._similar(model.item_vectors, model.train.item_ids, item, "item", k, frame)
+
+    def similar_users(self, user: str | int, k: int = 10, *, frame: FrameKind = "polars") -> Any:
+        """The users whose vectors point most nearly the same way: columns user_id, score (cosine), rank."""
+        model = self._fitted()
+        return self._similar(model.user_vectors, model.train.user_ids, user, "user", k, frame)
+
+    def explain(self, user: str | int, item: str | int, *, frame: FrameKind = "polars") -> Any:
+        """Which items of a user's history pull the score of an item up: columns item_id, contribution.
+
+        The user is folded in from the history, to a vector at which the pull of the history and the push of all
+        other items are in balance: û ∝ Σ_h a_h v_h - Σ_j w_j v_j. The score û·v is then the sum of what each
+        a_h v_h adds and of a rest, what the other items take away (item_id null, last). Largest first.
+        """
+        model = self._fitted()
+        (item_code,) = self._codes(model.train.item_ids, [item], "item", "raise")
+        self._codes(model.train.user_ids, [user], "user", "raise")
+        history = model.seen.items_of(user)
+        vectors, known = self._fold_in(history, "raise")
+        places = torch.tensor(known.indices, dtype=torch.int64)
+        pulls = pull_of_history(vectors[0], model.item_vectors, places, self._loss(), k=self.config.k)
+        target = model.item_vectors[int(item_code)]
+        parts, score = pulls @ target, float(vectors[0] @ target)
+        order = torch.argsort(parts, descending=True, stable=True).numpy()
+        named = model.train.item_ids.decode(known.indices).gather(order)
+        table = pl.DataFrame({"item_id": named, "contribution": parts.double().numpy()[order]})
+        rest = pl.DataFrame(
+            {"item_id": [None], "contribution": [score - float(parts.sum())]}, schema=table.schema
+        )
+        return _to_frame(pl.concat([table, rest]), frame)
+
+    # ------------------------------------------------------------------- helpers
+
+    def _loss(self) -> losses.Loss:
+        """The loss the model was trained with, its learnt scalars included."""
+        model, config = self._fitted(), self.config
+        loss = losses.by_name(
+            config.loss.name, k=config.k, num_users=1, num_items=model.train.num_items, **config.loss.options
+        )
+        with torch.no_grad():
+            for name, parameter in loss.named_parameters():
+                # an adversary's table knows nothing of somebody new: zeros, which prefer no negative
+                parameter.fill_(float(model.facts.get("loss_state", {}).get(name, 0.0)))
+        return loss
+
+    def _fold_in(self, history: Ids, on_unknown: OnUnknown) -> tuple[torch.Tensor, Interactions]:
+        """A vector for a history, and the history over the model's vocabulary."""
+        model = self._fitted()
+        codes = np.unique(self._codes(model.train.item_ids, history, "history", on_unknown))
+        known = Interactions.from_codes(
+            np.zeros(len(codes), np.int64),
+            codes,
+            user_ids=Vocabulary.of(["history"]),
+            item_ids=model.train.item_ids,
+        )
+        ends = torch.tensor([0, len(codes)])
+        vectors = fold_in(model.item_vectors, ends, torch.from_numpy(codes), self._loss(), k=self.config.k)
+        return vectors, known
+
+    def _codes(self, ids: Vocabulary, wanted: Ids, name: str, on_unknown: OnUnknown) -> NDArray[np.int64]:
+        codes = ids.encode(wanted)
+        if (codes < 0).any() and on_unknown == "raise":
+            first = as_id_series(wanted, name).filter(pl.Series(codes < 0))[0]
+            raise ArgumentError(f"no {name} {first!r}", where=name, expected="ids that were trained on")
+        return codes[codes >= 0]
+
+    def _banned(
+        self, candidates: Ids | None, exclude: Ids | None, on_unknown: OnUnknown
+    ) -> NDArray[np.int64] | None:
+        """Items that nobody gets; None if there are none."""
+        if candidates is None and exclude is None:
+            return None
+        ids = self._fitted().train.item_ids
+        allowed = np.full(len(ids), candidates is None)
+        if candidates is not None:
+            allowed[self._codes(ids, candidates, "candidates", on_unknown)] = True
+        if exclude is not None:
+            allowed[self._codes(ids, exclude, "exclude", on_unknown)] = False
+        return np.flatnonzero(~allowed)
+
+    def _similar(
+        self, vectors: torch.Tensor, ids: Vocabulary, one: str | int, kind: str, k: int, frame: FrameKind
+    ) -> Any:
+        (code,) = self._codes(ids, [one], kind, "raise")
+        units = F.normalize(vectors)
+        lists = top_k(DotScores(units[int(code)].unsqueeze(0), units), k=k, banned=np.array([code]))
+        rows = _rows_of(lists, pl.Series([one]), ids)
+        return _to_frame(rows.drop("user_id").rename({"item_id": f"{kind}_id"}), frame)
 
     def save(self, folder: str | Path, **facts: Any) -> None:
         """Write the run directory; `facts` are added to `model.json`."""
@@ -204,12 +341,33 @@ class Recommender:
         return self.model
 
 
+def _rows_of(lists: TopK, users: pl.Series, item_ids: Vocabulary) -> pl.DataFrame:
+    """One row a recommendation; padding is left out."""
+    rows, columns = np.nonzero(lists.items >= 0)
+    values = {
+        "user_id": users.gather(rows),
+        "item_id": item_ids.decode(lists.items[rows, columns]),
+        "score": lists.scores[rows, columns],
+        "rank": columns + 1,
+    }
+    return pl.DataFrame(values)
+
+
+def _to_frame(table: pl.DataFrame, kind: FrameKind) -> Any:
+    if kind == "polars":
+        return table
+    if kind != "pandas":
+        raise ArgumentError(f"{kind!r}", where="frame", expected="polars or pandas")
+    try:
+        return table.to_pandas()
+    except ImportError:
+        raise MissingExtraError("pandas frames", extra="pandas") from None
+
+
 def popularity_report(
     train: Interactions, test: Interactions, *, seen: Interactions, **options: Any
 ) -> Report:
     """What ranking by popularity in `train` reaches: the baseline that any model must beat."""
-    import torch
-
     return evaluate(FixedScores(torch.tensor(train.item_degrees)), test, seen=seen, **options)
 
 

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from talos.interactions.description import Description, gini
 from talos.interactions.matrix import Interactions, Provenance
-from talos.interactions.vocabulary import Codes, Ids, Vocabulary
+from talos.interactions.vocabulary import Codes, Ids, Vocabulary, as_id_series
 
-__all__ = ["Codes", "Description", "Ids", "Interactions", "Provenance", "Vocabulary", "gini"]
+__all__ = ["Codes", "Description", "Ids", "Interactions", "Provenance", "Vocabulary", "as_id_series", "gini"]
