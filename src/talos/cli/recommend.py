@@ -1,14 +1,20 @@
-"""`talos recommend`: lists from a run."""
+"""`talos recommend`: lists from a run, for some users, for a history of items, or for everybody."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from talos.cli.output import print_json, print_table
 from talos.errors import ConfigError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from talos.interactions import Vocabulary
+    from talos.recommender import Recommender
 
 __all__ = ["recommend"]
 
@@ -16,31 +22,105 @@ __all__ = ["recommend"]
 def recommend(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
     user: Annotated[list[str] | None, typer.Option("--user", help="Whom for; may be given often.")] = None,
+    history: Annotated[
+        list[str] | None,
+        typer.Option("--history", metavar="ITEM,…", help="What somebody the run does not know has."),
+    ] = None,
+    everybody: Annotated[bool, typer.Option("--all", help="For all users, into --out.")] = False,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            help="For --all: .parquet, .csv, .tsv, .jsonl, sqlite:///FILE?table=T, postgresql://…?table=T."
+        ),
+    ] = None,
     k: Annotated[int | None, typer.Option(help="List length; the run's K if not given.")] = None,
+    candidates: Annotated[
+        list[str] | None, typer.Option("--candidates", metavar="ITEM,…", help="Only these items.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", metavar="ITEM,…", help="None of these items.")
+    ] = None,
+    on_unknown: Annotated[
+        str | None, typer.Option("--on-unknown", help="Unknown ids: raise (if not given), skip or popular.")
+    ] = None,
     keep_seen: Annotated[
         bool, typer.Option("--keep-seen", help="Also items that the user has already.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="For --all: replace what is there, or was begun otherwise.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: the list, or for --all a summary.")
+    ] = False,
 ) -> None:
     """The best items for users of a trained model."""
-    import polars as pl
-
+    chosen = [
+        name for name, given in (("--user", user), ("--history", history), ("--all", everybody)) if given
+    ]
+    if len(chosen) > 1:
+        raise ConfigError(f"together with {chosen[1]}", where=chosen[0], expected="one of them")
+    if not chosen:
+        raise ConfigError("is missing", where="--user", expected="a user id, or --history or --all")
+    narrowing = {"--candidates": candidates, "--exclude": exclude, "--on-unknown": on_unknown}
+    if everybody:
+        for name, given in narrowing.items():
+            if given:
+                raise ConfigError("together with --all", where=name, expected="--user or --history")
+        _recommend_all(run, out, k, keep_seen=keep_seen, overwrite=overwrite, json=json)
+        return
+    for name, there in (("--out", out is not None), ("--overwrite", overwrite)):
+        if there:
+            raise ConfigError("without --all", where=name, expected="--all, which it belongs to")
     from talos.recommender import Recommender
 
-    if not user:
-        raise ConfigError("is missing", where="--user", expected="at least one user id")
     recommender = Recommender.load(run)
     model = recommender.model
     assert model is not None
-    ids: list[str] | list[int] = user
-    if model.train.user_ids.ids.dtype.is_integer():
-        try:
-            ids = [int(name) for name in user]
-        except ValueError:
-            raise ConfigError(
-                f"{user}", where="--user", expected="integer ids, as the run has them"
-            ) from None
-    lists = recommender.recommend(ids, k, filter_seen=not keep_seen)
+    items = model.train.item_ids
+    request: dict[str, Any] = {"filter_seen": not keep_seen}
+    if candidates:
+        request["candidates"] = _ids(_split(candidates), items, "--candidates")
+    if exclude:
+        request["exclude"] = _ids(_split(exclude), items, "--exclude")
+    if on_unknown is not None:
+        request["on_unknown"] = on_unknown
+    if history:
+        request["history"] = _ids(_split(history), items, "--history")
+    else:
+        request["users"] = _ids(user or [], model.train.user_ids, "--user")
+    lists = recommender.recommend(k=k, **request)
+    _print_lists(recommender, lists, "history" if history else None, json)
+
+
+def _recommend_all(
+    run: Path, out: str | None, k: int | None, *, keep_seen: bool, overwrite: bool, json: bool
+) -> None:
+    from talos.exports import progress, write_lists
+    from talos.recommender import Recommender
+
+    if out is None:
+        raise ConfigError("is missing", where="--out", expected="a file or a database table for the lists")
+    recommender = Recommender.load(run)
+    with progress() as show:
+        done = write_lists(
+            recommender, out, k=k, filter_seen=not keep_seen, overwrite=overwrite, progress=show
+        )
+    if json:
+        print_json(done)
+        return
+    before = f" ({done['resumed_at']:,} of them before)" if done["resumed_at"] else ""
+    typer.echo(
+        f"{done['rows']:,} rows for {done['users']:,} users{before} in {done['seconds']:.1f} s: {done['out']}"
+    )
+
+
+def _print_lists(recommender: Recommender, lists: pl.DataFrame, whose: str | None, json: bool) -> None:
+    import polars as pl
+
+    model = recommender.model
+    assert model is not None
+    if whose is not None:  # somebody without an id
+        lists = lists.with_columns(user_id=pl.lit(whose)).select("user_id", "item_id", "score", "rank")
     if json:
         print_json(lists.to_dicts())
         return
@@ -55,3 +135,17 @@ def recommend(
         for row in lists.to_dicts()
     ]  # fmt: skip
     print_table(header, rows)
+
+
+def _split(given: list[str]) -> list[str]:
+    return [name for text in given for name in text.split(",") if name]
+
+
+def _ids(names: list[str], vocabulary: Vocabulary, option: str) -> list[str] | list[int]:
+    """The names as ids of the run's type."""
+    if not vocabulary.ids.dtype.is_integer():
+        return names
+    try:
+        return [int(name) for name in names]
+    except ValueError:
+        raise ConfigError(f"{names}", where=option, expected="integer ids, as the run has them") from None

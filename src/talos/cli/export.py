@@ -1,0 +1,57 @@
+"""`talos export`: a run for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from talos.cli.output import print_facts, print_json
+from talos.errors import ConfigError, nearest
+
+__all__ = ["export"]
+
+_FORMATS = ("parquet", "npz", "faiss", "onnx")
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    output_format: Annotated[
+        str | None, typer.Option("--format", help="parquet or npz (vectors), faiss or onnx.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The folder to write; for npz, the file.")] = None,
+    index: Annotated[str | None, typer.Option(help="Of faiss: flat (if not given), hnsw or ivf.")] = None,
+    k: Annotated[
+        int | None, typer.Option(help="List length of faiss's check and of onnx; the run's K.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write the vectors, a Faiss index or an ONNX graph of a trained model."""
+    if output_format is None:
+        raise ConfigError("is missing", where="--format", expected=", ".join(_FORMATS))
+    if output_format not in _FORMATS:
+        hint = nearest(output_format, _FORMATS)
+        raise ConfigError(f"no format {output_format!r}", where="--format", hint=hint)
+    if out is None:
+        raise ConfigError("is missing", where="--out", expected="the folder or file to write")
+    options: dict[str, Any] = {"index": index, "k": k}
+    options = {name: value for name, value in options.items() if value is not None}
+    from talos import exports
+    from talos.recommender import Recommender
+
+    done = exports.export(Recommender.load(run), output_format, out, overwrite=overwrite, **options)
+    if json:
+        print_json(done)
+        return
+    facts = [(name.replace("_", " "), _text(value)) for name, value in done.items() if name != "out"]
+    print_facts(facts, title=f"written to {done['out']}")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return (
+        f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if isinstance(value, float) else str(value)
+    )

@@ -1,0 +1,83 @@
+"""A Faiss index over the items: the inner product with a user's vector is the user's score."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from talos.artifact import Model
+from talos.errors import ArgumentError, MissingExtraError, nearest
+from talos.exports.agreement import check_same_lists, recall, sample_users
+from talos.exports.folders import new_folder, write_ids
+from talos.exports.source import list_length
+from talos.ranking import DotScores, top_k
+
+__all__ = ["INDEXES", "write_faiss"]
+
+INDEXES = ("flat", "hnsw", "ivf")
+_SAMPLE = 1000
+_LINKS, _BREADTH_BUILT, _BREADTH_SEARCHED = 32, 200, 256
+_POINTS_A_CELL = 39  # what Faiss wants for its k-means
+
+
+def write_faiss(
+    model: Model, out: Path, *, overwrite: bool = False, index: str = "flat", k: int | None = None
+) -> dict[str, Any]:
+    """A folder with `index.faiss`, `items.parquet` (row = position in the index) and `users.parquet` with vectors.
+
+    A flat index must give the exact top K for a sample of users, or nothing is written; the recall@K of the others
+    against exact is measured on such a sample. An index knows nothing of what a user has seen.
+    """
+    if index not in INDEXES:
+        raise ArgumentError(f"no index {index!r}", where="index", hint=nearest(index, INDEXES))
+    k = list_length(model, k)
+    faiss = _faiss()
+    with new_folder(out, model, overwrite=overwrite) as (folder, facts):
+        vectors = np.ascontiguousarray(model.item_vectors.detach().float().cpu().numpy())
+        built, settings = _build(faiss, index, vectors)
+        faiss.write_index(built, str(folder / "index.faiss"))
+        write_ids(folder, model, user_vectors=True, item_vectors=False)
+        sample = sample_users(model, _SAMPLE)
+        expected = top_k(DotScores(model.user_vectors, model.item_vectors), sample, k=k)
+        asked = np.ascontiguousarray(model.user_vectors[sample].detach().float().cpu().numpy())
+        # read back from the disk: what is verified is what is delivered
+        scores, items = faiss.read_index(str(folder / "index.faiss")).search(asked, k)
+        found = {"index": index, "k": k, **settings, f"recall@{k}": recall(expected, items)}
+        found["verified_users"] = len(sample)
+        if index == "flat":
+            found["identical"] = check_same_lists(model, expected, items, scores, what="the flat index")
+        facts.update(found)
+    return {**found, "files": ["index.faiss", "items.parquet", "users.parquet"]}
+
+
+def _build(faiss: Any, index: str, vectors: np.ndarray[Any, Any]) -> tuple[Any, dict[str, Any]]:
+    count, dim = vectors.shape
+    settings: dict[str, Any] = {}
+    if index == "flat":
+        built = faiss.IndexFlatIP(dim)
+    elif index == "hnsw":
+        built = faiss.IndexHNSWFlat(dim, _LINKS, faiss.METRIC_INNER_PRODUCT)
+        built.hnsw.efConstruction, built.hnsw.efSearch = _BREADTH_BUILT, _BREADTH_SEARCHED
+        settings = {"links": _LINKS, "breadth": _BREADTH_SEARCHED}
+    else:
+        cells = max(1, min(round(4 * math.sqrt(count)), count // _POINTS_A_CELL))
+        built = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, cells, faiss.METRIC_INNER_PRODUCT)
+        built.nprobe = max(1, cells // 8)
+        built.train(vectors)
+        settings = {"cells": cells, "probed": built.nprobe}
+    built.add(vectors)
+    return built, settings
+
+
+def _faiss() -> Any:
+    try:
+        with warnings.catch_warnings():  # its bindings warn about themselves on newer Pythons
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return import_module("faiss")
+    except ImportError as error:
+        raise MissingExtraError("a Faiss index", extra="faiss") from error

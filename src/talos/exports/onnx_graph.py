@@ -1,0 +1,127 @@
+"""An ONNX graph from users to their lists, what they have seen masked.
+
+The seen items are in the graph as CSR. For a batch, the rows are padded to the longest one of the batch only, and
+scattered into the scores as -inf; the padding goes into one column more than there are items. So nothing of the size
+users × items or users × longest history is ever stored.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from talos.artifact import Model
+from talos.errors import MissingExtraError
+from talos.exports.agreement import check_same_lists, sample_users
+from talos.exports.folders import new_folder, write_ids
+from talos.exports.source import list_length
+from talos.ranking import DotScores, top_k
+
+__all__ = ["write_onnx"]
+
+_OPSET, _IR = 17, 8  # old enough for most runtimes, new enough for every operator used
+_SAMPLE = 256
+_LARGEST_FILE = 1 << 30  # a protobuf ends at 2 GiB: the numbers of a larger graph go into a file of their own
+
+
+def write_onnx(model: Model, out: Path, *, overwrite: bool = False, k: int | None = None) -> dict[str, Any]:
+    """A folder with `model.onnx`, and `users.parquet`, `items.parquet`, whose rows are the graph's positions.
+
+    Inputs: `users` int64 (batch,), and `k` int64 (1,), which may be left out. Outputs: `items` int64 (batch, k), -1
+    where fewer items are left, and `scores` float (batch, k), -inf there. Verified in onnxruntime for a sample of
+    users, or nothing is written.
+    """
+    k = list_length(model, k)
+    onnx, runtime = _packages()
+    with new_folder(out, model, overwrite=overwrite) as (folder, facts):
+        path = folder / "model.onnx"
+        graph = _graph(onnx, model, k)
+        if sum(len(one.raw_data) for one in graph.graph.initializer) > _LARGEST_FILE:
+            onnx.save_model(graph, str(path), save_as_external_data=True, location="model.onnx.data")
+        else:
+            onnx.save_model(graph, str(path))
+        onnx.checker.check_model(str(path))
+        write_ids(folder, model, user_vectors=False, item_vectors=False)
+        sample = sample_users(model, _SAMPLE)
+        expected = top_k(DotScores(model.user_vectors, model.item_vectors), sample, k=k, seen=model.seen)
+        settings = runtime.SessionOptions()
+        settings.log_severity_level = 3
+        session = runtime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+        items, scores = session.run(["items", "scores"], {"users": sample})
+        same = check_same_lists(model, expected, items, scores, what="the ONNX graph")
+        found = {"k": k, "opset": _OPSET, "verified_users": len(sample), "identical": same}
+        facts.update(found)
+        files = sorted(path.name for path in folder.iterdir())
+    return {**found, "files": files}
+
+
+def _graph(onnx: Any, model: Model, k: int) -> Any:
+    helper, kinds = onnx.helper, onnx.TensorProto
+    seen = model.seen
+    items = model.train.num_items
+    constants: dict[str, NDArray[Any]] = {
+        "user_vectors": model.user_vectors.detach().float().cpu().numpy(),
+        "item_vectors": np.ascontiguousarray(model.item_vectors.detach().float().cpu().numpy().T),
+        "seen_start": seen.indptr[:-1],
+        "seen_count": np.diff(seen.indptr),
+        # one more, so that there is something to read at position 0 even if nobody has seen anything
+        "seen_items": np.append(seen.indices, 0).astype(np.int32),
+        "zero": np.array(0, np.int64),
+        "one": np.array(1, np.int64),
+        "zeros": np.zeros(1, np.int64),
+        "ones": np.ones(1, np.int64),
+        "nothing": np.array(-1, np.int64),
+        "spare_column": np.array(items, np.int64),
+        "pads": np.array([0, 0, 0, 1], np.int64),
+        "minus_infinity": np.array(-np.inf, np.float32),
+        "k": np.array([k], np.int64),
+    }
+    node = helper.make_node
+    nodes = [
+        node("Gather", ["user_vectors", "users"], ["wanted"]),
+        node("MatMul", ["wanted", "item_vectors"], ["raw_scores"]),
+        node("Pad", ["raw_scores", "pads", "minus_infinity"], ["wide_scores"]),
+        # the positions in seen_items of each user's row, padded to the longest row of the batch
+        node("Gather", ["seen_start", "users"], ["start"]),
+        node("Gather", ["seen_count", "users"], ["count"]),
+        node("Concat", ["zeros", "count"], ["count_or_zero"], axis=0),  # the batch may be empty
+        node("ReduceMax", ["count_or_zero"], ["longest"], keepdims=0),
+        node("Range", ["zero", "longest", "one"], ["step"]),
+        node("Unsqueeze", ["start", "ones"], ["start_column"]),
+        node("Unsqueeze", ["count", "ones"], ["count_column"]),
+        node("Add", ["start_column", "step"], ["position"]),
+        node("Less", ["step", "count_column"], ["in_row"]),
+        node("Where", ["in_row", "position", "zero"], ["safe_position"]),
+        node("Gather", ["seen_items", "safe_position"], ["row_items_32"]),
+        node("Cast", ["row_items_32"], ["row_items"], to=kinds.INT64),
+        node("Where", ["in_row", "row_items", "spare_column"], ["masked_items"]),
+        node("Shape", ["masked_items"], ["mask_shape"]),
+        node("Expand", ["minus_infinity", "mask_shape"], ["mask"]),
+        node("ScatterElements", ["wide_scores", "masked_items", "mask"], ["masked_scores"], axis=1),
+        node("TopK", ["masked_scores", "k"], ["scores", "places"], axis=1, largest=1, sorted=1),
+        node("IsInf", ["scores"], ["missing"], detect_positive=0),
+        node("Where", ["missing", "nothing", "places"], ["items"]),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "talos",
+        # an input that is also a constant has that for its default
+        [value("users", kinds.INT64, ["batch"]), value("k", kinds.INT64, [1])],
+        [value("items", kinds.INT64, ["batch", "list"]), value("scores", kinds.FLOAT, ["batch", "list"])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR, producer_name="talos-rec"
+    )
+
+
+def _packages() -> tuple[Any, Any]:
+    try:
+        return import_module("onnx"), import_module("onnxruntime")
+    except ImportError as error:
+        raise MissingExtraError("an ONNX graph", extra="onnx") from error
