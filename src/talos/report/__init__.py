@@ -1,1 +1,12 @@
-"""To be filled."""
+"""Reports: one self-contained HTML file for a run or a comparison.
+
+The files need no network and hold no scripts: plots are SVG drawn by `talos.report.svg`, and the numbers of each
+stand in a table below it. They are readable on a phone, and in light and dark mode.
+"""
+
+from __future__ import annotations
+
+from talos.report.compare import comparison_report
+from talos.report.run import run_report
+
+__all__ = ["comparison_report", "run_report"]

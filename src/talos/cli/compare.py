@@ -1,0 +1,216 @@
+"""`talos compare`: several losses and backbones on one split with several seeds."""
+
+from __future__ import annotations
+
+import json as json_module
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from talos.cli.output import print_json, print_table, say
+from talos.cli.source import (
+    Columns,
+    FormatOption,
+    ItemColumn,
+    KCore,
+    MinRating,
+    OnBadRow,
+    PathArgument,
+    QueryOption,
+    RatingColumn,
+    Raw,
+    SplitBy,
+    SplitOptions,
+    SplitSeed,
+    TestShare,
+    TimeColumn,
+    TitleColumn,
+    UserColumn,
+    ValidShare,
+    load_split,
+)
+from talos.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from talos.config import RunConfig
+
+__all__ = ["compare", "configs_for", "parse_budget"]
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+_DECIDED_ELSEWHERE = {"seed": "--seeds", "loss.name": "--losses", "backbone.name": "--backbones"}
+
+
+def compare(
+    path: PathArgument,
+    losses: Annotated[
+        str, typer.Option("--losses", help="Short names with commas; the others are held against the first.")
+    ],
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for results, tables and page.")] = None,
+    backbones: Annotated[str, typer.Option("--backbones", help="mf, lightgcn, xsimgcl; with commas.")] = "mf",
+    seeds: Annotated[int, typer.Option("--seeds", help="Fits of each model, with seeds 0, 1, …")] = 5,
+    budget: Annotated[
+        str | None, typer.Option("--budget", help="Time each fit may train: 90s, 10m, 1h.")
+    ] = None,
+    k: Annotated[int | None, typer.Option(help="List length to optimise for and to measure at.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", help="What to show, such as recall@20,ndcg@10.")
+    ] = None,
+    dialect: Annotated[
+        Literal["standard", "paper"], typer.Option(help="What the metrics' names mean.")
+    ] = "standard",
+    alternative: Annotated[
+        Literal["two-sided", "greater", "less"],
+        typer.Option(help="What is tested: that the first differs from, is higher or lower than the others."),
+    ] = "two-sided",
+    config: Annotated[Path | None, typer.Option("--config", help="A run.toml that all models share.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="[NAME.]KEY=VALUE",
+            help="A key of the config: for all (training.epochs=50), or for one loss or backbone (sl.loss.tau=0.2).",
+        ),
+    ] = None,
+    by: SplitBy = "user",
+    test: TestShare = 0.2,
+    valid: ValidShare = 0.1,
+    split_seed: SplitSeed = 0,
+    user_column: UserColumn = None,
+    item_column: ItemColumn = None,
+    time_column: TimeColumn = None,
+    rating_column: RatingColumn = None,
+    title_column: TitleColumn = None,
+    input_format: FormatOption = None,
+    query: QueryOption = None,
+    on_bad_row: OnBadRow = "raise",
+    min_rating: MinRating = None,
+    k_core: KCore = None,
+    raw: Raw = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare losses and backbones on one data set, over several seeds; run again to go on after a stop."""
+    if out is None:
+        raise ConfigError("is missing", where="--out", expected="a folder for the results")
+    if seeds < 1:
+        raise ConfigError(f"{seeds}", where="--seeds", expected="1 or more")
+    seconds = None if budget is None else parse_budget(budget)
+    models = configs_for(_names(losses, "--losses"), _names(backbones, "--backbones"), config, k, set_ or [])
+    columns = Columns(
+        user=user_column,
+        item=item_column,
+        timestamp=time_column,
+        rating=rating_column,
+        title=title_column,
+        format=input_format,
+        query=query,
+        on_bad_row=on_bad_row,
+    )
+    options = SplitOptions(
+        by=by, test=test, valid=valid, split_seed=split_seed, min_rating=min_rating, k_core=k_core, raw=raw
+    )
+    parts = load_split(path, columns, options)
+
+    from talos import comparison
+
+    table = comparison.compare(
+        parts,
+        models,
+        seeds,
+        out=out,
+        metrics=None if metrics is None else _names(metrics, "--metrics"),
+        dialect=dialect,
+        budget=seconds,
+        alternative=alternative,
+        notify=say,
+    )
+    from talos.cli.report import write_page
+    from talos.report import comparison_report
+
+    page = write_page(comparison_report(table, title=f"Comparison on {path}"), out / "compare.html")
+    if json:
+        print_json({"out": str(out), "report": str(page), **table.as_dict()})
+        return
+    print_table(*table.summary(), title=f"test, {table.num_users:,} users")
+    if len(table.rows) > 1:
+        typer.echo("")
+        print_table(*table.significance(), title=f"{table.first} against the others")
+    typer.echo(f"\n{table.legend}")
+    say(f"written to {out}: compare.csv, compare.tex, compare.html, runs/")
+
+
+def parse_budget(text: str) -> float:
+    """Seconds in `90s`, `10m`, `1.5h` or a plain number of seconds.
+
+    >>> parse_budget("10m")
+    600.0
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smh]?)", text.strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not seconds > 0:
+        raise ConfigError(f"{text!r}", where="--budget", expected="a time such as 90s, 10m or 1h")
+    return seconds
+
+
+def configs_for(
+    losses: list[str], backbones: list[str], base: Path | None, k: int | None, assignments: list[str]
+) -> dict[str, RunConfig]:
+    """Name → config for each loss on each backbone; one backbone is left out of the names.
+
+    >>> configs = configs_for(["talos", "sl"], ["mf"], None, 10, ["training.epochs=3", "sl.loss.tau=0.2"])
+    >>> configs["sl"].loss.options, configs["talos"].loss.options, configs["talos"].training.epochs
+    ({'tau': 0.2}, {}, 3)
+    """
+    from talos import backbones as known_backbones
+    from talos import losses as known_losses
+    from talos.config import RunConfig
+
+    for where, names, known in (
+        ("--losses", losses, known_losses.SHORT_NAMES),
+        ("--backbones", backbones, known_backbones.SHORT_NAMES),
+    ):
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"{name!r} is not known", where=where, hint=nearest(name, known))
+    shared = RunConfig() if base is None else RunConfig.from_toml(base)
+    if k is not None:
+        shared = shared.with_values({"k": k})
+    changes = [_assignment(text, [*losses, *backbones]) for text in assignments]
+    configs = {}
+    for backbone in backbones:
+        for loss in losses:
+            wanted = {"loss.name": loss, "backbone.name": backbone}
+            wanted |= {key: value for name, key, value in changes if name is None}
+            wanted |= {key: value for name, key, value in changes if name in (loss, backbone)}
+            configs[loss if len(backbones) == 1 else f"{backbone}/{loss}"] = shared.with_values(wanted)
+    return configs
+
+
+def _assignment(text: str, names: list[str]) -> tuple[str | None, str, Any]:
+    """`sl.loss.tau=0.2` as ("sl", "loss.tau", 0.2); a name is None where the key is for all."""
+    from talos.config import RunConfig
+
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"{text!r}", where="--set", expected="[NAME.]KEY=VALUE, such as sl.loss.tau=0.2")
+    head, _, rest = key.partition(".")
+    name = head if head in names else None
+    if name is None and head not in RunConfig.model_fields:
+        known = [*RunConfig.model_fields, *names]
+        expected = "a section of the config, or a loss or backbone that is compared"
+        raise ConfigError(f"{head!r}", where=f"--set {text}", expected=expected, hint=nearest(head, known))
+    place = key if name is None else rest
+    if place in _DECIDED_ELSEWHERE:
+        raise ConfigError(f"{place!r}", where=f"--set {text}", expected=f"{_DECIDED_ELSEWHERE[place]} for it")
+    try:
+        return name, place, json_module.loads(value)
+    except ValueError:  # a bare word
+        return name, place, value
+
+
+def _names(text: str, where: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise ConfigError(f"{text!r}", where=where, expected="distinct names with commas between them")
+    return names

@@ -1,0 +1,88 @@
+"""`talos report`: a run or a comparison as one HTML file that needs no network."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from talos.cli.output import print_json
+from talos.cli.source import Columns, SplitOptions, load, load_split
+from talos.errors import ConfigError
+
+__all__ = ["report", "report_of_run", "write_page"]
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or that of a comparison.")],
+    path: Annotated[
+        str | None, typer.Argument(metavar="[PATH]", help="A test set; the run's own test part if not given.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The file; RUN/report.html if not given.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the samples of users and items that are drawn.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write plots, tables and sample recommendations of a run, or of a comparison, to one HTML file."""
+    compared = (run / "compare.json").is_file()
+    target = out or run / ("compare.html" if compared else "report.html")
+    _check_target(target)
+    if compared:
+        from talos import comparison
+        from talos.report import comparison_report
+
+        text = comparison_report(comparison.load(run), title=f"Comparison {run.name}", date=_today())
+    else:
+        text = report_of_run(run, path, seed=seed)
+    write_page(text, target)
+    if json:
+        print_json({"report": str(target), "bytes": target.stat().st_size})
+    else:
+        typer.echo(f"written to {target}")
+
+
+def report_of_run(run: Path, path: str | None = None, *, seed: int = 0) -> str:
+    """The page of a finished run directory, measured on its own test part or on PATH."""
+    from talos.recommender import Recommender
+    from talos.report import run_report
+    from talos.training.callbacks import read_history
+
+    recommender = Recommender.load(run)
+    assert recommender.model is not None
+    source = recommender.model.facts.get("source")
+    if path is not None:
+        test = load(path, Columns())
+    elif source is not None:
+        test = load_split(source["path"], Columns(**source["columns"]), SplitOptions(**source["split"])).test
+    else:
+        raise ConfigError(
+            "the run does not say what it was tested on", where=str(run), expected="a PATH after it"
+        )
+    return run_report(
+        recommender,
+        test,
+        read_history(run / "history.jsonl"),
+        title=f"Run {run.resolve().name}",
+        seed=seed,
+        date=_today(),
+    )
+
+
+def write_page(text: str, target: Path) -> Path:
+    """Put a page in place in one go, and say where it is."""
+    from talos.training.checkpoint import replace_file
+
+    _check_target(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(target, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    return target
+
+
+def _check_target(target: Path) -> None:
+    if target.is_dir():
+        raise ConfigError("is a folder", where=f"--out {target}", expected="a file name, such as report.html")
+
+
+def _today() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d")

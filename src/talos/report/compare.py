@@ -1,0 +1,158 @@
+"""The page of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from talos.comparison import ComparisonTable, RunResult
+from talos.report.page import Figure, Section, Table, page, table_html
+from talos.report.scales import number
+from talos.report.svg import COLOURS, Frame, Series, intervals, lines
+
+__all__ = ["comparison_report"]
+
+
+def comparison_report(table: ComparisonTable, *, title: str = "Comparison", date: str | None = None) -> str:
+    """One HTML file about a comparison: the tables, and plots of metrics, curves and times.
+
+    Plots that need a line a model show the first seven models; the tables have all of them.
+    """
+    seeds = len(table.rows[0].seeds)
+    models = f"{len(table.rows)} model{'s' * (len(table.rows) > 1)}"
+    subtitle = f"{models}, {seeds} seed{'s' * (seeds > 1)} each, {table.num_users:,} test users."
+    sections = [
+        Section("Results", html=table_html(Table(*table.summary())), note=table.legend),
+        Section("Metrics", [_metric(table, metric) for metric in table.metrics]),
+        Section("Against list length", _against_k(table)),
+        Section("Learning and time", [*_learning(table), _time(table)]),
+        Section("Settings", html=_settings(table)),
+    ]
+    if len(table.rows) > 1:
+        tests = Section(
+            f"{table.first} against the others",
+            html=table_html(Table(*table.significance())),
+            note=f"Alternative tested: {table.hypothesis}. Differences are {table.first} minus the other; "
+            "+/- counts the users on whom it is higher and lower. p-values are of paired t-tests, Holm-corrected.",
+        )
+        sections.insert(1, tests)
+    return page(title, subtitle, sections, date=date)
+
+
+def _metric(table: ComparisonTable, metric: str) -> Figure:
+    values = [(name, [run.report.metrics[metric] for run in runs]) for name, runs in table.results.items()]
+    means = ", ".join(f"{name} {number(float(np.mean(found)))}" for name, found in values)
+    label = f"Mean and standard deviation of {metric} over seeds: {means}"
+    seeds = table.rows[0].seeds
+    rows = [[name, *(f"{value:.4f}" for value in found)] for name, found in values]
+    return Figure(
+        metric,
+        intervals(values, Frame(label, metric, "")),
+        Table(["model", *(f"seed {seed}" for seed in seeds)], rows),
+        note="Dot: mean; bar: ± one standard deviation; rings: single seeds."
+        if len(seeds) > 1
+        else "One seed.",
+    )
+
+
+def _against_k(table: ComparisonTable) -> list[Figure]:
+    found = []
+    measured = table.results[table.first][0].report.metrics
+    for name in ("precision", "recall", "ndcg"):
+        ks = sorted(int(key.partition("@")[2]) for key in measured if key.startswith(f"{name}@"))
+        means = {
+            model: [float(np.mean([run.report.metrics[f"{name}@{k}"] for run in runs])) for k in ks]
+            for model, runs in table.results.items()
+        }
+        drawn = list(means)[:COLOURS]
+        label = f"Line chart of mean {name} against list lengths {ks[0]} to {ks[-1]} for {', '.join(drawn)}"
+        svg = lines(
+            [Series(model, ks, means[model]) for model in drawn],
+            Frame(label, "list length K", f"{name}@K"),
+            whole=True,
+        )
+        rows = [
+            [str(k), *(f"{values[place]:.4f}" for values in means.values())] for place, k in enumerate(ks)
+        ]
+        found.append(Figure(f"{name}@K", svg, Table(["K", *means], rows), legend=drawn))
+    return found
+
+
+def _learning(table: ComparisonTable) -> list[Figure]:
+    """Validation of the first seed of each model, against epochs and against seconds of training."""
+    curves = {name: _looks(runs[0]) for name, runs in table.results.items()}
+    curves = {name: looks for name, looks in curves.items() if looks}
+    if not curves:
+        return []
+    drawn = list(curves)[:COLOURS]
+    metric = f"validation {curves[drawn[0]][0]['metric']}"
+    found = []
+    for place, (title, x) in enumerate((("Validation by epoch", "epoch"), ("Validation by time", "seconds"))):
+        series = [
+            Series(name, [look[x] for look in curves[name]], [look["value"] for look in curves[name]])
+            for name in drawn
+        ]
+        label = f"Line chart of {metric} against {x} for {', '.join(drawn)}"
+        x_name = "epoch" if place == 0 else "seconds of training, validation not counted"
+        svg = lines(series, Frame(label, x_name, metric))
+        rows = [
+            [name, number(look["epoch"]), f"{look['seconds']:.2f}", f"{look['value']:.4f}"]
+            for name, looks in curves.items()
+            for look in looks
+        ]
+        note = f"Seed {table.rows[0].seeds[0]}."
+        found.append(
+            Figure(title, svg, Table(["model", "epoch", "seconds", metric], rows), legend=drawn, note=note)
+        )
+    return found
+
+
+def _looks(run: RunResult) -> list[dict[str, Any]]:
+    """Epoch, seconds so far and the watched metric at each look at the validation set."""
+    spent, looks = 0.0, []
+    for record in run.history:
+        spent += record["seconds"]
+        if record["metrics"]:
+            metric, value = next(iter(record["metrics"].items()))
+            looks.append({"epoch": record["epoch"], "seconds": spent, "metric": metric, "value": value})
+    return looks
+
+
+def _time(table: ComparisonTable) -> Figure:
+    values = [(name, [run.fit_seconds for run in runs]) for name, runs in table.results.items()]
+    means = ", ".join(f"{name} {np.mean(found):.1f}" for name, found in values)
+    rows = [
+        [row.model, f"{row.fit_seconds[0]:.2f}", f"{row.epochs:.1f}", _endings(table.results[row.model])]
+        for row in table.rows
+    ]
+    return Figure(
+        "Wall-clock of a fit",
+        intervals(values, Frame(f"Seconds of a fit: {means}", "seconds", ""), zero=True),
+        Table(["model", "mean seconds", "mean epochs", "ended by"], rows),
+        note="Training and validation; dot: mean, rings: single seeds.",
+    )
+
+
+def _endings(runs: Sequence[RunResult]) -> str:
+    endings = [run.stopped for run in runs]
+    return ", ".join(f"{ending} ({endings.count(ending)})" for ending in dict.fromkeys(endings))
+
+
+def _settings(table: ComparisonTable) -> str:
+    """One column a model, one row a setting; the seed is not the same in any two fits of a model."""
+    configs = {name: _flat(runs[0].config) for name, runs in table.results.items()}
+    keys = list(dict.fromkeys(key for config in configs.values() for key in config if key != "seed"))
+    rows = [[key, *(config.get(key, "") for config in configs.values())] for key in keys]
+    return table_html(Table(["setting", *configs], rows))
+
+
+def _flat(config: dict[str, Any]) -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{key}": str(inner) for key, inner in value.items()}
+        else:
+            flat[name] = str(value)
+    return flat

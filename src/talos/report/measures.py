@@ -1,0 +1,185 @@
+"""The numbers behind the plots of a run, from a trained model and a test set; never users × items at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from talos.artifact import Model
+from talos.evaluation import measure_lists, users_with_tests
+from talos.interactions import Interactions
+from talos.kernels import kth_scores
+from talos.metrics import RANKING_METRICS, coverage, exposure_gini, mean_popularity_rank
+from talos.ranking import DotScores, FixedScores, Scorer, top_k
+
+__all__ = ["Lists", "ScoreSample", "by_activity", "by_popularity", "make_lists", "sample_scores"]
+
+# The catalogue by popularity, as shares of its length: a few items have most of the interactions.
+POPULARITY_SHARES = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Top lists of some test users by one way of ranking, and what they are worth at each K."""
+
+    users: NDArray[np.int64]  # (U,)
+    items: NDArray[np.int64]  # (U, longest K), -1 where a list is shorter
+    ks: tuple[int, ...]
+    per_user: dict[str, NDArray[np.float64]]  # recall@20, …: (U,)
+    coverage: tuple[float, ...]  # at each K
+    popularity_rank: tuple[float, ...]
+    gini: tuple[float, ...]
+
+    def mean(self, metric: str) -> float:
+        """Mean over the users."""
+        return float(self.per_user[metric].mean())
+
+
+def make_lists(
+    model: Model, test: Interactions, *, ks: Sequence[int], most_users: int, seed: int
+) -> tuple[Lists, Lists]:
+    """Lists of the model and of popularity for the users of `test`, at most `most_users` of them at random."""
+    users = users_with_tests(test)
+    if len(users) > most_users:
+        users = np.sort(np.random.default_rng(seed).choice(users, most_users, replace=False))
+    ways: tuple[Scorer, Scorer] = (
+        DotScores(model.user_vectors, model.item_vectors),
+        FixedScores(torch.tensor(model.train.item_degrees)),
+    )
+    first, second = (_lists(way, users, test, model, tuple(ks)) for way in ways)
+    return first, second
+
+
+def _lists(
+    scorer: Scorer, users: NDArray[np.int64], test: Interactions, model: Model, ks: tuple[int, ...]
+) -> Lists:
+    items = top_k(scorer, users, k=ks[-1], seen=model.seen).items
+    shown = torch.from_numpy(items)
+    popularity = torch.tensor(model.train.item_degrees)
+    return Lists(
+        users=users,
+        items=items,
+        ks=ks,
+        per_user=measure_lists(items, users, test, ks, tuple(RANKING_METRICS), "standard"),
+        coverage=tuple(coverage(shown[:, :k], scorer.num_items) for k in ks),
+        popularity_rank=tuple(mean_popularity_rank(shown[:, :k], popularity) for k in ks),
+        gini=tuple(exposure_gini(shown[:, :k], scorer.num_items) for k in ks),
+    )
+
+
+@dataclass(frozen=True)
+class ScoreSample:
+    """Scores of sampled users, each minus the user's exact threshold, and both thresholds of these users."""
+
+    train: NDArray[np.float64]
+    test: NDArray[np.float64]
+    negatives: NDArray[np.float64]
+    exact: NDArray[np.float64]  # one a user
+    learned: NDArray[np.float64] | None  # one a user; None for a loss without thresholds
+
+
+def sample_scores(
+    model: Model,
+    test: Interactions,
+    users: NDArray[np.int64],
+    *,
+    k: int,
+    most_users: int = 1000,
+    negatives: int = 100,
+    most_scores: int = 50_000,
+    seed: int = 0,
+) -> ScoreSample:
+    """Scores of train items, test items and random others around the K-th best score over all items.
+
+    At most `most_users` users with `negatives` others each are looked at, so the cost does not grow with the data.
+    """
+    rng = np.random.default_rng(seed)
+    users = users[model.train.user_degrees[users] > 0]  # nothing was learned about anybody else
+    if len(users) > most_users:
+        users = np.sort(rng.choice(users, most_users, replace=False))
+    vectors = model.user_vectors[torch.from_numpy(users)]
+    exact = kth_scores(vectors, model.item_vectors, k)
+
+    def centred(owner: NDArray[np.int64], items: NDArray[np.int64]) -> NDArray[np.float64]:
+        if len(owner) > most_scores:
+            kept = np.sort(rng.choice(len(owner), most_scores, replace=False))
+            owner, items = owner[kept], items[kept]
+        rows = torch.from_numpy(owner)
+        scores = (vectors[rows] * model.item_vectors[torch.from_numpy(items)]).sum(1) - exact[rows]
+        return scores.double().numpy()
+
+    owner = np.repeat(np.arange(len(users)), negatives)
+    others = rng.integers(0, model.train.num_items, len(owner))
+    known = model.seen.union(test)
+    positive = _pairs_in(known, users[owner], others)
+    pairs = {name: part.pairs_of(users) for name, part in (("train", model.train), ("test", test))}
+    return ScoreSample(
+        train=centred(pairs["train"][0], pairs["train"][1].astype(np.int64)),
+        test=centred(pairs["test"][0], pairs["test"][1].astype(np.int64)),
+        negatives=centred(owner[~positive], others[~positive]),
+        exact=exact.double().numpy(),
+        learned=None
+        if model.thresholds is None
+        else model.thresholds[torch.from_numpy(users)].double().numpy(),
+    )
+
+
+def by_activity(degrees: NDArray[np.int64], groups: int = 5) -> list[tuple[str, NDArray[np.bool_]]]:
+    """Users in groups of about equal size by how much they have in train: a label and who is in it.
+
+    >>> [(name, int(who.sum())) for name, who in by_activity(np.array([1, 1, 2, 3, 9, 9]), groups=3)]
+    [('1', 2), ('2–3', 2), ('9', 2)]
+    """
+    edges = np.unique(np.quantile(degrees, np.linspace(0, 1, groups + 1)[1:-1], method="higher"))
+    place = np.searchsorted(edges, degrees, side="right")
+    found = []
+    for group in np.unique(place):
+        who = place == group
+        low, high = int(degrees[who].min()), int(degrees[who].max())
+        found.append((f"{low:,}" if low == high else f"{low:,}–{high:,}", who))
+    return found
+
+
+def by_popularity(
+    popularity: NDArray[np.int64], lists: Sequence[Lists], test: Interactions, k: int
+) -> list[tuple[str, int, int, list[float]]]:
+    """Test interactions in groups by their item's popularity rank.
+
+    Returns for each group its label, its items, its test interactions, and for each of `lists` the share of these
+    interactions that is in the first `k` of its user's list.
+    """
+    rank = np.empty(len(popularity), np.int64)
+    rank[np.argsort(-popularity, kind="stable")] = np.arange(len(popularity))
+    ends = np.ceil(np.array(POPULARITY_SHARES) * len(popularity) - 1e-9).astype(np.int64)
+    owner, items = test.pairs_of(lists[0].users)
+    hits = [_in_lists(one.items[:, :k], owner, items, len(popularity)) for one in lists]
+    groups = []
+    for low, high, start, end in zip(POPULARITY_SHARES, POPULARITY_SHARES[1:], ends, ends[1:], strict=False):
+        here = (rank[items] >= start) & (rank[items] < end)
+        if end > start and here.any():
+            name = f"top {high:.0%}" if low == 0 else f"{low * 100:g}–{high:.0%}"
+            groups.append(
+                (name, int(end - start), int(here.sum()), [float(hit[here].mean()) for hit in hits])
+            )
+    return groups
+
+
+def _in_lists(
+    lists: NDArray[np.int64], owner: NDArray[np.int64], items: NDArray[np.integer], num_items: int
+) -> NDArray[np.bool_]:
+    """Whether each (row, item) pair is in its row's list."""
+    rows = np.repeat(np.arange(len(lists)), lists.shape[1])
+    flat = lists.ravel()
+    keys = np.sort(rows[flat >= 0] * num_items + flat[flat >= 0])
+    return np.isin(owner * np.int64(num_items) + items, keys, assume_unique=False)
+
+
+def _pairs_in(data: Interactions, users: NDArray[np.int64], items: NDArray[np.int64]) -> NDArray[np.bool_]:
+    keys = data.rows.astype(np.int64) * data.num_items + data.indices
+    wanted = users * data.num_items + items
+    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.asarray(keys[places] == wanted)

@@ -1,0 +1,228 @@
+"""Plots as SVG text, drawn by hand: lines, bars, points and intervals in one frame with axes.
+
+Every plot is 360 units wide, about the width of a phone and of a column on a desktop, so that its text is as
+large as the page's wherever it is shown. Colours are classes (`c0`, `c1`, …) whose values the page sets for light
+and dark mode; series also differ by dashes and marks, so that colour is never all there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Literal, TypeAlias
+
+from talos.report.scales import Scale, number, span, ticks
+
+__all__ = ["COLOURS", "Frame", "KeyKind", "Series", "bars", "intervals", "legend_key", "lines", "points"]
+
+KeyKind: TypeAlias = Literal["dots", "line", "box"]
+
+COLOURS = 7
+WIDTH, HEIGHT = 360, 216
+LEFT, RIGHT, TOP, BOTTOM = 46, 12, 24, 40
+_DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 2", "10 4")
+
+
+@dataclass(frozen=True)
+class Series:
+    """Named values to draw; `xs` beside `ys`."""
+
+    name: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What stands around a plot: what it shows in words, and what is on its axes."""
+
+    label: str
+    x: str
+    y: str
+    height: int = HEIGHT
+
+    def wrap(self, body: Sequence[str]) -> str:
+        """The SVG element."""
+        head = (
+            f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{escape(self.label)}" '
+            'xmlns="http://www.w3.org/2000/svg">'
+        )
+        return "\n".join([head, *body, "</svg>"])
+
+    def axes(self, x: Scale, y: Scale, xs: Sequence[tuple[float, str]]) -> list[str]:
+        """Grid lines, tick labels and the names of both axes."""
+        bottom = self.height - BOTTOM
+        parts = []
+        for value in ticks(y.low, y.high, 4):
+            place = y(value)
+            parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{place}" y2="{place}"/>')
+            parts.append(_text(LEFT - 5, place + 3.5, number(value), "end"))
+        parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>')
+        parts += [_text(x(place), bottom + 14, text, "middle") for place, text in xs]
+        parts.append(_text(4, 11, self.y, "start", "name"))
+        parts.append(_text((LEFT + WIDTH - RIGHT) / 2, self.height - 6, self.x, "middle", "name"))
+        return parts
+
+
+def lines(
+    series: Sequence[Series],
+    frame: Frame,
+    *,
+    zero: bool = True,
+    steps: bool = False,
+    mark: tuple[float, str] | None = None,
+    whole: bool = False,
+) -> str:
+    """Lines, one a series.
+
+    Args:
+        series: at most `COLOURS` of them.
+        frame: what stands around.
+        zero: the vertical axis starts at 0.
+        steps: stairs with a light area below, for histograms: `ys[i]` holds from `xs[i]` to `xs[i+1]`.
+        mark: a vertical line at a value, with a word.
+        whole: ticks of the horizontal axis are whole numbers.
+
+    >>> picture = lines([Series("a", [1, 2], [0.5, 1.0])], Frame("a rises", "x", "y"))
+    >>> 'role="img"' in picture, 'aria-label="a rises"' in picture
+    (True, True)
+    """
+    all_x = [value for one in series for value in one.xs] + ([mark[0]] if mark else [])
+    low, high = span(all_x, pad=0.0)
+    x = Scale(low, high, LEFT + (0 if steps else 6), WIDTH - RIGHT - (0 if steps else 6))
+    bottom = frame.height - BOTTOM
+    y = Scale(*span([value for one in series for value in one.ys], zero=zero), bottom, TOP)
+    places = [value for value in ticks(low, high, 6) if not whole or float(value).is_integer()]
+    parts = frame.axes(x, y, [(value, number(value)) for value in places])
+    if mark is not None:
+        parts += _mark(x(mark[0]), mark[1], bottom)
+    for place, one in enumerate(series):
+        corners = [(x(a), y(b)) for a, b in zip(one.xs, one.ys, strict=True)]
+        if steps:
+            after = [*corners[1:], (x(high), corners[-1][1])]
+            corners = [
+                corner for (a, b), (c, _) in zip(corners, after, strict=True) for corner in ((a, b), (c, b))
+            ]
+            area = [(corners[0][0], bottom), *corners, (corners[-1][0], bottom)]
+            parts.append(f'<path class="area f{place}" d="{_path(area)}Z"/>')
+        dash = f' stroke-dasharray="{_DASHES[place]}"' if _DASHES[place] else ""
+        parts.append(f'<path class="line c{place}"{dash} d="{_path(corners)}"/>')
+        if not steps and len(corners) <= 16:
+            parts += [_dot(a, b, place) for a, b in corners]
+    return frame.wrap(parts)
+
+
+def bars(
+    groups: Sequence[str],
+    series: Sequence[tuple[str, Sequence[float]]],
+    frame: Frame,
+    *,
+    top: float | None = None,
+) -> str:
+    """Bars in groups, one bar a series; `top` fixes the upper end of the axis.
+
+    >>> bars(["a", "b"], [("model", [1, 2])], Frame("two bars", "group", "height")).count("<rect")
+    2
+    """
+    bottom = frame.height - BOTTOM
+    low, high = span([value for _, values in series for value in values], zero=True)
+    y = Scale(low, top or high, bottom, TOP)
+    room = (WIDTH - RIGHT - LEFT) / len(groups)
+    x = Scale(0, len(groups), LEFT, WIDTH - RIGHT)
+    shown = _thinned(groups, room)
+    parts = frame.axes(x, y, [(place + 0.5, text) for place, text in shown])
+    gap = min(0.3 * room, 14) if room > 12 else 1
+    width = (room - gap) / len(series)
+    for place, (_, values) in enumerate(series):
+        for group, value in enumerate(values):
+            left, upper = LEFT + group * room + gap / 2 + place * width, y(value)
+            tall = round(max(0.0, bottom - upper), 2)
+            parts.append(
+                f'<rect class="f{place}" x="{left:.2f}" y="{upper}" width="{max(1.0, width - 1):.2f}" height="{tall}"/>'
+            )
+    return frame.wrap(parts)
+
+
+def points(xs: Sequence[float], ys: Sequence[float], frame: Frame) -> str:
+    """Points, translucent where there are many, with the line on which both are equal."""
+    low, high = span([*xs, *ys])
+    bottom = frame.height - BOTTOM
+    x, y = Scale(low, high, LEFT, WIDTH - RIGHT), Scale(low, high, bottom, TOP)
+    parts = frame.axes(x, y, [(value, number(value)) for value in ticks(low, high, 5)])
+    parts.append(f'<path class="equal" d="{_path([(x(low), y(low)), (x(high), y(high))])}"/>')
+    parts += [
+        f'<circle class="point f0" cx="{x(a)}" cy="{y(b)}" r="2.2"/>' for a, b in zip(xs, ys, strict=True)
+    ]
+    return frame.wrap(parts)
+
+
+def intervals(rows: Sequence[tuple[str, Sequence[float]]], frame: Frame, *, zero: bool = False) -> str:
+    """One line a name: the single values as rings, their mean as a dot, mean ± std as a bar.
+
+    The height of the frame is set by the number of rows.
+    """
+    step = 30
+    frame = Frame(frame.label, frame.x, frame.y, TOP + step * len(rows) + BOTTOM)
+    bottom = frame.height - BOTTOM
+    low, high = span([value for _, values in rows for value in values], zero=zero, pad=0.08)
+    x = Scale(low, high, LEFT, WIDTH - RIGHT)
+    parts = []
+    for value in ticks(low, high, 5):
+        place = x(value)
+        parts.append(f'<line class="grid" x1="{place}" x2="{place}" y1="{TOP}" y2="{bottom}"/>')
+        parts.append(_text(place, bottom + 14, number(value), "middle"))
+    parts.append(_text(4, 11, frame.y, "start", "name"))
+    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, frame.height - 6, frame.x, "middle", "name"))
+    for place, (name, values) in enumerate(rows):
+        middle = TOP + step * (place + 0.5) + 6
+        colour = place % COLOURS
+        mean = sum(values) / len(values)
+        std = (sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)) ** 0.5
+        parts.append(_text(LEFT, middle - 9, name, "start"))
+        left, right = x(max(low, mean - std)), x(min(high, mean + std))
+        parts.append(f'<line class="line c{colour}" x1="{left}" x2="{right}" y1="{middle}" y2="{middle}"/>')
+        parts += [f'<circle class="ring c{colour}" cx="{x(value)}" cy="{middle}" r="3"/>' for value in values]
+        parts.append(f'<circle class="f{colour}" cx="{x(mean)}" cy="{middle}" r="4"/>')
+    return frame.wrap(parts)
+
+
+def legend_key(place: int, kind: KeyKind) -> str:
+    """A small picture that stands for a series beside its name: its line, with its mark, or a box."""
+    dash = f' stroke-dasharray="{_DASHES[place]}"' if _DASHES[place] else ""
+    drawn = f'<path class="line c{place}"{dash} d="M0,5L22,5"/>'
+    if kind == "box":
+        drawn = f'<rect class="f{place}" x="6" y="0" width="10" height="10"/>'
+    elif kind == "dots":
+        drawn += _dot(11.0, 5.0, place)
+    return f'<svg viewBox="0 0 22 10" aria-hidden="true">{drawn}</svg>'
+
+
+def _mark(place: float, word: str, bottom: float) -> list[str]:
+    late = place > WIDTH * 0.7  # there the word would leave the picture to the right
+    text = _text(place - 4 if late else place + 4, TOP + 8, word, "end" if late else "start")
+    return [f'<line class="mark" x1="{place}" x2="{place}" y1="{TOP}" y2="{bottom}"/>', text]
+
+
+def _thinned(names: Sequence[str], room: float) -> list[tuple[int, str]]:
+    """Names with their places, every n-th where all would overlap; 5.8 is about the width of a letter."""
+    widest = max(len(name) for name in names) * 5.8 + 4
+    every = max(1, -int(-widest // room))
+    return [(place, name) for place, name in enumerate(names) if place % every == 0]
+
+
+def _dot(x: float, y: float, place: int) -> str:
+    """A mark of the series' own shape."""
+    if place % 3 == 1:
+        return f'<rect class="f{place}" x="{x - 2.6:.2f}" y="{y - 2.6:.2f}" width="5.2" height="5.2"/>'
+    if place % 3 == 2:
+        return f'<path class="f{place}" d="M{x},{y - 3.6:.2f}l3.4,6h-6.8Z"/>'
+    return f'<circle class="f{place}" cx="{x}" cy="{y}" r="2.8"/>'
+
+
+def _path(corners: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:g},{y:g}" for x, y in corners)
+
+
+def _text(x: float, y: float, text: str, anchor: str, kind: str = "tick") -> str:
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>'
