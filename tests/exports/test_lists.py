@@ -83,6 +83,20 @@ def test_a_recommender_and_its_options(make: Make, tmp_path: Path) -> None:
         write_lists(Recommender(), tmp_path / "none.csv")
 
 
+def test_candidates_and_excluded_items(make: Make, tmp_path: Path) -> None:
+    model, out = make(), tmp_path / "recs.csv"
+    ids = model.train.item_ids.ids.to_list()
+    wish: dict[str, Any] = {"candidates": ids[:20], "exclude": ids[3:9]}
+    with pytest.raises(InterruptedExportError):
+        write_lists(model, out, **wish, progress=interrupt_at(60))
+    with pytest.raises(DataError, match="other candidates or excluded items"):
+        write_lists(model, out, candidates=ids[:20])
+    write_lists(model, out, **wish)
+    assert read(out).equals(recommended(model, k=5, **wish))
+    with pytest.raises(ArgumentError, match="exclude: no item 'tea'"):
+        write_lists(model, tmp_path / "other.csv", exclude=["tea"])
+
+
 def test_the_evaluation_reads_the_lists(make: Make, tmp_path: Path) -> None:
     model = make()
     write_lists(model, tmp_path / "recs.csv")

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from talos.cli.output import print_json, print_table
-from talos.errors import ConfigError
+from talos.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from talos.artifact import Model
     from talos.interactions import Vocabulary
     from talos.recommender import Recommender
 
 __all__ = ["recommend"]
+
+_ON_UNKNOWN = ("raise", "skip", "popular")
 
 
 def recommend(
@@ -61,16 +64,18 @@ def recommend(
         raise ConfigError(f"together with {chosen[1]}", where=chosen[0], expected="one of them")
     if not chosen:
         raise ConfigError("is missing", where="--user", expected="a user id, or --history or --all")
-    narrowing = {"--candidates": candidates, "--exclude": exclude, "--on-unknown": on_unknown}
-    if everybody:
-        for name, given in narrowing.items():
-            if given:
-                raise ConfigError("together with --all", where=name, expected="--user or --history")
-        _recommend_all(run, out, k, keep_seen=keep_seen, overwrite=overwrite, json=json)
-        return
-    for name, there in (("--out", out is not None), ("--overwrite", overwrite)):
-        if there:
-            raise ConfigError("without --all", where=name, expected="--all, which it belongs to")
+    belongs = {
+        "--out": ("--all", out),
+        "--overwrite": ("--all", overwrite),
+        "--on-unknown": ("--user", on_unknown),
+    }
+    for name, (partner, given) in belongs.items():
+        if given and everybody != (partner == "--all"):
+            raise ConfigError(f"does not go with {chosen[0]}", where=name, expected=partner)
+    if everybody and out is None:
+        raise ConfigError("is missing", where="--out", expected="a file or a database table for the lists")
+    if on_unknown not in (None, *_ON_UNKNOWN):
+        raise ConfigError(f"{on_unknown!r}", where="--on-unknown", hint=nearest(on_unknown, _ON_UNKNOWN))
     from talos.recommender import Recommender
 
     recommender = Recommender.load(run)
@@ -82,6 +87,10 @@ def recommend(
         request["candidates"] = _ids(_split(candidates), items, "--candidates")
     if exclude:
         request["exclude"] = _ids(_split(exclude), items, "--exclude")
+    if everybody:
+        assert out is not None
+        _write_all(recommender, out, k, request, overwrite=overwrite, json=json)
+        return
     if on_unknown is not None:
         request["on_unknown"] = on_unknown
     if history:
@@ -89,22 +98,16 @@ def recommend(
     else:
         request["users"] = _ids(user or [], model.train.user_ids, "--user")
     lists = recommender.recommend(k=k, **request)
-    _print_lists(recommender, lists, "history" if history else None, json)
+    _print_lists(model, lists, json)
 
 
-def _recommend_all(
-    run: Path, out: str | None, k: int | None, *, keep_seen: bool, overwrite: bool, json: bool
+def _write_all(
+    recommender: Recommender, out: str, k: int | None, request: dict[str, Any], *, overwrite: bool, json: bool
 ) -> None:
     from talos.exports import progress, write_lists
-    from talos.recommender import Recommender
 
-    if out is None:
-        raise ConfigError("is missing", where="--out", expected="a file or a database table for the lists")
-    recommender = Recommender.load(run)
     with progress() as show:
-        done = write_lists(
-            recommender, out, k=k, filter_seen=not keep_seen, overwrite=overwrite, progress=show
-        )
+        done = write_lists(recommender, out, k=k, overwrite=overwrite, progress=show, **request)
     if json:
         print_json(done)
         return
@@ -114,13 +117,9 @@ def _recommend_all(
     )
 
 
-def _print_lists(recommender: Recommender, lists: pl.DataFrame, whose: str | None, json: bool) -> None:
+def _print_lists(model: Model, lists: pl.DataFrame, json: bool) -> None:
     import polars as pl
 
-    model = recommender.model
-    assert model is not None
-    if whose is not None:  # somebody without an id
-        lists = lists.with_columns(user_id=pl.lit(whose)).select("user_id", "item_id", "score", "rank")
     if json:
         print_json(lists.to_dicts())
         return

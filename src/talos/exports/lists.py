@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -10,12 +11,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from talos.artifact import Model
 from talos.errors import ArgumentError, TalosError, nearest
 from talos.exports.progress import Progress
-from talos.exports.source import checksum, list_length, model_of
-from talos.interactions import Interactions
+from talos.exports.source import banned_items, checksum, list_length, model_of
+from talos.interactions import Ids, Interactions
 from talos.ranking import DotScores, TopK, iter_top_k
 from talos.recommender import Recommender
 
@@ -38,6 +40,7 @@ class Job:
     model: str
     k: int
     filter_seen: bool
+    banned: str  # a hash of the items that nobody gets
     users: int
     users_in_a_part: int
 
@@ -52,6 +55,8 @@ class Job:
             return None
         if begun.get("model") != mine["model"]:
             return "another model"
+        if begun.get("banned") != mine["banned"]:
+            return "other candidates or excluded items"
         changed = [name for name in mine if begun.get(name) != mine[name]]
         return ", ".join(f"{name}={begun.get(name)}" for name in changed) or "other options"
 
@@ -86,6 +91,8 @@ def write_lists(
     out: str | Path,
     *,
     k: int | None = None,
+    candidates: Ids | None = None,
+    exclude: Ids | None = None,
     filter_seen: bool = True,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -100,6 +107,8 @@ def write_lists(
         out: `….parquet`, `….csv`, `….tsv`, `….jsonl` (the last three also with `.gz`), `sqlite:///FILE?table=NAME`
             or `postgresql://…?table=NAME` (extra `postgres`).
         k: length of the lists; the model's K if not given.
+        candidates: only these items may be recommended.
+        exclude: none of these may.
         filter_seen: leave out what a user has already.
         overwrite: replace what `out` names, and give up on what was begun there with another model or options.
         progress: called with users done and users in all.
@@ -119,10 +128,12 @@ def write_lists(
     began = time.perf_counter()
     model = model_of(source)
     k = list_length(model, k)
+    banned = banned_items(model, candidates, exclude)
     job = Job(
         model=checksum(model),
         k=k,
         filter_seen=filter_seen,
+        banned="" if banned is None else hashlib.blake2b(banned.tobytes(), digest_size=16).hexdigest(),
         users=model.train.num_users,
         users_in_a_part=max(1, _ROWS_IN_A_PART // k),
     )
@@ -136,7 +147,7 @@ def write_lists(
         try:
             while done < job.users:
                 users = np.arange(done, min(done + job.users_in_a_part, job.users))
-                part = _part(model, users, k, seen, show, job.users)
+                part = _part(model, users, k, seen, banned, lambda reached: show(reached, job.users))
                 sink.add(part, int(users[-1]) + 1)
                 done, rows = int(users[-1]) + 1, rows + len(part)
             sink.finish()
@@ -158,13 +169,18 @@ def write_lists(
 
 
 def _part(
-    model: Model, users: np.ndarray[Any, Any], k: int, seen: Interactions | None, show: Progress, total: int
+    model: Model,
+    users: NDArray[np.int64],
+    k: int,
+    seen: Interactions | None,
+    banned: NDArray[np.int64] | None,
+    reached: Callable[[int], None],
 ) -> pl.DataFrame:
     frames = []
     scorer = DotScores(model.user_vectors, model.item_vectors)
-    for chunk in iter_top_k(scorer, users, k=k, seen=seen):
+    for chunk in iter_top_k(scorer, users, k=k, seen=seen, banned=banned):
         frames.append(_frame(model, chunk))
-        show(int(chunk.users[-1]) + 1, total)
+        reached(int(chunk.users[-1]) + 1)
     return pl.concat(frames, rechunk=True)
 
 

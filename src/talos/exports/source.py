@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+from numpy.typing import NDArray
 
 from talos.artifact import Model
 from talos.errors import ArgumentError
+from talos.interactions import Ids
 from talos.recommender import Recommender
 
-__all__ = ["checksum", "list_length", "model_of"]
+__all__ = ["banned_items", "checksum", "list_length", "model_of"]
 
 _DEFAULT_K = 20
 
@@ -31,6 +33,19 @@ def list_length(model: Model, k: int | None) -> int:
     if not 1 <= k <= items:
         raise ArgumentError(f"{k}", where="k", expected=f"1 to {items}, the number of items")
     return k
+
+
+def banned_items(model: Model, candidates: Ids | None, exclude: Ids | None) -> NDArray[np.int64] | None:
+    """Positions of the items that nobody gets; None if there are none."""
+    allowed = np.full(model.train.num_items, candidates is None)
+    for name, ids, flag in (("candidates", candidates, True), ("exclude", exclude, False)):
+        if ids is not None:
+            codes = model.train.item_ids.encode(ids)
+            if (codes < 0).any():
+                unknown = list(ids)[int((codes < 0).argmax())]
+                raise ArgumentError(f"no item {unknown!r}", where=name, expected="items that were trained on")
+            allowed[codes] = flag
+    return None if allowed.all() else np.flatnonzero(~allowed)
 
 
 def checksum(model: Model) -> str:

@@ -1,0 +1,214 @@
+"""Lists for everybody and exports from the command line, as other programs would use them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from talos.artifact import Model
+from talos.cli import main
+from talos.interactions import Interactions, Vocabulary
+from talos.recommender import Recommender
+
+Run = Callable[..., "Done"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "talos", *map(str, arguments)]
+
+
+@dataclass
+class Done:
+    """What a command left on the terminal."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def talos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command in this process: importing torch for each would take most of the time."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["talos", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        code = stopped.value.code
+        return Done(code if isinstance(code, int) else 0, *capsys.readouterr())
+
+    return run
+
+
+def save_run(folder: Path, users: int, items: int, k: int) -> Recommender:
+    """A run directory with random vectors: what is tested here does not depend on training."""
+    rng = np.random.default_rng(0)
+    pairs = rng.integers(0, (users, items), (users * 3, 2))
+    names = [f"item{i:04d}" for i in range(items)]
+    train = Interactions.from_codes(
+        pairs[:, 0],
+        pairs[:, 1],
+        user_ids=Vocabulary(pl.Series(range(users))),
+        item_ids=Vocabulary(pl.Series(names)),
+        item_titles=pl.Series([f"Title {i}" for i in range(items)]),
+    )
+    torch.manual_seed(0)
+    recommender = Recommender(k=k)
+    recommender.model = Model(
+        user_vectors=torch.randint(-16, 17, (users, 8)) / 8,
+        item_vectors=torch.randint(-16, 17, (items, 8)) / 8,
+        thresholds=None,
+        train=train,
+        valid=None,
+        facts={"config": recommender.config.as_dict()},
+    )
+    recommender.save(folder)
+    return recommender
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Recommender:
+    return save_run(tmp_path / "run", users=50, items=30, k=4)
+
+
+def test_everybodys_lists_in_files_and_a_database(talos: Run, model: Recommender, tmp_path: Path) -> None:
+    done = talos("recommend", "run", "--all", "--out", "recs.parquet", "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert {name: summary[name] for name in ("out", "users", "rows", "k", "resumed_at")} == {
+        "out": "recs.parquet",
+        "users": 50,
+        "rows": 200,
+        "k": 4,
+        "resumed_at": 0,
+    }
+    assert summary["seconds"] > 0
+    assert done.stderr == "50 of 50 users\n"
+    assert pl.read_parquet(tmp_path / "recs.parquet").equals(model.recommend())
+
+    plain = talos(
+        "recommend", "run", "--all", "--out", "sqlite:///shop.db?table=recs", "--k", 3, "--keep-seen"
+    )
+    assert plain.stdout.startswith("150 rows for 50 users in "), plain.stderr
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+        rows = connection.execute("SELECT * FROM recs ORDER BY user_id, rank").fetchall()
+    assert rows == model.recommend(k=3, filter_seen=False).rows()
+
+
+def test_narrowed_lists_and_histories(talos: Run, model: Recommender) -> None:
+    named = talos("recommend", "run", "--user", 7, "--candidates", "item0001,item0002", "--json")
+    assert {row["item_id"] for row in json.loads(named.stdout)} <= {"item0001", "item0002"}
+    history = talos("recommend", "run", "--history", "item0003,item0004", "--exclude", "item0005", "--json")
+    rows = json.loads(history.stdout)
+    assert [row["user_id"] for row in rows] == ["history"] * 4
+    assert not {"item0003", "item0004", "item0005"} & {row["item_id"] for row in rows}
+    popular = talos("recommend", "run", "--user", 7000, "--on-unknown", "popular")
+    assert "Title" in popular.stdout, popular.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["recommend", "run"], "--user: is missing; expected a user id, or --history or --all"),
+        (["recommend", "run", "--all"], "--out: is missing"),
+        (["recommend", "run", "--all", "--user", "1", "--out", "r.csv"], "--user: together with --all"),
+        (
+            ["recommend", "run", "--user", "1", "--out", "r.csv"],
+            "--out: does not go with --user; expected --all",
+        ),
+        (
+            ["recommend", "run", "--all", "--out", "r.csv", "--on-unknown", "skip"],
+            "--on-unknown: does not go",
+        ),
+        (["recommend", "run", "--user", "1", "--on-unknown", "skp"], "did you mean 'skip'"),
+        (["recommend", "run", "--user", "ann"], "integer ids"),
+        (["recommend", "run", "--all", "--out", "r.cvs"], "did you mean '.csv'"),
+        (["recommend", "run", "--all", "--out", "r.csv", "--k", "31"], "k: 31; expected 1 to 30"),
+        (["recommend", "run", "--all", "--out", "none/r.csv"], "none: no such folder"),
+        (["recommend", "gone", "--all", "--out", "r.csv"], "gone: no such run directory"),
+        (["export", "run", "--out", "o"], "--format: is missing; expected parquet, npz, faiss, onnx"),
+        (["export", "run", "--format", "onx", "--out", "o"], "did you mean 'onnx'"),
+        (["export", "run", "--format", "npz"], "--out: is missing"),
+        (["export", "run", "--format", "parquet", "--out", "run"], "run: exists; expected a new name"),
+        (["export", "run", "--format", "npz", "--out", "o", "--index", "flat"], "no option 'index' of npz"),
+        (["export", "gone", "--format", "npz", "--out", "o"], "gone: no such run directory"),
+    ],
+)
+def test_refusals(talos: Run, model: Recommender, tmp_path: Path, arguments: list[str], words: str) -> None:
+    done = talos(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_damaged_run_writes_nothing(talos: Run, model: Recommender, tmp_path: Path) -> None:
+    vectors = tmp_path / "run" / "model.safetensors"
+    vectors.write_bytes(vectors.read_bytes()[:-4])
+    done = talos("export", "run", "--format", "npz", "--out", "vectors.npz")
+    assert (done.returncode, "checksum" in done.stderr) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_exports(talos: Run, model: Recommender, tmp_path: Path) -> None:
+    plain = talos("export", "run", "--format", "parquet", "--out", "vectors")
+    assert plain.returncode == 0, plain.stderr
+    assert plain.stdout.startswith("written to vectors\n")
+    assert len(pl.read_parquet(tmp_path / "vectors" / "users.parquet")) == 50
+    done = json.loads(talos("export", "run", "--format", "npz", "--out", "vectors.npz", "--json").stdout)
+    assert (done["format"], done["users"], done["items"], done["dim"]) == ("npz", 50, 30, 8)
+
+
+def test_export_of_an_index(talos: Run, model: Recommender) -> None:
+    pytest.importorskip("faiss", reason="faiss is not installed (extra `faiss`)")
+    done = talos("export", "run", "--format", "faiss", "--out", "index", "--k", 7)
+    assert "recall@7" in done.stdout, done.stderr
+
+
+def test_export_of_a_graph(talos: Run, model: Recommender) -> None:
+    pytest.importorskip("onnx", reason="onnx is not installed (extra `onnx`)")
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra `onnx`)")
+    done = json.loads(talos("export", "run", "--format", "onnx", "--out", "graph", "--json").stdout)
+    assert (done["k"], done["identical"]) == (4, 1.0)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_stopped_and_gone_on(talos: Run, tmp_path: Path, how: signal.Signals) -> None:
+    model = save_run(tmp_path / "run", users=8_000, items=2_000, k=100)  # four parts
+    arguments = ("recommend", "run", "--all", "--out", "recs.parquet")
+    process = subprocess.Popen(command(*arguments), cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE)
+    second = tmp_path / ".recs.parquet.parts" / "part-000001"  # the first is then counted
+    deadline = time.monotonic() + 60
+    while not second.exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(how)
+    _, message = process.communicate(timeout=60)
+    assert not (tmp_path / "recs.parquet").exists()
+    assert second.exists()
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert b"of 8,000 users; the same command goes on from there" in message
+    done = talos(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["resumed_at"] >= 2_000
+    assert pl.read_parquet(tmp_path / "recs.parquet").equals(model.recommend())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["recs.parquet", "run"]
