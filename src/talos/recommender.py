@@ -22,6 +22,7 @@ from talos.metrics import Dialect
 from talos.ranking import DotScores, FixedScores, TopK, top_k
 from talos.training import Callback, History, Trainer
 from talos.training.fold_in import fold_in, pull_of_history
+from talos.training.update import update
 
 __all__ = ["Recommender", "popularity_report"]
 
@@ -138,6 +139,40 @@ class Recommender:
             valid=trainer.valid,
             facts=facts,
         )
+
+    def partial_fit(self, new: Interactions, *, epochs: int = 5, lr: float = 0.03) -> Recommender:
+        """Take in new interactions, users and items without starting over; returns self.
+
+        See `talos.training.update`: only users with something new and the items of that move; thresholds are
+        brought up to date. Validation interactions count as known from now on.
+
+        >>> data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
+        >>> model = Recommender(k=1, dim=8, epochs=3).fit(data)
+        >>> model = model.partial_fit(Interactions.from_ids(["eve", "eve"], ["tea", "fig"]))
+        >>> model.recommend(["eve"], k=3)["item_id"].sort().to_list()
+        ['jam', 'rye']
+        """
+        model = self._fitted()
+        updated = update(
+            model.user_vectors,
+            model.item_vectors,
+            model.seen,
+            new,
+            self._loss(),
+            self.config,
+            epochs=epochs,
+            lr=lr,
+        )
+        facts = {**model.facts, "updates": model.facts.get("updates", 0) + 1}
+        self.model = Model(
+            user_vectors=updated.user_vectors,
+            item_vectors=updated.item_vectors,
+            thresholds=updated.thresholds,
+            train=updated.train,
+            valid=None,
+            facts=facts,
+        )
+        return self
 
     def evaluate(
         self,

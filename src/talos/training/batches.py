@@ -26,6 +26,8 @@ def generator_for(seed: int, *path: int) -> torch.Generator:
 class Batches:
     """Batches of users (those with interactions) or of positives (positions in the index's edges).
 
+    With `only_users`, of these users alone.
+
     >>> from talos.interactions import Interactions
     >>> index = TrainIndex.from_interactions(Interactions.from_ids([1, 2, 3], [7, 8, 9]))
     >>> batches = Batches(index, kind="users", size=2)
@@ -33,9 +35,21 @@ class Batches:
     [2, 1]
     """
 
-    def __init__(self, index: TrainIndex, *, kind: Literal["users", "positives"], size: int) -> None:
-        active = index.degrees.nonzero().flatten()
-        self.population = active if kind == "users" else torch.arange(len(index.indices), device=index.device)
+    def __init__(
+        self,
+        index: TrainIndex,
+        *,
+        kind: Literal["users", "positives"],
+        size: int,
+        only_users: Tensor | None = None,
+    ) -> None:
+        chosen = torch.full((index.num_users,), only_users is None, device=index.device)
+        if only_users is not None:
+            chosen[only_users] = True
+        if kind == "users":
+            self.population = (chosen & (index.degrees > 0)).nonzero().flatten()
+        else:
+            self.population = chosen.repeat_interleave(index.degrees).nonzero().flatten()
         self.size = size
 
     def __len__(self) -> int:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from talos import backbones, losses, negatives, thresholds
+from talos.backbones import Backbone
 from talos.config import RunConfig
 from talos.errors import ArgumentError, ConfigError, DataError, TalosError
 from talos.evaluation import evaluate
@@ -62,6 +63,8 @@ class Trainer:
         valid: interactions to stop by; without them training runs for all epochs.
         folder: where checkpoints go; None keeps everything in memory.
         callbacks: what watches.
+        backbone: takes the place of the one that the config names.
+        only_users: learn from the interactions of these users alone.
 
     >>> data = Interactions.from_ids([1, 1, 2, 2, 3, 3], [7, 8, 7, 9, 8, 9])
     >>> config = RunConfig.from_dict({"k": 1, "backbone": {"name": "mf", "dim": 4}, "training": {"epochs": 2}})
@@ -79,6 +82,8 @@ class Trainer:
         *,
         folder: Path | None = None,
         callbacks: Sequence[Callback] = (),
+        backbone: Backbone | None = None,
+        only_users: Tensor | None = None,
     ) -> None:
         self.train, self.valid, self.callbacks = train, valid, callbacks
         try:
@@ -105,9 +110,10 @@ class Trainer:
                 **context,
                 **config.threshold.options,
             )
-        backbone = backbones.by_name(
-            config.backbone.name, train, generator=generator, **config.backbone.options
-        )
+        if backbone is None:
+            backbone = backbones.by_name(
+                config.backbone.name, train, generator=generator, **config.backbone.options
+            )
         kind = UserObjective if self.plan.batches == "users" else PositiveObjective
         self.objective: Objective = kind(
             backbone,
@@ -118,7 +124,8 @@ class Trainer:
             reduction=config.training.reduction,
             touched_rows=config.optimizer.rows == "touched",
         ).to(self.device)
-        self.batches = Batches(self.index, kind=self.plan.batches, size=int(config.training.batch_size))
+        size = int(config.training.batch_size)
+        self.batches = Batches(self.index, kind=self.plan.batches, size=size, only_users=only_users)
         self._make_optimizers()
         self.position = Position()
         self.checkpoints = None
