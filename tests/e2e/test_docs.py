@@ -1,0 +1,57 @@
+"""The console sessions of the documentation, run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def sessions(page: Path) -> list[tuple[str, list[str]]]:
+    """(command, lines of expected output) of every `$` in the console blocks of a page."""
+    found = []
+    for block in re.findall(r"```console\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            lines = part.splitlines()
+            # a command goes on until its quotes are closed
+            end = next(i for i in range(1, len(lines) + 1) if "\n".join(lines[:i]).count('"') % 2 == 0)
+            found.append(("\n".join(lines[:end]), lines[end:]))
+    return found
+
+
+def matches(expected: list[str], output: str) -> bool:
+    """Lines in order; `...` alone stands for any lines, within a line for any text; numbers may differ."""
+    pattern = ""
+    for line in expected:
+        if line.strip() == "...":
+            pattern += r"(?:.*\n)*?"
+        else:
+            piece = re.escape(line.rstrip()).replace(re.escape("..."), ".*")
+            pattern += re.sub(r"\d+(?:\\\.\d+)?", r"[\\d.,]+", piece) + r"\s*\n"
+    return re.fullmatch(pattern + r"(?:.*\n)*", output + "\n") is not None
+
+
+@pytest.mark.parametrize("page", ["quickstart.md"])
+def test_the_page_is_true(page: str, tmp_path: Path) -> None:
+    scripts = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    commands = sessions(DOCS / page)
+    assert len(commands) >= 5
+    for command, expected in commands:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, (command, done.stderr)
+        assert matches(expected, done.stdout), (command, done.stdout)
