@@ -108,7 +108,7 @@ class ComparisonTable:
     def legend(self) -> str:
         """What the marks and columns mean."""
         seeds = len(self.rows[0].seeds)
-        spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+        spread = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
         return (
             f"{spread}; {self.num_users:,} users. Alternative tested: {self.hypothesis}. "
             f"* p < {LEVEL} over users (values averaged over seeds), † p < {LEVEL} over seeds; "

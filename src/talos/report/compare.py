@@ -25,9 +25,9 @@ def comparison_report(table: ComparisonTable, *, title: str = "Comparison", date
     subtitle = f"{models}, {seeds} seed{'s' * (seeds > 1)} each, {table.num_users:,} test users."
     sections = [
         Section("Results", html=table_html(Table(*table.summary())), note=table.legend),
-        Section("Metrics", [_metric(table, metric) for metric in table.metrics]),
+        Section("Metrics and time", [*(_metric(table, name) for name in _drawn(table)), _time(table)]),
         Section("Against list length", _against_k(table)),
-        Section("Learning and time", [*_learning(table), _time(table)]),
+        Section("Learning", _learning(table)),
         Section("Settings", html=_settings(table)),
     ]
     if len(table.rows) > 1:
@@ -41,6 +41,12 @@ def comparison_report(table: ComparisonTable, *, title: str = "Comparison", date
     return page(title, subtitle, sections, date=date)
 
 
+def _drawn(table: ComparisonTable) -> list[str]:
+    """The metrics shown, and coverage, which says what they cost."""
+    measured = table.results[table.first][0].report.metrics
+    return list(dict.fromkeys([*table.metrics, *(name for name in measured if name.startswith("coverage@"))]))
+
+
 def _metric(table: ComparisonTable, metric: str) -> Figure:
     values = [(name, [run.report.metrics[metric] for run in runs]) for name, runs in table.results.items()]
     means = ", ".join(f"{name} {number(float(np.mean(found)))}" for name, found in values)
@@ -49,7 +55,7 @@ def _metric(table: ComparisonTable, metric: str) -> Figure:
     rows = [[name, *(f"{value:.4f}" for value in found)] for name, found in values]
     return Figure(
         metric,
-        intervals(values, Frame(label, metric, "")),
+        intervals(values, Frame(label, metric, "model")),
         Table(["model", *(f"seed {seed}" for seed in seeds)], rows),
         note="Dot: mean; bar: ± one standard deviation; rings: single seeds."
         if len(seeds) > 1
@@ -70,7 +76,7 @@ def _against_k(table: ComparisonTable) -> list[Figure]:
         label = f"Line chart of mean {name} against list lengths {ks[0]} to {ks[-1]} for {', '.join(drawn)}"
         svg = lines(
             [Series(model, ks, means[model]) for model in drawn],
-            Frame(label, "list length K", f"{name}@K"),
+            Frame(label, "list length K", "mean over users and seeds"),
             whole=True,
         )
         rows = [
@@ -129,7 +135,7 @@ def _time(table: ComparisonTable) -> Figure:
     ]
     return Figure(
         "Wall-clock of a fit",
-        intervals(values, Frame(f"Seconds of a fit: {means}", "seconds", ""), zero=True),
+        intervals(values, Frame(f"Seconds of a fit: {means}", "seconds", "model"), zero=True),
         Table(["model", "mean seconds", "mean epochs", "ended by"], rows),
         note="Training and validation; dot: mean, rings: single seeds.",
     )

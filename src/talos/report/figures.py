@@ -69,7 +69,7 @@ def against_k(lists: Lists, popular: Lists) -> list[Figure]:
             [lists.mean(f"{name}@{k}") for k in lists.ks],
             [popular.mean(f"{name}@{k}") for k in lists.ks],
             lists.ks,
-            f"{word}@K",
+            "mean over users",
         )
         for name, word in named
     ]
@@ -93,7 +93,7 @@ def _versus(
 
 def who(model: Model, test: Interactions, lists: Lists, popular: Lists, k: int) -> list[Figure]:
     """Per-user histograms, and accuracy by activity of users and popularity of items."""
-    found = [_histogram(f"{name}@{k}", lists.per_user[f"{name}@{k}"]) for name in ("precision", "recall")]
+    found = [_histogram(lists, k)]
     metric = f"recall@{k}"
     groups = by_activity(model.train.user_degrees[lists.users])
     means = [
@@ -117,7 +117,7 @@ def who(model: Model, test: Interactions, lists: Lists, popular: Lists, k: int) 
     )
     bins = by_popularity(model.train.item_degrees, (lists, popular), test, k)
     label = f"Bar chart of the share of test interactions in the top {k}, in groups by popularity of the item"
-    frame = Frame(label, "rank of the item by popularity, share of the catalogue", f"found in the top {k}")
+    frame = Frame(label, "popularity rank of the item, % of all items", f"found in the top {k}")
     series = [(name, [values[place] for *_, values in bins]) for place, name in enumerate(BOTH)]
     rows = [
         [name, f"{items:,}", f"{pairs:,}", *(number(value) for value in values)]
@@ -127,7 +127,7 @@ def who(model: Model, test: Interactions, lists: Lists, popular: Lists, k: int) 
         Figure(
             "By item popularity",
             bars([name for name, *_ in bins], series, frame),
-            Table(["popularity rank", "items", "test interactions", *BOTH], rows),
+            Table(["popularity rank, %", "items", "test interactions", *BOTH], rows),
             legend=BOTH,
             key="box",
         )
@@ -135,23 +135,31 @@ def who(model: Model, test: Interactions, lists: Lists, popular: Lists, k: int) 
     return found
 
 
-def _histogram(metric: str, values: NDArray[np.float64], bins: int = 20) -> Figure:
-    """How many users have which value; a value on an edge counts above it."""
-    counts, edges = np.histogram(np.minimum(values + 1e-9, 1.0), bins=bins, range=(0, 1))
-    label = f"Histogram of {metric} over {len(values):,} users, mean {number(float(values.mean()))}"
-    frame = Frame(label, metric, "users")
-    svg = lines(
-        [Series("users", [*edges[:-1].tolist(), 1.0], [*counts.tolist(), counts[-1].item()])],
-        frame,
-        steps=True,
-    )
+def _histogram(lists: Lists, k: int, bins: int = 20) -> Figure:
+    """How many users have which precision and recall; a value on an edge counts above it."""
+    named = {f"{name}@{k}": lists.per_user[f"{name}@{k}"] for name in ("precision", "recall")}
+    edges = np.linspace(0, 1, bins + 1).tolist()
+    counts = {
+        name: np.histogram(np.minimum(values + 1e-9, 1.0), bins=bins, range=(0, 1))[0].tolist()
+        for name, values in named.items()
+    }
+    means = ", ".join(f"{name} {number(float(values.mean()))}" for name, values in named.items())
+    label = f"Histograms over {len(lists.users):,} users; means: {means}"
+    series = [Series(name, edges, [*count, count[-1]]) for name, count in counts.items()]
     rows = [
-        [f"{low:.2f}–{high:.2f}", f"{count:,}"]
-        for low, high, count in zip(edges, edges[1:], counts, strict=False)
+        [f"{low:.2f}–{high:.2f}", *(f"{count[place]:,}" for count in counts.values())]
+        for place, (low, high) in enumerate(pairwise(edges))
     ]
-    mean, median, zero = float(values.mean()), float(np.median(values)), float((values == 0).mean())
-    note = f"Mean {number(mean)}, median {number(median)}; {zero:.1%} of users have 0."
-    return Figure(f"Users by {metric}", svg, Table([metric, "users"], rows), note=note)
+    medians = ", ".join(number(float(np.median(values))) for values in named.values())
+    zero = float((named[f"recall@{k}"] == 0).mean())
+    return Figure(
+        "Users by their metric",
+        lines(series, Frame(label, "value of the user", "users"), steps=True),
+        Table(["value", *named], rows),
+        legend=list(named),
+        note=f"Medians {medians}; {zero:.1%} of users have no hit.",
+        key="line",
+    )
 
 
 def scores(sample: ScoreSample, k: int) -> list[Figure]:
@@ -168,7 +176,7 @@ def scores(sample: ScoreSample, k: int) -> list[Figure]:
     said = ", ".join(f"{value:.1%} of {name}" for name, value in above.items())
     frame = Frame(
         f"Histograms of score minus threshold of the user; above the threshold are {said}",
-        f"score − the user's {k}th best score" if k > 3 else f"score − score of place {k}",
+        f"score − threshold (the score at place {k})",
         "share of items",
     )
     series = [

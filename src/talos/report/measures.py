@@ -161,7 +161,7 @@ def by_popularity(
     for low, high, start, end in zip(POPULARITY_SHARES, POPULARITY_SHARES[1:], ends, ends[1:], strict=False):
         here = (rank[items] >= start) & (rank[items] < end)
         if end > start and here.any():
-            name = f"top {high:.0%}" if low == 0 else f"{low * 100:g}–{high:.0%}"
+            name = f"top {high:.0%}" if low == 0 else f"{low * 100:g}–{high * 100:g}"
             groups.append(
                 (name, int(end - start), int(here.sum()), [float(hit[here].mean()) for hit in hits])
             )

@@ -137,7 +137,7 @@ def tiles(values: Sequence[tuple[str, str, str]]) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    return not cell or cell[:1].isdigit() or cell[:1] in "+-–<"
+    return not cell or ((cell[:1].isdigit() or cell[:1] in "+-–<") and "±" not in cell)
 
 
 def _side(right: bool) -> str:

@@ -9,7 +9,6 @@ import numpy as np
 from talos.artifact import Model
 from talos.interactions import Interactions
 from talos.report.measures import Lists
-from talos.report.scales import number
 
 __all__ = ["sample_cards"]
 
@@ -35,9 +34,7 @@ def _card(model: Model, test: Interactions, lists: Lists, place: int) -> str:
         if item >= 0:
             score = float(model.user_vectors[user] @ model.item_vectors[item])
             hit = ' <span class="hit">✓ in test</span>' if item in wanted else ""
-            rows.append(
-                f"<li>{escape(title_of(model.train, item))} <small>{number(score, 3)}</small>{hit}</li>"
-            )
+            rows.append(f"<li>{escape(title_of(model.train, item))} <small>{score:.3f}</small>{hit}</li>")
     name = escape(str(model.train.user_ids.ids[user]))
     return (
         f'<div class="card"><h3>User {name}</h3>'

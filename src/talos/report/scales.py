@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 __all__ = ["Scale", "number", "span", "ticks"]
 
+_SMALLEST = 1e-12  # differences below this are noise to anybody who looks at a plot
+
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` round numbers that cover low … high without leaving it.
+    """About `count` steps of a round length within low … high.
 
     >>> ticks(0, 1)
     [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
@@ -21,28 +23,28 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
         return [low]
     rough = (high - low) / count
     power = 10 ** math.floor(math.log10(rough))
-    step = next(size * power for size in (1, 2, 2.5, 5, 10) if size * power >= rough * 0.999)
+    step = min((size * power for size in (1, 2, 2.5, 5, 10)), key=lambda size: abs(math.log(size / rough)))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(place * step, 12) for place in range(first, last + 1)]
+    return [float(f"{place * step:.12g}") for place in range(first, last + 1)]
 
 
 def span(values: Iterable[float], *, zero: bool = False, pad: float = 0.05) -> tuple[float, float]:
-    """Lowest and highest finite value, a little apart; with `zero` the lower end is 0 at most.
+    """Lowest and highest finite value and a little room; with `zero`, 0 is among the values.
 
     >>> span([1.0, 3.0], pad=0)
     (1.0, 3.0)
     """
     finite = [value for value in values if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
-    room = (high - low) * pad
     if zero:
-        low, high = min(0.0, low), high + room
-    else:
-        low, high = low - room, high + room
-    if high - low <= 1e-9 * max(1.0, abs(high)):
-        low, high = (
-            (0.0, 1.0) if zero and high <= 0 else (low - 0.5, high + 0.5) if not zero else (0.0, 2 * high)
-        )
+        low, high = min(0.0, low), max(0.0, high)
+    size = max(abs(low), abs(high))
+    if high - low <= max(1e-9 * size, _SMALLEST):  # all the same: any room will do
+        apart = size / 2 if size > _SMALLEST else 0.5
+        return (0.0, 1.0) if zero else (low - apart, high + apart)
+    room = (high - low) * pad
+    low = low if zero and low == 0 else low - room
+    high = high if zero and high == 0 else high + room
     return low, high
 
 

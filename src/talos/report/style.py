@@ -61,7 +61,7 @@ figure>svg{{display:block;width:100%;height:auto}}
 .legend{{list-style:none;display:flex;flex-wrap:wrap;gap:.1rem .9rem;margin:0 0 .3rem;padding:0;font-size:.85rem}}
 .legend li{{display:flex;align-items:center;gap:.35rem}}
 .legend svg{{width:22px;height:10px;overflow:visible}}
-text{{font:11px system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif;fill:var(--muted)}}
+text{{font:12px system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif;fill:var(--muted)}}
 text.name{{fill:var(--text)}}
 .grid{{stroke:var(--rule);stroke-width:.7}}
 .axis{{stroke:var(--muted);stroke-width:1}}
@@ -88,5 +88,5 @@ th[scope=row]{{font-weight:normal}}
 .card ol{{margin:.3rem 0 0;padding-left:1.8rem}}
 .card li{{overflow-wrap:anywhere}}
 .card p{{margin:.2rem 0;color:var(--muted);font-size:.9rem;overflow-wrap:anywhere}}
-.hit{{color:var(--c2);font-weight:600}}
+.hit{{color:var(--c2);font-weight:600;white-space:nowrap}}
 """

@@ -1,6 +1,6 @@
 """Plots as SVG text, drawn by hand: lines, bars, points and intervals in one frame with axes.
 
-Every plot is 360 units wide, about the width of a phone and of a column on a desktop, so that its text is as
+Every plot is 330 units wide, about the width of a phone and of a column on a desktop, so that its text is as
 large as the page's wherever it is shown. Colours are classes (`c0`, `c1`, …) whose values the page sets for light
 and dark mode; series also differ by dashes and marks, so that colour is never all there is.
 """
@@ -19,8 +19,8 @@ __all__ = ["COLOURS", "Frame", "KeyKind", "Series", "bars", "intervals", "legend
 KeyKind: TypeAlias = Literal["dots", "line", "box"]
 
 COLOURS = 7
-WIDTH, HEIGHT = 360, 216
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 24, 40
+WIDTH, HEIGHT = 330, 222
+LEFT, RIGHT, TOP, BOTTOM = 48, 12, 32, 42
 _DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 2", "10 4")
 
 
@@ -57,10 +57,10 @@ class Frame:
         for value in ticks(y.low, y.high, 4):
             place = y(value)
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{place}" y2="{place}"/>')
-            parts.append(_text(LEFT - 5, place + 3.5, number(value), "end"))
+            parts.append(_text(LEFT - 5, place + 4, number(value), "end"))
         parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>')
-        parts += [_text(x(place), bottom + 14, text, "middle") for place, text in xs]
-        parts.append(_text(4, 11, self.y, "start", "name"))
+        parts += [_text(x(place), bottom + 15, text, "middle") for place, text in xs]
+        parts.append(_text(2, 12, self.y, "start", "name"))
         parts.append(_text((LEFT + WIDTH - RIGHT) / 2, self.height - 6, self.x, "middle", "name"))
         return parts
 
@@ -160,26 +160,25 @@ def points(xs: Sequence[float], ys: Sequence[float], frame: Frame) -> str:
 def intervals(rows: Sequence[tuple[str, Sequence[float]]], frame: Frame, *, zero: bool = False) -> str:
     """One line a name: the single values as rings, their mean as a dot, mean ± std as a bar.
 
-    The height of the frame is set by the number of rows.
+    The names stand above their lines; the height of the frame is set by the number of rows.
     """
-    step = 30
-    frame = Frame(frame.label, frame.x, frame.y, TOP + step * len(rows) + BOTTOM)
+    step, top, left_edge = 38, 4, 14
+    frame = Frame(frame.label, frame.x, frame.y, top + step * len(rows) + BOTTOM)
     bottom = frame.height - BOTTOM
     low, high = span([value for _, values in rows for value in values], zero=zero, pad=0.08)
-    x = Scale(low, high, LEFT, WIDTH - RIGHT)
+    x = Scale(low, high, left_edge, WIDTH - RIGHT - 8)
     parts = []
     for value in ticks(low, high, 5):
         place = x(value)
-        parts.append(f'<line class="grid" x1="{place}" x2="{place}" y1="{TOP}" y2="{bottom}"/>')
-        parts.append(_text(place, bottom + 14, number(value), "middle"))
-    parts.append(_text(4, 11, frame.y, "start", "name"))
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, frame.height - 6, frame.x, "middle", "name"))
+        parts.append(f'<line class="grid" x1="{place}" x2="{place}" y1="{top}" y2="{bottom}"/>')
+        parts.append(_text(place, bottom + 15, number(value), "middle"))
+    parts.append(_text(WIDTH / 2, frame.height - 6, frame.x, "middle", "name"))
     for place, (name, values) in enumerate(rows):
-        middle = TOP + step * (place + 0.5) + 6
+        middle = top + step * (place + 0.5) + 9
         colour = place % COLOURS
         mean = sum(values) / len(values)
         std = (sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)) ** 0.5
-        parts.append(_text(LEFT, middle - 9, name, "start"))
+        parts.append(_text(left_edge, middle - 11, name, "start", "name"))
         left, right = x(max(low, mean - std)), x(min(high, mean + std))
         parts.append(f'<line class="line c{colour}" x1="{left}" x2="{right}" y1="{middle}" y2="{middle}"/>')
         parts += [f'<circle class="ring c{colour}" cx="{x(value)}" cy="{middle}" r="3"/>' for value in values]
@@ -200,13 +199,13 @@ def legend_key(place: int, kind: KeyKind) -> str:
 
 def _mark(place: float, word: str, bottom: float) -> list[str]:
     late = place > WIDTH * 0.7  # there the word would leave the picture to the right
-    text = _text(place - 4 if late else place + 4, TOP + 8, word, "end" if late else "start")
-    return [f'<line class="mark" x1="{place}" x2="{place}" y1="{TOP}" y2="{bottom}"/>', text]
+    text = _text(place - 4 if late else place + 4, TOP - 4, word, "end" if late else "start")
+    return [f'<line class="mark" x1="{place}" x2="{place}" y1="{TOP - 12}" y2="{bottom}"/>', text]
 
 
 def _thinned(names: Sequence[str], room: float) -> list[tuple[int, str]]:
-    """Names with their places, every n-th where all would overlap; 5.8 is about the width of a letter."""
-    widest = max(len(name) for name in names) * 5.8 + 4
+    """Names with their places, every n-th where all would overlap; 6.4 is about the width of a letter."""
+    widest = max(len(name) for name in names) * 6.4 + 2
     every = max(1, -int(-widest // room))
     return [(place, name) for place, name in enumerate(names) if place % every == 0]
 
