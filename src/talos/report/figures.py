@@ -13,7 +13,7 @@ from talos.artifact import Model
 from talos.interactions import Interactions
 from talos.report.measures import Lists, ScoreSample, by_activity, by_popularity
 from talos.report.page import Figure, Table
-from talos.report.scales import number
+from talos.report.scales import fixed, number
 from talos.report.svg import Frame, Series, bars, lines, points
 
 __all__ = ["against_k", "exposure", "learning", "scores", "who"]
@@ -35,7 +35,7 @@ def learning(history: Sequence[Mapping[str, Any]], best: int) -> list[Figure]:
         at = [record["epoch"] for record in looks]
         names = list(looks[0]["metrics"])
         rows = [
-            [str(record["epoch"]), *(number(record["metrics"].get(name)) for name in names)]
+            [str(record["epoch"]), *(fixed(record["metrics"].get(name)) for name in names)]
             for record in looks
         ]
         frame = Frame(
@@ -56,7 +56,7 @@ def _curve(
 ) -> Figure:
     label = f"Line chart of {y} against epochs, from {number(values[0])} to {number(values[-1])}"
     svg = lines([Series(y, epochs, values)], Frame(label, "epoch", y), zero=zero, whole=True)
-    rows = [[str(epoch), number(value)] for epoch, value in zip(epochs, values, strict=True)]
+    rows = [[str(epoch), fixed(value)] for epoch, value in zip(epochs, values, strict=True)]
     return Figure(title, svg, Table(["epoch", y], rows), note=note)
 
 
@@ -87,7 +87,7 @@ def _versus(
         Frame(label, "list length K", y),
         whole=True,
     )
-    rows = [[str(k), number(a), number(b)] for k, a, b in zip(ks, ours, theirs, strict=True)]
+    rows = [[str(k), fixed(a), fixed(b)] for k, a, b in zip(ks, ours, theirs, strict=True)]
     return Figure(title, svg, Table(["K", *BOTH], rows), legend=BOTH, note=note)
 
 
@@ -102,7 +102,7 @@ def who(model: Model, test: Interactions, lists: Lists, popular: Lists, k: int) 
     label = f"Bar chart of mean {metric} of users in groups by their number of train interactions"
     frame = Frame(label, "train interactions of the user", f"mean {metric}")
     rows = [
-        [name, f"{int(members.sum()):,}", number(a), number(b)]
+        [name, f"{int(members.sum()):,}", fixed(a), fixed(b)]
         for (name, members), a, b in zip(groups, *means, strict=True)
     ]
     series = list(zip(BOTH, means, strict=True))
@@ -120,7 +120,7 @@ def who(model: Model, test: Interactions, lists: Lists, popular: Lists, k: int) 
     frame = Frame(label, "popularity rank of the item, % of all items", f"found in the top {k}")
     series = [(name, [values[place] for *_, values in bins]) for place, name in enumerate(BOTH)]
     rows = [
-        [name, f"{items:,}", f"{pairs:,}", *(number(value) for value in values)]
+        [name, f"{items:,}", f"{pairs:,}", *(fixed(value) for value in values)]
         for name, items, pairs, values in bins
     ]
     found.append(
@@ -217,12 +217,12 @@ def _thresholds(exact: NDArray[np.float64], learned: NDArray[np.float64]) -> Fig
     )
     rows = [
         ["users", number(len(exact))],
-        ["mean distance", number(float(np.abs(error).mean()))],
-        ["mean of learned − exact", number(float(error.mean()))],
-        ["largest distance", number(float(np.abs(error).max()))],
-        ["correlation", number(together)],
-        ["mean exact threshold", number(float(exact.mean()))],
-        ["mean learned threshold", number(float(learned.mean()))],
+        ["mean distance", fixed(float(np.abs(error).mean()))],
+        ["mean of learned − exact", fixed(float(error.mean()))],
+        ["largest distance", fixed(float(np.abs(error).max()))],
+        ["correlation", fixed(together)],
+        ["mean exact threshold", fixed(float(exact.mean()))],
+        ["mean learned threshold", fixed(float(learned.mean()))],
     ]
     note = f"Each point is a user; on the line both are equal. Mean distance {rows[1][1]}."
     return Figure("Learned against exact thresholds", svg, Table(["", "value"], rows), note=note)

@@ -40,26 +40,34 @@ class Lists:
 
 
 def make_lists(
-    model: Model, test: Interactions, *, ks: Sequence[int], most_users: int, seed: int
+    model: Model, test: Interactions, seen: Interactions, *, ks: Sequence[int], most_users: int, seed: int
 ) -> tuple[Lists, Lists]:
-    """Lists of the model and of popularity for the users of `test`, at most `most_users` of them at random."""
+    """Lists of the model and of popularity for the users of `test`, at most `most_users` of them at random.
+
+    What users have in `seen` is masked.
+    """
     users = users_with_tests(test)
     if len(users) > most_users:
         users = np.sort(np.random.default_rng(seed).choice(users, most_users, replace=False))
+    popularity = torch.tensor(model.train.item_degrees)
     ways: tuple[Scorer, Scorer] = (
         DotScores(model.user_vectors, model.item_vectors),
-        FixedScores(torch.tensor(model.train.item_degrees)),
+        FixedScores(popularity),
     )
-    first, second = (_lists(way, users, test, model, tuple(ks)) for way in ways)
+    first, second = (_lists(way, users, test, seen, popularity, tuple(ks)) for way in ways)
     return first, second
 
 
 def _lists(
-    scorer: Scorer, users: NDArray[np.int64], test: Interactions, model: Model, ks: tuple[int, ...]
+    scorer: Scorer,
+    users: NDArray[np.int64],
+    test: Interactions,
+    seen: Interactions,
+    popularity: torch.Tensor,
+    ks: tuple[int, ...],
 ) -> Lists:
-    items = top_k(scorer, users, k=ks[-1], seen=model.seen).items
+    items = top_k(scorer, users, k=ks[-1], seen=seen).items
     shown = torch.from_numpy(items)
-    popularity = torch.tensor(model.train.item_degrees)
     return Lists(
         users=users,
         items=items,
@@ -85,6 +93,7 @@ class ScoreSample:
 def sample_scores(
     model: Model,
     test: Interactions,
+    seen: Interactions,
     users: NDArray[np.int64],
     *,
     k: int,
@@ -113,9 +122,10 @@ def sample_scores(
         return scores.double().numpy()
 
     owner = np.repeat(np.arange(len(users)), negatives)
-    others = rng.integers(0, model.train.num_items, len(owner))
-    known = model.seen.union(test)
-    positive = _pairs_in(known, users[owner], others)
+    num_items = model.train.num_items
+    others = rng.integers(0, num_items, len(owner))
+    known = [rows * num_items + items for rows, items in (seen.pairs_of(users), test.pairs_of(users))]
+    positive = np.isin(owner * num_items + others, np.concatenate(known))
     pairs = {name: part.pairs_of(users) for name, part in (("train", model.train), ("test", test))}
     return ScoreSample(
         train=centred(pairs["train"][0], pairs["train"][1].astype(np.int64)),
@@ -174,12 +184,5 @@ def _in_lists(
     """Whether each (row, item) pair is in its row's list."""
     rows = np.repeat(np.arange(len(lists)), lists.shape[1])
     flat = lists.ravel()
-    keys = np.sort(rows[flat >= 0] * num_items + flat[flat >= 0])
-    return np.isin(owner * np.int64(num_items) + items, keys, assume_unique=False)
-
-
-def _pairs_in(data: Interactions, users: NDArray[np.int64], items: NDArray[np.int64]) -> NDArray[np.bool_]:
-    keys = data.rows.astype(np.int64) * data.num_items + data.indices
-    wanted = users * data.num_items + items
-    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.asarray(keys[places] == wanted)
+    keys = rows[flat >= 0] * num_items + flat[flat >= 0]
+    return np.isin(owner * np.int64(num_items) + items, keys)

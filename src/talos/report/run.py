@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,11 +57,12 @@ def run_report(
     model = recommender.model
     if model is None:
         raise ArgumentError("is not fitted", where="recommender", expected="fit or load before this")
-    k = recommender.config.k
+    model = _on_cpu(model)
+    k, seen = recommender.config.k, model.seen
     known, lost = test.aligned_to(model.train)
     longest = max(k, min(CURVE_KS[-1], model.train.num_items))
     ks = sorted({at for at in (*CURVE_KS, k) if at <= longest})
-    lists, popular = make_lists(model, known, ks=ks, most_users=most_users, seed=seed)
+    lists, popular = make_lists(model, known, seen, ks=ks, most_users=most_users, seed=seed)
     return page(
         title,
         _subtitle(recommender, model),
@@ -69,14 +71,25 @@ def run_report(
             _learning(history, model),
             Section("Accuracy", figures.against_k(lists, popular)),
             Section("Who it works for", figures.who(model, known, lists, popular, k)),
-            _scores(model, known, lists, k, seed),
+            _scores(model, known, seen, lists, k, seed),
             Section("Beyond accuracy", figures.exposure(lists, popular)),
             Section(
-                "Sample recommendations", html=sample_cards(model, known, lists, shown=shown_users, seed=seed)
+                "Sample recommendations",
+                html=sample_cards(model, known, seen, lists, shown=shown_users, seed=seed),
             ),
             Section("Settings", html=_settings(recommender, model)),
         ],
         date=date,
+    )
+
+
+def _on_cpu(model: Model) -> Model:
+    """The model where numpy can reach it."""
+    return replace(
+        model,
+        user_vectors=model.user_vectors.detach().cpu(),
+        item_vectors=model.item_vectors.detach().cpu(),
+        thresholds=None if model.thresholds is None else model.thresholds.detach().cpu(),
     )
 
 
@@ -118,8 +131,8 @@ def _learning(history: Sequence[Mapping[str, Any]], model: Model) -> Section:
     return Section("Learning", figures.learning(history, int(model.facts.get("epoch", 0))))
 
 
-def _scores(model: Model, test: Interactions, lists: Lists, k: int, seed: int) -> Section:
-    sample = sample_scores(model, test, lists.users, k=k, seed=seed)
+def _scores(model: Model, test: Interactions, seen: Interactions, lists: Lists, k: int, seed: int) -> Section:
+    sample = sample_scores(model, test, seen, lists.users, k=k, seed=seed)
     if len(sample.exact) == 0:
         return Section("Scores and thresholds", note="No user of the test set was trained on.")
     note = (

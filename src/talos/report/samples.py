@@ -15,16 +15,18 @@ __all__ = ["sample_cards"]
 HISTORY, LENGTH = 6, 10
 
 
-def sample_cards(model: Model, test: Interactions, lists: Lists, *, shown: int, seed: int) -> str:
+def sample_cards(
+    model: Model, test: Interactions, seen: Interactions, lists: Lists, *, shown: int, seed: int
+) -> str:
     """A card for each of a few test users at random; items that the test set has are marked in words, too."""
     rng = np.random.default_rng(seed)
     places = np.sort(rng.choice(len(lists.users), min(shown, len(lists.users)), replace=False))
-    return f'<div class="figures">{"".join(_card(model, test, lists, int(place)) for place in places)}</div>'
+    return f'<div class="figures">{"".join(_card(model, test, seen, lists, int(place)) for place in places)}</div>'
 
 
-def _card(model: Model, test: Interactions, lists: Lists, place: int) -> str:
+def _card(model: Model, test: Interactions, seen: Interactions, lists: Lists, place: int) -> str:
     user = int(lists.users[place])
-    has = model.seen.indices[model.seen.indptr[user] : model.seen.indptr[user + 1]]
+    has = seen.indices[seen.indptr[user] : seen.indptr[user + 1]]
     wanted = set(test.indices[test.indptr[user] : test.indptr[user + 1]].tolist())
     # the least popular say most about a taste
     telling = has[np.argsort(model.train.item_degrees[has], kind="stable")][:HISTORY]

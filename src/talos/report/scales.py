@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Scale", "number", "span", "ticks"]
+__all__ = ["Scale", "fixed", "number", "span", "ticks"]
 
 _SMALLEST = 1e-12  # differences below this are noise to anybody who looks at a plot
 
@@ -81,3 +81,12 @@ def number(value: float | int | None, digits: int = 4) -> str:
         return f"{value:.3g}"
     text = f"{value:,.{digits if abs(value) < 10 else 1}f}"
     return text.rstrip("0").rstrip(".")
+
+
+def fixed(value: float | None, digits: int = 4) -> str:
+    """A number for a column of a table: always the same number of places.
+
+    >>> fixed(0.2), fixed(1234.5, 1), fixed(None)
+    ('0.2000', '1,234.5', '–')
+    """
+    return "–" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"

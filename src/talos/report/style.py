@@ -74,9 +74,15 @@ text.name{{fill:var(--text)}}
 {_SERIES}
 details{{margin-top:.5rem;font-size:.85rem}}
 summary{{cursor:pointer;color:var(--muted);padding:.3rem 0}}
-.wide{{overflow-x:auto;max-width:100%}}
+.wide{{overflow-x:auto;max-width:100%;--here:var(--back);background:
+linear-gradient(to right,var(--here) 40%,transparent) left/36px 100% no-repeat local,
+linear-gradient(to left,var(--here) 40%,transparent) right/36px 100% no-repeat local,
+linear-gradient(to right,var(--muted),transparent) left/9px 100% no-repeat scroll,
+linear-gradient(to left,var(--muted),transparent) right/9px 100% no-repeat scroll}}
+figure .wide{{--here:var(--card)}}
 table{{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}}
 th,td{{padding:.2rem .6rem .2rem 0;text-align:left;border-bottom:1px solid var(--rule);white-space:nowrap}}
+thead th{{white-space:normal;vertical-align:bottom}}
 th[scope=row]{{font-weight:normal}}
 .n{{text-align:right}}
 .tiles{{display:grid;grid-template-columns:repeat(auto-fit,minmax(140px,1fr));gap:12px;margin:1rem 0}}
