@@ -13,12 +13,21 @@ from talos.cli.output import print_facts, print_json
 __all__ = ["doctor"]
 
 _PACKAGES = ("talos-rec", "torch", "numpy", "scipy", "polars", "safetensors", "pydantic")
-_OPTIONAL = {"pandas": "pandas", "pyarrow": "pandas", "psycopg": "postgres", "tensorboard": "tensorboard"}
+_OPTIONAL = {
+    "pandas": "pandas",
+    "pyarrow": "pandas",
+    "psycopg": "postgres",
+    "tensorboard": "tensorboard",
+    "faiss-cpu": "faiss",
+    "onnxruntime": "onnx",
+}
 
 
 def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
     """What is installed, which device and how many threads would be used."""
     import torch
+
+    from talos.kernels import compiled
 
     facts = {
         "python": platform.python_version(),
@@ -26,6 +35,7 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON obj
         **{name: _version(name) or f"not installed (extra `{extra}`)" for name, extra in _OPTIONAL.items()},
         "devices": ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]),
         "threads": str(torch.get_num_threads()),
+        "kernel": compiled.status(),
         "vector instructions": torch.backends.cpu.get_cpu_capability(),
     }
     if json:
