@@ -46,7 +46,9 @@ def measure(train: Interactions, *, users: int = 10_000, k: int = 20, repeats: i
     _compare(recommender, train, codes, implicit()[0], k)
     figures = []
     chunk = DEFAULT_BUDGET // (4 * train.num_items)
-    wanted, buffer = user_vectors[codes], torch.empty(chunk, train.num_items)
+    # rows that begin at a multiple of 128 bytes, as ours do: without that, the product is a third slower
+    buffer = torch.empty(chunk, -(-train.num_items // 32) * 32)[:, : train.num_items]
+    wanted = user_vectors[codes]
     for _ in range(repeats):
         begun = time.perf_counter()
         recommender.recommend(ids, k=k)

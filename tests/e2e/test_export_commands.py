@@ -186,7 +186,7 @@ def test_export_of_a_graph(talos: Run, model: Recommender) -> None:
     pytest.importorskip("onnx", reason="onnx is not installed (extra `onnx`)")
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra `onnx`)")
     done = json.loads(talos("export", "run", "--format", "onnx", "--out", "graph", "--json").stdout)
-    assert (done["k"], done["identical"]) == (4, 1.0)
+    assert (done["k"], done["identical_lists"]) == (4, 1.0)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])

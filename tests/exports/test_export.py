@@ -112,7 +112,7 @@ def test_approximate_indexes_say_what_they_miss(make: Make, tmp_path: Path, fais
 def test_onnx_gives_the_models_lists(make: Make, tmp_path: Path, runtime: Any, strings: bool) -> None:
     model = make(strings=strings)
     done = export(model, "onnx", tmp_path / "graph", k=6)
-    assert done["identical"] == 1.0  # equal scores are ordered by position there too
+    assert done["identical_lists"] == 1.0  # equal scores are ordered by position there too
     session = runtime.InferenceSession(str(tmp_path / "graph" / "model.onnx"))
     for users in (np.arange(90), np.array([1]), np.array([0]), np.array([3, 3, 0, 1]), np.empty(0, np.int64)):
         for k in (None, 1, 40):
@@ -123,6 +123,24 @@ def test_onnx_gives_the_models_lists(make: Make, tmp_path: Path, runtime: Any, s
             np.testing.assert_array_equal(scores, expected.scores)
     ids = pl.read_parquet(tmp_path / "graph" / "items.parquet")
     assert ids["item_id"].equals(model.train.item_ids.ids)
+
+
+@pytest.mark.parametrize("strings", [True, False])
+def test_onnx_with_the_callers_ids(make: Make, tmp_path: Path, runtime: Any, strings: bool) -> None:
+    model = make(strings=strings)
+    assert export(model, "onnx", tmp_path / "graph", own_ids=True)["identical_lists"] == 1.0
+    session = runtime.InferenceSession(str(tmp_path / "graph" / "model.onnx"))
+    kind, nothing = (object, "") if strings else (np.int64, -1)
+    known = model.train.user_ids.ids.to_list()
+    users = np.array([known[7], "nobody" if strings else 999, known[1]], kind)
+    found, items, scores = session.run(["item_ids", "items", "scores"], {"user_ids": users})
+    expected = exact(model, 5, [7, 1], masked=True)
+    np.testing.assert_array_equal(items[[0, 2]], expected.items)
+    np.testing.assert_array_equal(scores[[0, 2]], expected.scores)
+    assert (items[1] == -1).all()
+    assert (scores[1] == -np.inf).all()
+    ids = [*model.train.item_ids.ids.to_list(), nothing]
+    assert found.tolist() == [[ids[item] for item in row] for row in items]
 
 
 def test_onnx_when_nobody_has_anything(make: Make, tmp_path: Path, runtime: Any) -> None:
@@ -157,8 +175,8 @@ def test_a_wrong_graph_is_not_announced(
 ) -> None:
     right = onnx_graph._graph
 
-    def wrong(onnx: Any, model: Model, k: int) -> Any:
-        graph = right(onnx, model, k)
+    def wrong(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
+        graph = right(onnx, model, k, own_ids)
         for one in graph.graph.initializer:
             if one.name == "seen_count":  # nothing is masked
                 one.CopyFrom(onnx.numpy_helper.from_array(np.zeros(90, np.int64), "seen_count"))

@@ -25,6 +25,9 @@ def export(
     k: Annotated[
         int | None, typer.Option(help="List length of faiss's check and of onnx; the run's K.")
     ] = None,
+    own_ids: Annotated[
+        bool, typer.Option("--own-ids", help="Of onnx: ids in and out in place of positions.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -36,7 +39,7 @@ def export(
         raise ConfigError(f"no format {output_format!r}", where="--format", hint=hint)
     if out is None:
         raise ConfigError("is missing", where="--out", expected="the folder or file to write")
-    options: dict[str, Any] = {"index": index, "k": k}
+    options: dict[str, Any] = {"index": index, "k": k, "own_ids": own_ids or None}
     options = {name: value for name, value in options.items() if value is not None}
     from talos import exports
     from talos.recommender import Recommender

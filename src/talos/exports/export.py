@@ -42,7 +42,7 @@ def export(
             extra `onnx`).
         out: the file or folder; it gets this name when it is whole and verified.
         overwrite: replace a file, or a folder that `export` has made.
-        options: `k` of faiss and onnx, `index` (`flat`, `hnsw`, `ivf`) of faiss.
+        options: `k` of faiss and onnx, `index` (`flat`, `hnsw`, `ivf`) of faiss, `own_ids` of onnx.
 
     >>> import tempfile, torch
     >>> from talos.interactions import Interactions

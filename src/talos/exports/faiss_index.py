@@ -37,7 +37,7 @@ def write_faiss(
         raise ArgumentError(f"no index {index!r}", where="index", hint=nearest(index, INDEXES))
     k = list_length(model, k)
     faiss = _faiss()
-    with new_folder(out, model, overwrite=overwrite) as (folder, facts):
+    with new_folder(out, model, kind="faiss", overwrite=overwrite) as (folder, facts):
         vectors = np.ascontiguousarray(model.item_vectors.detach().float().cpu().numpy())
         built, settings = _build(faiss, index, vectors)
         faiss.write_index(built, str(folder / "index.faiss"))
@@ -50,7 +50,7 @@ def write_faiss(
         found = {"index": index, "k": k, **settings, f"recall@{k}": recall(expected, items)}
         found["verified_users"] = len(sample)
         if index == "flat":
-            found["identical"] = check_same_lists(model, expected, items, scores, what="the flat index")
+            found["identical_lists"] = check_same_lists(model, expected, items, scores, what="the flat index")
         facts.update(found)
     return {**found, "files": ["index.faiss", "items.parquet", "users.parquet"]}
 
@@ -67,7 +67,7 @@ def _build(faiss: Any, index: str, vectors: np.ndarray[Any, Any]) -> tuple[Any, 
     else:
         cells = max(1, min(round(4 * math.sqrt(count)), count // _POINTS_A_CELL))
         built = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, cells, faiss.METRIC_INNER_PRODUCT)
-        built.nprobe = max(1, cells // 8)
+        built.nprobe = max(1, cells // 4)
         built.train(vectors)
         settings = {"cells": cells, "probed": built.nprobe}
     built.add(vectors)

@@ -208,8 +208,9 @@ def _locked(folder: Path) -> int | None:
 def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, pl.exceptions.PolarsError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    except (OSError, pl.exceptions.PolarsError, TalosError) as error:
+        cause = error.__cause__ or error  # `replace_file` speaks of a part, which is nobody's concern
+        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
         raise TalosError(
             f"{path} could not be written ({reason}); the same command goes on from here"
         ) from error

@@ -23,7 +23,9 @@ _FACTS = "export.json"
 
 
 @contextmanager
-def new_folder(out: Path, model: Model, *, overwrite: bool) -> Iterator[tuple[Path, dict[str, Any]]]:
+def new_folder(
+    out: Path, model: Model, *, kind: str, overwrite: bool
+) -> Iterator[tuple[Path, dict[str, Any]]]:
     """A folder to fill and facts to add to; it becomes `out` if the block succeeds, and goes if it does not.
 
     Only a folder that was made by an export is ever replaced: whatever else bears the name is somebody's work.
@@ -44,7 +46,12 @@ def new_folder(out: Path, model: Model, *, overwrite: bool) -> Iterator[tuple[Pa
         raise ArgumentError(
             f"cannot be written to ({error.strerror})", where=str(out.parent), expected="a folder for output"
         ) from None
-    facts: dict[str, Any] = {"format": 1, "talos": version("talos-rec"), "model": checksum(model)}
+    facts: dict[str, Any] = {
+        "format": 1,
+        "kind": kind,
+        "talos": version("talos-rec"),
+        "model": checksum(model),
+    }
     try:
         yield temporary, facts
         (temporary / _FACTS).write_text(

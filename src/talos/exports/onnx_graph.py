@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from talos.artifact import Model
@@ -23,23 +24,27 @@ from talos.ranking import DotScores, top_k
 
 __all__ = ["write_onnx"]
 
-_OPSET, _IR = 17, 8  # old enough for most runtimes, new enough for every operator used
+_OPSET, _ML_OPSET, _IR = 17, 2, 8  # old enough for most runtimes, new enough for every operator used
 _SAMPLE = 256
 _LARGEST_FILE = 1 << 30  # a protobuf ends at 2 GiB: the numbers of a larger graph go into a file of their own
 
 
-def write_onnx(model: Model, out: Path, *, overwrite: bool = False, k: int | None = None) -> dict[str, Any]:
+def write_onnx(
+    model: Model, out: Path, *, overwrite: bool = False, k: int | None = None, own_ids: bool = False
+) -> dict[str, Any]:
     """A folder with `model.onnx`, and `users.parquet`, `items.parquet`, whose rows are the graph's positions.
 
     Inputs: `users` int64 (batch,), and `k` int64 (1,), which may be left out. Outputs: `items` int64 (batch, k), -1
-    where fewer items are left, and `scores` float (batch, k), -inf there. Verified in onnxruntime for a sample of
-    users, or nothing is written.
+    where fewer items are left, and `scores` float (batch, k), -inf there. With `own_ids`, the input is `user_ids`
+    (strings or int64, as the model has them) in place of `users`, and `item_ids` is a third output, "" or -1 where
+    `items` is -1; an unknown user has nothing but those. Verified in onnxruntime for a sample of users, or nothing is
+    written.
     """
     k = list_length(model, k)
     onnx, runtime = _packages()
-    with new_folder(out, model, overwrite=overwrite) as (folder, facts):
+    with new_folder(out, model, kind="onnx", overwrite=overwrite) as (folder, facts):
         path = folder / "model.onnx"
-        graph = _graph(onnx, model, k)
+        graph = _graph(onnx, model, k, own_ids)
         if sum(len(one.raw_data) for one in graph.graph.initializer) > _LARGEST_FILE:
             onnx.save_model(graph, str(path), save_as_external_data=True, location="model.onnx.data")
         else:
@@ -51,15 +56,23 @@ def write_onnx(model: Model, out: Path, *, overwrite: bool = False, k: int | Non
         settings = runtime.SessionOptions()
         settings.log_severity_level = 3
         session = runtime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-        items, scores = session.run(["items", "scores"], {"users": sample})
+        ids = model.train.user_ids.decode(sample)
+        asked = {"user_ids": np.array(ids.to_list(), _kind_of(ids))} if own_ids else {"users": sample}
+        items, scores = session.run(["items", "scores"], asked)
         same = check_same_lists(model, expected, items, scores, what="the ONNX graph")
-        found = {"k": k, "opset": _OPSET, "verified_users": len(sample), "identical": same}
+        found = {
+            "k": k,
+            "opset": _OPSET,
+            "verified_users": len(sample),
+            "own_ids": own_ids,
+            "identical_lists": same,
+        }
         facts.update(found)
         files = sorted(path.name for path in folder.iterdir())
     return {**found, "files": files}
 
 
-def _graph(onnx: Any, model: Model, k: int) -> Any:
+def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
     helper, kinds = onnx.helper, onnx.TensorProto
     seen = model.seen
     items = model.train.num_items
@@ -102,22 +115,77 @@ def _graph(onnx: Any, model: Model, k: int) -> Any:
         node("Shape", ["masked_items"], ["mask_shape"]),
         node("Expand", ["minus_infinity", "mask_shape"], ["mask"]),
         node("ScatterElements", ["wide_scores", "masked_items", "mask"], ["masked_scores"], axis=1),
-        node("TopK", ["masked_scores", "k"], ["scores", "places"], axis=1, largest=1, sorted=1),
+        node(
+            "TopK",
+            ["masked_scores", "k"],
+            ["best" if own_ids else "scores", "places"],
+            axis=1,
+            largest=1,
+            sorted=1,
+        ),
+        *([node("Where", ["known", "best", "minus_infinity"], ["scores"])] if own_ids else []),
         node("IsInf", ["scores"], ["missing"], detect_positive=0),
         node("Where", ["missing", "nothing", "places"], ["items"]),
     ]
     value = helper.make_tensor_value_info
+    asked = value("users", kinds.INT64, ["batch"])
+    given = [
+        value("items", kinds.INT64, ["batch", "list"]),
+        value("scores", kinds.FLOAT, ["batch", "list"]),
+    ]
+    domains = [helper.make_opsetid("", _OPSET)]
+    if own_ids:
+        user_ids, item_ids = model.train.user_ids.ids, model.train.item_ids.ids
+        kind_of: dict[type, Any] = {object: kinds.STRING, np.int64: kinds.INT64}
+        nodes = [
+            _look_up(helper, user_ids),
+            *_known(node),
+            *nodes,
+            node("Gather", ["id_list", "items"], ["item_ids"]),
+        ]
+        # position -1 is the last: it stands for an item that is not there
+        nothing: list[Any] = [""] if item_ids.dtype == pl.String else [-1]
+        constants["id_list"] = np.array([*item_ids.to_list(), *nothing], _kind_of(item_ids))
+        asked = value("user_ids", kind_of[_kind_of(user_ids)], ["batch"])
+        given.append(value("item_ids", kind_of[_kind_of(item_ids)], ["batch", "list"]))
+        domains.append(helper.make_opsetid("ai.onnx.ml", _ML_OPSET))
     graph = helper.make_graph(
         nodes,
         "talos",
         # an input that is also a constant has that for its default
-        [value("users", kinds.INT64, ["batch"]), value("k", kinds.INT64, [1])],
-        [value("items", kinds.INT64, ["batch", "list"]), value("scores", kinds.FLOAT, ["batch", "list"])],
+        [asked, value("k", kinds.INT64, [1])],
+        given,
         [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR, producer_name="talos-rec"
+    return helper.make_model(graph, opset_imports=domains, ir_version=_IR, producer_name="talos-rec")
+
+
+def _look_up(helper: Any, ids: pl.Series) -> Any:
+    """From ids to positions, -1 for an unknown one."""
+    keys = {"keys_strings" if ids.dtype == pl.String else "keys_int64s": ids.to_list()}
+    return helper.make_node(
+        "LabelEncoder",
+        ["user_ids"],
+        ["position_or_none"],
+        domain="ai.onnx.ml",
+        values_int64s=list(range(len(ids))),
+        default_int64=-1,
+        **keys,
     )
+
+
+def _known(node: Any) -> list[Any]:
+    """Who is known; an unknown user is scored as the first one, and masked in the end."""
+    return [
+        node("GreaterOrEqual", ["position_or_none", "zero"], ["known_flat"]),
+        node("Unsqueeze", ["known_flat", "ones"], ["known"]),
+        node("Where", ["known_flat", "position_or_none", "zero"], ["users"]),
+    ]
+
+
+def _kind_of(ids: pl.Series) -> type:
+    """How numpy holds ids for onnx: strings as objects."""
+    return object if ids.dtype == pl.String else np.int64
 
 
 def _packages() -> tuple[Any, Any]:

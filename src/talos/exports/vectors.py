@@ -22,7 +22,7 @@ _LARGEST_IDS = 1 << 30
 
 def write_parquet(model: Model, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
     """A folder with `users.parquet` (user_id, vector, threshold), `items.parquet` (item_id, title, vector)."""
-    with new_folder(out, model, overwrite=overwrite) as (folder, _):
+    with new_folder(out, model, kind="parquet", overwrite=overwrite) as (folder, _):
         write_ids(folder, model, user_vectors=True, item_vectors=True)
     return {"files": ["users.parquet", "items.parquet"]}
 
