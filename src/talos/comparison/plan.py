@@ -121,7 +121,7 @@ def open_folder(out: Path, settings: Settings, view: View) -> None:
     if out.exists() and not out.is_dir():
         raise ConfigError("is not a folder", where=str(out), expected="a new folder or that of a comparison")
     if manifest.exists():
-        there = read_sealed(manifest, hint="delete the folder, or choose another")["settings"]
+        there = read_sealed(manifest, hint="delete the folder, or choose another").get("settings")
         if there != settings.as_dict():
             raise ConfigError(
                 f"holds a comparison with other settings ({_difference(there, settings.as_dict())})",
@@ -142,20 +142,23 @@ def read_folder(out: Path) -> tuple[Settings, View]:
     if not manifest.is_file():
         raise DataError("has no compare.json", where=str(out), expected="the folder of a comparison")
     values = read_sealed(manifest, hint="run the comparison again, in another folder")
-    stored, view = values["settings"], values["view"]
-    models = {
-        name: RunConfig.from_dict(config, where=str(manifest)) for name, config in stored["models"].items()
-    }
-    settings = Settings(
-        models=models,
-        data=stored["data"],
-        ks=tuple(stored["ks"]),
-        dialect=stored["dialect"],
-        budget=stored["budget"],
-    )
-    return settings, View(
-        seeds=tuple(view["seeds"]), metrics=tuple(view["metrics"]), alternative=view["alternative"]
-    )
+    try:
+        stored, view = values["settings"], values["view"]
+        settings = Settings(
+            models={
+                name: RunConfig.from_dict(config, where=str(manifest))
+                for name, config in stored["models"].items()
+            },
+            data=stored["data"],
+            ks=tuple(stored["ks"]),
+            dialect=stored["dialect"],
+            budget=stored["budget"],
+        )
+        return settings, View(
+            seeds=tuple(view["seeds"]), metrics=tuple(view["metrics"]), alternative=view["alternative"]
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"is damaged: {error} is missing or wrong", where=str(manifest)) from None
 
 
 def _view_dict(view: View) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def compare(
     jobs = [(name, seed) for seed in view.seeds for name in models]
     for number, (name, seed) in enumerate(jobs, start=1):
         result, done_before = _result(split, settings, name, seed, folder)
-        results[name].append(result)
+        results[name].append(_slim(result, shown))
         said = "finished before" if done_before else f"{result.fit_seconds:.1f} s"
         value = result.report.metrics[shown[0]]
         notify(f"{number}/{len(jobs)}  {name}  seed {seed}  {shown[0]} {value:.4f}  {said}")
@@ -111,7 +112,7 @@ def load(folder: str | Path) -> ComparisonTable:
                     where=str(out),
                     hint="go on with the same `talos compare` command",
                 )
-            results.setdefault(name, []).append(result)
+            results.setdefault(name, []).append(_slim(result, view.metrics))
     return build_table(results, view.metrics, view.alternative)
 
 
@@ -128,6 +129,12 @@ def _result(
     result = _fit(split, settings, name, seed)
     save_result(folder / "runs", stem, result, fingerprint)
     return result, False
+
+
+def _slim(result: RunResult, metrics: Sequence[str]) -> RunResult:
+    """Without the per-user values that no test looks at: there may be many users and many fits."""
+    per_user = {name: values for name, values in result.report.per_user.items() if name in metrics}
+    return replace(result, report=replace(result.report, per_user=per_user))
 
 
 class _Watch:

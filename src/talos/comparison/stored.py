@@ -112,16 +112,23 @@ def load_result(folder: Path, stem: str, fingerprint: str) -> RunResult | None:
         return None
     hint = f"delete it to fit {stem} again"
     values = read_sealed(path, hint=hint)
-    if values["fingerprint"] != fingerprint:
+    if values.get("fingerprint") != fingerprint:
         raise DataError("is of other settings or data", where=str(path), hint=hint)
     beside = folder / f"{stem}.parquet"
-    if not beside.is_file() or _checksum(beside) != values["per_user"]["sha256"]:
+    kept_hash = dict(values.get("per_user") or {}).get("sha256")
+    if not beside.is_file() or _checksum(beside) != kept_hash:
         raise DataError(
             "is missing or differs from its hash in the JSON file",
             where=str(beside),
             hint=f"delete {path} to fit it again",
         )
-    frame = pl.read_parquet(beside)
+    try:
+        return _result_from(values, pl.read_parquet(beside))
+    except (KeyError, TypeError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"is damaged: {error} is missing or wrong", where=str(path), hint=hint) from None
+
+
+def _result_from(values: dict[str, Any], frame: pl.DataFrame) -> RunResult:
     report = Report(
         metrics=values["metrics"],
         per_user={name: frame[name].to_numpy() for name in frame.columns if name != "user_id"},

@@ -77,8 +77,8 @@ summary{{cursor:pointer;color:var(--muted);padding:.3rem 0}}
 .wide{{overflow-x:auto;max-width:100%;--here:var(--back);background:
 linear-gradient(to right,var(--here) 40%,transparent) left/36px 100% no-repeat local,
 linear-gradient(to left,var(--here) 40%,transparent) right/36px 100% no-repeat local,
-linear-gradient(to right,var(--muted),transparent) left/9px 100% no-repeat scroll,
-linear-gradient(to left,var(--muted),transparent) right/9px 100% no-repeat scroll}}
+linear-gradient(to right,var(--rule),transparent) left/14px 100% no-repeat scroll,
+linear-gradient(to left,var(--rule),transparent) right/14px 100% no-repeat scroll}}
 figure .wide{{--here:var(--card)}}
 table{{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}}
 th,td{{padding:.2rem .6rem .2rem 0;text-align:left;border-bottom:1px solid var(--rule);white-space:nowrap}}

@@ -1,0 +1,171 @@
+"""`talos compare` and `talos report` from the command line: files, exit codes, going on after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from talos.cli import main
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+SMALL = (
+    "--k",
+    5,
+    "--set",
+    "backbone.dim=4",
+    "--set",
+    "training.epochs=3",
+    "--set",
+    "training.evaluate_every=1",
+)
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def talos(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Run]:
+    """The command in this process: starting one for each call takes longer than all that they do."""
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["talos", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return Done(int(ended.value.code or 0), captured.out, captured.err)
+
+    yield run
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def clicks(tmp_path: Path) -> Path:
+    """Two tastes, and titles that are not to be trusted."""
+    rng = np.random.default_rng(0)
+    rows = ["user,item,title"]
+    for user in range(40):
+        liked = rng.permutation(20)[:12] + 20 * (user % 2)
+        rows += [f"user{user:02d},item{item:02d},<script>Title {item}</script>" for item in liked]
+    path = tmp_path / "clicks.csv"
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_compare_writes_everything_and_goes_on(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ("compare", clicks, "--losses", "talos,sl", "--seeds", 2, *SMALL, "--set", "sl.loss.tau=0.2")
+    done = talos(*arguments, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "talos differs from the other model" in done.stdout
+    assert "±" in done.stdout
+    names = {path.name for path in out.iterdir()}
+    assert names == {"compare.json", "compare.csv", "compare.tex", "compare.html", "runs"}
+    assert len(list((out / "runs").glob("*.json"))) == len(list((out / "runs").glob("*.parquet"))) == 4
+
+    again = talos(*arguments, "--out", out, "--json")
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.count("finished before") == 4
+    values = json.loads(again.stdout)
+    assert [model["model"] for model in values["models"]] == ["talos", "sl"]
+    assert set(values["models"][0]["metrics"]) == {"precision@5", "recall@5", "ndcg@5", "mrr@5"}
+
+    page = talos("report", out, "--out", tmp_path / "page.html")
+    assert page.returncode == 0, page.stderr
+    assert "<!doctype html>" in (tmp_path / "page.html").read_text()
+
+    other = talos(*arguments, "--set", "loss.tau=0.5", "--out", out)
+    assert other.returncode == 2
+    assert "loss.tau" in other.stderr
+    stored = next((out / "runs").glob("00-*.json"))
+    stored.write_text(stored.read_text()[:-9])
+    damaged = talos(*arguments, "--out", out)
+    assert damaged.returncode == 2
+    assert str(stored.name) in damaged.stderr
+    assert "Traceback" not in damaged.stderr
+
+
+def test_a_killed_comparison_goes_on(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ("compare", clicks, "--losses", "sl", "--seeds", 3, "--k", 5, "--out", out,
+                 "--set", "training.epochs=60", "--set", "training.patience=999")  # fmt: skip
+    command = [sys.executable, "-m", "talos", *map(str, arguments)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **quiet, env=ENVIRONMENT, cwd=tmp_path) as process:
+        deadline = time.monotonic() + 60
+        while not list(out.glob("runs/*.json")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    finished = {path.name: path.read_bytes() for path in out.glob("runs/*.json")}
+    assert finished
+    done = talos(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("finished before") == len(finished)
+    assert {path.name: path.read_bytes() for path in out.glob("runs/*.json")}.items() >= finished.items()
+    assert not list(out.rglob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--losses", "talso"), "did you mean 'talos'"),
+        (("--losses", "talos,"), "--losses"),
+        (("--losses", "sl", "--backbones", "lightgnc"), "did you mean 'lightgcn'"),
+        (("--losses", "sl", "--seeds", 0), "--seeds: 0"),
+        (("--losses", "sl", "--budget", "soon"), "--budget: 'soon'"),
+        (("--losses", "sl", "--set", "bpr.loss.x=1"), "--set bpr.loss.x=1"),
+        (("--losses", "talos", "--set", "talso.loss.tau=1"), "did you mean 'talos'"),
+        (("--losses", "sl", "--set", "sl.loss.tua=1"), "did you mean 'tau'"),
+        (("--losses", "sl", "--set", "seed=1"), "expected --seeds"),
+        (("--losses", "sl", "--metrics", "recal@5"), "did you mean 'recall'"),
+    ],
+)
+def test_bad_input_is_one_message(
+    talos: Run, clicks: Path, tmp_path: Path, arguments: tuple[object, ...], message: str
+) -> None:
+    done = talos("compare", clicks, *arguments, "--out", tmp_path / "out")
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_report_of_a_run(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trained = talos("train", clicks, "--out", run, *SMALL)
+    assert trained.returncode == 0, trained.stderr
+    done = talos("report", run)
+    assert done.returncode == 0, done.stderr
+    text = (run / "report.html").read_text()
+    assert "&lt;script&gt;Title" in text
+    assert "<script" not in text
+    first = talos("report", run, "--out", tmp_path / "a.html", "--json")
+    assert json.loads(first.stdout)["bytes"] == (tmp_path / "a.html").stat().st_size
+    assert (tmp_path / "a.html").read_text() == text
+    for arguments in (("report", tmp_path / "nothing"), ("report", run, "--out", tmp_path)):
+        wrong = talos(*arguments)
+        assert wrong.returncode == 2
+        assert wrong.stderr.count("\n") == 1
