@@ -1,8 +1,75 @@
-"""What pyproject.toml cannot say: the benchmarks stand beside the package and are installed with it."""
+"""What pyproject.toml cannot say: the benchmarks stand beside the package, and a C++ core is built if possible."""
 
-from setuptools import find_packages, setup
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+
+CORE = Path("src") / "talos" / "kernels" / "core"
+FLAGS = ["-O3", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fvisibility=hidden", "-pthread"]
+# The same source once per instruction set. Plain comes first: of a function that several objects hold, such as
+# one of the standard library's, the linker takes the first, and that must run on every processor.
+LEVELS = {
+    "plain": [],
+    "avx2": ["-mavx2", "-mfma"],
+    "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"],
+}
+
+
+class BuildCore(build_ext):
+    """Builds a plain shared library, loaded by ctypes; without a compiler the package is installed without it."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """No tag of a Python version: the core does not know Python."""
+        return str(Path(*fullname.split("."))) + (".dylib" if sys.platform == "darwin" else ".so")
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        """Not an extension module: no init function."""
+        return []
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile each level with flags of its own, and link."""
+        x86 = platform.machine().lower() in ("x86_64", "amd64")
+        common = [*FLAGS, *os.environ.get("TALOS_CORE_FLAGS", "").split(), *(["-DTALOS_X86"] if x86 else [])]
+        objects: list[str] = []
+        for level in LEVELS if x86 else ["plain"]:
+            objects += self.compiler.compile(
+                [str(CORE / "sweep.cpp")],
+                output_dir=str(Path(self.build_temp) / level),
+                macros=[("TALOS_LEVEL", level)],
+                extra_postargs=[*common, *LEVELS[level]],
+            )
+        objects += self.compiler.compile(
+            [str(CORE / "dispatch.cpp")], output_dir=self.build_temp, extra_postargs=common
+        )
+        target = self.get_ext_fullpath(ext.name)
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        self.compiler.link_shared_object(
+            objects,
+            target,
+            target_lang="c++",
+            extra_postargs=["-pthread", *os.environ.get("TALOS_CORE_FLAGS", "").split()],
+        )
+
 
 setup(
     packages=[*find_packages("src"), "talos_benchmarks"],
     package_dir={"": "src", "talos_benchmarks": "benchmarks"},
+    # In the source archive as well, so that it builds from there.
+    package_data={"talos.kernels": ["core/*.h", "core/*.cpp"]},
+    ext_modules=[
+        Extension(
+            "talos.kernels._core",
+            sources=[str(CORE / "sweep.cpp"), str(CORE / "dispatch.cpp")],
+            depends=[str(path) for path in sorted(CORE.glob("*.h"))],
+            language="c++",
+            optional=True,
+        )
+    ],
+    cmdclass={"build_ext": BuildCore},
 )

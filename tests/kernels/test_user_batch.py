@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from talos import kernels, losses
 from talos.errors import ArgumentError
+from talos.kernels import tiled
 
 SEPARABLE = {
     "talos": lambda: losses.Talos(tau=0.1),
@@ -217,10 +218,10 @@ def test_nothing_of_size_users_by_items():
             return result
 
     with Largest() as largest:
-        kernels.user_batch_loss(
+        tiled.user_batch_loss(
             u, v, indptr, indices, torch.zeros(users), losses.Talos(tau=0.1), users_per_chunk=16
         )
-        kernels.kth_scores(u, v, 20, users_per_chunk=16)
+        tiled.kth_scores(u, v, 20, users_per_chunk=16)
     assert largest.seen <= 16 * items
 
 

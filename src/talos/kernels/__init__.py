@@ -2,20 +2,22 @@
 
 `user_batch_loss` takes user vectors, item vectors, positives and thresholds and a user-separable loss, and
 returns the loss with both gradients in closed form; `differentiable_user_batch_loss` is the same within
-autograd. What is here is the readable version in plain torch, and the reference for faster ones.
+autograd, and `exact_user_batch_loss` finds the exact thresholds on the way. They run in the compiled core
+(`compiled`) where it is built and applies, and in the readable version in plain torch (`tiled`), which is also
+what the core is checked against, everywhere else; `status` says which.
 """
 
 from __future__ import annotations
 
-from talos.kernels.parts import LossParts, NegativePart
-from talos.kernels.tiled import (
-    Sweep,
-    UserBatch,
+from talos.kernels.compiled import status
+from talos.kernels.engine import (
     differentiable_user_batch_loss,
+    exact_user_batch_loss,
     kth_scores,
-    sweep,
     user_batch_loss,
 )
+from talos.kernels.parts import LossParts, NegativePart
+from talos.kernels.tiled import Sweep, UserBatch, sweep
 
 __all__ = [
     "LossParts",
@@ -23,7 +25,9 @@ __all__ = [
     "Sweep",
     "UserBatch",
     "differentiable_user_batch_loss",
+    "exact_user_batch_loss",
     "kth_scores",
+    "status",
     "sweep",
     "user_batch_loss",
 ]

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from talos.errors import ArgumentError
 from talos.kernels.parts import LogSumPart, LossParts, MeanPart, NegativePart
 
-__all__ = ["Sweep", "UserBatch", "differentiable_user_batch_loss", "kth_scores", "sweep", "user_batch_loss"]
+__all__ = ["Sweep", "UserBatch", "kth_scores", "sweep", "user_batch_loss"]
 
 # Slopes kept at a time: 4 MB in float32, which stays in cache.
 _KEPT = 2**20
@@ -56,6 +55,7 @@ class UserBatch:
         per_user: mean loss over each user's positives, (B,); 0 for a user without any.
         num_positives: (B,).
         normalizer: Z_u: log Σφ for "log-sum" losses, Σφ for "mean" ones, (B,).
+        thresholds: β_u as it was used, (B,); None where there was none.
     """
 
     value: Tensor
@@ -65,6 +65,7 @@ class UserBatch:
     per_user: Tensor
     num_positives: Tensor
     normalizer: Tensor
+    thresholds: Tensor | None = None
 
 
 def sweep(
@@ -217,12 +218,7 @@ def user_batch_loss(
     >>> batch.value, batch.num_positives   # log(e^0 + e^0) - 1, and a user with nothing
     (tensor(-0.3069), tensor([1, 0]))
     """
-    _check(user_vectors, item_vectors, indptr, indices, thresholds, item_ids, weights)
-    if not loss.needs.user_separable:
-        expected = "a loss whose `needs.user_separable` holds"
-        raise ArgumentError(f"{loss!r} pairs positives with negatives", where="loss", expected=expected)
-    if loss.needs.threshold and thresholds is None:
-        raise ArgumentError("is missing", where="thresholds", expected=f"shape ({len(user_vectors)},)")
+    check_arguments(user_vectors, item_vectors, indptr, indices, thresholds, item_ids, weights, loss)
     if not loss.needs.threshold:
         thresholds = None
     dtype = torch.promote_types(user_vectors.dtype, torch.float32)
@@ -232,13 +228,7 @@ def user_batch_loss(
     weights = None if weights is None else weights.to(dtype)
     part = loss.negative_part
 
-    count = indptr.diff()
-    owner = torch.repeat_interleave(torch.arange(len(users), device=count.device), count)
-    per_positive = {
-        "positives": torch.full_like(owner, 1, dtype=dtype) / max(1, len(indices)),
-        "users": 1 / (count[owner].to(dtype) * max(1, int((count > 0).sum()))),
-        "sum": torch.full_like(owner, 1, dtype=dtype),
-    }[reduction]
+    count, owner, per_positive = shares(indptr, len(indices), reduction, dtype)
 
     pos = (users[owner] * table[indices]).sum(dim=-1)
     pos_beta = None if beta is None else beta[owner]
@@ -264,7 +254,7 @@ def user_batch_loss(
             mine = slice(int(bounds[0]), int(bounds[1]))
             excluded = (owner[:0], indices[:0])
             if exclude_positives:
-                excluded = _excluded(owner[mine] - start, indices[mine], item_ids)
+                excluded = excluded_pairs(owner[mine] - start, indices[mine], item_ids)
             found = sweep(
                 users[some],
                 candidates,
@@ -284,7 +274,7 @@ def user_batch_loss(
         item_gradient.index_add_(0, item_ids, negative_gradient)
 
     values = a + c * negative[owner]
-    _check_finite(values, user_vectors=user_vectors, item_vectors=item_vectors, thresholds=thresholds)
+    check_finite(values, user_vectors=user_vectors, item_vectors=item_vectors, thresholds=thresholds)
     per_user = users.new_zeros(len(users)).index_add(0, owner, values) / count.clamp(min=1)
     return UserBatch(
         value=(per_positive * values).sum(),
@@ -294,61 +284,8 @@ def user_batch_loss(
         per_user=per_user,
         num_positives=count,
         normalizer=normalizer,
+        thresholds=beta,
     )
-
-
-class _Differentiable(torch.autograd.Function):
-    """Gradients are found together with the value and handed out when asked for."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, user_vectors: Tensor, item_vectors: Tensor, call: dict[str, Any], *parameters: Tensor
-    ) -> Tensor:
-        batch = user_batch_loss(user_vectors, item_vectors, **call)
-        names = [name for name, _ in call["loss"].named_parameters()]
-        zero = batch.value.new_zeros(())
-        by_parameter = [batch.parameter_gradients.get(name, zero) for name in names]
-        ctx.save_for_backward(batch.user_gradient, batch.item_gradient, *by_parameter)
-        ctx.parameter_types = [p.dtype for p in parameters]
-        return batch.value
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
-        users, items, *parameters = ctx.saved_tensors
-        scaled = [
-            (outer * gradient).to(dtype)
-            for gradient, dtype in zip(parameters, ctx.parameter_types, strict=True)
-        ]
-        return ((outer * users).to(users.dtype), (outer * items).to(items.dtype), None, *scaled)
-
-
-def differentiable_user_batch_loss(
-    user_vectors: Tensor,
-    item_vectors: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    thresholds: Tensor | None,
-    loss: LossParts,
-    **options: Any,
-) -> Tensor:
-    """`user_batch_loss` inside autograd: its value, with gradients for both tables and the loss's scalars.
-
-    For backbones in which the vectors are themselves computed. The options are those of `user_batch_loss`.
-
-    >>> from talos.losses import Talos
-    >>> users, items = torch.randn(2, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
-    >>> value = differentiable_user_batch_loss(
-    ...     users, items, torch.tensor([0, 1, 3]), torch.tensor([0, 1, 2]), torch.zeros(2), Talos(tau=0.1))
-    >>> value.backward(); items.grad.shape
-    torch.Size([5, 4])
-    """
-    call = {"indptr": indptr, "indices": indices, "thresholds": thresholds, "loss": loss, **options}
-    parameters = [parameter for _, parameter in loss.named_parameters()]
-    value: Tensor = _Differentiable.apply(  # type: ignore[no-untyped-call]
-        user_vectors, item_vectors, call, *parameters
-    )
-    return value
 
 
 @torch.no_grad()
@@ -372,7 +309,19 @@ def kth_scores(
     return kth
 
 
-def _excluded(rows: Tensor, ids: Tensor, item_ids: Tensor | None) -> tuple[Tensor, Tensor]:
+def shares(
+    indptr: Tensor, positives: int, reduction: Literal["positives", "users", "sum"], dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Positives per user (B,), the user that each belongs to, and what each counts in the loss."""
+    count = indptr.diff()
+    owner = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
+    if reduction == "users":
+        return count, owner, 1 / (count[owner].to(dtype) * max(1, int((count > 0).sum())))
+    each = 1.0 if reduction == "sum" else 1 / max(1, positives)
+    return count, owner, torch.full_like(owner, each, dtype=dtype)
+
+
+def excluded_pairs(rows: Tensor, ids: Tensor, item_ids: Tensor | None) -> tuple[Tensor, Tensor]:
     """The (row, column) pairs at which a user meets a positive of theirs, sorted by column."""
     if item_ids is not None:
         # A positive may have been drawn any number of times: a range of the sorted sample.
@@ -387,7 +336,7 @@ def _excluded(rows: Tensor, ids: Tensor, item_ids: Tensor | None) -> tuple[Tenso
     return rows[order], columns
 
 
-def _check_finite(values: Tensor, **arguments: Tensor | None) -> None:
+def check_finite(values: Tensor, **arguments: Tensor | None) -> None:
     """An error that names the argument at fault if the result is not finite; cheap if it is."""
     if torch.isfinite(values).all():
         return
@@ -397,7 +346,7 @@ def _check_finite(values: Tensor, **arguments: Tensor | None) -> None:
             raise ArgumentError(f"is not finite in row {row}", where=name, expected="finite numbers")
 
 
-def _check(
+def check_arguments(
     user_vectors: Tensor,
     item_vectors: Tensor,
     indptr: Tensor,
@@ -405,7 +354,10 @@ def _check(
     thresholds: Tensor | None,
     item_ids: Tensor | None,
     weights: Tensor | None,
+    loss: LossParts,
 ) -> None:
+    """An error that names the first argument that does not fit the others."""
+
     def wrong(name: str, value: Tensor, expected: str) -> ArgumentError:
         return ArgumentError(f"has shape {tuple(value.shape)}", where=name, expected=expected)
 
@@ -423,3 +375,8 @@ def _check(
     candidates = len(item_vectors) if item_ids is None else len(item_ids)
     if weights is not None and weights.shape != (candidates,):
         raise wrong("weights", weights, f"({candidates},)")
+    if not loss.needs.user_separable:
+        expected = "a loss whose `needs.user_separable` holds"
+        raise ArgumentError(f"{loss!r} pairs positives with negatives", where="loss", expected=expected)
+    if loss.needs.threshold and thresholds is None:
+        raise ArgumentError("is missing", where="thresholds", expected=f"shape ({users},)")

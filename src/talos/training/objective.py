@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from talos.backbones import Backbone
-from talos.kernels import differentiable_user_batch_loss
+from talos.kernels import differentiable_user_batch_loss, exact_user_batch_loss, kth_scores
 from talos.kernels.sampled import sampled_scores
 from talos.losses import Loss, UserSeparableLoss, reduce_per_positive, reduce_per_user
 from talos.negatives import Negatives, TrainIndex, meetings
-from talos.thresholds import Threshold
+from talos.thresholds import ExactQuantile, Threshold
 
 __all__ = ["Objective", "PositiveObjective", "UserObjective"]
 
@@ -120,19 +120,21 @@ class UserObjective(Objective):
         else:
             drawn = self.negatives.draw(self.index, batch, generator)
             items, (places, sample) = self._items(item_table, positives, drawn)
+        indptr = F.pad(self.index.degrees[batch].cumsum(0), (1, 0))
+        threshold = self.threshold
+        if sample is None and isinstance(threshold, ExactQuantile):
+            # all scores are made anyway: the kernel finds the K-th best among them on its way
+            value, kth = exact_user_batch_loss(
+                users, items, indptr, places, threshold.k, self.loss, reduction=self.reduction
+            )
+            threshold.set(batch, kth)
+            return self._with_auxiliary(value, batch, positives, frozen)
         beta = None
-        if self.threshold is not None:
-            self._follow(self.threshold, batch, users, items, owner, places, sample, item_table)
-            beta = self.threshold.value(batch)
+        if threshold is not None:
+            self._follow(threshold, batch, users, items, owner, places, sample, item_table)
+            beta = threshold.value(batch)
         value = differentiable_user_batch_loss(
-            users,
-            items,
-            F.pad(self.index.degrees[batch].cumsum(0), (1, 0)),
-            places,
-            beta,
-            self.loss,
-            reduction=self.reduction,
-            item_ids=sample,
+            users, items, indptr, places, beta, self.loss, reduction=self.reduction, item_ids=sample
         )
         return self._with_auxiliary(value, batch, positives, frozen)
 
@@ -148,6 +150,9 @@ class UserObjective(Objective):
         sample: Tensor | None,
         item_table: Tensor,
     ) -> None:
+        if isinstance(threshold, ExactQuantile):
+            threshold.set(batch, kth_scores(users, self._whole(item_table), threshold.k))
+            return
         if sample is None or threshold.needs_full_row:
             self._follow_full_rows(
                 threshold, batch, users, items if sample is None else self._whole(item_table)

@@ -1,0 +1,284 @@
+"""The compiled core: found, loaded and called here; torch and the core meet in pointers and in nothing else.
+
+The core is built with the package where a C++ compiler is there (`setup.py`), and holds one version for each
+instruction set; which of them runs is decided when it is loaded. `TALOS_KERNEL` says which kernel to use:
+
+- `auto` (the default): the core where it is there and applies, torch elsewhere;
+- `compiled`: the same, but a missing core is an error;
+- `torch`: never the core.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from talos.errors import ArgumentError
+from talos.kernels.parts import NegativePart
+
+__all__ = ["LEVELS", "CoreSweep", "available", "core_sweep", "status", "supports"]
+
+# Instruction sets, lowest first, as the core numbers them.
+LEVELS: Final = ("plain", "AVX2", "AVX-512")
+_VERSION: Final = 1
+# kind → the core's number for it
+_KINDS: Final = {"exp": 1, "sigmoid-power": 2, "hinge": 3}
+_CHOICES: Final = ("auto", "compiled", "torch")
+
+_F32 = ctypes.c_void_p
+_I64 = ctypes.c_void_p
+
+
+class _Task(ctypes.Structure):
+    """`talos::Task` of core/sweep.h, field by field."""
+
+    _fields_ = (
+        ("users", ctypes.c_int64),
+        ("items", ctypes.c_int64),
+        ("dim", ctypes.c_int64),
+        ("user_vectors", _F32),
+        ("item_vectors", _F32),
+        ("excluded_start", _I64),
+        ("excluded", _I64),
+        ("thresholds", _F32),
+        ("coefficients", _F32),
+        ("kind", ctypes.c_int32),
+        ("power", ctypes.c_float),
+        ("slope", ctypes.c_float),
+        ("scale", ctypes.c_float),
+        ("k", ctypes.c_int64),
+        ("kth_is_threshold", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("users_per_block", ctypes.c_int64),
+        ("workspace", _F32),
+        ("negative", _F32),
+        ("normalizer", _F32),
+        ("user_gradient", _F32),
+        ("item_gradient", _F32),
+        ("kth", _F32),
+        ("excluded_scores", _F32),
+    )
+
+
+@dataclass(frozen=True)
+class CoreSweep:
+    """What the core gives for a batch of users; `kth` and `excluded_scores` where they were asked for.
+
+    Attributes:
+        negative: R_u, (B,).
+        normalizer: log Σφ for "log-sum", Σφ for "mean", (B,).
+        user_gradient: of Σ_u coefficient_u · R_u, (B, d).
+        item_gradient: likewise, (n, d).
+        kth: K-th best scores, (B,).
+        excluded_scores: scores of the excluded pairs, (m,).
+    """
+
+    negative: Tensor
+    normalizer: Tensor
+    user_gradient: Tensor
+    item_gradient: Tensor
+    kth: Tensor | None
+    excluded_scores: Tensor | None
+
+
+class _Memory(threading.local):
+    """Scratch memory, kept from call to call: fresh pages would cost a good part of a small step."""
+
+    def __init__(self) -> None:
+        self.block = torch.empty(0)
+
+    def take(self, size: int) -> Tensor:
+        """At least so many bytes."""
+        if self.block.numel() * 4 < size:
+            self.block = torch.empty(0)  # let go first: both at once may be too much
+            self.block = torch.empty(-(-size // 4))
+        return self.block
+
+
+_memory = _Memory()
+
+
+@functools.cache
+def _load() -> tuple[ctypes.CDLL | None, str]:
+    """The library, or None and why."""
+    folder = Path(__file__).parent
+    found = sorted(path for path in folder.glob("_core*") if path.suffix in (".so", ".dylib", ".pyd"))
+    if not found:
+        return None, "the core was not built (no C++ compiler when the package was installed?)"
+    try:
+        library = ctypes.CDLL(str(found[0]))
+        version, size = library.talos_core_version(), library.talos_core_task_bytes()
+    except (OSError, AttributeError) as error:
+        return None, f"the core cannot be loaded ({error})"
+    if (version, size) != (_VERSION, ctypes.sizeof(_Task)):
+        return (
+            None,
+            f"the core is of version {version} where {_VERSION} is expected: install the package again",
+        )
+    library.talos_core_workspace_bytes.restype = ctypes.c_int64
+    library.talos_core_sweep.restype = None
+    return library, ""
+
+
+def _choice() -> str:
+    choice = os.environ.get("TALOS_KERNEL", "auto")
+    if choice not in _CHOICES:
+        raise ArgumentError(f"{choice!r}", where="TALOS_KERNEL", expected="'auto', 'compiled' or 'torch'")
+    return choice
+
+
+def available() -> bool:
+    """Whether the core is there and not ruled out by `TALOS_KERNEL`.
+
+    >>> isinstance(available(), bool)
+    True
+    """
+    choice = _choice()
+    if choice == "torch":
+        return False
+    library, why = _load()
+    if library is None and choice == "compiled":
+        raise ArgumentError("'compiled'", where="TALOS_KERNEL", expected=f"'auto' or 'torch', because {why}")
+    return library is not None
+
+
+def levels() -> tuple[str, ...]:
+    """The instruction sets that the core can use on this processor, lowest first; empty without the core.
+
+    >>> set(levels()) <= set(LEVELS)
+    True
+    """
+    library, _ = _load()
+    return () if library is None else LEVELS[: library.talos_core_best_level() + 1]
+
+
+def status() -> str:
+    """One line: which kernel is used on the CPU, and why if it is not the core.
+
+    >>> status().startswith(("compiled core, ", "torch, because "))
+    True
+    """
+    if _choice() == "torch":
+        return "torch, because TALOS_KERNEL says so"
+    if not available():
+        return f"torch, because {_load()[1]}"
+    threads = torch.get_num_threads()
+    return f"compiled core, {levels()[-1]}, {threads} thread{'s' if threads != 1 else ''}"
+
+
+def supports(part: NegativePart, *tensors: Tensor | None) -> bool:
+    """Whether the core can do this part of a loss on these vectors, leaving aside whether it is there.
+
+    It knows `exp`, `sigmoid-power` and `hinge`, in float32 on the CPU.
+
+    >>> from talos.losses import LLPAUC, Softmax
+    >>> vectors = torch.zeros(2, 3)
+    >>> supports(Softmax().negative_part, vectors), supports(Softmax().negative_part, vectors.double())
+    (True, False)
+    """
+    if part.kind not in _KINDS or any(not p > 0 for p in part.params):
+        return False
+    return all(t is None or (t.dtype == torch.float32 and t.device.type == "cpu") for t in tensors)
+
+
+def core_sweep(
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    *,
+    part: NegativePart | None,
+    coefficients: Tensor | None = None,
+    thresholds: Tensor | None = None,
+    k: int = 0,
+    kth_is_threshold: bool = False,
+    excluded: tuple[Tensor, Tensor] | None = None,
+    threads: int | None = None,
+    users_per_block: int | None = None,
+    level: str | None = None,
+) -> CoreSweep:
+    """One pass of the core over all items; what `talos.kernels.sweep` does in torch, for a whole batch.
+
+    Args:
+        user_vectors: (B, d), float32.
+        item_vectors: (n, d), float32.
+        part: φ; None for the K-th scores alone.
+        coefficients: (B,) what each R_u counts.
+        thresholds: (B,) or None for 0.
+        k: find the K-th best scores, if above 0.
+        kth_is_threshold: take them as β.
+        excluded: (B + 1,) and (m,): CSR of the pairs that are no negatives, ascending within each user.
+        threads: as many as torch uses if None. Results are the same from run to run for each number.
+        users_per_block: chosen by cache size if None.
+        level: one of `levels()`; the highest if None.
+
+    >>> found = core_sweep(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), part=None, k=2) \
+            if available() else None
+    >>> found is None or found.kth.tolist() == [0.5]
+    True
+    """
+    library, why = _load()
+    if library is None:
+        raise ArgumentError("no compiled core", where="core_sweep", expected=why)
+    users, items = user_vectors.detach().contiguous(), item_vectors.detach().contiguous()
+    (num_users, dim), num_items = users.shape, len(items)
+    sized = users.new_empty if part is not None else lambda *_: users.new_empty(0)
+    result = CoreSweep(
+        negative=sized(num_users),
+        normalizer=sized(num_users),
+        user_gradient=sized(num_users, dim),
+        item_gradient=sized(num_items, dim),
+        kth=users.new_empty(num_users) if k else None,
+        excluded_scores=None if excluded is None else users.new_empty(len(excluded[1])),
+    )
+    number, power, slope = 0, 1.0, 1.0
+    if part is not None:
+        number = _KINDS[part.kind]
+        power, slope = (*part.params, 1.0, 1.0)[:2]
+    start, pairs = (None, None) if excluded is None else (t.contiguous() for t in excluded)
+    beta = None if thresholds is None else thresholds.detach().contiguous()
+    counts = None if coefficients is None else coefficients.contiguous()
+    if num_users == 0 or num_items == 0:
+        for tensor in (result.negative, result.normalizer, result.user_gradient, result.item_gradient):
+            tensor.zero_()
+        return result
+    task = _Task(
+        users=num_users,
+        items=num_items,
+        dim=dim,
+        user_vectors=users.data_ptr(),
+        item_vectors=items.data_ptr(),
+        excluded_start=_pointer(start),
+        excluded=_pointer(pairs),
+        thresholds=_pointer(beta),
+        coefficients=_pointer(counts),
+        kind=number,
+        power=power,
+        slope=slope,
+        scale=1.0 if part is None else part.scale,
+        k=k,
+        kth_is_threshold=kth_is_threshold,
+        threads=threads or torch.get_num_threads(),
+        users_per_block=users_per_block or 0,
+        negative=result.negative.data_ptr(),
+        normalizer=result.normalizer.data_ptr(),
+        user_gradient=result.user_gradient.data_ptr(),
+        item_gradient=result.item_gradient.data_ptr(),
+        kth=_pointer(result.kth),
+        excluded_scores=_pointer(result.excluded_scores),
+    )
+    at = LEVELS.index(level or levels()[-1])
+    memory = _memory.take(library.talos_core_workspace_bytes(at, ctypes.byref(task)))
+    task.workspace = memory.data_ptr()
+    library.talos_core_sweep(at, ctypes.byref(task))
+    return result
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

@@ -1,0 +1,57 @@
+// The C interface: which instruction sets this build and this processor have, and the call itself.
+#include "sweep.h"
+
+namespace {
+
+struct Level {
+    const char* name;
+    int64_t (*workspace_bytes)(const talos::Task&);
+    void (*sweep)(const talos::Task&);
+};
+
+constexpr Level kLevels[] = {
+    {"plain", talos::plain::workspace_bytes, talos::plain::sweep},
+#ifdef TALOS_X86
+    {"AVX2", talos::avx2::workspace_bytes, talos::avx2::sweep},
+    {"AVX-512", talos::avx512::workspace_bytes, talos::avx512::sweep},
+#endif
+};
+constexpr int kCount = sizeof(kLevels) / sizeof(kLevels[0]);
+
+}  // namespace
+
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+extern "C" {
+
+// Raised whenever Task changes, so that a stale build is noticed and not run.
+int32_t talos_core_version() { return 1; }
+
+int32_t talos_core_task_bytes() { return static_cast<int32_t>(sizeof(talos::Task)); }
+
+// The highest level that this processor can run; all below it run as well.
+int32_t talos_core_best_level() {
+#ifdef TALOS_X86
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        return 2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+    return 0;
+}
+
+const char* talos_core_level_name(int32_t level) {
+    return level >= 0 && level < kCount ? kLevels[level].name : "";
+}
+
+int64_t talos_core_workspace_bytes(int32_t level, const talos::Task* task) {
+    return kLevels[level].workspace_bytes(*task);
+}
+
+void talos_core_sweep(int32_t level, const talos::Task* task) { kLevels[level].sweep(*task); }
+
+}  // extern "C"
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif

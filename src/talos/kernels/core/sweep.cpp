@@ -1,0 +1,485 @@
+// One pass over all items for a batch of users: loss, both gradients and the exact K-th scores.
+//
+// Items are split between the threads, users are taken a block at a time. For each block the scores of all items
+// are kept (item-major, so that a vector holds one item's scores with several users) and go through
+//
+//   1. scores, and the maximum of every few items of each user
+//   2. candidates for the K-th score: what reaches the K-th largest of these maxima; positives are marked
+//   3. φ and its slope in place of the scores, Σφ, the users' gradient            (β and the shift are known)
+//   4. the items' gradient                                                         (Σφ is known)
+//
+// with a barrier before 2, 3 and 4. Step 4 of one block is done tile by tile together with step 1 of the next,
+// while the tile is in cache. Which thread adds what to what is fixed, so results are the same from run to run.
+//
+// Compiled once per instruction set, see vector.h.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "losses.h"
+#include "products.h"
+
+namespace talos::TALOS_LEVEL {
+namespace {
+
+constexpr int64_t kTile = 128;                // items at a time, a multiple of kRows
+constexpr int64_t kAlign = 16;                // floats in a cache line
+constexpr int64_t kKeptBytes = 8 << 20;       // of scores, all threads together
+constexpr int64_t kMaxBlock = 256;            // users
+constexpr int64_t kWorkPerThread = 1 << 20;   // multiplications: for less than that another thread does not pay
+constexpr float kNothingYet = -std::numeric_limits<float>::infinity();
+
+int64_t round_up(const int64_t n, const int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+class Barrier {
+public:
+    explicit Barrier(const int count) : count_(count) {}
+
+    void wait() {
+        const int64_t round = round_.load(std::memory_order_acquire);
+        if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
+            arrived_.store(0, std::memory_order_relaxed);
+            round_.store(round + 1, std::memory_order_release);
+            return;
+        }
+        // The others are about to come; but on a machine with more to do than cores they may need this one.
+        for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins)
+            if (spins > 4000) std::this_thread::yield();
+    }
+
+private:
+    const int count_;
+    std::atomic<int> arrived_{0};
+    std::atomic<int64_t> round_{0};
+};
+
+// Sizes and the places of everything in the workspace: the same for all threads.
+struct Layout {
+    int64_t threads, groups, padded_dim, block, blocks;
+    int64_t coarse;         // groups of kRows items whose maxima are taken together
+    int64_t coarse_groups;  // at most, per thread
+    bool pad;               // rows do not fill whole vectors: work on padded copies
+
+    int64_t kept, finest, coarsest, rows, gradient, packed, scaled, partial, sums, per_user, total;
+
+    explicit Layout(const Task& task) {
+        groups = (task.items + kRows - 1) / kRows;
+        const int64_t busy = task.users * task.items * task.dim / kWorkPerThread;
+        threads = std::max<int64_t>(1, std::min<int64_t>(task.threads, std::min(groups, busy)));
+        padded_dim = round_up(task.dim, kWidth);
+        pad = padded_dim != task.dim;
+        const int64_t fitting = kKeptBytes / 4 / std::max<int64_t>(1, task.items);
+        const int64_t most = task.users_per_block ? task.users_per_block
+                                                  : std::min(kMaxBlock, std::max<int64_t>(64, fitting));
+        blocks = (task.users + most - 1) / most;
+        block = round_up((task.users + blocks - 1) / std::max<int64_t>(1, blocks), kColumns);
+        // Four maxima for each of the K: then little more than K scores reach the K-th of them.
+        coarse = std::max<int64_t>(1, groups / std::max<int64_t>(1, 4 * task.k));
+        coarse_groups = (groups / threads + 1 + coarse) / coarse + 1;
+
+        int64_t at = 0;
+        const auto take = [&at](const int64_t floats) {
+            const int64_t from = at;
+            at += round_up(floats, kAlign);
+            return from;
+        };
+        kept = take(groups * kRows * block);
+        finest = take(groups * block);
+        coarsest = take(threads * coarse_groups * block);
+        rows = take(pad ? task.items * padded_dim : 0);
+        gradient = take(pad ? task.items * padded_dim : 0);
+        packed = take(threads * block * task.dim);
+        scaled = take(threads * block * padded_dim);
+        partial = take(threads * block * padded_dim);
+        sums = take(threads * block);
+        per_user = take(threads * 4 * block);
+        total = at + kAlign;
+    }
+};
+
+// What one thread tells the others about a block.
+struct Findings {
+    std::vector<std::vector<float>> candidates;  // by user
+    std::vector<float> highest;                  // negative of each user
+    int64_t coarse_groups = 0;
+    float largest_norm = 0;                      // squared, of the thread's items
+};
+
+// What the threads share.
+struct Shared {
+    const Task& task;
+    const Layout layout;
+    float* const base;
+    Barrier barrier;
+    std::vector<Findings> findings;
+
+    explicit Shared(const Task& given)
+        : task(given), layout(given), base(aligned(given.workspace)),
+          barrier(static_cast<int>(layout.threads)), findings(layout.threads) {}
+
+    static float* aligned(float* const p) {
+        const auto address = reinterpret_cast<uintptr_t>(p);
+        return p + (round_up(static_cast<int64_t>(address), 64) - static_cast<int64_t>(address)) / 4;
+    }
+};
+
+bool any(const Integers mask) {
+    int64_t words[sizeof(Integers) / 8];
+    std::memcpy(words, &mask, sizeof mask);
+    int64_t all = 0;
+    for (const int64_t word : words) all |= word;
+    return all != 0;
+}
+
+float squared_norm(const float* const v, const int64_t dim) {
+    float sum = 0;
+    for (int64_t k = 0; k < dim; ++k) sum += v[k] * v[k];
+    return sum;
+}
+
+// The k-th largest of `values`, which are reordered.
+float kth_largest(std::vector<float>& values, const int64_t k) {
+    if (static_cast<int64_t>(values.size()) < k) return kNothingYet;
+    std::nth_element(values.begin(), values.begin() + (k - 1), values.end(), std::greater<float>());
+    return values[k - 1];
+}
+
+// One thread's part of the sweep.
+class Worker {
+public:
+    Worker(Shared& shared, const int64_t index)
+        : shared_(shared), task_(shared.task), at_(shared.layout), index_(index), mine_(shared.findings[index]),
+          first_group_(at_.groups * index / at_.threads), last_group_(at_.groups * (index + 1) / at_.threads),
+          begin_(first_group_ * kRows), end_(std::min(last_group_ * kRows, task_.items)),
+          kept_(shared.base + at_.kept), finest_(shared.base + at_.finest),
+          items_(at_.pad ? shared.base + at_.rows : task_.item_vectors),
+          item_gradient_(at_.pad ? shared.base + at_.gradient : task_.item_gradient),
+          packed_(shared.base + at_.packed + index * at_.block * task_.dim),
+          scaled_(shared.base + at_.scaled + index * at_.block * at_.padded_dim),
+          partial_(shared.base + at_.partial + index * at_.block * at_.padded_dim),
+          sums_(shared.base + at_.sums + index * at_.block) {
+        float* const own = shared.base + at_.per_user + index * 4 * at_.block;
+        beta_ = own, shift_ = own + at_.block, factor_ = own + 2 * at_.block, bound_ = own + 3 * at_.block;
+        mine_.candidates.resize(task_.k > 0 ? at_.block : 0);
+        mine_.highest.resize(at_.block);
+        coarse_ = shared.base + at_.coarsest + index * at_.coarse_groups * at_.block;
+        mine_.coarse_groups = (last_group_ - first_group_ + at_.coarse - 1) / at_.coarse;
+    }
+
+    void run() {
+        prepare_items();
+        const bool gradients = task_.kind != kNothing;
+        for (int64_t block = 0; block < at_.blocks + (gradients ? 1 : 0); ++block) {
+            const bool scores = block < at_.blocks;
+            if (scores) start_block(block);
+            for (int64_t tile = begin_; tile < end_; tile += kTile) {
+                const int64_t stop = std::min(tile + kTile, end_);
+                if (gradients && block > 0) add_item_gradient(tile, stop, previous_count_, block == 1);
+                if (scores) score(tile, stop);
+            }
+            if (!scores) break;
+            if (task_.k > 0) coarse_maxima();
+            shared_.barrier.wait();
+            if (task_.k > 0) find_candidates();
+            mark_excluded();
+            shared_.barrier.wait();
+            settle_thresholds();
+            if (!gradients) continue;
+            evaluate();
+            previous_count_ = count_;
+        }
+        if (gradients && at_.pad) unpad_gradient();
+    }
+
+private:
+    int64_t dim() const { return at_.padded_dim; }
+
+    // The largest norm of an item, by which scores are bounded; and padded rows where they are needed.
+    void prepare_items() {
+        float largest = 0;
+        float* const rows = shared_.base + at_.rows;
+        for (int64_t j = begin_; j < end_; ++j) {
+            const float* const row = task_.item_vectors + j * task_.dim;
+            largest = std::max(largest, squared_norm(row, task_.dim));
+            if (!at_.pad) continue;
+            std::copy(row, row + task_.dim, rows + j * dim());
+            std::fill(rows + j * dim() + task_.dim, rows + (j + 1) * dim(), 0.0f);
+        }
+        mine_.largest_norm = largest;
+    }
+
+    void unpad_gradient() const {
+        for (int64_t j = begin_; j < end_; ++j)
+            std::copy_n(item_gradient_ + j * dim(), task_.dim, task_.item_gradient + j * task_.dim);
+    }
+
+    // The users of a block, packed by dimension in groups of as many as a register block has columns.
+    void start_block(const int64_t block) {
+        const int64_t each = at_.block;
+        first_user_ = block * each;
+        count_ = std::min(each, task_.users - first_user_);
+        for (int64_t u = 0; u < each; ++u) {
+            const float* const from = task_.user_vectors + (first_user_ + u) * task_.dim;
+            float* const to = packed_ + u / kColumns * kColumns * task_.dim + u % kColumns;
+            for (int64_t k = 0; k < task_.dim; ++k) to[k * kColumns] = u < count_ ? from[k] : 0.0f;
+        }
+    }
+
+    void score(const int64_t from, const int64_t to) const {
+        for (int64_t column = 0; column < at_.block; column += kColumns) {
+            const float* const users = packed_ + column * task_.dim;
+            int64_t j = from;
+            for (; j + kRows <= to; j += kRows) score_group<kRows>(j, column, users);
+            if (j < to) score_tail(j, to, column, users);
+        }
+    }
+
+    template <int R>
+    void score_group(const int64_t j, const int64_t column, const float* const users) const {
+        Vector sums[R][2] = {};
+        accumulate<R, 2, true>(items_ + j * dim(), dim(), users, kColumns, task_.dim, sums);
+        float* const to = kept_ + j * at_.block + column;
+        Vector most[2] = {sums[0][0], sums[0][1]};
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+            for (int v = 0; v < 2; ++v) {
+                store(to + r * at_.block + v * kWidth, sums[r][v]);
+                most[v] = maximum(sums[r][v], most[v]);
+            }
+        float* const finest = finest_ + j / kRows * at_.block + column;
+        store(finest, most[0]);
+        store(finest + kWidth, most[1]);
+    }
+
+    // The last items, fewer than a group.
+    void score_tail(const int64_t from, const int64_t to, const int64_t column, const float* const users) const {
+        float* const finest = finest_ + from / kRows * at_.block + column;
+        float most[kColumns];
+        std::fill_n(most, kColumns, kNothingYet);
+        for (int64_t j = from; j < to; ++j) {
+            product<1, 2, true>(items_ + j * dim(), dim(), users, kColumns, task_.dim,
+                                kept_ + j * at_.block + column, at_.block, false);
+            for (int64_t c = 0; c < kColumns; ++c) most[c] = std::max(most[c], kept_[j * at_.block + column + c]);
+        }
+        std::copy_n(most, kColumns, finest);
+    }
+
+    // Maxima over as many groups as leave a few for each of the K places.
+    void coarse_maxima() const {
+        for (int64_t c = 0; c < mine_.coarse_groups; ++c) {
+            const int64_t from = first_group_ + c * at_.coarse, to = std::min(from + at_.coarse, last_group_);
+            for (int64_t column = 0; column < at_.block; column += kWidth)
+                store(coarse_ + c * at_.block + column, highest_of(from, to, column));
+        }
+    }
+
+    Vector highest_of(const int64_t from, const int64_t to, const int64_t column) const {
+        Vector most = splat(kNothingYet);
+        for (int64_t g = from; g < to; ++g) most = maximum(load(finest_ + g * at_.block + column), most);
+        return most;
+    }
+
+    // The K-th largest of disjoint groups' maxima is no more than the K-th score: only what reaches it counts.
+    void find_candidates() {
+        std::vector<float> maxima;
+        for (int64_t u = 0; u < at_.block; ++u) {
+            bound_[u] = std::numeric_limits<float>::infinity();
+            if (u >= count_) continue;
+            maxima.clear();
+            for (int64_t t = 0; t < at_.threads; ++t) {
+                const float* const theirs = shared_.base + at_.coarsest + t * at_.coarse_groups * at_.block + u;
+                for (int64_t c = 0; c < shared_.findings[t].coarse_groups; ++c)
+                    maxima.push_back(theirs[c * at_.block]);
+            }
+            bound_[u] = kth_largest(maxima, task_.k);
+            mine_.candidates[u].clear();
+        }
+        for (int64_t g = first_group_; g < last_group_; ++g)
+            for (int64_t column = 0; column < at_.block; column += kWidth)
+                if (any(load(finest_ + g * at_.block + column) >= load(bound_ + column))) collect(g, column);
+    }
+
+    void collect(const int64_t group, const int64_t column) {
+        const int64_t from = group * kRows, to = std::min(from + kRows, end_);
+        for (int64_t u = column; u < std::min(column + kWidth, count_); ++u) {
+            if (!(finest_[group * at_.block + u] >= bound_[u])) continue;
+            for (int64_t j = from; j < to; ++j)
+                if (kept_[j * at_.block + u] >= bound_[u]) mine_.candidates[u].push_back(kept_[j * at_.block + u]);
+        }
+    }
+
+    // Reads the scores of excluded pairs and puts a mark in their place; then finds the highest that is left.
+    void mark_excluded() {
+        for (int64_t u = 0; u < count_ && task_.excluded_start; ++u) {
+            const int64_t* const last = task_.excluded + task_.excluded_start[first_user_ + u + 1];
+            const int64_t* one = std::lower_bound(task_.excluded + task_.excluded_start[first_user_ + u], last, begin_);
+            for (; one < last && *one < end_; ++one) {
+                float& score = kept_[*one * at_.block + u];
+                if (task_.excluded_scores) task_.excluded_scores[one - task_.excluded] = score;
+                score = kGone;
+                const int64_t group = *one / kRows, stop = std::min((group + 1) * kRows, end_);
+                float most = kNothingYet;
+                for (int64_t j = group * kRows; j < stop; ++j) most = std::max(most, kept_[j * at_.block + u]);
+                finest_[group * at_.block + u] = most;
+            }
+        }
+        if (task_.kind != kExp && task_.kind != kSigmoidPower) return;
+        for (int64_t column = 0; column < at_.block; column += kWidth)
+            store(mine_.highest.data() + column, highest_of(first_group_, last_group_, column));
+    }
+
+    // Every thread puts the same findings together for itself; the first one also reports.
+    void settle_thresholds() {
+        std::vector<float> all;
+        for (int64_t u = 0; u < at_.block; ++u) {
+            const int64_t user = first_user_ + u;
+            beta_[u] = task_.thresholds && u < count_ ? task_.thresholds[user] : 0.0f;
+            if (task_.k <= 0 || u >= count_) continue;
+            all.clear();
+            for (const Findings& theirs : shared_.findings)
+                all.insert(all.end(), theirs.candidates[u].begin(), theirs.candidates[u].end());
+            // Fewer than K candidates means scores that are no numbers, since those never reach a bound.
+            const float kth = static_cast<int64_t>(all.size()) < task_.k ? std::nanf("") : kth_largest(all, task_.k);
+            if (task_.kth_is_threshold) beta_[u] = kth;
+            if (index_ == 0) task_.kth[user] = kth;
+        }
+    }
+
+    void evaluate() {
+        switch (task_.kind) {
+            case kExp: return evaluate_with(Exp(task_));
+            case kHinge: return evaluate_with(Hinge(task_));
+            default: return is_near() ? evaluate_with(SigmoidPowerNear(task_)) : evaluate_with(SigmoidPower(task_));
+        }
+    }
+
+    // Whether |ω(s - β)| is small enough for the short polynomials, for all scores of the block.
+    bool is_near() const {
+        float items = 0, users = 0, beta = 0;
+        for (const Findings& theirs : shared_.findings) items = std::max(items, theirs.largest_norm);
+        for (int64_t u = 0; u < count_; ++u) {
+            users = std::max(users, squared_norm(task_.user_vectors + (first_user_ + u) * task_.dim, task_.dim));
+            beta = std::max(beta, std::fabs(beta_[u]));
+        }
+        const float bound = task_.slope * (std::sqrt(items * users) * 1.0001f + beta);
+        return bound <= SigmoidPowerNear::kNear && task_.power <= SigmoidPowerNear::kMaxPower;
+    }
+
+    template <class Phi>
+    void evaluate_with(const Phi phi) {
+        for (int64_t u = 0; u < at_.block; ++u) shift_[u] = Phi::kNeedsHighest ? shift_of(phi, u) : 0.0f;
+        std::fill_n(sums_, at_.block, 0.0f);
+        for (int64_t tile = begin_; tile < end_; tile += kTile) {
+            const int64_t stop = std::min(tile + kTile, end_);
+            transform(phi, tile, stop);
+            add_user_gradient(tile, stop);
+        }
+        if (begin_ == end_) std::fill_n(partial_, at_.block * dim(), 0.0f);
+        shared_.barrier.wait();
+        finish_block(phi);
+    }
+
+    template <class Phi>
+    float shift_of(const Phi& phi, const int64_t u) const {
+        float highest = kNothingYet;
+        for (const Findings& theirs : shared_.findings) highest = std::max(highest, theirs.highest[u]);
+        return highest <= kGone ? 0.0f : phi.shift(highest, beta_[u]);  // nothing left: any shift will do
+    }
+
+    // Scores of a tile become slopes; φ is added up by user.
+    template <class Phi>
+    void transform(const Phi& phi, const int64_t from, const int64_t to) const {
+        for (int64_t column = 0; column < at_.block; column += kWidth) {
+            const Vector beta = load(beta_ + column), shift = load(shift_ + column);
+            Vector sum{};
+            for (int64_t j = from; j < to; ++j) {
+                float* const place = kept_ + j * at_.block + column;
+                Vector value;
+                store(place, phi(load(place), beta, shift, value));
+                sum += value;
+            }
+            store(sums_ + column, load(sums_ + column) + sum);
+        }
+    }
+
+    void add_user_gradient(const int64_t from, const int64_t to) const {
+        for (int64_t u = 0; u < count_; u += kRows)
+            product_rows<kRows, false>(kept_ + from * at_.block + u, at_.block, items_ + from * dim(), dim(),
+                                       to - from, partial_ + u * dim(), dim(), dim(), from > begin_);
+    }
+
+    // Σφ is known: R, the factor of every slope, the users' gradient and the vectors for the items'.
+    template <class Phi>
+    void finish_block(const Phi& phi) {
+        for (int64_t u = 0; u < count_; ++u) {
+            const int64_t user = first_user_ + u;
+            float total = 0;
+            for (int64_t t = 0; t < at_.threads; ++t) total += (shared_.base + at_.sums + t * at_.block)[u];
+            const int64_t gone =
+                task_.excluded_start ? task_.excluded_start[user + 1] - task_.excluded_start[user] : 0;
+            const int64_t left = task_.items - gone;
+            const float log_sum = std::log(total) + phi.log_shift(shift_[u]);
+            const float share = left == 0 ? 0.0f : 1.0f / (Phi::kLogSum ? total : static_cast<float>(left));
+            factor_[u] = share * task_.scale * task_.coefficients[user] * phi.slope_factor();
+            const float* const vector = task_.user_vectors + user * task_.dim;
+            for (int64_t k = 0; k < dim(); ++k) scaled_[u * dim() + k] = k < task_.dim ? factor_[u] * vector[k] : 0.0f;
+            if (u % at_.threads != index_) continue;
+            const float mean = left == 0 ? 0.0f : total / static_cast<float>(left);
+            task_.negative[user] = left == 0 ? 0.0f : task_.scale * (Phi::kLogSum ? log_sum : mean);
+            task_.normalizer[user] = !Phi::kLogSum ? total : left == 0 ? kNothingYet : log_sum;
+            report_user_gradient(u);
+        }
+    }
+
+    void report_user_gradient(const int64_t u) const {
+        for (int64_t k = 0; k < task_.dim; ++k) {
+            float sum = 0;
+            for (int64_t t = 0; t < at_.threads; ++t)
+                sum += (shared_.base + at_.partial + t * at_.block * dim())[u * dim() + k];
+            task_.user_gradient[(first_user_ + u) * task_.dim + k] = factor_[u] * sum;
+        }
+    }
+
+    void add_item_gradient(const int64_t from, const int64_t to, const int64_t users, const bool first) const {
+        int64_t j = from;
+        for (; j + kRows <= to; j += kRows)
+            product_rows<kRows, true>(kept_ + j * at_.block, at_.block, scaled_, dim(), users,
+                                      item_gradient_ + j * dim(), dim(), dim(), !first);
+        for (; j < to; ++j)
+            product_rows<1, true>(kept_ + j * at_.block, at_.block, scaled_, dim(), users,
+                                  item_gradient_ + j * dim(), dim(), dim(), !first);
+    }
+
+    Shared& shared_;
+    const Task& task_;
+    const Layout& at_;
+    const int64_t index_;
+    Findings& mine_;
+    const int64_t first_group_, last_group_, begin_, end_;  // items of this thread
+    float *const kept_, *const finest_;                     // of all threads
+    const float* const items_;
+    float* const item_gradient_;
+    float *const packed_, *const scaled_, *const partial_, *const sums_;
+    float *beta_, *shift_, *factor_, *bound_, *coarse_;
+    int64_t first_user_ = 0, count_ = 0, previous_count_ = 0;
+};
+
+}  // namespace
+
+int64_t workspace_bytes(const Task& task) { return Layout(task).total * 4; }
+
+void sweep(const Task& task) {
+    Shared shared(task);
+    const auto work = [&shared](const int64_t index) { Worker(shared, index).run(); };
+    std::vector<std::thread> others;
+    for (int64_t index = 1; index < shared.layout.threads; ++index) others.emplace_back(work, index);
+    work(0);
+    for (std::thread& other : others) other.join();
+}
+
+}  // namespace talos::TALOS_LEVEL

@@ -1,0 +1,57 @@
+// What crosses the border between Python and the core: one plain struct of numbers and pointers.
+#pragma once
+
+#include <cstdint>
+
+namespace talos {
+
+// Which φ is summed over a user's negatives; the numbers are known to compiled.py.
+enum Kind : int32_t {
+    kNothing = 0,       // no loss: the K-th scores alone
+    kExp = 1,           // φ = e^{power·s}
+    kSigmoidPower = 2,  // φ = σ(slope·(s - β))^power
+    kHinge = 3,         // φ = (1 + s - β)+, summed up as a mean
+};
+
+// One pass over all items for a batch of users. Matrices are dense, row-major, float32.
+struct Task {
+    int64_t users, items, dim;
+    const float* user_vectors;  // (users, dim)
+    const float* item_vectors;  // (items, dim)
+
+    // Pairs that are no negatives: excluded[excluded_start[u] .. excluded_start[u + 1]) ascend. May be null.
+    const int64_t* excluded_start;
+    const int64_t* excluded;
+
+    const float* thresholds;    // (users) or null for 0
+    const float* coefficients;  // (users) what each R_u counts; null for kNothing
+
+    int32_t kind;
+    float power, slope, scale;
+    int64_t k;                // K-th scores are wanted if above 0
+    int32_t kth_is_threshold; // β_u is this pass's own K-th score, whatever `thresholds` says
+    int32_t threads;
+    int64_t users_per_block;  // 0: by cache size
+
+    float* workspace;         // workspace_bytes(task) of it, any alignment
+    // Results. Gradients are of Σ_u coefficient_u · R_u and are written, not added to.
+    float* negative;          // (users) R_u
+    float* normalizer;        // (users) log Σφ, or Σφ for a mean
+    float* user_gradient;     // (users, dim)
+    float* item_gradient;     // (items, dim)
+    float* kth;               // (users), where k > 0
+    float* excluded_scores;   // one for each of `excluded`, or null
+};
+
+// The same functions exist once per instruction set, see levels.h.
+#define TALOS_DECLARE_LEVEL(name)                 \
+    namespace name {                              \
+    int64_t workspace_bytes(const Task& task);    \
+    void sweep(const Task& task);                 \
+    }
+
+TALOS_DECLARE_LEVEL(plain)
+TALOS_DECLARE_LEVEL(avx2)
+TALOS_DECLARE_LEVEL(avx512)
+
+}  // namespace talos

@@ -1,0 +1,67 @@
+// Vectors of the width that the instruction set of this translation unit has, by the compiler's extensions.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#ifndef TALOS_LEVEL
+#define TALOS_LEVEL plain
+#endif
+
+namespace talos::TALOS_LEVEL {
+
+#if defined(__AVX512F__)
+constexpr int kWidth = 16;  // floats in a vector
+constexpr int kRows = 8;    // rows of a register block: 8 × 2 vectors of sums leave room for the operands
+#elif defined(__AVX2__)
+constexpr int kWidth = 8;
+constexpr int kRows = 4;
+#else
+constexpr int kWidth = 4;
+constexpr int kRows = 4;
+#endif
+constexpr int kColumns = 2 * kWidth;  // columns of a register block
+
+typedef float Vector __attribute__((vector_size(4 * kWidth)));
+typedef int32_t Integers __attribute__((vector_size(4 * kWidth)));
+
+inline Vector load(const float* from) {
+    Vector v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+}
+
+inline void store(float* to, const Vector v) { std::memcpy(to, &v, sizeof v); }
+
+inline Vector splat(const float x) { return Vector{} + x; }
+
+// A NaN in `b` survives, one in `a` does not.
+inline Vector maximum(const Vector a, const Vector b) { return a > b ? a : b; }
+
+// c0 + c1·x + c2·x² + …, by Horner's rule.
+template <int N>
+inline Vector polynomial(const float (&c)[N], const Vector x) {
+    Vector sum = splat(c[N - 1]);
+#pragma GCC unroll 16
+    for (int i = N - 2; i >= 0; --i) sum = sum * x + c[i];
+    return sum;
+}
+
+// 2^t to 2e-7 for t up to 127; exactly 0 below -127.5. A NaN stays one.
+inline Vector exp2(Vector t) {
+    // Minimax on [-1/2, 1/2].
+    constexpr float c[] = {1.00000012f,   0.693146944f,   0.240221202f,
+                           0.0555071346f, 0.00967554096f, 0.00132764608f};
+    constexpr float magic = 12582912.0f;  // 1.5 · 2^23: adding it rounds to an integer, kept in the low bits
+    t = t < -127.0f ? splat(-127.0f) : t;
+    const Vector shifted = t + magic;
+    const Vector rest = t - (shifted - magic);
+    Integers bits;
+    std::memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits << 23) + 0x3f800000;
+    Vector power;
+    std::memcpy(&power, &bits, sizeof power);
+    return polynomial(c, rest) * power;
+}
+
+}  // namespace talos::TALOS_LEVEL

@@ -1,0 +1,294 @@
+"""The compiled core against the readable kernel in float64, on every instruction set that is at hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from talos import kernels, losses
+from talos.errors import ArgumentError
+from talos.kernels import compiled, engine, tiled
+
+pytestmark = pytest.mark.skipif(
+    not compiled.levels(), reason=f"without the compiled core: {compiled._load()[1] or 'there'}"
+)
+LEVELS = compiled.levels() or ("none",)
+
+LOSSES = {
+    "talos": lambda: losses.Talos(tau=0.1),
+    "talos-cold": lambda: losses.Talos(tau=0.02),
+    "talos-colder": lambda: losses.Talos(tau=0.01),
+    "talos-warm": lambda: losses.Talos(tau=1.0),
+    "talos-inner": lambda: losses.Talos(tau=0.2, temperature="inner"),
+    "talos-no-quantile": lambda: losses.Talos(tau=0.2, quantile=False),
+    "sl": lambda: losses.Softmax(tau=0.2),
+    "sl-cold": lambda: losses.Softmax(tau=0.02),
+    "bsl": lambda: losses.BilateralSoftmax(tau1=0.1, tau2=0.3),
+    "sl@k": lambda: losses.SoftmaxAtK(tau=0.2, tau_w=0.5),
+    "aatp": lambda: losses.AATP(),
+}
+# users, items, dimension: no multiple of any tile, and the smallest there are
+SHAPES = [
+    (1, 1, 8),
+    (1, 2, 64),
+    (2, 3, 9),
+    (7, 23, 5),
+    (33, 130, 17),
+    (65, 257, 64),
+    (100, 1031, 100),
+    (70, 3000, 31),
+]
+
+
+class Problem:
+    """Cosines of users of every sort: without positives, with all items, with all but one."""
+
+    def __init__(self, users: int, items: int, dim: int, seed: int = 0, scale: float = 1.0) -> None:
+        rng = torch.Generator().manual_seed(seed)
+        draw = lambda n: F.normalize(torch.randn(n, dim, generator=rng), dim=-1) * scale  # noqa: E731
+        self.users, self.items = draw(users), draw(items)
+        belongs = torch.rand(users, items, generator=rng) < min(0.2, 20 / items)
+        if users > 2:
+            belongs[0], belongs[1], belongs[2] = False, True, torch.arange(items) > 0
+        self.indptr = F.pad(belongs.sum(1).cumsum(0), (1, 0))
+        self.indices = belongs.nonzero()[:, 1]
+        self.beta = torch.rand(users, generator=rng) * scale - scale / 2
+
+    def call(self, loss: losses.UserSeparableLoss, beta: torch.Tensor | None, double: bool = False) -> tuple:
+        cast = (lambda t: None if t is None else t.double()) if double else (lambda t: t)
+        return (cast(self.users), cast(self.items), self.indptr, self.indices, cast(beta), loss)
+
+
+def assert_close(got: torch.Tensor, want: torch.Tensor, name: str, rtol: float = 1e-5) -> None:
+    """Close relative to the largest entry: gradients cancel, and what is left of zero has no digits to compare."""
+    finite = torch.isfinite(want)
+    assert torch.equal(finite, torch.isfinite(got)), name
+    largest = want[finite].abs().max().item() if finite.any() else 0.0
+    torch.testing.assert_close(
+        got.double(), want, rtol=rtol, atol=rtol * largest + 1e-12, msg=lambda text: f"{name}: {text}"
+    )
+
+
+def compare(got: kernels.UserBatch, want: kernels.UserBatch, rtol: float = 1e-5) -> None:
+    for name in ("value", "user_gradient", "item_gradient", "per_user", "normalizer"):
+        assert_close(getattr(got, name), getattr(want, name), name, rtol)
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Set the instruction set and the number of threads of every call to the core."""
+
+    def choose(level: str = LEVELS[-1], threads: int = 1) -> None:
+        found = compiled.core_sweep
+        monkeypatch.setattr(
+            compiled, "core_sweep", lambda *a, **kw: found(*a, **{**kw, "level": level, "threads": threads})
+        )
+
+    monkeypatch.setenv("TALOS_KERNEL", "compiled")
+    return choose
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_equals_the_readable_kernel(name, shape, level, use):
+    use(level)
+    problem, loss = Problem(*shape), LOSSES[name]()
+    beta = problem.beta if loss.needs.threshold else None
+    got = kernels.user_batch_loss(*problem.call(loss, beta))
+    # fp32 scores are off by 1e-7, of which a temperature of 0.02 makes 5e-6
+    compare(
+        got, tiled.user_batch_loss(*problem.call(loss, beta, double=True)), 4e-5 if "cold" in name else 1e-5
+    )
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("k", [1, 20, 300])
+def test_thresholds_from_the_same_pass(level, threads, k, use):
+    use(level, threads)
+    problem, loss = Problem(201, 1003, 24), losses.Talos(tau=0.1)
+    got = kernels.user_batch_loss(*problem.call(loss, None), k=k)
+    scores = problem.users.double() @ problem.items.double().T
+    assert_close(got.thresholds, scores.topk(k).values[:, -1], "thresholds", 1e-6)
+    compare(got, tiled.user_batch_loss(*problem.call(loss, got.thresholds, double=True)))
+    assert torch.equal(kernels.kth_scores(problem.users, problem.items, k), got.thresholds)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_exact_thresholds_for_every_loss(name, use):
+    use(threads=2)
+    problem, loss = Problem(64, 500, 16), LOSSES[name]()
+    got = kernels.user_batch_loss(*problem.call(loss, None), k=7)
+    want = tiled.user_batch_loss(*problem.call(loss, got.thresholds, double=True))
+    compare(got, want, 4e-5 if "cold" in name else 1e-5)
+
+
+@pytest.mark.parametrize("dim", [8, 13, 64, 65, 128, 256])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_dimensions_and_blocks(dim, threads, use):
+    use(threads=threads)
+    problem, loss = Problem(150, 700, dim), losses.Talos(tau=0.05)
+    want = tiled.user_batch_loss(*problem.call(loss, problem.beta, double=True))
+    for block in (None, 1, 40):
+        compare(kernels.user_batch_loss(*problem.call(loss, problem.beta), users_per_chunk=block), want)
+
+
+@pytest.mark.parametrize("reduction", ["positives", "users", "sum"])
+@pytest.mark.parametrize("exclude", [True, False])
+def test_options(reduction, exclude, use):
+    use()
+    problem, loss = Problem(20, 60, 8), losses.Softmax(tau=0.2)
+    options = {"reduction": reduction, "exclude_positives": exclude}
+    got = kernels.user_batch_loss(*problem.call(loss, None), **options)
+    compare(got, tiled.user_batch_loss(*problem.call(loss, None, double=True), **options))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_shared_sample_with_repetitions(name, use):
+    use()
+    problem, loss = Problem(40, 90, 12), LOSSES[name]()
+    sample = torch.randint(0, 90, (200,), generator=torch.Generator().manual_seed(1))
+    beta = problem.beta if loss.needs.threshold else None
+    got = kernels.user_batch_loss(*problem.call(loss, beta), item_ids=sample)
+    want = tiled.user_batch_loss(*problem.call(loss, beta, double=True), item_ids=sample)
+    compare(got, want, 4e-5 if "cold" in name else 1e-5)
+
+
+def test_exact_thresholds_with_a_sample_are_of_all_items(use):
+    use()
+    problem, loss = Problem(40, 90, 12), losses.Talos(tau=0.1)
+    got = kernels.user_batch_loss(*problem.call(loss, None), k=5, item_ids=torch.arange(7))
+    want = (problem.users @ problem.items.T).topk(5).values[:, -1]
+    torch.testing.assert_close(got.thresholds, want)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("scale", [1e-3, 3.0, 30.0])
+def test_unnormalised_scores(name, scale, use):
+    """Products of any size; the tolerance follows the rounding of the scores themselves."""
+    use()
+    problem, loss = Problem(37, 211, 16, scale=scale**0.5), LOSSES[name]()
+    beta = problem.beta if loss.needs.threshold else None
+    got = kernels.user_batch_loss(*problem.call(loss, beta))
+    want = tiled.user_batch_loss(*problem.call(loss, beta, double=True))
+    steepest = {"talos-colder": 100, "talos-cold": 50, "sl-cold": 50}.get(name, 10)
+    compare(got, want, 1e-5 + 3e-7 * scale * steepest)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_scores_at_the_ends(name, use):
+    """Every vector is one of two opposite ones: all scores are ±1, and ties abound."""
+    use()
+    problem, loss = Problem(20, 75, 10), LOSSES[name]()
+    axis = F.normalize(torch.ones(1, 10))
+    problem.users = axis * torch.where(torch.arange(20) % 2 == 0, 1.0, -1.0)[:, None]
+    problem.items = axis * torch.where(torch.arange(75) % 3 == 0, 1.0, -1.0)[:, None]
+    for k in (1, 20, 40, 75):
+        got = kernels.user_batch_loss(*problem.call(loss, None), k=k)
+        assert torch.allclose(got.thresholds.abs(), torch.ones(20))
+        want = tiled.user_batch_loss(*problem.call(loss, got.thresholds, double=True))
+        compare(got, want, 4e-5 if "cold" in name else 1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_same_from_run_to_run(threads):
+    problem, loss = Problem(300, 2111, 64), losses.Talos(tau=0.1)
+    n = len(problem.users)
+    call = {"part": loss.negative_part, "coefficients": torch.rand(n), "k": 20, "kth_is_threshold": True}
+    first, *others = (
+        compiled.core_sweep(problem.users, problem.items, threads=threads, **call) for _ in range(4)
+    )
+    for other in others:
+        assert torch.equal(first.user_gradient, other.user_gradient)
+        assert torch.equal(first.item_gradient, other.item_gradient)
+        assert torch.equal(first.negative, other.negative)
+
+
+def test_forced_torch(monkeypatch):
+    monkeypatch.setenv("TALOS_KERNEL", "torch")
+    monkeypatch.setattr(compiled, "core_sweep", None)
+    problem, loss = Problem(10, 30, 8), losses.Talos(tau=0.1)
+    got = kernels.user_batch_loss(*problem.call(loss, None), k=3)
+    want = tiled.user_batch_loss(*problem.call(loss, tiled.kth_scores(problem.users, problem.items, 3)))
+    assert torch.equal(got.item_gradient, want.item_gradient)
+    assert kernels.status() == "torch, because TALOS_KERNEL says so"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"loss": losses.LLPAUC(alpha=0.5, beta=0.1)}, {"dtype": torch.float64}, {"weights": torch.ones(30)}],
+)
+def test_what_the_core_does_not_do_is_done_in_torch(change, monkeypatch):
+    monkeypatch.setattr(compiled, "core_sweep", None)
+    problem, loss = Problem(10, 30, 8), change.get("loss", losses.Softmax())
+    users, items, *rest = problem.call(loss, None)
+    dtype = change.get("dtype", torch.float32)
+    kernels.user_batch_loss(users.to(dtype), items.to(dtype), *rest, weights=change.get("weights"))
+
+
+def test_status_names_the_instruction_set(monkeypatch):
+    monkeypatch.setenv("TALOS_KERNEL", "auto")
+    assert kernels.status().startswith(f"compiled core, {LEVELS[-1]}, {torch.get_num_threads()} thread")
+
+
+def test_a_wrong_choice_is_named(monkeypatch):
+    monkeypatch.setenv("TALOS_KERNEL", "fast")
+    with pytest.raises(ArgumentError, match="TALOS_KERNEL"):
+        kernels.status()
+
+
+def test_without_the_core(monkeypatch):
+    monkeypatch.setattr(compiled, "_load", lambda: (None, "the core was not built"))
+    monkeypatch.setenv("TALOS_KERNEL", "auto")
+    assert kernels.status() == "torch, because the core was not built"
+    assert kernels.kth_scores(torch.ones(1, 2), torch.eye(2), 1).tolist() == [1.0]
+    monkeypatch.setenv("TALOS_KERNEL", "compiled")
+    with pytest.raises(ArgumentError, match="the core was not built"):
+        kernels.kth_scores(torch.ones(1, 2), torch.eye(2), 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"item_vectors": torch.full((30, 8), float("nan"))}, "item_vectors"),
+        ({"user_vectors": torch.full((10, 8), float("inf"))}, "user_vectors"),
+        ({"thresholds": torch.full((10,), float("nan"))}, "thresholds"),
+        ({"indices": "out of range"}, "indices"),
+        ({"k": 31, "thresholds": None}, "k"),
+        ({"k": 3}, "thresholds"),
+    ],
+)
+def test_wrong_arguments_are_named(change, named):
+    problem = Problem(10, 30, 8)
+    names = ("user_vectors", "item_vectors", "indptr", "indices", "thresholds", "loss")
+    call = dict(zip(names, problem.call(losses.Talos(tau=0.1), problem.beta), strict=True))
+    if "indices" in change:
+        change = {"indices": problem.indices + 25}
+    with pytest.raises(ArgumentError, match=f"^{named}: "):
+        kernels.user_batch_loss(**{**call, **change})
+
+
+def test_a_nan_among_the_negatives_is_noticed():
+    problem = Problem(10, 30, 8)
+    problem.items[7, 3] = float("nan")
+    for beta, k in ((problem.beta, None), (None, 3)):
+        with pytest.raises(ArgumentError, match=r"^item_vectors: "):
+            kernels.user_batch_loss(*problem.call(losses.Talos(tau=0.1), beta), k=k)
+
+
+def test_which_losses_have_a_constant_weight():
+    constant = {name: engine._constant_weight(make()) for name, make in LOSSES.items()}
+    assert {name for name, weight in constant.items() if weight is None} == {"sl@k"}
+
+
+def test_differentiable_with_thresholds():
+    problem, loss = Problem(30, 100, 8), losses.Talos(tau=0.1)
+    users, items = problem.users.clone().requires_grad_(), problem.items.clone().requires_grad_()
+    value, beta = kernels.exact_user_batch_loss(users, items, problem.indptr, problem.indices, 5, loss)
+    (2 * value).backward()
+    want = kernels.user_batch_loss(*problem.call(loss, beta))
+    torch.testing.assert_close(items.grad, 2 * want.item_gradient)
+    torch.testing.assert_close(users.grad, 2 * want.user_gradient)
+    assert not beta.requires_grad
