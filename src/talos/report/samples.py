@@ -40,7 +40,7 @@ def _card(model: Model, test: Interactions, seen: Interactions, lists: Lists, pl
     name = escape(str(model.train.user_ids.ids[user]))
     return (
         f'<div class="card"><h3>User {name}</h3>'
-        f"<p>Has {len(has):,} items, least common first: {escape(names)}</p><ol>{''.join(rows)}</ol></div>"
+        f"<p>Has {len(has):,} items, the least common of which are: {escape(names)}</p><ol>{''.join(rows)}</ol></div>"
     )
 
 

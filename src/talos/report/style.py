@@ -74,7 +74,7 @@ text.name{{fill:var(--text)}}
 {_SERIES}
 details{{margin-top:.5rem;font-size:.85rem}}
 summary{{cursor:pointer;color:var(--muted);padding:.3rem 0}}
-.wide{{overflow-x:auto;max-width:100%;--here:var(--back);background:
+.wide{{overflow-x:auto;max-width:100%;margin-top:.4rem;--here:var(--back);background:
 linear-gradient(to right,var(--here) 40%,transparent) left/36px 100% no-repeat local,
 linear-gradient(to left,var(--here) 40%,transparent) right/36px 100% no-repeat local,
 linear-gradient(to right,var(--rule),transparent) left/14px 100% no-repeat scroll,
