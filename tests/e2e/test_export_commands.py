@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -57,7 +59,7 @@ def talos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return run
 
 
-def save_run(folder: Path, users: int, items: int, k: int) -> Recommender:
+def save_run(folder: Path, users: int, items: int, k: int, *, thresholds: bool = False) -> Recommender:
     """A run directory with random vectors: what is tested here does not depend on training."""
     rng = np.random.default_rng(0)
     pairs = rng.integers(0, (users, items), (users * 3, 2))
@@ -72,9 +74,10 @@ def save_run(folder: Path, users: int, items: int, k: int) -> Recommender:
     torch.manual_seed(0)
     recommender = Recommender(k=k)
     recommender.model = Model(
+        # eighths: scores are exact in whatever order they are added up
         user_vectors=torch.randint(-16, 17, (users, 8)) / 8,
         item_vectors=torch.randint(-16, 17, (items, 8)) / 8,
-        thresholds=None,
+        thresholds=torch.rand(users) if thresholds else None,
         train=train,
         valid=None,
         facts={"config": recommender.config.as_dict()},
@@ -212,3 +215,48 @@ def test_stopped_and_gone_on(talos: Run, tmp_path: Path, how: signal.Signals) ->
     assert json.loads(done.stdout)["resumed_at"] >= 2_000
     assert pl.read_parquet(tmp_path / "recs.parquet").equals(model.recommend())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["recs.parquet", "run"]
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """The console sessions and Python of a page, in order."""
+    return re.findall(r"```(console|python)\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def pattern_of(lines: list[str]) -> str:
+    """Lines as they stand, up to numbers and blanks; `...` alone stands for any lines."""
+    pieces = [
+        r"(?:.*\n)*?"
+        if line == "..."
+        else re.sub(r"(?:\\ )+", r"\\s+", _any_number(re.escape(line))) + r"\s*\n"
+        for line in lines
+    ]
+    return "".join(pieces) + r"(?:.*\n)*"
+
+
+def _any_number(text: str) -> str:
+    return re.sub(r"(?<![\w@.])\d[\d,]*(?:\\\.\d+)?(?!\w)", r"[\\d,]+(?:\\.\\d+)?", text)
+
+
+def test_the_page_is_true(talos: Run, tmp_path: Path) -> None:
+    for package in ("faiss", "onnx", "onnxruntime"):
+        pytest.importorskip(package, reason=f"{package} is not installed (extras `faiss`, `onnx`)")
+    save_run(tmp_path / "run", users=300, items=200, k=20, thresholds=True)
+    names: dict[str, object] = {}
+    commands = 0
+    for kind, text in blocks(Path(__file__).parents[2] / "docs" / "exports.md"):
+        if kind == "python":
+            exec(text, names)
+            continue
+        for session in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            command_line, *expected = session.splitlines()
+            done = talos(*shlex.split(command_line)[1:])
+            output = done.stderr + done.stdout
+            assert re.fullmatch(pattern_of(expected), output), (command_line, output)
+            commands += 1
+    assert commands == 11
+    model = Recommender.load(tmp_path / "run")
+    lists = model.recommend([0, 3], k=5)
+    assert model.model is not None
+    codes = model.model.train.item_ids.encode(lists["item_id"]).reshape(2, 5)
+    np.testing.assert_array_equal(names["items"], codes)
+    assert list(names["best"]) == model.recommend([3], k=10)["item_id"].to_list()

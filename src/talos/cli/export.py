@@ -55,6 +55,8 @@ def export(
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return (
         f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if isinstance(value, float) else str(value)
     )

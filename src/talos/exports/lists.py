@@ -57,8 +57,10 @@ class Job:
             return "another model"
         if begun.get("banned") != mine["banned"]:
             return "other candidates or excluded items"
-        changed = [name for name in mine if begun.get(name) != mine[name]]
-        return ", ".join(f"{name}={begun.get(name)}" for name in changed) or "other options"
+        # the size of a part follows from k, and says something only if nothing else does
+        names = ("k", "filter_seen", "users")
+        changed = [name for name in names if begun.get(name) != mine[name]]
+        return ", ".join(f"{name}={begun.get(name)}" for name in changed) or "another version of talos-rec"
 
 
 class Sink(Protocol):
