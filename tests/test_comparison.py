@@ -20,6 +20,7 @@ from talos.errors import ArgumentError, ConfigError, DataError
 from talos.evaluation import Report
 from talos.significance import holm
 from talos.splits import Split
+from talos.training import InterruptedRunError
 
 SMALL = RunConfig.from_dict(
     {"k": 5, "backbone": {"name": "mf", "dim": 4}, "training": {"epochs": 3, "evaluate_every": 1}}
@@ -208,6 +209,22 @@ def test_a_budget_ends_a_fit_with_its_epoch(split: Split) -> None:
     (run,) = table.results["talos"]
     assert run.stopped == "budget"
     assert 0.2 <= run.fit_seconds < 10
+
+
+def test_an_interrupt_keeps_what_is_finished(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(line: str) -> None:
+        monkeypatch.setattr("talos.comparison.run._fit", interrupted)
+
+    def interrupted(*arguments: object) -> RunResult:
+        raise KeyboardInterrupt
+
+    with pytest.raises(InterruptedRunError, match=r"stopped in sl, seed 0; finished fits are kept"):
+        compare(split, MODELS, seeds=1, out=tmp_path / "out", notify=stop)
+    assert [path.name for path in (tmp_path / "out" / "runs").glob("*.json")] == ["00-talos-seed0.json"]
+    with pytest.raises(DataError, match="01-sl-seed0 is not finished"):
+        comparison.load(tmp_path / "out")
 
 
 def test_lists_and_coverage_may_be_asked_for(split: Split) -> None:

@@ -153,6 +153,16 @@ def test_bad_input_is_one_message(
     assert not (tmp_path / "out").exists()
 
 
+def test_every_loss_on_every_backbone(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    done = talos("compare", clicks, "--losses", "sl,bpr", "--backbones", "mf,lightgcn", "--seeds", 1, *SMALL, "--json",
+                 "--set", "lightgcn.backbone.layers=1", "--set", "training.epochs=1", "--out", tmp_path / "out")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    models = json.loads(done.stdout)["models"]
+    assert [model["model"] for model in models] == ["mf/sl", "mf/bpr", "lightgcn/sl", "lightgcn/bpr"]
+    stored = json.loads((tmp_path / "out" / "runs" / "02-lightgcn-sl-seed0.json").read_text())
+    assert stored["config"]["backbone"]["layers"] == 1
+
+
 def test_report_of_a_run(talos: Run, clicks: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     trained = talos("train", clicks, "--out", run, *SMALL)

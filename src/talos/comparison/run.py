@@ -86,7 +86,11 @@ def compare(
     results: dict[str, list[RunResult]] = {name: [] for name in models}
     jobs = [(name, seed) for seed in view.seeds for name in models]
     for number, (name, seed) in enumerate(jobs, start=1):
-        result, done_before = _result(split, settings, name, seed, folder)
+        try:
+            result, done_before = _result(split, settings, name, seed, folder)
+        except (InterruptedRunError, KeyboardInterrupt):  # the latter comes between fits
+            kept = "" if folder is None else "; finished fits are kept. Go on with the same command"
+            raise InterruptedRunError(f"stopped in {name}, seed {seed}{kept}") from None
         results[name].append(_slim(result, shown))
         said = "finished before" if done_before else f"{result.fit_seconds:.1f} s"
         value = result.report.metrics[shown[0]]
@@ -174,9 +178,7 @@ def _fit(split: Split, settings: Settings, name: str, seed: int) -> RunResult:
     try:
         trainer.fit()
     except InterruptedRunError:
-        raise InterruptedRunError(
-            f"stopped in {name}, seed {seed}; finished fits are kept. Go on with the same command"
-        ) from None
+        raise
     except TalosError as error:
         raise TalosError(f"{name}, seed {seed}: {error}") from error
     seconds = time.perf_counter() - began
