@@ -305,6 +305,25 @@ def test_sqlite_goes_on_where_it_stopped(make: Make, tmp_path: Path) -> None:
     assert tables_of(path) == [name]
 
 
+def test_a_damaged_progress_table_is_not_believed(make: Make, tmp_path: Path) -> None:
+    model, path = make(), tmp_path / "shop.db"
+    url = f"sqlite:///{path}?table=recs"
+    for damage in (
+        "DELETE FROM recs__talos_progress",
+        "UPDATE recs__talos_progress SET job = '['",
+        "UPDATE recs__talos_progress SET job = '3'",
+        "DROP TABLE recs__talos; DELETE FROM recs__talos_progress",
+    ):
+        with pytest.raises(InterruptedExportError):
+            write_lists(model, url, overwrite=True, progress=interrupt_at(60))
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(f"{damage}; DROP TABLE IF EXISTS recs")
+        with pytest.raises(DataError, match="was begun with another model"):
+            write_lists(model, url)
+        assert write_lists(model, url, overwrite=True)["resumed_at"] == 0
+        assert rows_of(path) == recommended(model, k=5).rows()
+
+
 def test_sqlite_written_by_two_loses_and_doubles_nothing(make: Make, tmp_path: Path) -> None:
     model, path = make(), tmp_path / "shop.db"
     url, others = f"sqlite:///{path}?table=recs", []

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from talos.exports.export import FORMATS, export
+from talos.exports.formats import FORMATS, export
 from talos.exports.lists import InterruptedExportError, write_lists
 from talos.exports.progress import Progress, progress
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from talos.artifact import Model
@@ -31,18 +32,18 @@ def check_same_lists(
 
     Returns the share of users whose lists are the same to the letter.
     """
-    users = model.user_vectors[expected.users].double().cpu().numpy()
-    vectors = model.item_vectors.double().cpu().numpy()
+    users = model.user_vectors[torch.from_numpy(expected.users)].detach().double().cpu().numpy()
     there = expected.items >= 0
     margin = _TOLERANCE * max(1.0, float(np.abs(expected.scores[there]).max(initial=0.0)))
     worst = None
     for row in range(len(users)):
         size = int(there[row].sum())
-        mine = items[row, :size]
-        if (items[row] >= 0).sum() != size or len(set(mine.tolist())) != size:
+        mine = np.ascontiguousarray(items[row, :size])
+        in_range = (items[row] >= 0) & (items[row] < model.train.num_items)
+        if in_range.sum() != size or len(set(mine.tolist())) != size:
             worst = "items are missing or repeated"
             break
-        exact = vectors[mine] @ users[row]
+        exact = model.item_vectors[torch.from_numpy(mine)].detach().double().cpu().numpy() @ users[row]
         if (np.abs(exact - scores[row, :size]) > margin).any():
             worst = "scores are not the items' scores"
             break

@@ -76,7 +76,7 @@ class _DatabaseSink(ABC):
                         expected="the same model and options",
                         hint="start anew with --overwrite",
                     )
-                self._run(f"DROP TABLE {self.staging}")
+                self._run(f"DROP TABLE IF EXISTS {self.staging}")
                 self._run(f"DROP TABLE {self.progress}")
             text, integer, score, tail = self.types
             user, item = (integer if whole else text for whole in self.integers)
@@ -125,11 +125,13 @@ class _DatabaseSink(ABC):
     def _begun(self) -> dict[str, Any] | None:
         if not self._exists(self.progress):
             return None
-        text, self.users, self.written = self._run(
-            f"SELECT job, users, written FROM {self.progress}"
-        ).fetchone()
-        job: dict[str, Any] = json.loads(text)
-        return job
+        row = self._run(f"SELECT job, users, written FROM {self.progress}").fetchone()
+        try:
+            text, self.users, self.written = row
+            job = json.loads(text)
+        except (TypeError, ValueError):  # somebody has been at it: not what we began
+            return {}
+        return job if isinstance(job, dict) else {}
 
     @contextmanager
     def _explained(self, kind: type[TalosError], advice: str) -> Iterator[None]:
@@ -192,7 +194,8 @@ class SqliteSink(_DatabaseSink):
         try:
             yield
         except BaseException:
-            self._run("ROLLBACK")
+            if self.connection.in_transaction:  # SQLite itself has undone it where the disk is full
+                self._run("ROLLBACK")
             raise
         self._run("COMMIT")
 

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from talos.artifact import Model
 from talos.errors import ArgumentError, TalosError, nearest
+from talos.exports.databases import PostgresSink, SqliteSink
+from talos.exports.files import FileSink
 from talos.exports.progress import Progress
 from talos.exports.source import banned_items, checksum, list_length, model_of
 from talos.interactions import Ids, Interactions
@@ -199,9 +201,6 @@ def _frame(model: Model, lists: TopK) -> pl.DataFrame:
 
 
 def _sink(out: str, model: Model, job: Job, overwrite: bool) -> Sink:
-    from talos.exports.databases import PostgresSink, SqliteSink
-    from talos.exports.files import FileSink
-
     scheme, colon, _ = out.partition("://")
     if not colon:
         return FileSink(Path(out).expanduser(), job, overwrite)
