@@ -19,9 +19,11 @@ from talos import datasets, readers
 from talos.errors import ConfigError, nearest
 from talos.interactions import Interactions
 
-from . import losses, ranking, reading, scale, training
+from . import losses, ranking, reading, recommending, scale, training
 
-MEANING = {**ranking.MEANING, **reading.MEANING, **losses.MEANING, **training.MEANING, **scale.MEANING}
+MEANING: dict[str, str] = {}
+for _part in (ranking, reading, losses, training, recommending, scale):
+    MEANING |= _part.MEANING
 # Takes many minutes: only when asked for.
 LONG = ("scale",)
 # The shapes of the real sets, for where they are not at hand.
@@ -37,6 +39,7 @@ def run(
         "reading": lambda: reading.measure(rows),
         "losses": losses.measure,
         "training": lambda: training.measure(dataset("beauty", data)),
+        "recommending": lambda: recommending.measure(dataset("gowalla", data)),
         "scale": scale.measure,
     }
     for name in only or ():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from talos import datasets as datasets
     from talos import errors as errors
+    from talos import exports as exports
     from talos import losses as losses
     from talos import metrics as metrics
     from talos import negatives as negatives
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = ("datasets", "errors", "losses", "metrics", "negatives", "significance", "thresholds")
+_MODULES = ("datasets", "errors", "exports", "losses", "metrics", "negatives", "significance", "thresholds")
 _HOME = {
     "Interactions": "interactions",
     "Recommender": "recommender",
