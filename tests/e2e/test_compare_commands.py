@@ -154,8 +154,9 @@ def test_bad_input_is_one_message(
 
 
 def test_every_loss_on_every_backbone(talos: Run, clicks: Path, tmp_path: Path) -> None:
-    done = talos("compare", clicks, "--losses", "sl,bpr", "--backbones", "mf,lightgcn", "--seeds", 1, *SMALL, "--json",
-                 "--set", "lightgcn.backbone.layers=1", "--set", "training.epochs=1", "--out", tmp_path / "out")  # fmt: skip
+    names = ("--losses", "sl,bpr", "--backbones", "mf,lightgcn", "--seeds", 1)
+    changes = ("--set", "lightgcn.backbone.layers=1", "--set", "training.epochs=1")
+    done = talos("compare", clicks, *names, *SMALL, *changes, "--json", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     models = json.loads(done.stdout)["models"]
     assert [model["model"] for model in models] == ["mf/sl", "mf/bpr", "lightgcn/sl", "lightgcn/bpr"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -82,8 +82,14 @@ def _against_k(table: ComparisonTable) -> list[Figure]:
         rows = [
             [str(k), *(f"{values[place]:.4f}" for values in means.values())] for place, k in enumerate(ks)
         ]
-        found.append(Figure(f"{name}@K", svg, Table(["K", *means], rows), legend=drawn))
+        found.append(
+            Figure(f"{name}@K", svg, Table(["K", *means], rows), legend=drawn, note=_left_out(means))
+        )
     return found
+
+
+def _left_out(models: Sized) -> str:
+    return f"The first {COLOURS} of {len(models)} models." if len(models) > COLOURS else ""
 
 
 def _learning(table: ComparisonTable) -> list[Figure]:
@@ -108,7 +114,7 @@ def _learning(table: ComparisonTable) -> list[Figure]:
             for name, looks in curves.items()
             for look in looks
         ]
-        note = f"Seed {table.rows[0].seeds[0]}."
+        note = f"Seed {table.rows[0].seeds[0]}. {_left_out(curves)}".strip()
         found.append(
             Figure(title, svg, Table(["model", "epoch", "seconds", metric], rows), legend=drawn, note=note)
         )
