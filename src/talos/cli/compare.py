@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import re
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -136,7 +137,7 @@ def compare(
     if len(table.rows) > 1:
         typer.echo("")
         print_table(*table.significance(), title=f"{table.first} against the others")
-    typer.echo(f"\n{table.legend}")
+    typer.echo("\n" + textwrap.fill(table.legend, 100))
     say(f"written to {out}: compare.csv, compare.tex, compare.html, runs/")
 
 

@@ -193,7 +193,7 @@ def scores(sample: ScoreSample, k: int) -> list[Figure]:
             svg,
             Table(["score − threshold", *named], rows),
             legend=list(named),
-            note=f"At or above the threshold: {said}. {len(sample.exact):,} users, {len(sample.negatives):,} scores of other items.",
+            note=f"At or above the threshold: {said}. {len(sample.exact):,} users.",
             key="line",
         )
     ]
