@@ -153,3 +153,27 @@ def test_describe_leaves_out_the_inactive() -> None:
     assert "1970-01-01 00:00 to 1970-01-02 00:00" in str(description)
     empty = data.where(np.zeros(2, bool)).describe()
     assert (empty.users, empty.density, empty.first_timestamp) == (0, 0, None)
+
+
+def test_many_rows_go_through_blocks_and_threads() -> None:
+    """More rows than a block holds, with duplicates across block borders, against polars."""
+    rng = np.random.default_rng(0)
+    n = 1_300_000
+    frame = pl.DataFrame(
+        {
+            "u": rng.integers(-3, 3000, n),
+            "i": rng.integers(0, 200, n),
+            "t": rng.integers(0, 50, n),
+            "row": np.arange(n),
+        }
+    )
+    data = Interactions.from_ids(
+        frame["u"], frame["i"], timestamps=frame["t"].to_numpy(), ratings=frame["row"].to_numpy() % 1000
+    )
+    best = frame.sort("u", "i", "t", "row").group_by("u", "i", maintain_order=True).last()
+    assert (
+        data.to_polars().select("user_id", "item_id", "timestamp").rows() == best.select("u", "i", "t").rows()
+    )
+    assert data.ratings is not None
+    assert np.array_equal(data.ratings, (best["row"].to_numpy() % 1000).astype(np.float32))
+    assert data.provenance.duplicates == n - len(best)

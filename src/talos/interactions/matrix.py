@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from talos.errors import ArgumentError
 from talos.interactions.description import Description, gini, quantiles_of
-from talos.interactions.sorting import sorted_rows
+from talos.interactions.sorting import sorted_rows, taken
 from talos.interactions.vocabulary import Codes, Ids, Vocabulary, as_id_series
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ class Interactions:
             indices=kept.items,
             user_ids=user_ids,
             item_ids=item_ids,
-            timestamps=None if stamps is None else stamps[kept.rows],
-            ratings=None if stars is None else stars[kept.rows],
+            timestamps=None if stamps is None else taken(stamps, kept.rows),
+            ratings=None if stars is None else taken(stars, kept.rows),
             item_titles=item_titles,
             provenance=replace(provenance, duplicates=provenance.duplicates + len(users) - len(kept.items)),
         )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from talos.interactions.threads import in_threads
 from talos.interactions.vocabulary import Codes
 
-__all__ = ["SortedRows", "sorted_rows"]
+__all__ = ["SortedRows", "sorted_rows", "taken"]
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,40 @@ def sorted_rows(
         if timestamps is not None:
             _latest_to_the_end(rows, last, timestamps)
         indptr -= np.searchsorted(np.flatnonzero(~last), indptr)
-        codes, rows = codes[last], rows[last]
+        codes, rows = _compressed(last, codes, rows)
     return SortedRows(indptr, codes, rows)
+
+
+def taken(values: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
+    """The values at the given places, all of which exist, on all cores."""
+    found = np.empty(len(places), values.dtype)
+
+    def take_block(start: int) -> None:
+        some = places[start : start + _BLOCK]
+        # "clip" writes straight into the output, where the default would go through a buffer
+        np.take(values, some, out=found[start : start + len(some)], mode="clip")
+
+    in_threads(take_block, range(0, len(places), _BLOCK))
+    return found
+
+
+def _compressed(
+    keep: NDArray[np.bool_], codes: Codes, rows: NDArray[np.int64]
+) -> tuple[Codes, NDArray[np.int64]]:
+    """Both arrays where `keep` is true, on all cores."""
+    starts = range(0, len(keep), _BLOCK)
+    ends = np.cumsum([np.count_nonzero(keep[start : start + _BLOCK]) for start in starts])
+    kept_codes, kept_rows = np.empty(ends[-1], codes.dtype), np.empty(ends[-1], rows.dtype)
+
+    def compress_block(start: int) -> None:
+        end = int(ends[start // _BLOCK])
+        flags = keep[start : start + _BLOCK]
+        here = slice(end - int(np.count_nonzero(flags)), end)
+        kept_codes[here] = codes[start : start + _BLOCK][flags]
+        kept_rows[here] = rows[start : start + _BLOCK][flags]
+
+    in_threads(compress_block, starts)
+    return kept_codes, kept_rows
 
 
 def _unpack(
