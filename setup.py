@@ -39,7 +39,7 @@ class BuildCore(build_ext):
         objects: list[str] = []
         for level in LEVELS if x86 else ["plain"]:
             objects += self.compiler.compile(
-                [str(CORE / "sweep.cpp")],
+                [str(CORE / "sweep.cpp"), str(CORE / "rows.cpp")],
                 output_dir=str(Path(self.build_temp) / level),
                 macros=[("TALOS_LEVEL", level)],
                 extra_postargs=[*common, *LEVELS[level]],
@@ -65,7 +65,7 @@ setup(
     ext_modules=[
         Extension(
             "talos.kernels._core",
-            sources=[str(CORE / "sweep.cpp"), str(CORE / "dispatch.cpp")],
+            sources=[str(CORE / name) for name in ("sweep.cpp", "rows.cpp", "dispatch.cpp")],
             depends=[str(path) for path in sorted(CORE.glob("*.h"))],
             language="c++",
             optional=True,

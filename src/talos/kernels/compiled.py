@@ -10,8 +10,10 @@ instruction set; which of them runs is decided when it is loaded. `TALOS_KERNEL`
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import mmap
 import os
 import threading
 from dataclasses import dataclass
@@ -24,13 +26,24 @@ from torch import Tensor
 from talos.errors import ArgumentError
 from talos.kernels.parts import NegativePart
 
-__all__ = ["LEVELS", "CoreSweep", "available", "core_sweep", "status", "supports"]
+__all__ = [
+    "LEVELS",
+    "CoreSweep",
+    "add_positives_",
+    "available",
+    "core_sweep",
+    "levels",
+    "status",
+    "supports",
+    "unit_rows",
+]
 
 # Instruction sets, lowest first, as the core numbers them.
 LEVELS: Final = ("plain", "AVX2", "AVX-512")
-_VERSION: Final = 1
+_VERSION: Final = 2
 # kind → the core's number for it
 _KINDS: Final = {"exp": 1, "sigmoid-power": 2, "hinge": 3}
+_LARGE_PAGE: Final = 1 << 21
 _CHOICES: Final = ("auto", "compiled", "torch")
 
 _F32 = ctypes.c_void_p
@@ -68,6 +81,25 @@ class _Task(ctypes.Structure):
     )
 
 
+class _Positives(ctypes.Structure):
+    """`talos::Positives` of core/sweep.h, field by field."""
+
+    _fields_ = (
+        ("users", ctypes.c_int64),
+        ("items", ctypes.c_int64),
+        ("dim", ctypes.c_int64),
+        ("threads", ctypes.c_int64),
+        ("start", _I64),
+        ("items_of", _I64),
+        ("slopes", _F32),
+        ("user_vectors", _F32),
+        ("item_vectors", _F32),
+        ("lengths", _F32),
+        ("user_gradient", _F32),
+        ("item_gradient", _F32),
+    )
+
+
 @dataclass(frozen=True)
 class CoreSweep:
     """What the core gives for a batch of users; `kth` and `excluded_scores` where they were asked for.
@@ -99,8 +131,18 @@ class _Memory(threading.local):
         """At least so many bytes."""
         if self.block.numel() * 4 < size:
             self.block = torch.empty(0)  # let go first: both at once may be too much
-            self.block = torch.empty(-(-size // 4))
+            self.block = _pages(size)
         return self.block
+
+
+def _pages(size: int) -> Tensor:
+    """Fresh memory, in large pages where the system gives them: a sweep jumps from tile to tile."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(-(-size // 4))
+    pages = mmap.mmap(-1, -(-size // _LARGE_PAGE) * _LARGE_PAGE + _LARGE_PAGE)
+    with contextlib.suppress(OSError):  # a kernel without them
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.float32)
 
 
 _memory = _Memory()
@@ -124,7 +166,8 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
             f"the core is of version {version} where {_VERSION} is expected: install the package again",
         )
     library.talos_core_workspace_bytes.restype = ctypes.c_int64
-    library.talos_core_sweep.restype = None
+    for name in ("sweep", "unit_rows", "add_positives"):
+        getattr(library, f"talos_core_{name}").restype = None
     return library, ""
 
 
@@ -223,9 +266,7 @@ def core_sweep(
     >>> found is None or found.kth.tolist() == [0.5]
     True
     """
-    library, why = _load()
-    if library is None:
-        raise ArgumentError("no compiled core", where="core_sweep", expected=why)
+    library, at = _library(level)
     users, items = user_vectors.detach().contiguous(), item_vectors.detach().contiguous()
     (num_users, dim), num_items = users.shape, len(items)
     sized = users.new_empty if part is not None else lambda *_: users.new_empty(0)
@@ -273,11 +314,87 @@ def core_sweep(
         kth=_pointer(result.kth),
         excluded_scores=_pointer(result.excluded_scores),
     )
-    at = LEVELS.index(level or levels()[-1])
     memory = _memory.take(library.talos_core_workspace_bytes(at, ctypes.byref(task)))
     task.workspace = memory.data_ptr()
     library.talos_core_sweep(at, ctypes.byref(task))
     return result
+
+
+def unit_rows(
+    table: Tensor, *, level: str | None = None, threads: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Rows divided by their lengths (at least 1e-12, as `F.normalize` has it), and the lengths.
+
+    >>> [t.tolist() for t in unit_rows(torch.tensor([[3.0, 4.0]]))] if available() else [[[0.6, 0.8]], [5.0]]
+    [[[0.60..., 0.80...]], [5.0]]
+    """
+    library, at = _library(level)
+    rows = table.detach().contiguous()
+    unit, lengths = torch.empty_like(rows), rows.new_empty(len(rows))
+    library.talos_core_unit_rows(
+        at,
+        ctypes.c_void_p(rows.data_ptr()),
+        ctypes.c_int64(len(rows)),
+        ctypes.c_int64(rows.shape[1]),
+        ctypes.c_int64(threads or torch.get_num_threads()),
+        ctypes.c_void_p(unit.data_ptr()),
+        ctypes.c_void_p(lengths.data_ptr()),
+    )
+    return unit, lengths
+
+
+def add_positives_(
+    user_gradient: Tensor,
+    item_gradient: Tensor,
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    slopes: Tensor,
+    *,
+    lengths: Tensor | None = None,
+    level: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """Add ∂L/∂s of the positives to both gradients; with `lengths`, go from unit items back to the rows.
+
+    Args:
+        user_gradient: (B, d), added to.
+        item_gradient: (I, d), added to.
+        user_vectors: (B, d).
+        item_vectors: (I, d).
+        indptr: (B + 1,).
+        indices: (P,), ascending within each user.
+        slopes: (P,) ∂L/∂s of each.
+        lengths: (I,) what the items were divided by, if they were.
+        level: one of `levels()`; the highest if None.
+        threads: as many as torch uses if None.
+    """
+    library, at = _library(level)
+    tensors = [t.detach().contiguous() for t in (indptr, indices, slopes, user_vectors, item_vectors)]
+    start, items_of, slope, users, items = tensors
+    task = _Positives(
+        users=len(users),
+        items=len(items),
+        dim=users.shape[1],
+        threads=threads or torch.get_num_threads(),
+        start=start.data_ptr(),
+        items_of=items_of.data_ptr(),
+        slopes=slope.data_ptr(),
+        user_vectors=users.data_ptr(),
+        item_vectors=items.data_ptr(),
+        lengths=_pointer(lengths),
+        user_gradient=user_gradient.data_ptr(),
+        item_gradient=item_gradient.data_ptr(),
+    )
+    library.talos_core_add_positives(at, ctypes.byref(task))
+
+
+def _library(level: str | None) -> tuple[ctypes.CDLL, int]:
+    library, why = _load()
+    if library is None:
+        raise ArgumentError("no compiled core", where="TALOS_KERNEL", expected=why)
+    return library, LEVELS.index(level or levels()[-1])
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

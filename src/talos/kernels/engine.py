@@ -6,9 +6,11 @@ of its negative part alone.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -18,6 +20,9 @@ from talos.kernels.parts import LossParts
 from talos.kernels.tiled import UserBatch
 
 __all__ = ["differentiable_user_batch_loss", "exact_user_batch_loss", "kth_scores", "user_batch_loss"]
+
+# The length below which a vector is not made longer, as in `F.normalize`.
+_SHORTEST: Final = 1e-12
 
 
 @torch.no_grad()
@@ -34,6 +39,7 @@ def user_batch_loss(
     exclude_positives: bool = True,
     item_ids: Tensor | None = None,
     weights: Tensor | None = None,
+    normalize_items: bool = False,
     users_per_chunk: int | None = None,
     items_per_tile: int = 4096,
 ) -> UserBatch:
@@ -58,6 +64,8 @@ def user_batch_loss(
         item_ids: (n,) a sample of items, shared by all users, to take as negatives in place of all items;
             repetitions count again.
         weights: what each of the negatives counts, (n,) or (I,); for samples that are not uniform.
+        normalize_items: divide the rows of `item_vectors` by their lengths first; the gradient is that of the
+            rows as given. The core does both on its way.
         users_per_chunk: users at a time; chosen by cache size if None.
         items_per_tile: items at a time, in torch.
 
@@ -85,12 +93,23 @@ def user_batch_loss(
         and compiled.supports(loss.negative_part, user_vectors, item_vectors, thresholds)
         and compiled.available()
     ):
-        return _core_batch(user_vectors, item_vectors, indptr, indices, thresholds, loss, k=k, **options)
+        return _core_batch(
+            user_vectors,
+            item_vectors,
+            indptr,
+            indices,
+            thresholds,
+            loss,
+            k=k,
+            normalize_items=normalize_items,
+            **options,
+        )
+    items = F.normalize(item_vectors, dim=-1) if normalize_items else item_vectors
     if k is not None:
-        thresholds = kth_scores(user_vectors, item_vectors, k, users_per_chunk=users_per_chunk)
-    return tiled.user_batch_loss(
+        thresholds = kth_scores(user_vectors, items, k, users_per_chunk=users_per_chunk)
+    batch = tiled.user_batch_loss(
         user_vectors,
-        item_vectors,
+        items,
         indptr,
         indices,
         thresholds,
@@ -99,6 +118,16 @@ def user_batch_loss(
         items_per_tile=items_per_tile,
         **options,
     )
+    if not normalize_items:
+        return batch
+    return replace(batch, item_gradient=_through_lengths(batch.item_gradient, items, item_vectors))
+
+
+def _through_lengths(gradient: Tensor, unit: Tensor, rows: Tensor) -> Tensor:
+    """From the gradient in v = r/|r| to that in r: (g - ⟨g, v⟩v)/|r|."""
+    lengths = rows.norm(dim=-1, keepdim=True)
+    along = (gradient * unit).sum(dim=-1, keepdim=True).masked_fill_(lengths <= _SHORTEST, 0.0)
+    return gradient.addcmul(along, unit, value=-1).div_(lengths.clamp_(min=_SHORTEST))
 
 
 def _core_batch(
@@ -113,6 +142,7 @@ def _core_batch(
     reduction: Literal["positives", "users", "sum"],
     exclude_positives: bool,
     item_ids: Tensor | None,
+    normalize_items: bool,
     users_per_chunk: int | None,
 ) -> UserBatch:
     """`user_batch_loss` by the core, for arguments that it takes."""
@@ -123,8 +153,11 @@ def _core_batch(
         low, high = (int(bound) for bound in torch.aminmax(indices))
         if low < 0 or high >= len(table):
             raise ArgumentError(f"{low} to {high}", where="indices", expected=f"0 to {len(table) - 1}")
-    users, table = users.detach(), table.detach()
+    users, rows = users.detach().contiguous(), table.detach().contiguous()
+    table, lengths = compiled.unit_rows(rows) if normalize_items else (rows, None)
     count, owner, per_positive = tiled.shares(indptr, len(indices), reduction, users.dtype)
+    if not bool(((indices.diff() > 0) | (owner.diff() > 0)).all()):  # the core wants them ascending
+        indices = indices[torch.argsort(owner * len(table) + indices)]
     whole = item_ids is None
     excluded = None
     if exclude_positives:
@@ -163,14 +196,15 @@ def _core_batch(
 
     pos_beta = None if beta is None or not loss.needs.threshold else beta[owner]
     a, c = (x.detach() for x in loss.positive_part(pos, pos_beta))
-    slope = (per_positive * loss.da(pos, pos_beta).detach()).unsqueeze(-1)
-    user_gradient = found.user_gradient.index_add_(0, owner, slope * table[indices])
-    item_gradient = found.item_gradient
+    slope = per_positive * loss.da(pos, pos_beta).detach()
+    user_gradient, item_gradient = found.user_gradient, found.item_gradient
     if item_ids is not None:
         item_gradient = torch.zeros_like(table).index_add_(0, item_ids, item_gradient)
-    item_gradient.index_add_(0, indices, slope * users[owner])
+    compiled.add_positives_(
+        user_gradient, item_gradient, users, table, indptr, indices, slope, lengths=lengths
+    )
     values = a + c * found.negative[owner]
-    tiled.check_finite(values, user_vectors=users, item_vectors=table, thresholds=beta)
+    tiled.check_finite(values, user_vectors=users, item_vectors=rows, thresholds=beta)
     return UserBatch(
         value=(per_positive * values).sum(),
         user_gradient=user_gradient,

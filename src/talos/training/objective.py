@@ -116,7 +116,7 @@ class UserObjective(Objective):
         owner, positives = self.index.pairs_of(batch)
         sample: Tensor | None = None
         if self.negatives.per == "all":
-            items, places = self._whole(item_table), positives
+            items, places = item_table, positives  # normalised by the kernel, on its way
         else:
             drawn = self.negatives.draw(self.index, batch, generator)
             items, (places, sample) = self._items(item_table, positives, drawn)
@@ -125,7 +125,14 @@ class UserObjective(Objective):
         if sample is None and isinstance(threshold, ExactQuantile):
             # all scores are made anyway: the kernel finds the K-th best among them on its way
             value, kth = exact_user_batch_loss(
-                users, items, indptr, places, threshold.k, self.loss, reduction=self.reduction
+                users,
+                items,
+                indptr,
+                places,
+                threshold.k,
+                self.loss,
+                reduction=self.reduction,
+                normalize_items=self.cosine,
             )
             threshold.set(batch, kth)
             return self._with_auxiliary(value, batch, positives, frozen)
@@ -134,7 +141,15 @@ class UserObjective(Objective):
             self._follow(threshold, batch, users, items, owner, places, sample, item_table)
             beta = threshold.value(batch)
         value = differentiable_user_batch_loss(
-            users, items, indptr, places, beta, self.loss, reduction=self.reduction, item_ids=sample
+            users,
+            items,
+            indptr,
+            places,
+            beta,
+            self.loss,
+            reduction=self.reduction,
+            item_ids=sample,
+            normalize_items=self.cosine and sample is None,
         )
         return self._with_auxiliary(value, batch, positives, frozen)
 
@@ -154,9 +169,7 @@ class UserObjective(Objective):
             threshold.set(batch, kth_scores(users, self._whole(item_table), threshold.k))
             return
         if sample is None or threshold.needs_full_row:
-            self._follow_full_rows(
-                threshold, batch, users, items if sample is None else self._whole(item_table)
-            )
+            self._follow_full_rows(threshold, batch, users, self._whole(item_table))
             return
         # a drawn item that is a positive of a user says nothing about that user's other items
         rows, hits = meetings(owner, places, sample)

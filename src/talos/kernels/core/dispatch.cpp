@@ -7,13 +7,19 @@ struct Level {
     const char* name;
     int64_t (*workspace_bytes)(const talos::Task&);
     void (*sweep)(const talos::Task&);
+    void (*unit_rows)(const float*, int64_t, int64_t, int64_t, float*, float*);
+    void (*add_positives)(const talos::Positives&);
 };
 
+#define TALOS_LEVEL_ENTRY(name, level) \
+    {name, talos::level::workspace_bytes, talos::level::sweep, talos::level::unit_rows, talos::level::add_positives}
+
+
 constexpr Level kLevels[] = {
-    {"plain", talos::plain::workspace_bytes, talos::plain::sweep},
+    TALOS_LEVEL_ENTRY("plain", plain),
 #ifdef TALOS_X86
-    {"AVX2", talos::avx2::workspace_bytes, talos::avx2::sweep},
-    {"AVX-512", talos::avx512::workspace_bytes, talos::avx512::sweep},
+    TALOS_LEVEL_ENTRY("AVX2", avx2),
+    TALOS_LEVEL_ENTRY("AVX-512", avx512),
 #endif
 };
 constexpr int kCount = sizeof(kLevels) / sizeof(kLevels[0]);
@@ -25,8 +31,8 @@ constexpr int kCount = sizeof(kLevels) / sizeof(kLevels[0]);
 #endif
 extern "C" {
 
-// Raised whenever Task changes, so that a stale build is noticed and not run.
-int32_t talos_core_version() { return 1; }
+// Raised whenever a struct or a function changes, so that a stale build is noticed and not run.
+int32_t talos_core_version() { return 2; }
 
 int32_t talos_core_task_bytes() { return static_cast<int32_t>(sizeof(talos::Task)); }
 
@@ -50,6 +56,13 @@ int64_t talos_core_workspace_bytes(int32_t level, const talos::Task* task) {
 }
 
 void talos_core_sweep(int32_t level, const talos::Task* task) { kLevels[level].sweep(*task); }
+
+void talos_core_unit_rows(int32_t level, const float* rows, int64_t count, int64_t dim, int64_t threads,
+                          float* unit, float* lengths) {
+    kLevels[level].unit_rows(rows, count, dim, threads, unit, lengths);
+}
+
+void talos_core_add_positives(int32_t level, const talos::Positives* task) { kLevels[level].add_positives(*task); }
 
 }  // extern "C"
 #if defined(__GNUC__)

@@ -74,7 +74,7 @@ struct SigmoidPowerNear {
                                1.96543406e-05f, -1.47653361e-06f, 6.01869417e-08f};
         const Vector x = s <= kGone ? Vector{} : (s - beta) * omega, square = x * x;
         const Vector relative = 0.5f * x - square * polynomial(c, square);
-        const Vector power = exp2(relative * (kappa * kLog2E));
+        const Vector power = exp2_within(relative * (kappa * kLog2E));
         phi = s <= kGone ? Vector{} : power;
         return phi * (0.5f - x * polynomial(h, square));
     }

@@ -28,9 +28,10 @@ namespace {
 
 constexpr int64_t kTile = 128;                // items at a time, a multiple of kRows
 constexpr int64_t kAlign = 16;                // floats in a cache line
-constexpr int64_t kKeptBytes = 8 << 20;       // of scores, all threads together
+constexpr int64_t kCacheBytes = 5 << 18;      // of scores per thread: about a second-level cache
 constexpr int64_t kMaxBlock = 256;            // users
 constexpr int64_t kWorkPerThread = 1 << 20;   // multiplications: for less than that another thread does not pay
+constexpr int kHalvings = 12;                 // after which a bound is close enough
 constexpr float kNothingYet = -std::numeric_limits<float>::infinity();
 
 int64_t round_up(const int64_t n, const int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -64,7 +65,15 @@ struct Layout {
     int64_t coarse_groups;  // at most, per thread
     bool pad;               // rows do not fill whole vectors: work on padded copies
 
+    int64_t kept_each;      // floats of one thread's scores
     int64_t kept, finest, coarsest, rows, gradient, packed, scaled, partial, sums, per_user, total;
+
+    // Few enough for their scores to stay in the second-level caches; where that leaves too few to be worth a
+    // pass over the items, as many as are worth one.
+    int64_t users_that_fit(const int64_t items) const {
+        const int64_t fitting = threads * kCacheBytes / 4 / std::max<int64_t>(1, items);
+        return fitting >= kColumns ? std::min(kMaxBlock, fitting / kColumns * kColumns) : kMaxBlock;
+    }
 
     explicit Layout(const Task& task) {
         groups = (task.items + kRows - 1) / kRows;
@@ -72,9 +81,7 @@ struct Layout {
         threads = std::max<int64_t>(1, std::min<int64_t>(task.threads, std::min(groups, busy)));
         padded_dim = round_up(task.dim, kWidth);
         pad = padded_dim != task.dim;
-        const int64_t fitting = kKeptBytes / 4 / std::max<int64_t>(1, task.items);
-        const int64_t most = task.users_per_block ? task.users_per_block
-                                                  : std::min(kMaxBlock, std::max<int64_t>(64, fitting));
+        const int64_t most = task.users_per_block ? task.users_per_block : users_that_fit(task.items);
         blocks = (task.users + most - 1) / most;
         block = round_up((task.users + blocks - 1) / std::max<int64_t>(1, blocks), kColumns);
         // Four maxima for each of the K: then little more than K scores reach the K-th of them.
@@ -87,7 +94,8 @@ struct Layout {
             at += round_up(floats, kAlign);
             return from;
         };
-        kept = take(groups * kRows * block);
+        kept_each = round_up((groups / threads + 1) * kRows, kTile) * block;
+        kept = take(threads * kept_each);
         finest = take(groups * block);
         coarsest = take(threads * coarse_groups * block);
         rows = take(pad ? task.items * padded_dim : 0);
@@ -155,7 +163,7 @@ public:
         : shared_(shared), task_(shared.task), at_(shared.layout), index_(index), mine_(shared.findings[index]),
           first_group_(at_.groups * index / at_.threads), last_group_(at_.groups * (index + 1) / at_.threads),
           begin_(first_group_ * kRows), end_(std::min(last_group_ * kRows, task_.items)),
-          kept_(shared.base + at_.kept), finest_(shared.base + at_.finest),
+          kept_(shared.base + at_.kept + index * at_.kept_each), finest_(shared.base + at_.finest),
           items_(at_.pad ? shared.base + at_.rows : task_.item_vectors),
           item_gradient_(at_.pad ? shared.base + at_.gradient : task_.item_gradient),
           packed_(shared.base + at_.packed + index * at_.block * task_.dim),
@@ -197,6 +205,12 @@ public:
 
 private:
     int64_t dim() const { return at_.padded_dim; }
+
+    // Scores lie tile by tile, and in a tile by groups of users: what a register block covers is contiguous.
+    float* scores_of(const int64_t j, const int64_t u) const {
+        const int64_t row = j - begin_, start = row / kTile * kTile;
+        return kept_ + start * at_.block + (u / kColumns * kTile + row - start) * kColumns + u % kColumns;
+    }
 
     // The largest norm of an item, by which scores are bounded; and padded rows where they are needed.
     void prepare_items() {
@@ -242,13 +256,13 @@ private:
     void score_group(const int64_t j, const int64_t column, const float* const users) const {
         Vector sums[R][2] = {};
         accumulate<R, 2, true>(items_ + j * dim(), dim(), users, kColumns, task_.dim, sums);
-        float* const to = kept_ + j * at_.block + column;
+        float* const to = scores_of(j, column);
         Vector most[2] = {sums[0][0], sums[0][1]};
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
             for (int v = 0; v < 2; ++v) {
-                store(to + r * at_.block + v * kWidth, sums[r][v]);
+                store(to + r * kColumns + v * kWidth, sums[r][v]);
                 most[v] = maximum(sums[r][v], most[v]);
             }
         float* const finest = finest_ + j / kRows * at_.block + column;
@@ -262,9 +276,9 @@ private:
         float most[kColumns];
         std::fill_n(most, kColumns, kNothingYet);
         for (int64_t j = from; j < to; ++j) {
-            product<1, 2, true>(items_ + j * dim(), dim(), users, kColumns, task_.dim,
-                                kept_ + j * at_.block + column, at_.block, false);
-            for (int64_t c = 0; c < kColumns; ++c) most[c] = std::max(most[c], kept_[j * at_.block + column + c]);
+            float* const scores = scores_of(j, column);
+            product<1, 2, true>(items_ + j * dim(), dim(), kColumns, users, kColumns, task_.dim, scores, kColumns, false);
+            for (int64_t c = 0; c < kColumns; ++c) most[c] = std::max(most[c], scores[c]);
         }
         std::copy_n(most, kColumns, finest);
     }
@@ -286,22 +300,38 @@ private:
 
     // The K-th largest of disjoint groups' maxima is no more than the K-th score: only what reaches it counts.
     void find_candidates() {
-        std::vector<float> maxima;
-        for (int64_t u = 0; u < at_.block; ++u) {
-            bound_[u] = std::numeric_limits<float>::infinity();
-            if (u >= count_) continue;
-            maxima.clear();
-            for (int64_t t = 0; t < at_.threads; ++t) {
-                const float* const theirs = shared_.base + at_.coarsest + t * at_.coarse_groups * at_.block + u;
-                for (int64_t c = 0; c < shared_.findings[t].coarse_groups; ++c)
-                    maxima.push_back(theirs[c * at_.block]);
-            }
-            bound_[u] = kth_largest(maxima, task_.k);
-            mine_.candidates[u].clear();
-        }
+        for (std::vector<float>& one : mine_.candidates) one.clear();
+        for (int64_t column = 0; column < at_.block; column += kWidth) store(bound_ + column, bound_below(column));
+        for (int64_t u = count_; u < at_.block; ++u) bound_[u] = std::numeric_limits<float>::infinity();
         for (int64_t g = first_group_; g < last_group_; ++g)
             for (int64_t column = 0; column < at_.block; column += kWidth)
                 if (any(load(finest_ + g * at_.block + column) >= load(bound_ + column))) collect(g, column);
+    }
+
+    // A number that at least K maxima reach, and few more than K; for as many users as there are lanes, by
+    // halving the range in which the K-th largest lies. It need not be exact: it is a bound.
+    Vector bound_below(const int64_t column) const {
+        int64_t all = 0;
+        Vector low = splat(std::numeric_limits<float>::infinity()), high = splat(kNothingYet);
+        for_maxima(column, [&](const Vector x) { low = x < low ? x : low, high = x > high ? x : high, ++all; });
+        if (all < task_.k) return splat(kNothingYet);
+        for (int step = 0; step < kHalvings; ++step) {
+            const Vector middle = 0.5f * low + 0.5f * high;
+            Integers reached{};
+            for_maxima(column, [&](const Vector x) { reached -= x >= middle; });
+            const Integers enough = reached >= static_cast<int32_t>(task_.k);
+            low = enough ? middle : low;
+            high = enough ? high : middle;
+        }
+        return low;
+    }
+
+    template <class Function>
+    void for_maxima(const int64_t column, const Function& function) const {
+        for (int64_t t = 0; t < at_.threads; ++t) {
+            const float* const theirs = shared_.base + at_.coarsest + t * at_.coarse_groups * at_.block + column;
+            for (int64_t c = 0; c < shared_.findings[t].coarse_groups; ++c) function(load(theirs + c * at_.block));
+        }
     }
 
     void collect(const int64_t group, const int64_t column) {
@@ -309,7 +339,7 @@ private:
         for (int64_t u = column; u < std::min(column + kWidth, count_); ++u) {
             if (!(finest_[group * at_.block + u] >= bound_[u])) continue;
             for (int64_t j = from; j < to; ++j)
-                if (kept_[j * at_.block + u] >= bound_[u]) mine_.candidates[u].push_back(kept_[j * at_.block + u]);
+                if (const float score = *scores_of(j, u); score >= bound_[u]) mine_.candidates[u].push_back(score);
         }
     }
 
@@ -319,12 +349,12 @@ private:
             const int64_t* const last = task_.excluded + task_.excluded_start[first_user_ + u + 1];
             const int64_t* one = std::lower_bound(task_.excluded + task_.excluded_start[first_user_ + u], last, begin_);
             for (; one < last && *one < end_; ++one) {
-                float& score = kept_[*one * at_.block + u];
+                float& score = *scores_of(*one, u);
                 if (task_.excluded_scores) task_.excluded_scores[one - task_.excluded] = score;
                 score = kGone;
                 const int64_t group = *one / kRows, stop = std::min((group + 1) * kRows, end_);
                 float most = kNothingYet;
-                for (int64_t j = group * kRows; j < stop; ++j) most = std::max(most, kept_[j * at_.block + u]);
+                for (int64_t j = group * kRows; j < stop; ++j) most = std::max(most, *scores_of(j, u));
                 finest_[group * at_.block + u] = most;
             }
         }
@@ -397,8 +427,9 @@ private:
         for (int64_t column = 0; column < at_.block; column += kWidth) {
             const Vector beta = load(beta_ + column), shift = load(shift_ + column);
             Vector sum{};
-            for (int64_t j = from; j < to; ++j) {
-                float* const place = kept_ + j * at_.block + column;
+            float* const scores = scores_of(from, column);
+            for (int64_t j = 0; j < to - from; ++j) {
+                float* const place = scores + j * kColumns;
                 Vector value;
                 store(place, phi(load(place), beta, shift, value));
                 sum += value;
@@ -409,8 +440,8 @@ private:
 
     void add_user_gradient(const int64_t from, const int64_t to) const {
         for (int64_t u = 0; u < count_; u += kRows)
-            product_rows<kRows, false>(kept_ + from * at_.block + u, at_.block, items_ + from * dim(), dim(),
-                                       to - from, partial_ + u * dim(), dim(), dim(), from > begin_);
+            product_rows<kRows, false>(scores_of(from, u), kColumns, kColumns, items_ + from * dim(), dim(), to - from,
+                                       partial_ + u * dim(), dim(), dim(), from > begin_);
     }
 
     // Σφ is known: R, the factor of every slope, the users' gradient and the vectors for the items'.
@@ -446,12 +477,13 @@ private:
     }
 
     void add_item_gradient(const int64_t from, const int64_t to, const int64_t users, const bool first) const {
+        constexpr int64_t chunk = kTile * kColumns;  // from one group of users to the next
         int64_t j = from;
         for (; j + kRows <= to; j += kRows)
-            product_rows<kRows, true>(kept_ + j * at_.block, at_.block, scaled_, dim(), users,
+            product_rows<kRows, true>(scores_of(j, 0), kColumns, chunk, scaled_, dim(), users,
                                       item_gradient_ + j * dim(), dim(), dim(), !first);
         for (; j < to; ++j)
-            product_rows<1, true>(kept_ + j * at_.block, at_.block, scaled_, dim(), users,
+            product_rows<1, true>(scores_of(j, 0), kColumns, chunk, scaled_, dim(), users,
                                   item_gradient_ + j * dim(), dim(), dim(), !first);
     }
 
@@ -461,7 +493,8 @@ private:
     const int64_t index_;
     Findings& mine_;
     const int64_t first_group_, last_group_, begin_, end_;  // items of this thread
-    float *const kept_, *const finest_;                     // of all threads
+    float* const kept_;                                     // of this thread's items
+    float* const finest_;                                   // of all threads
     const float* const items_;
     float* const item_gradient_;
     float *const packed_, *const scaled_, *const partial_, *const sums_;

@@ -43,11 +43,26 @@ struct Task {
     float* excluded_scores;   // one for each of `excluded`, or null
 };
 
-// The same functions exist once per instruction set, see levels.h.
+// The positives' part of both gradients, and the way back through the items' lengths.
+struct Positives {
+    int64_t users, items, dim, threads;
+    const int64_t* start;       // (users + 1)
+    const int64_t* items_of;    // items_of[start[u] .. start[u + 1]) ascend
+    const float* slopes;        // one for each positive: ∂L/∂s
+    const float* user_vectors;  // (users, dim)
+    const float* item_vectors;  // (items, dim)
+    const float* lengths;       // (items) by which item vectors were divided, or null if they were not
+    float* user_gradient;       // (users, dim), added to
+    float* item_gradient;       // (items, dim), added to, then taken through the lengths
+};
+
+// The same functions exist once per instruction set, see vector.h.
 #define TALOS_DECLARE_LEVEL(name)                 \
     namespace name {                              \
     int64_t workspace_bytes(const Task& task);    \
     void sweep(const Task& task);                 \
+    void unit_rows(const float* rows, int64_t count, int64_t dim, int64_t threads, float* unit, float* lengths); \
+    void add_positives(const Positives& task);    \
     }
 
 TALOS_DECLARE_LEVEL(plain)

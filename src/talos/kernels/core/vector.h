@@ -33,7 +33,8 @@ inline Vector load(const float* from) {
 
 inline void store(float* to, const Vector v) { std::memcpy(to, &v, sizeof v); }
 
-inline Vector splat(const float x) { return Vector{} + x; }
+// Not `Vector{} + x`: that would turn -0 into 0, so the compiler could not leave the addition out.
+inline Vector splat(const float x) { return x - Vector{}; }
 
 // A NaN in `b` survives, one in `a` does not.
 inline Vector maximum(const Vector a, const Vector b) { return a > b ? a : b; }
@@ -47,13 +48,12 @@ inline Vector polynomial(const float (&c)[N], const Vector x) {
     return sum;
 }
 
-// 2^t to 2e-7 for t up to 127; exactly 0 below -127.5. A NaN stays one.
-inline Vector exp2(Vector t) {
+// 2^t to 2e-7 for t from -126 to 127. A NaN stays one.
+inline Vector exp2_within(const Vector t) {
     // Minimax on [-1/2, 1/2].
     constexpr float c[] = {1.00000012f,   0.693146944f,   0.240221202f,
                            0.0555071346f, 0.00967554096f, 0.00132764608f};
     constexpr float magic = 12582912.0f;  // 1.5 · 2^23: adding it rounds to an integer, kept in the low bits
-    t = t < -127.0f ? splat(-127.0f) : t;
     const Vector shifted = t + magic;
     const Vector rest = t - (shifted - magic);
     Integers bits;
@@ -63,5 +63,8 @@ inline Vector exp2(Vector t) {
     std::memcpy(&power, &bits, sizeof power);
     return polynomial(c, rest) * power;
 }
+
+// The same for any t up to 127; exactly 0 below -127.
+inline Vector exp2(const Vector t) { return exp2_within(t < -127.0f ? splat(-127.0f) : t); }
 
 }  // namespace talos::TALOS_LEVEL

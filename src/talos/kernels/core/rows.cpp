@@ -1,0 +1,99 @@
+// What stands around the sweep: rows brought to unit length, the positives' gradient, and the way back through
+// the lengths. Items and users are split between the threads, each of which writes to its own alone.
+//
+// Compiled once per instruction set, like the sweep.
+#include <algorithm>
+#include <cmath>
+#include <thread>
+#include <vector>
+
+#include "sweep.h"
+#include "vector.h"
+
+namespace talos::TALOS_LEVEL {
+namespace {
+
+constexpr float kShortest = 1e-12f;            // lengths below are taken as this, as torch does
+constexpr int64_t kWorkPerThread = 1 << 17;    // numbers
+
+// Calls work(from, to) for equal shares of 0 … count.
+template <class Work>
+void in_parallel(const int64_t count, const int64_t numbers, const int64_t wanted, const Work& work) {
+    const int64_t threads = std::max<int64_t>(1, std::min(wanted, std::min(count, numbers / kWorkPerThread)));
+    const auto share = [&](const int64_t i) { work(count * i / threads, count * (i + 1) / threads); };
+    std::vector<std::thread> others;
+    for (int64_t i = 1; i < threads; ++i) others.emplace_back(share, i);
+    share(0);
+    for (std::thread& other : others) other.join();
+}
+
+// Σ a·b, in vectors and then one by one.
+float dot(const float* const a, const float* const b, const int64_t dim) {
+    Vector sums{};
+    int64_t k = 0;
+    for (; k + kWidth <= dim; k += kWidth) sums += load(a + k) * load(b + k);
+    float sum = 0;
+    for (int i = 0; i < kWidth; ++i) sum += sums[i];
+    for (; k < dim; ++k) sum += a[k] * b[k];
+    return sum;
+}
+
+void add_scaled(float* const to, const float factor, const float* const from, const int64_t dim) {
+    for (int64_t k = 0; k < dim; ++k) to[k] += factor * from[k];
+}
+
+void add_to_users(const Positives& task, const int64_t from, const int64_t to) {
+    for (int64_t u = from; u < to; ++u)
+        for (int64_t i = task.start[u]; i < task.start[u + 1]; ++i)
+            add_scaled(task.user_gradient + u * task.dim, task.slopes[i], task.item_vectors + task.items_of[i] * task.dim,
+                       task.dim);
+}
+
+// Every thread looks at all users, but only at those of their positives that are its own.
+void add_to_items(const Positives& task, const int64_t from, const int64_t to) {
+    for (int64_t u = 0; u < task.users; ++u) {
+        const int64_t* const last = task.items_of + task.start[u + 1];
+        const int64_t* one = std::lower_bound(task.items_of + task.start[u], last, from);
+        for (; one < last && *one < to; ++one)
+            add_scaled(task.item_gradient + *one * task.dim, task.slopes[one - task.items_of],
+                       task.user_vectors + u * task.dim, task.dim);
+    }
+}
+
+// From the gradient in v = r/|r| to that in r: (g - ⟨g, v⟩v)/|r|.
+void through_lengths(const Positives& task, const int64_t from, const int64_t to) {
+    for (int64_t j = from; j < to; ++j) {
+        float* const g = task.item_gradient + j * task.dim;
+        const float* const v = task.item_vectors + j * task.dim;
+        // At the shortest length the division is by a constant.
+        const float along = task.lengths[j] > kShortest ? dot(g, v, task.dim) : 0.0f;
+        const float scale = 1 / task.lengths[j];
+        for (int64_t k = 0; k < task.dim; ++k) g[k] = (g[k] - along * v[k]) * scale;
+    }
+}
+
+}  // namespace
+
+void unit_rows(const float* const rows, const int64_t count, const int64_t dim, const int64_t threads,
+               float* const unit, float* const lengths) {
+    in_parallel(count, count * dim, threads, [=](const int64_t from, const int64_t to) {
+        for (int64_t j = from; j < to; ++j) {
+            const float* const row = rows + j * dim;
+            lengths[j] = std::fmax(std::sqrt(dot(row, row, dim)), kShortest);
+            const float scale = 1 / lengths[j];
+            for (int64_t k = 0; k < dim; ++k) unit[j * dim + k] = row[k] * scale;
+        }
+    });
+}
+
+void add_positives(const Positives& task) {
+    in_parallel(task.users, task.start[task.users] * task.dim, task.threads,
+                [&task](const int64_t from, const int64_t to) { add_to_users(task, from, to); });
+    const int64_t numbers = (task.start[task.users] + (task.lengths ? task.items : 0)) * task.dim;
+    in_parallel(task.items, numbers, task.threads, [&task](const int64_t from, const int64_t to) {
+        add_to_items(task, from, to);
+        if (task.lengths) through_lengths(task, from, to);
+    });
+}
+
+}  // namespace talos::TALOS_LEVEL
