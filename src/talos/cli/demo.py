@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +21,7 @@ __all__ = ["demo"]
 
 # Loss and settings of each model; what is not said is the default.
 MODELS: dict[str, dict[str, Any]] = {
-    "bpr": {"loss": "bpr", "weight_decay": 1e-4, "epochs": 100, "patience": 20},
+    "bpr": {"loss": "bpr", "lr": 0.01, "weight_decay": 1e-4, "epochs": 60},
     "sl": {"loss": "sl", "tau": 0.2, "epochs": 60},
     "talos": {"loss": "talos", "tau": 0.1, "epochs": 60},
 }
@@ -29,10 +30,16 @@ METRICS = ("precision@20", "recall@20", "ndcg@20", "mrr@20", "coverage@20")
 
 def demo(
     seed: Annotated[int, typer.Option(help="Of the split and of training.")] = 0,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the model and its report.")] = Path(
+        "runs/demo"
+    ),
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Fetch MovieLens-100K, split it, train three losses, print metrics and a few recommendations."""
+    """Fetch MovieLens-100K, split it, train three losses, print metrics and recommendations, write a report."""
+    from talos.cli.report import write_page
     from talos.recommender import Recommender, popularity_report
+    from talos.report import run_report
+    from talos.training import Records
 
     data = _data(seed)
     parts = data.split(seed=seed)
@@ -45,14 +52,21 @@ def demo(
     for name, settings in MODELS.items():
         say(f"training {name} …")
         began = time.perf_counter()
-        model = Recommender(k=20, seed=seed, **settings).fit(parts.train, parts.valid)
+        records = Records()
+        model = Recommender(k=20, seed=seed, **settings).fit(parts.train, parts.valid, callbacks=[records])
         seconds[name] = time.perf_counter() - began
         reports[name] = model.evaluate(parts.test, k=20, popularity=popularity)
+    model.save(out, metrics=reports[name].metrics)
+    page = write_page(
+        run_report(model, parts.test, records.lines, title="Talos on MovieLens-100K"), out / "report.html"
+    )
     if json:
         models = {
             name: {**report.as_dict(), "fit_seconds": seconds[name]} for name, report in reports.items()
         }
-        print_json({"data": data.describe().as_dict(), "models": models})
+        print_json(
+            {"data": data.describe().as_dict(), "models": models, "run": str(out), "report": str(page)}
+        )
         return
     print_facts(data.describe().rows(), title=data.provenance.source)
     rows = [
@@ -62,6 +76,7 @@ def demo(
     typer.echo("")
     print_table(["ranked by", *METRICS, "seconds"], rows, title=f"test, {reports['talos'].num_users:,} users")
     _print_lists(model, parts.train)
+    typer.echo(f"\nthe model is in {out}, plots and more in {page}")
 
 
 def _data(seed: int) -> Interactions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from talos.training.callbacks import Callback, History, PlainProgress, TensorBoard, progress
+from talos.training.callbacks import Callback, History, PlainProgress, Records, TensorBoard, progress
 from talos.training.plan import Plan, make_plan
 from talos.training.trainer import InterruptedRunError, Trainer
 
@@ -12,6 +12,7 @@ __all__ = [
     "InterruptedRunError",
     "PlainProgress",
     "Plan",
+    "Records",
     "TensorBoard",
     "Trainer",
     "make_plan",

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TextIO
 from talos.errors import MissingExtraError
 from talos.training.checkpoint import replace_file
 
-__all__ = ["Callback", "History", "PlainProgress", "TensorBoard", "progress"]
+__all__ = ["Callback", "History", "PlainProgress", "Records", "TensorBoard", "progress", "read_history"]
 
 
 class Callback(Protocol):
@@ -67,6 +67,17 @@ class History(_Silent):
         """Append the record."""
         with self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")
+
+
+class Records(_Silent):
+    """The same lines in memory, for runs that leave no files."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def on_epoch(self, record: dict[str, Any]) -> None:
+        """Keep the record."""
+        self.lines.append(record)
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
