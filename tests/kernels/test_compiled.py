@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -79,28 +82,28 @@ def compare(got: kernels.UserBatch, want: kernels.UserBatch, rtol: float = 1e-5)
 def use(monkeypatch):
     """Set the instruction set and the number of threads of every call to the core."""
 
+    functions = {name: getattr(compiled, name) for name in ("core_sweep", "unit_rows", "add_positives_")}
+
     def choose(level: str = LEVELS[-1], threads: int = 1) -> None:
-        found = compiled.core_sweep
-        monkeypatch.setattr(
-            compiled, "core_sweep", lambda *a, **kw: found(*a, **{**kw, "level": level, "threads": threads})
-        )
+        for name, found in functions.items():
+            fixed = functools.partial(found, level=level, threads=threads)
+            monkeypatch.setattr(compiled, name, fixed)
 
     monkeypatch.setenv("TALOS_KERNEL", "compiled")
     return choose
 
 
-@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_equals_the_readable_kernel(name, shape, level, use):
-    use(level)
+def test_equals_the_readable_kernel(name, shape, use):
     problem, loss = Problem(*shape), LOSSES[name]()
     beta = problem.beta if loss.needs.threshold else None
-    got = kernels.user_batch_loss(*problem.call(loss, beta))
-    # fp32 scores are off by 1e-7, of which a temperature of 0.02 makes 5e-6
-    compare(
-        got, tiled.user_batch_loss(*problem.call(loss, beta, double=True)), 4e-5 if "cold" in name else 1e-5
-    )
+    want = tiled.user_batch_loss(*problem.call(loss, beta, double=True))
+    for level in LEVELS:
+        use(level)
+        # fp32 scores are off by 1e-7, of which a temperature of 0.02 makes 5e-6
+        got = kernels.user_batch_loss(*problem.call(loss, beta))
+        compare(got, want, 4e-5 if "cold" in name else 1e-5)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -204,6 +207,49 @@ def test_the_same_from_run_to_run(threads):
         assert torch.equal(first.user_gradient, other.user_gradient)
         assert torch.equal(first.item_gradient, other.item_gradient)
         assert torch.equal(first.negative, other.negative)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("choice", ["compiled", "torch"])
+def test_items_normalised_on_the_way(level, threads, choice, use, monkeypatch):
+    """Against autograd through `F.normalize`; one item has no length at all."""
+    use(level, threads)
+    monkeypatch.setenv("TALOS_KERNEL", choice)
+    problem, loss = Problem(130, 1501, 19), losses.Talos(tau=0.1)
+    rows = problem.items * torch.linspace(0.1, 5, 1501)[:, None]
+    rows[3] = 0.0
+    call = (problem.indptr, problem.indices, None, loss)
+    got = kernels.user_batch_loss(problem.users, rows, *call, k=20, normalize_items=True)
+    double = rows.double().requires_grad_()
+    users, items = problem.users.double(), F.normalize(double)
+    call = (problem.indptr, problem.indices, got.thresholds.double(), loss)
+    want = tiled.user_batch_loss(users, items.detach(), *call)
+    items.backward(want.item_gradient)
+    assert_close(got.item_gradient[4:], double.grad[4:], "item_gradient")
+    assert_close(got.item_gradient[3], double.grad[3], "item_gradient of nothing")
+    assert_close(got.user_gradient, want.user_gradient, "user_gradient")
+
+
+def test_positives_in_any_order():
+    problem, loss = Problem(30, 80, 8), losses.Talos(tau=0.1)
+    want = kernels.user_batch_loss(*problem.call(loss, problem.beta))
+    bounds = problem.indptr.tolist()
+    problem.indices = torch.cat([problem.indices[a:b].flip(0) for a, b in itertools.pairwise(bounds)])
+    got = kernels.user_batch_loss(*problem.call(loss, problem.beta))
+    torch.testing.assert_close(got.item_gradient, want.item_gradient)
+    torch.testing.assert_close(got.value, want.value)
+
+
+def test_threads_of_its_own(monkeypatch):
+    """Without the entry points of torch's pool the core starts threads, with the same results to the bit."""
+    problem, part = Problem(300, 2111, 64), losses.Talos(tau=0.1).negative_part
+    call = {"part": part, "coefficients": torch.rand(300), "k": 20, "kth_is_threshold": True, "threads": 2}
+    pooled = compiled.core_sweep(problem.users, problem.items, **call)
+    monkeypatch.setattr(compiled, "_team", compiled._Team)
+    own = compiled.core_sweep(problem.users, problem.items, **call)
+    assert torch.equal(pooled.item_gradient, own.item_gradient)
+    assert torch.equal(pooled.user_gradient, own.user_gradient)
 
 
 def test_forced_torch(monkeypatch):

@@ -40,7 +40,7 @@ __all__ = [
 
 # Instruction sets, lowest first, as the core numbers them.
 LEVELS: Final = ("plain", "AVX2", "AVX-512")
-_VERSION: Final = 2
+_VERSION: Final = 3
 # kind → the core's number for it
 _KINDS: Final = {"exp": 1, "sigmoid-power": 2, "hinge": 3}
 _LARGE_PAGE: Final = 1 << 21
@@ -48,6 +48,26 @@ _CHOICES: Final = ("auto", "compiled", "torch")
 
 _F32 = ctypes.c_void_p
 _I64 = ctypes.c_void_p
+
+
+class _Team(ctypes.Structure):
+    """`talos::Team` of core/sweep.h."""
+
+    _fields_ = (("parallel", ctypes.c_void_p), ("size", ctypes.c_void_p))
+
+
+class _Rows(ctypes.Structure):
+    """`talos::Rows` of core/sweep.h, field by field."""
+
+    _fields_ = (
+        ("count", ctypes.c_int64),
+        ("dim", ctypes.c_int64),
+        ("threads", ctypes.c_int64),
+        ("team", _Team),
+        ("rows", _F32),
+        ("unit", _F32),
+        ("lengths", _F32),
+    )
 
 
 class _Task(ctypes.Structure):
@@ -71,6 +91,7 @@ class _Task(ctypes.Structure):
         ("kth_is_threshold", ctypes.c_int32),
         ("threads", ctypes.c_int32),
         ("users_per_block", ctypes.c_int64),
+        ("team", _Team),
         ("workspace", _F32),
         ("negative", _F32),
         ("normalizer", _F32),
@@ -89,6 +110,7 @@ class _Positives(ctypes.Structure):
         ("items", ctypes.c_int64),
         ("dim", ctypes.c_int64),
         ("threads", ctypes.c_int64),
+        ("team", _Team),
         ("start", _I64),
         ("items_of", _I64),
         ("slopes", _F32),
@@ -169,6 +191,21 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     for name in ("sweep", "unit_rows", "add_positives"):
         getattr(library, f"talos_core_{name}").restype = None
     return library, ""
+
+
+@functools.cache
+def _team() -> _Team:
+    """The entry points of torch's own pool of threads, to work in it; without them the core starts its own."""
+    beside = sorted(Path(torch.__file__).parent.glob("lib/lib*omp*"))  # libgomp, libiomp5, libomp
+    nearby = sorted(Path(torch.__file__).parents[1].glob("torch.libs/lib*omp*"))
+    for place in (None, *map(str, beside), *map(str, nearby)):
+        try:
+            library = ctypes.CDLL(place)
+            found = library.GOMP_parallel, library.omp_get_num_threads
+        except (OSError, AttributeError):
+            continue
+        return _Team(*(ctypes.cast(function, ctypes.c_void_p) for function in found))
+    return _Team()
 
 
 def _choice() -> str:
@@ -307,6 +344,7 @@ def core_sweep(
         kth_is_threshold=kth_is_threshold,
         threads=threads or torch.get_num_threads(),
         users_per_block=users_per_block or 0,
+        team=_team(),
         negative=result.negative.data_ptr(),
         normalizer=result.normalizer.data_ptr(),
         user_gradient=result.user_gradient.data_ptr(),
@@ -331,15 +369,16 @@ def unit_rows(
     library, at = _library(level)
     rows = table.detach().contiguous()
     unit, lengths = torch.empty_like(rows), rows.new_empty(len(rows))
-    library.talos_core_unit_rows(
-        at,
-        ctypes.c_void_p(rows.data_ptr()),
-        ctypes.c_int64(len(rows)),
-        ctypes.c_int64(rows.shape[1]),
-        ctypes.c_int64(threads or torch.get_num_threads()),
-        ctypes.c_void_p(unit.data_ptr()),
-        ctypes.c_void_p(lengths.data_ptr()),
+    task = _Rows(
+        count=len(rows),
+        dim=rows.shape[1],
+        threads=threads or torch.get_num_threads(),
+        team=_team(),
+        rows=rows.data_ptr(),
+        unit=unit.data_ptr(),
+        lengths=lengths.data_ptr(),
     )
+    library.talos_core_unit_rows(at, ctypes.byref(task))
     return unit, lengths
 
 
@@ -378,6 +417,7 @@ def add_positives_(
         items=len(items),
         dim=users.shape[1],
         threads=threads or torch.get_num_threads(),
+        team=_team(),
         start=start.data_ptr(),
         items_of=items_of.data_ptr(),
         slopes=slope.data_ptr(),

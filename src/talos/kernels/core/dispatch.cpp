@@ -7,7 +7,7 @@ struct Level {
     const char* name;
     int64_t (*workspace_bytes)(const talos::Task&);
     void (*sweep)(const talos::Task&);
-    void (*unit_rows)(const float*, int64_t, int64_t, int64_t, float*, float*);
+    void (*unit_rows)(const talos::Rows&);
     void (*add_positives)(const talos::Positives&);
 };
 
@@ -32,7 +32,7 @@ constexpr int kCount = sizeof(kLevels) / sizeof(kLevels[0]);
 extern "C" {
 
 // Raised whenever a struct or a function changes, so that a stale build is noticed and not run.
-int32_t talos_core_version() { return 2; }
+int32_t talos_core_version() { return 3; }
 
 int32_t talos_core_task_bytes() { return static_cast<int32_t>(sizeof(talos::Task)); }
 
@@ -57,10 +57,7 @@ int64_t talos_core_workspace_bytes(int32_t level, const talos::Task* task) {
 
 void talos_core_sweep(int32_t level, const talos::Task* task) { kLevels[level].sweep(*task); }
 
-void talos_core_unit_rows(int32_t level, const float* rows, int64_t count, int64_t dim, int64_t threads,
-                          float* unit, float* lengths) {
-    kLevels[level].unit_rows(rows, count, dim, threads, unit, lengths);
-}
+void talos_core_unit_rows(int32_t level, const talos::Rows* task) { kLevels[level].unit_rows(*task); }
 
 void talos_core_add_positives(int32_t level, const talos::Positives* task) { kLevels[level].add_positives(*task); }
 

@@ -4,11 +4,8 @@
 // Compiled once per instruction set, like the sweep.
 #include <algorithm>
 #include <cmath>
-#include <thread>
-#include <vector>
 
-#include "sweep.h"
-#include "vector.h"
+#include "team.h"
 
 namespace talos::TALOS_LEVEL {
 namespace {
@@ -18,13 +15,9 @@ constexpr int64_t kWorkPerThread = 1 << 17;    // numbers
 
 // Calls work(from, to) for equal shares of 0 … count.
 template <class Work>
-void in_parallel(const int64_t count, const int64_t numbers, const int64_t wanted, const Work& work) {
+void in_parallel(const Team& team, const int64_t count, const int64_t numbers, const int64_t wanted, const Work& work) {
     const int64_t threads = std::max<int64_t>(1, std::min(wanted, std::min(count, numbers / kWorkPerThread)));
-    const auto share = [&](const int64_t i) { work(count * i / threads, count * (i + 1) / threads); };
-    std::vector<std::thread> others;
-    for (int64_t i = 1; i < threads; ++i) others.emplace_back(share, i);
-    share(0);
-    for (std::thread& other : others) other.join();
+    run_team(team, threads, [&](const int64_t i) { work(count * i / threads, count * (i + 1) / threads); });
 }
 
 // Σ a·b, in vectors and then one by one.
@@ -74,23 +67,22 @@ void through_lengths(const Positives& task, const int64_t from, const int64_t to
 
 }  // namespace
 
-void unit_rows(const float* const rows, const int64_t count, const int64_t dim, const int64_t threads,
-               float* const unit, float* const lengths) {
-    in_parallel(count, count * dim, threads, [=](const int64_t from, const int64_t to) {
+void unit_rows(const Rows& task) {
+    in_parallel(task.team, task.count, task.count * task.dim, task.threads, [&](const int64_t from, const int64_t to) {
         for (int64_t j = from; j < to; ++j) {
-            const float* const row = rows + j * dim;
-            lengths[j] = std::fmax(std::sqrt(dot(row, row, dim)), kShortest);
-            const float scale = 1 / lengths[j];
-            for (int64_t k = 0; k < dim; ++k) unit[j * dim + k] = row[k] * scale;
+            const float* const row = task.rows + j * task.dim;
+            task.lengths[j] = std::fmax(std::sqrt(dot(row, row, task.dim)), kShortest);
+            const float scale = 1 / task.lengths[j];
+            for (int64_t k = 0; k < task.dim; ++k) task.unit[j * task.dim + k] = row[k] * scale;
         }
     });
 }
 
 void add_positives(const Positives& task) {
-    in_parallel(task.users, task.start[task.users] * task.dim, task.threads,
+    in_parallel(task.team, task.users, task.start[task.users] * task.dim, task.threads,
                 [&task](const int64_t from, const int64_t to) { add_to_users(task, from, to); });
     const int64_t numbers = (task.start[task.users] + (task.lengths ? task.items : 0)) * task.dim;
-    in_parallel(task.items, numbers, task.threads, [&task](const int64_t from, const int64_t to) {
+    in_parallel(task.team, task.items, numbers, task.threads, [&task](const int64_t from, const int64_t to) {
         add_to_items(task, from, to);
         if (task.lengths) through_lengths(task, from, to);
     });

@@ -22,6 +22,7 @@
 
 #include "losses.h"
 #include "products.h"
+#include "team.h"
 
 namespace talos::TALOS_LEVEL {
 namespace {
@@ -508,11 +509,7 @@ int64_t workspace_bytes(const Task& task) { return Layout(task).total * 4; }
 
 void sweep(const Task& task) {
     Shared shared(task);
-    const auto work = [&shared](const int64_t index) { Worker(shared, index).run(); };
-    std::vector<std::thread> others;
-    for (int64_t index = 1; index < shared.layout.threads; ++index) others.emplace_back(work, index);
-    work(0);
-    for (std::thread& other : others) other.join();
+    run_team(task.team, shared.layout.threads, [&shared](const int64_t index) { Worker(shared, index).run(); });
 }
 
 }  // namespace talos::TALOS_LEVEL

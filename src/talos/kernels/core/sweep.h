@@ -13,6 +13,12 @@ enum Kind : int32_t {
     kHinge = 3,         // φ = (1 + s - β)+, summed up as a mean
 };
 
+// Entry points of an OpenMP run-time that is there already, or null: GOMP_parallel and omp_get_num_threads.
+struct Team {
+    void (*parallel)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
+    int (*size)();
+};
+
 // One pass over all items for a batch of users. Matrices are dense, row-major, float32.
 struct Task {
     int64_t users, items, dim;
@@ -32,6 +38,7 @@ struct Task {
     int32_t kth_is_threshold; // β_u is this pass's own K-th score, whatever `thresholds` says
     int32_t threads;
     int64_t users_per_block;  // 0: by cache size
+    Team team;
 
     float* workspace;         // workspace_bytes(task) of it, any alignment
     // Results. Gradients are of Σ_u coefficient_u · R_u and are written, not added to.
@@ -43,9 +50,19 @@ struct Task {
     float* excluded_scores;   // one for each of `excluded`, or null
 };
 
+// Rows to be divided by their lengths.
+struct Rows {
+    int64_t count, dim, threads;
+    Team team;
+    const float* rows;  // (count, dim)
+    float* unit;        // (count, dim)
+    float* lengths;     // (count)
+};
+
 // The positives' part of both gradients, and the way back through the items' lengths.
 struct Positives {
     int64_t users, items, dim, threads;
+    Team team;
     const int64_t* start;       // (users + 1)
     const int64_t* items_of;    // items_of[start[u] .. start[u + 1]) ascend
     const float* slopes;        // one for each positive: ∂L/∂s
@@ -61,7 +78,7 @@ struct Positives {
     namespace name {                              \
     int64_t workspace_bytes(const Task& task);    \
     void sweep(const Task& task);                 \
-    void unit_rows(const float* rows, int64_t count, int64_t dim, int64_t threads, float* unit, float* lengths); \
+    void unit_rows(const Rows& task);              \
     void add_positives(const Positives& task);    \
     }
 

@@ -1,0 +1,105 @@
+"""The compiled core in training: the same runs as in torch, thresholds without a pass of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from talos import kernels
+from talos.config import RunConfig
+from talos.kernels import compiled, tiled
+from talos.splits import Split
+from talos.training import InterruptedRunError, Trainer
+
+needs_core = pytest.mark.skipif(not compiled.levels(), reason="the compiled core was not built")
+
+
+def config(**values: object) -> RunConfig:
+    chosen = {
+        "k": 5,
+        "backbone.dim": 16,
+        "negatives": "all",
+        "threshold.name": "exact",
+        "training.epochs": 6,
+        "training.batch_size": 16,
+        "optimizer.lr": 0.05,
+    }
+    return RunConfig().with_values(chosen | values)
+
+
+def trained(split: Split, **values: object) -> Trainer:
+    trainer = Trainer(config(**values), split.train)
+    trainer.fit()
+    return trainer
+
+
+@needs_core
+@pytest.mark.parametrize("loss", ["talos", "sl", "bsl", "sl@k", "aatp"])
+@pytest.mark.parametrize("negatives", ["all", "shared:24"])
+def test_trains_to_the_same_vectors_as_torch(planted, loss, negatives, monkeypatch):
+    threshold = "exact" if loss in ("talos", "sl@k", "aatp") else "none"
+    values = {"loss.name": loss, "negatives": negatives, "threshold.name": threshold, "training.epochs": 2}
+    monkeypatch.setenv("TALOS_KERNEL", "compiled")
+    core = trained(planted, **values).vectors()
+    monkeypatch.setenv("TALOS_KERNEL", "torch")
+    plain = trained(planted, **values).vectors()
+    for one, other in zip(core, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("backbone", ["mf", "lightgcn"])
+def test_thresholds_are_those_of_the_last_step(planted, backbone):
+    """After a step of length 0 the stored thresholds are the exact K-th scores."""
+    values = {"backbone.name": backbone, "optimizer.lr": 1e-30, "training.epochs": 1}
+    trainer = trained(planted, **values)
+    users, items = trainer.vectors()
+    stored = trainer.objective.threshold.value(torch.arange(len(users)))
+    torch.testing.assert_close(stored, tiled.kth_scores(users, items, 5), rtol=1e-4, atol=1e-5)
+
+
+@needs_core
+def test_exact_thresholds_cost_one_pass(planted, monkeypatch):
+    calls = []
+    found = compiled.core_sweep
+    monkeypatch.setenv("TALOS_KERNEL", "compiled")
+    monkeypatch.setattr(compiled, "core_sweep", lambda *a, **kw: calls.append(kw) or found(*a, **kw))
+    trainer = trained(planted, **{"training.epochs": 1})
+    assert len(calls) == len(trainer.batches)
+    assert all(call["kth_is_threshold"] for call in calls)
+
+
+@pytest.mark.parametrize("threshold", ["regression", "monte-carlo", "fixed"])
+def test_other_estimators_still_follow(planted, threshold):
+    trainer = trained(planted, **{"threshold.name": threshold, "training.epochs": 1})
+    values = trainer.objective.threshold.value(torch.arange(4))
+    assert torch.isfinite(values).all()
+
+
+@pytest.mark.parametrize("choice", ["auto", "torch"])
+def test_a_resumed_run_equals_one_without_a_stop(planted, tmp_path: Path, choice, monkeypatch):
+    monkeypatch.setenv("TALOS_KERNEL", choice)
+    whole = trained(planted).vectors()
+
+    class Stop:
+        def on_start(self, epoch: int, epochs: int, steps: int) -> None: ...
+        def on_step(self, epoch: int, step: int, loss: float) -> None:
+            if epoch == 2 and step == 2:
+                trainer.stop_requested = True
+
+        def on_epoch(self, record: dict[str, object]) -> None: ...
+        def on_end(self) -> None: ...
+
+    trainer = Trainer(config(), planted.train, folder=tmp_path, callbacks=[Stop()])
+    with pytest.raises(InterruptedRunError):
+        trainer.fit()
+    resumed = Trainer(config(), planted.train, folder=tmp_path)
+    resumed.resume()
+    resumed.fit()
+    for one, other in zip(whole, resumed.vectors(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_status_is_one_line():
+    assert "\n" not in kernels.status()
