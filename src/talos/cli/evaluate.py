@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from talos.cli.output import print_json, print_table, say
-from talos.cli.source import Columns, SplitOptions, load, load_split
+from talos.cli.source import Columns, load, test_part
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -87,14 +87,5 @@ def _of_run(run: Path, path: str | None, ks: tuple[int, ...], dialect: Dialect) 
 
     recommender = Recommender.load(run)
     assert recommender.model is not None
-    source = recommender.model.facts.get("source")
-    if path is not None:
-        test = load(path, Columns())
-    elif source is not None:
-        parts = load_split(source["path"], Columns(**source["columns"]), SplitOptions(**source["split"]))
-        test = parts.test
-    else:
-        raise ConfigError(
-            "the run does not say what it was tested on", where=str(run), expected="a PATH after it"
-        )
+    test = test_part(run, recommender.model.facts, path)
     return recommender.evaluate(test, ks, dialect=dialect)

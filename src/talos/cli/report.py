@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from talos.cli.output import print_json
-from talos.cli.source import Columns, SplitOptions, load, load_split
+from talos.cli.source import test_part
 from talos.errors import ConfigError
 
 __all__ = ["report", "report_of_run", "write_page"]
@@ -50,15 +50,7 @@ def report_of_run(run: Path, path: str | None = None, *, seed: int = 0) -> str:
 
     recommender = Recommender.load(run)
     assert recommender.model is not None
-    source = recommender.model.facts.get("source")
-    if path is not None:
-        test = load(path, Columns())
-    elif source is not None:
-        test = load_split(source["path"], Columns(**source["columns"]), SplitOptions(**source["split"])).test
-    else:
-        raise ConfigError(
-            "the run does not say what it was tested on", where=str(run), expected="a PATH after it"
-        )
+    test = test_part(run, recommender.model.facts, path)
     return run_report(
         recommender,
         test,

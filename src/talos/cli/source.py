@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from talos.cli.output import say
+from talos.errors import ConfigError
 
 if TYPE_CHECKING:
     from talos.datasets import DatasetInfo
@@ -36,6 +38,7 @@ __all__ = [
     "ValidShare",
     "load",
     "load_split",
+    "test_part",
 ]
 
 PathArgument: TypeAlias = Annotated[
@@ -139,6 +142,18 @@ def load_split(path: str, columns: Columns, options: SplitOptions) -> Split:
         return splits.predefined(parts.train, parts.valid, parts.test)
     data = load(path, columns, min_rating=options.min_rating, k_core=options.k_core, raw=options.raw)
     return splits.split(data, by=options.by, test=options.test, valid=options.valid, seed=options.split_seed)
+
+
+def test_part(run: Path, facts: Mapping[str, Any], path: str | None) -> Interactions:
+    """What a run is measured on: PATH if there is one, else the test part that its `model.json` points to."""
+    source = facts.get("source")
+    if path is not None:
+        return load(path, Columns())
+    if source is None:
+        raise ConfigError(
+            "the run does not say what it was tested on", where=str(run), expected="a PATH after it"
+        )
+    return load_split(source["path"], Columns(**source["columns"]), SplitOptions(**source["split"])).test
 
 
 def _named(path: str) -> DatasetInfo | None:
