@@ -1,0 +1,161 @@
+"""The exact engine against the bare products: a whole epoch, thresholds and optimiser included, over the bound.
+
+The bound is the time that the three products of an exact epoch (scores and both gradients, 6·users·items·64
+operations) would take at the best rate of a square product measured in the same run.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from talos import kernels
+from talos.config import RunConfig
+from talos.interactions import Interactions
+from talos.kernels import compiled
+from talos.losses import Talos
+from talos.training import Trainer
+
+from .training import epoch_seconds
+
+MEANING = {
+    "exact_over_bound_beauty": "exact epoch on Beauty / three bare products at the best square rate",
+    "exact_over_bound_gowalla": "exact epoch on Gowalla / three bare products at the best square rate",
+    "torch_over_bound_beauty": "the same without the compiled core, Beauty",
+    "torch_over_bound_gowalla": "the same without the compiled core, Gowalla",
+    "core_thread_scaling": "compiled step on one thread / on all of them (two at most), 512 users × Gowalla's items",
+    "exact_extra_mb": "peak memory of an exact Gowalla epoch beyond data, tables and optimiser, MB",
+}
+SETTINGS: dict[str, Any] = {"negatives": "all", "threshold.name": "exact", "training.batch_size": 512}
+DIM = 64
+
+
+def measure(gowalla_train: Interactions, beauty_train: Interactions) -> dict[str, float]:
+    """Ratios to the bound of both sets, with the core (where it is there) and without; and what is behind them."""
+    figures: dict[str, float] = {}
+    sets = {"beauty": beauty_train, "gowalla": gowalla_train}
+    for name, train in sets.items():
+        rate = best_square_rate()
+        with kernel("torch"):
+            figures[f"torch_epoch_seconds_{name}"] = epoch_seconds(train, epochs=2, **SETTINGS)
+        with kernel("auto"):
+            figures[f"exact_epoch_seconds_{name}"] = epoch_seconds(train, epochs=4, **SETTINGS)
+        rate = max(rate, best_square_rate())
+        users = int((train.user_degrees > 0).sum())
+        bound = 6.0 * users * train.num_items * DIM / rate
+        figures[f"bound_seconds_{name}"] = bound
+        for kind in ("exact", "torch"):
+            figures[f"{kind}_over_bound_{name}"] = figures[f"{kind}_epoch_seconds_{name}"] / bound
+        figures[f"square_gflops_{name}"] = rate / 1e9
+    figures |= steps(gowalla_train.num_items)
+    figures["exact_extra_mb"] = extra_megabytes(gowalla_train)
+    return figures
+
+
+def best_square_rate(size: int = 2048, repeats: int = 12) -> float:
+    """Operations a second of a square float32 product, the quickest of a few."""
+    a, b = torch.randn(2, size, size)
+    return 2 * size**3 / quickest(lambda: a @ b, repeats)
+
+
+def steps(items: int, users: int = 512) -> dict[str, float]:
+    """One batch in the core: with and without thresholds, on one thread and on two; empty without the core."""
+    if not compiled.levels():
+        return {}
+    rng = torch.Generator().manual_seed(0)
+    vectors, table = (F.normalize(torch.randn(n, DIM, generator=rng)) for n in (users, items))
+    part, ones = Talos(tau=0.1).negative_part, torch.full((users,), 1 / users)
+
+    def seconds(threads: int, exact: bool) -> float:
+        beta = None if exact else torch.full((users,), 0.4)
+        options: dict[str, Any] = {"k": 20, "kth_is_threshold": True} if exact else {}
+        return quickest(
+            lambda: compiled.core_sweep(
+                vectors, table, part=part, coefficients=ones, thresholds=beta, threads=threads, **options
+            ),
+            10,
+        )
+
+    many = min(2, torch.get_num_threads())
+    one, all_of_them = seconds(1, True), seconds(many, True)
+    return {
+        "core_thread_scaling": one / all_of_them,
+        "core_step_seconds_1_thread": one,
+        f"core_step_seconds_{many}_threads": all_of_them,
+        "core_threshold_share": all_of_them / seconds(many, False) - 1,
+    }
+
+
+def extra_megabytes(train: Interactions) -> float:
+    """Peak memory that an epoch adds to what it starts with, less the tables' own gradients and moments.
+
+    In a process of its own, whose peak nothing else has raised before.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "train.npz"
+        np.savez(
+            path, users=np.repeat(np.arange(train.num_users), np.diff(train.indptr)), items=train.indices
+        )
+        found = subprocess.run(
+            [sys.executable, "-m", __name__, str(path)], check=True, capture_output=True, text=True
+        )
+    return float(found.stdout)
+
+
+def _measure_memory(path: Path) -> float:
+    arrays = np.load(path)
+    train = Interactions.from_ids(arrays["users"], arrays["items"])
+    trainer = Trainer(RunConfig().with_values({**SETTINGS, "training.epochs": 1}), train)
+    torch.randn(512, 512) @ torch.randn(512, 512)  # libraries take memory of their own when first used
+    before = _resident()
+    trainer.fit()
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    own = sum(p.numel() * p.element_size() for p in trainer.objective.backbone.parameters())
+    return float(after - before - 2 * own) / 2**20  # two moments a number
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def quickest(work: Callable[[], Any], repeats: int) -> float:
+    """Seconds of the quickest of a few runs."""
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+@contextmanager
+def kernel(choice: str) -> Iterator[None]:
+    """Run with TALOS_KERNEL set."""
+    before = os.environ.get("TALOS_KERNEL")
+    os.environ["TALOS_KERNEL"] = choice
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TALOS_KERNEL"]
+        else:
+            os.environ["TALOS_KERNEL"] = before
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        print(_measure_memory(Path(sys.argv[1])))
+    else:
+        print(kernels.status())

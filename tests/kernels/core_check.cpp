@@ -1,0 +1,101 @@
+// Runs the core on many odd shapes with arrays of exactly the right size, for the sanitisers to watch, and
+// compares the instruction sets with each other. Exits with 1 where they disagree.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "sweep.h"
+
+extern "C" {
+int32_t talos_core_best_level();
+int64_t talos_core_workspace_bytes(int32_t level, const talos::Task* task);
+void talos_core_sweep(int32_t level, const talos::Task* task);
+void talos_core_unit_rows(int32_t level, const talos::Rows* task);
+void talos_core_add_positives(int32_t level, const talos::Positives* task);
+}
+
+namespace {
+
+std::vector<float> random_numbers(const int64_t count, const unsigned seed) {
+    std::mt19937 engine(seed);
+    std::normal_distribution<float> normal;
+    std::vector<float> values(count);
+    for (float& value : values) value = normal(engine);
+    return values;
+}
+
+struct Result {
+    std::vector<float> user_gradient, item_gradient, negative, kth;
+};
+
+Result run(const int level, const int kind, const int64_t users, const int64_t items, const int64_t dim,
+           const int threads) {
+    const std::vector<float> user_vectors = random_numbers(users * dim, 1), rows = random_numbers(items * dim, 2);
+    std::vector<float> unit(items * dim), lengths(items), coefficients(users, 1.0f), normalizer(users);
+    const talos::Rows normalise{items, dim, threads, {}, rows.data(), unit.data(), lengths.data()};
+    talos_core_unit_rows(level, &normalise);
+
+    std::vector<int64_t> start{0}, excluded;
+    for (int64_t u = 0; u < users; ++u) {
+        for (int64_t j = u % 3; j < items; j += 1 + u * u % 11) excluded.push_back(j);
+        start.push_back(static_cast<int64_t>(excluded.size()));
+    }
+    std::vector<float> excluded_scores(excluded.size()), slopes(excluded.size(), -0.5f);
+    Result result{std::vector<float>(users * dim), std::vector<float>(items * dim), std::vector<float>(users),
+                  std::vector<float>(users)};
+    talos::Task task{};
+    task.users = users, task.items = items, task.dim = dim;
+    task.user_vectors = user_vectors.data(), task.item_vectors = unit.data();
+    task.excluded_start = start.data(), task.excluded = excluded.data();
+    task.coefficients = coefficients.data();
+    task.kind = kind, task.power = 5, task.slope = 1, task.scale = 1;
+    task.k = std::min<int64_t>(5, items), task.kth_is_threshold = 1, task.threads = threads;
+    task.negative = result.negative.data(), task.normalizer = normalizer.data();
+    task.user_gradient = result.user_gradient.data(), task.item_gradient = result.item_gradient.data();
+    task.kth = result.kth.data(), task.excluded_scores = excluded_scores.data();
+    std::vector<float> workspace(talos_core_workspace_bytes(level, &task) / 4);
+    task.workspace = workspace.data();
+    talos_core_sweep(level, &task);
+    if (kind == talos::kNothing) return result;
+
+    const talos::Positives positives{users, items, dim, threads, {}, start.data(), excluded.data(), slopes.data(),
+                                     user_vectors.data(), unit.data(), lengths.data(),
+                                     result.user_gradient.data(), result.item_gradient.data()};
+    talos_core_add_positives(level, &positives);
+    return result;
+}
+
+bool close(const std::vector<float>& a, const std::vector<float>& b) {
+    float largest = 1e-6f, apart = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+        largest = std::max(largest, std::fabs(b[i]));
+        apart = std::max(apart, std::fabs(a[i] - b[i]));
+    }
+    return apart <= 1e-4f * largest;
+}
+
+}  // namespace
+
+int main() {
+    const int64_t shapes[][3] = {{1, 1, 1}, {1, 7, 8}, {2, 3, 9}, {33, 130, 17}, {65, 1031, 64}, {300, 2111, 33}};
+    int runs = 0;
+    for (const auto& [users, items, dim] : shapes)
+        for (int kind = talos::kNothing; kind <= talos::kHinge; ++kind)
+            for (int threads = 1; threads <= 3; ++threads) {
+                const Result plain = run(0, kind, users, items, dim, 1);
+                for (int level = 0; level <= talos_core_best_level(); ++level, ++runs) {
+                    const Result one = run(level, kind, users, items, dim, threads);
+                    if (close(one.user_gradient, plain.user_gradient) && close(one.negative, plain.negative) &&
+                        close(one.item_gradient, plain.item_gradient) && close(one.kth, plain.kth))
+                        continue;
+                    std::printf("level %d differs: kind %d, %lld users, %lld items, dimension %lld\n", level, kind,
+                                static_cast<long long>(users), static_cast<long long>(items),
+                                static_cast<long long>(dim));
+                    return 1;
+                }
+            }
+    std::printf("%d runs\n", runs);
+    return 0;
+}
