@@ -11,7 +11,7 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 CORE = Path("src") / "talos" / "kernels" / "core"
-FLAGS = ["-O3", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fvisibility=hidden", "-pthread"]
+FLAGS = ["-O3", "-g0", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fvisibility=hidden", "-pthread"]
 # The same source once per instruction set. Plain comes first: of a function that several objects hold, such as
 # one of the standard library's, the linker takes the first, and that must run on every processor.
 LEVELS = {
