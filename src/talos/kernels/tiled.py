@@ -22,8 +22,9 @@ from talos.kernels.parts import LogSumPart, LossParts, MeanPart, NegativePart
 
 __all__ = ["Sweep", "UserBatch", "kth_scores", "sweep", "user_batch_loss"]
 
-# Slopes kept at a time: 4 MB in float32, which stays in cache.
-_KEPT = 2**20
+# Slopes kept at a time: 16 MB in float32, near the cache. Fewer users at a time would be worse: every product
+# reads all items.
+_KEPT = 2**22
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def sweep(
     item_gradient: Tensor,
     *,
     weights: Tensor | None = None,
-    items_per_tile: int = 4096,
+    items_per_tile: int = 2048,
 ) -> Sweep:
     """One pass over the items for a few users: R_u, and the gradient of Σ_u coefficient_u · R_u.
 
@@ -186,7 +187,7 @@ def user_batch_loss(
     item_ids: Tensor | None = None,
     weights: Tensor | None = None,
     users_per_chunk: int | None = None,
-    items_per_tile: int = 4096,
+    items_per_tile: int = 2048,
 ) -> UserBatch:
     """Loss of a batch of users with all their positives, and its gradients, in closed form.
 
@@ -247,7 +248,7 @@ def user_batch_loss(
     negative = users.new_full((len(users),), part.scale)
     normalizer = torch.zeros_like(negative)
     if part.reduction != "constant":
-        chunk = users_per_chunk or max(16, min(512, _KEPT // max(1, len(candidates))))
+        chunk = users_per_chunk or max(16, min(128, _KEPT // max(1, len(candidates))))
         for start in range(0, len(users), chunk):
             some = slice(start, min(start + chunk, len(users)))
             bounds = indptr[some.start], indptr[some.stop]
@@ -302,7 +303,7 @@ def kth_scores(
     dtype = torch.promote_types(user_vectors.dtype, torch.float32)
     items = item_vectors.to(dtype).T
     kth = user_vectors.new_empty(len(user_vectors), dtype=dtype)
-    chunk = users_per_chunk or max(16, min(512, _KEPT // len(item_vectors)))
+    chunk = users_per_chunk or max(16, min(64, _KEPT // len(item_vectors)))
     for start in range(0, len(user_vectors), chunk):
         scores = user_vectors[start : start + chunk].to(dtype) @ items
         kth[start : start + chunk] = torch.topk(scores, k, dim=-1, sorted=False).values.amin(dim=-1)
