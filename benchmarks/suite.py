@@ -19,10 +19,10 @@ from talos import datasets, readers
 from talos.errors import ConfigError, nearest
 from talos.interactions import Interactions
 
-from . import losses, ranking, reading, recommending, scale, training
+from . import engine, losses, ranking, reading, recommending, scale, training
 
 MEANING: dict[str, str] = {}
-for _part in (ranking, reading, losses, training, recommending, scale):
+for _part in (ranking, reading, losses, training, engine, recommending, scale):
     MEANING |= _part.MEANING
 # Takes many minutes: only when asked for.
 LONG = ("scale",)
@@ -39,6 +39,7 @@ def run(
         "reading": lambda: reading.measure(rows),
         "losses": losses.measure,
         "training": lambda: training.measure(dataset("beauty", data)),
+        "engine": lambda: engine.measure(dataset("gowalla", data), dataset("beauty", data)),
         "recommending": lambda: recommending.measure(dataset("gowalla", data)),
         "scale": scale.measure,
     }
