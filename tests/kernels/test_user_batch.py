@@ -236,6 +236,16 @@ def test_kth_scores():
             kernels.kth_scores(problem.users, problem.items, k)
 
 
+@pytest.mark.parametrize("columns", [1, 31, 160, 333, 1000])
+def test_kth_largest_of_grouped_columns(columns):
+    rng = torch.Generator().manual_seed(columns)
+    scores = torch.randint(0, 400, (9, columns), generator=rng).float()  # ties abound
+    for k in {1, min(5, columns), min(20, columns), columns}:
+        assert torch.equal(
+            tiled.kth_largest(scores, k), scores.sort(dim=-1, descending=True).values[:, k - 1]
+        )
+
+
 def test_empty_batch(loss):
     batch = kernels.user_batch_loss(
         torch.zeros(0, 3),

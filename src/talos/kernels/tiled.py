@@ -25,6 +25,8 @@ __all__ = ["Sweep", "UserBatch", "kth_scores", "sweep", "user_batch_loss"]
 # Slopes kept at a time: 16 MB in float32, near the cache. Fewer users at a time would be worse: every product
 # reads all items.
 _KEPT = 2**22
+# Columns whose maximum is looked at first when the K-th best of a row is wanted.
+_GROUP = 16
 
 
 @dataclass(frozen=True)
@@ -306,8 +308,26 @@ def kth_scores(
     chunk = users_per_chunk or max(16, min(64, _KEPT // len(item_vectors)))
     for start in range(0, len(user_vectors), chunk):
         scores = user_vectors[start : start + chunk].to(dtype) @ items
-        kth[start : start + chunk] = torch.topk(scores, k, dim=-1, sorted=False).values.amin(dim=-1)
+        kth[start : start + chunk] = kth_largest(scores, k)
     return kth
+
+
+def kth_largest(scores: Tensor, k: int) -> Tensor:
+    """The K-th largest of each row (B, n), exactly, from the best groups of sixteen where that is less work.
+
+    The K best of a row lie in at most K groups, and these are among the K groups with the largest maxima.
+
+    >>> kth_largest(torch.arange(100.0).unsqueeze(0), 3)
+    tensor([97.])
+    """
+    groups = scores.shape[1] // _GROUP
+    if groups >= 2 * k:
+        # Group g holds the columns g, g + groups, …: the maxima are of whole rows, and so vectorised.
+        grouped = scores[:, : groups * _GROUP].view(len(scores), _GROUP, groups)
+        best = torch.topk(grouped.amax(dim=1), k, dim=-1, sorted=False).indices
+        inside = grouped.gather(2, best.unsqueeze(1).expand(-1, _GROUP, -1)).flatten(1)
+        scores = torch.cat([inside, scores[:, groups * _GROUP :]], dim=1)
+    return torch.topk(scores, k, dim=-1, sorted=False).values.amin(dim=-1)
 
 
 def shares(
