@@ -189,7 +189,7 @@ def _wait_for(path: Path) -> None:
 
 
 def kill_and_resume(talos: Run, clicks: Path, folder: Path, delay: float) -> int:
-    """Kill a run once after `delay` seconds, then let it finish; the number of bytes it had in checkpoints."""
+    """Kill a run after `delay` seconds, then let it finish; 0 if it had finished before."""
     arguments = ("train", clicks, "--out", folder, *LONG)
     process = subprocess.Popen(
         command(*arguments),
@@ -220,12 +220,13 @@ def test_twenty_kills_at_random_moments(talos: Run, clicks: Path, tmp_path: Path
     assert talos("train", clicks, "--out", "whole", *LONG).returncode == 0
     whole = time.monotonic() - began
     rng = random.Random(0)
-    killed = 0
-    for number in range(20):
-        folder = tmp_path / f"killed{number}"
-        killed += kill_and_resume(talos, clicks, folder, rng.uniform(0.5, 1.0) * whole)
-        assert final_vectors(folder) == final_vectors(tmp_path / "whole"), number
-    assert killed >= 10
+    killed = tried = 0
+    while killed < 20 and tried < 60:  # a run that was quicker than its killer does not count
+        folder = tmp_path / f"killed{tried}"
+        killed += kill_and_resume(talos, clicks, folder, rng.uniform(0.3, 0.9) * whole)
+        tried += 1
+        assert final_vectors(folder) == final_vectors(tmp_path / "whole"), tried
+    assert killed == 20
 
 
 @pytest.mark.slow
