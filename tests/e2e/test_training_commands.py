@@ -169,7 +169,6 @@ def test_ctrl_c_saves_and_says_how_to_go_on(talos: Run, clicks: Path, tmp_path: 
         stderr=subprocess.PIPE,
     )
     _wait_for(tmp_path / "part" / "history.jsonl")
-    time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
