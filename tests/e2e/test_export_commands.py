@@ -194,7 +194,9 @@ def test_export_of_a_graph(talos: Run, model: Recommender) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_stopped_and_gone_on(talos: Run, tmp_path: Path, how: signal.Signals) -> None:
-    model = save_run(tmp_path / "run", users=40_000, items=2_000, k=100)  # twenty parts: time to be stopped in
+    model = save_run(
+        tmp_path / "run", users=40_000, items=2_000, k=100
+    )  # twenty parts: time to be stopped in
     arguments = ("recommend", "run", "--all", "--out", "recs.parquet")
     process = subprocess.Popen(command(*arguments), cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE)
     second = tmp_path / ".recs.parquet.parts" / "part-000001"  # the first is then counted
