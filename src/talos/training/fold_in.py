@@ -15,7 +15,7 @@ from talos.kernels import kth_scores, user_batch_loss
 from talos.losses import Loss, UserSeparableLoss
 from talos.negatives import meetings
 
-__all__ = ["fold_in", "pull_of_history"]
+__all__ = ["FREE_LENGTH", "fold_in", "pull_of_history"]
 
 # Items that a loss which pairs each positive with its negatives is shown in place of the whole catalogue.
 _SAMPLE = 1024
@@ -24,8 +24,9 @@ _SMALL = 1 << 18
 # Steps at a falling rate; more change neither the vectors nor the lists by much (docs/recommend.md).
 _STEPS = 25
 _RATE = 0.3
-# Length of the vectors while they are sought, if their direction alone counts: that of N(0, 1) entries.
-_LENGTH = 8.0
+# Length of vectors of which only the direction counts, while they move: about that of N(0, 1) entries, so that a
+# step of Adam turns them as much as it does in training.
+FREE_LENGTH = 8.0
 
 
 def fold_in(
@@ -67,7 +68,7 @@ def fold_in(
         0, owner, item_vectors[indices]
     )
     start = torch.where(counts.unsqueeze(-1) > 0, start, item_vectors.mean(0))
-    sought = F.normalize(start) * (_LENGTH if cosine else 1.0)
+    sought = F.normalize(start) * (FREE_LENGTH if cosine else 1.0)
     first, second = torch.zeros_like(sought), torch.zeros_like(sought)
     generator = torch.Generator().manual_seed(seed)
     sample = torch.randperm(len(item_vectors), generator=generator)[:_SAMPLE].to(item_vectors.device)

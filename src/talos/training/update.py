@@ -21,14 +21,10 @@ from talos.errors import DataError
 from talos.interactions import Interactions, Vocabulary
 from talos.kernels import kth_scores
 from talos.losses import Loss
-from talos.training.fold_in import fold_in
+from talos.training.fold_in import FREE_LENGTH, fold_in
 from talos.training.trainer import Trainer
 
 __all__ = ["Updated", "update"]
-
-# Length given to vectors of which only the direction counts, so that a step of Adam turns them as much as it
-# does in training, where tables start as N(0, 1).
-_LENGTH = 8.0
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ def update(
         user_table[torch.from_numpy(strangers)] = found
 
     backbone = MF(len(users), len(items), dim=item_table.shape[1], generator=None)
-    scale = _LENGTH if cosine else 1.0
+    scale = FREE_LENGTH if cosine else 1.0
     with torch.no_grad():
         backbone.users.copy_(user_table * scale)
         backbone.items.copy_(item_table * scale)
