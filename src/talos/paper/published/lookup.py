@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from talos.errors import ArgumentError
 from talos.paper.published import overall, studies
@@ -84,18 +85,25 @@ def value(
 
 
 _EXCHANGED = {"games": "gowalla", "gowalla": "games"}
+_MOVED = {"recall@20": "recall@80", "recall@50": "recall@20", "recall@80": "recall@50"}
+
+Entry = TypeVar("Entry", bound=Figure | Improvement)
 
 
-def mended(figure: Figure) -> Figure:
-    """The figure under the heading where it belongs, for the one misprint of which that is known for sure.
+def mended(entry: Entry) -> Entry:
+    """The entry under the heading where it belongs, where that is known for sure; else the entry as it is.
 
-    The table of training times has its columns Games and Gowalla exchanged. Anything else is returned as it
-    is.
+    Known are two misprints: the training times have their columns Games and Gowalla exchanged, and the
+    improvements of the table of varying K on Beauty stand under each other's headings.
 
     >>> (time,) = figures(table="efficiency", dataset="games", method="talos")
     >>> time.value, mended(time).dataset, mended(time).misprint
     (5.37, 'gowalla', None)
     """
-    if figure.table == "efficiency" and figure.misprint is not None:
-        return replace(figure, dataset=_EXCHANGED[figure.dataset], misprint=None)
-    return figure
+    if entry.misprint is None:
+        return entry
+    if isinstance(entry, Figure) and entry.table == "efficiency":
+        return replace(entry, dataset=_EXCHANGED[entry.dataset], misprint=None)
+    if isinstance(entry, Improvement) and entry.table == "varying-k":
+        return replace(entry, metric=_MOVED[entry.metric], misprint=None)
+    return entry

@@ -121,7 +121,7 @@ _TEMPORAL_NAME = "called Beauty in the table of temporal shift, Games in the com
 _COLUMNS_EXCHANGED = "the columns headed Games and Gowalla are exchanged: this is {}'s time"
 _RS_AT_50 = "below Recall@20 of the same row, which no single model can give"
 _DENSITY = "users, items and interactions of the same row give {}"
-_GAINS_EXCHANGED = "the improvements under Recall@20 and Recall@50 are exchanged"
+_GAINS_MOVED = "the three improvements of this row are out of place: this one is Recall@{}'s"
 
 
 def _inconsistency() -> Iterator[Figure]:
@@ -152,7 +152,8 @@ def _varying_k() -> Iterator[Figure | Improvement]:
             for k, cell in zip((20, 50, 80), row, strict=True):
                 metric = f"recall@{k}"
                 if method == "imp%":
-                    wrong = _GAINS_EXCHANGED if dataset == "beauty" and k != 80 else None
+                    # The numbers of the table give 4.68, 1.56 and 1.87 for 20, 50 and 80.
+                    wrong = _GAINS_MOVED.format({20: 80, 50: 20, 80: 50}[k]) if dataset == "beauty" else None
                     yield Improvement(
                         table="varying-k",
                         dataset=dataset,
