@@ -1,0 +1,413 @@
+"""The tables and figures of the paper as lists of cells: which run makes which number, and what was published.
+
+Cells share runs: Talos on Beauty with MF is one fit, whether the overall table, the ablation or the temperature
+curve asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from talos.errors import ConfigError, nearest
+from talos.paper import published
+from talos.paper.data import Scenario
+from talos.paper.recipes import BACKBONES, LOSSES, Fidelity, Recipe, recipe
+
+__all__ = ["EXPERIMENTS", "NOT_RUN", "Cell", "Experiment", "by_name"]
+
+TOP = ("precision@20", "recall@20", "ndcg@20", "mrr@20")
+SEVERAL = ("talos", "sl", "psl", "bsl")  # the losses of which the order matters most: three seeds
+TAUS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One row of one of our tables.
+
+    Attributes:
+        experiment: name of the experiment.
+        dataset: name of the data set.
+        group: what the rows of one table share, such as the backbone.
+        method: name of the row.
+        recipe: the run behind it.
+        seeds: how many are asked for.
+        published: metric → number of the paper; empty where it has none.
+        metrics: what is shown.
+        needed: whether the result is part of the core set.
+        rank: runs of a lower rank come first.
+        beyond: whether the paper has no such row.
+    """
+
+    experiment: str
+    dataset: str
+    group: str
+    method: str
+    recipe: Recipe
+    seeds: int = 1
+    published: Mapping[str, float] = field(default_factory=dict)
+    metrics: tuple[str, ...] = TOP
+    needed: bool = True
+    rank: int = 5
+    beyond: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A table or figure of the paper.
+
+    Attributes:
+        name: on the command line.
+        title: in tables.
+        paper: what it is in the paper.
+        datasets: that it is made for, those of the core set first.
+        needed: data sets of the core set.
+        cells: the rows on a data set; None for studies that are no fits.
+    """
+
+    name: str
+    title: str
+    paper: str
+    datasets: tuple[str, ...]
+    needed: tuple[str, ...]
+    cells: Callable[[str, Fidelity], Iterator[Cell]] | None = None
+
+    def rows(self, dataset: str, fidelity: Fidelity = "fast") -> list[Cell]:
+        """The cells of a data set, as they stand in the table."""
+        if self.cells is None:
+            return []
+        here = dataset in self.needed
+        return [replace(cell, needed=cell.needed and here) for cell in self.cells(dataset, fidelity)]
+
+
+def _paper(table: str, dataset: str, method: str, **keys: Any) -> dict[str, float]:
+    """Metric → published number."""
+    name = "movielens" if dataset == "movielens-100k" else dataset
+    return {
+        entry.metric: entry.value
+        for entry in published.figures(table=table, dataset=name, method=method, **keys)
+    }
+
+
+def _both_tables(dataset: str, backbone: str, loss: str) -> dict[str, float]:
+    """P/R@20 and NDCG/MRR@20 stand in two tables of the paper."""
+    return _paper("overall", dataset, loss, backbone=backbone)
+
+
+def _overall(dataset: str, fidelity: Fidelity) -> Iterator[Cell]:
+    for place, backbone in enumerate(BACKBONES):
+        for loss in LOSSES:
+            yield Cell(
+                experiment="overall",
+                dataset=dataset,
+                group=backbone,
+                method=loss,
+                recipe=recipe(dataset, backbone, loss, fidelity=fidelity),
+                seeds=3 if loss in SEVERAL else 1,
+                published=_both_tables(dataset, backbone, loss),
+                rank=(0, 4, 6)[place],
+                beyond=loss == "sl@k",
+            )
+    if fidelity == "fast":
+        yield Cell(
+            experiment="overall",
+            dataset=dataset,
+            group="mf",
+            method="talos, 1,024 negatives",
+            recipe=recipe(dataset, "mf", "talos", fidelity="paper"),
+            published=_both_tables(dataset, "mf", "talos"),
+            rank=3,
+            beyond=True,
+        )
+
+
+def _varying_k(dataset: str, fidelity: Fidelity) -> Iterator[Cell]:
+    metrics = ("recall@20", "recall@50", "recall@80")
+    for loss in LOSSES:
+        if loss not in ("talos", "bpr"):
+            yield Cell(
+                experiment="varying-k",
+                dataset=dataset,
+                group="mf",
+                method=loss,
+                recipe=recipe(dataset, "mf", loss, fidelity=fidelity),
+                published=_paper("varying-k", dataset, loss),
+                metrics=metrics,
+                rank=2,
+                beyond=loss == "sl@k",
+            )
+    for k in (20, 50, 80):
+        yield Cell(
+            experiment="varying-k",
+            dataset=dataset,
+            group="mf",
+            method=f"talos@{k}",
+            recipe=recipe(dataset, "mf", "talos", fidelity=fidelity, k=k),
+            published=_paper("varying-k", dataset, f"talos@{k}"),
+            metrics=metrics,
+            rank=2,
+        )
+
+
+def _temporal(dataset: str, fidelity: Fidelity) -> Iterator[Cell]:
+    scenario: Scenario = "temporal"
+    for loss in LOSSES:
+        yield Cell(
+            experiment="temporal",
+            dataset=dataset,
+            group="mf",
+            method=loss,
+            recipe=recipe(dataset, "mf", loss, scenario=scenario, fidelity=fidelity),
+            published=_paper("temporal", dataset, loss),
+            rank=3,
+            beyond=loss in ("sl@k", "bpr"),
+        )
+
+
+def _ablation(dataset: str, fidelity: Fidelity) -> Iterator[Cell]:
+    variants: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+        "talos": ({}, []),
+        "talos w/o quantile": (
+            {"loss.quantile": False, "threshold.name": "none"},
+            [{"loss.tau": tau} for tau in (0.05, 0.1)],
+        ),
+        "talos w/o outside": ({"loss.temperature": "inner"}, [{"loss.tau": tau} for tau in (0.05, 0.1, 0.2)]),
+        "talos w/o denominator": ({"loss.denominator": False}, [{"optimizer.lr": lr} for lr in (0.1, 0.01)]),
+    }
+    for method, (changes, search) in variants.items():
+        made = recipe(
+            dataset, "mf", "talos", fidelity=fidelity, changes=changes, search=search if changes else None
+        )
+        if changes.get("threshold.name") == "none":
+            made = replace(made, settings={k: v for k, v in made.settings.items() if k != "threshold.lr"})
+        yield Cell(
+            experiment="ablation",
+            dataset=dataset,
+            group="mf",
+            method=method,
+            recipe=made,
+            published=_paper("ablation", dataset, method),
+            rank=1,
+        )
+
+
+def _temperature(dataset: str, fidelity: Fidelity) -> Iterator[Cell]:
+    for tau in TAUS:
+        yield Cell(
+            experiment="temperature",
+            dataset=dataset,
+            group="mf",
+            method=f"talos τ={tau:g}",
+            recipe=recipe(dataset, "mf", "talos", fidelity=fidelity, changes={"loss.tau": tau}),
+            rank=5,
+        )
+    yield Cell(
+        experiment="temperature",
+        dataset=dataset,
+        group="mf",
+        method="sl",
+        recipe=recipe(dataset, "mf", "sl", fidelity=fidelity),
+        rank=5,
+    )
+
+
+def _slatk(dataset: str, fidelity: Fidelity) -> Iterator[Cell]:
+    for loss in ("talos", "sl@k"):
+        yield Cell(
+            experiment="slatk",
+            dataset=dataset,
+            group="temporal shift",
+            method=loss,
+            recipe=recipe(dataset, "mf", loss, scenario="temporal", fidelity=fidelity),
+            published=_paper("slatk-temporal", "games" if dataset == "beauty" else dataset, loss),
+            metrics=("precision@20", "recall@20"),
+            rank=3,
+        )
+    for n in (8, 16, 32):
+        for loss in ("talos", "sl@k"):
+            yield Cell(
+                experiment="slatk",
+                dataset=dataset,
+                group=f"{n} negatives",
+                method=loss,
+                recipe=_sampled(dataset, loss, n),
+                published=_paper("slatk-negatives", dataset, loss, setting=f"n={n}"),
+                metrics=("precision@20", "recall@20"),
+                rank=3,
+            )
+    if dataset == "movielens-100k":
+        for k in (20, 50, 80, 100, 200, 400):
+            for loss in ("talos", "sl@k"):
+                metric = f"precision@{k}"
+                found = _paper("slatk-k", dataset, loss)
+                yield Cell(
+                    experiment="slatk",
+                    dataset=dataset,
+                    group=f"K = {k}",
+                    method=loss,
+                    recipe=recipe(dataset, "mf", loss, fidelity=fidelity, k=k),
+                    published={metric: found[metric]} if metric in found else {},
+                    metrics=(metric,),
+                    rank=3,
+                )
+
+
+def _sampled(dataset: str, loss: str, n: int) -> Recipe:
+    """A few negatives per positive, with the threshold estimator of the method's authors."""
+    made = recipe(dataset, "mf", loss, fidelity="paper", changes={"negatives": str(n), "optimizer.lr": 0.1})
+    if loss == "sl@k":
+        return replace(made, search=tuple({"loss.tau": tau} for tau in (0.1, 0.2)))
+    return replace(made, search=tuple({"loss.tau": tau} for tau in (0.1, 0.2)))
+
+
+def _quantile_error(dataset: str, fidelity: Fidelity) -> Iterator[Cell]:
+    for method, loss, kept in (
+        ("regression", "talos", "paper"),
+        ("monte-carlo", "sl@k", "paper"),
+        ("exact", "talos", "fast"),
+    ):
+        yield Cell(
+            experiment="quantile-error",
+            dataset=dataset,
+            group="mf",
+            method=method,
+            recipe=recipe(dataset, "mf", loss, fidelity=kept),  # type: ignore[arg-type]  # one of the two words
+            published=_paper("quantile-error", dataset, method),
+            metrics=("error", "recall@20"),
+            rank=3,
+            beyond=method == "exact",
+        )
+
+
+def _inflation(dataset: str, fidelity: Fidelity) -> Iterator[Cell]:
+    fixed = {"training.epochs": 30, "training.patience": 1000, "training.evaluate_every": 5}
+    for method, changes in (("talos", {}), ("talos w/o denominator", {"loss.denominator": False})):
+        yield Cell(
+            experiment="inflation",
+            dataset=dataset,
+            group="mf",
+            method=method,
+            recipe=recipe(
+                dataset, "mf", "talos", fidelity=fidelity, changes={**fixed, **changes}, search=(), probe=True
+            ),
+            rank=1,
+        )
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    one.name: one
+    for one in (
+        Experiment(
+            name="statistics",
+            title="Data sets",
+            paper="the table of dataset statistics",
+            datasets=("beauty", "gowalla", "games", "movielens-100k"),
+            needed=("beauty", "gowalla", "games"),
+        ),
+        Experiment(
+            name="inconsistency",
+            title="How often other metrics disagree with Precision@20 and Recall@20",
+            paper="Table 1, inconsistency of AUC, LLPAUC, NDCG and NDCG@20 with top-K accuracy",
+            datasets=("beauty", "gowalla", "games"),
+            needed=("beauty", "gowalla", "games"),
+        ),
+        Experiment(
+            name="overall",
+            title="Overall performance",
+            paper="Table 2 (Precision and Recall) and its companion in the appendix (NDCG and MRR)",
+            datasets=("beauty", "gowalla", "games"),
+            needed=("beauty",),
+            cells=_overall,
+        ),
+        Experiment(
+            name="varying-k",
+            title="Talos trained for K of 20, 50 and 80",
+            paper="the two tables of performance with varying K",
+            datasets=("beauty", "gowalla"),
+            needed=("beauty",),
+            cells=_varying_k,
+        ),
+        Experiment(
+            name="temporal",
+            title="Temporal shift",
+            paper="the table of temporal shift",
+            datasets=("beauty", "movielens-100k"),
+            needed=("beauty", "movielens-100k"),
+            cells=_temporal,
+        ),
+        Experiment(
+            name="ablation",
+            title="Ablation",
+            paper="the table of the ablation study",
+            datasets=("beauty", "gowalla", "games"),
+            needed=("beauty",),
+            cells=_ablation,
+        ),
+        Experiment(
+            name="temperature",
+            title="Sensitivity to the temperature τ",
+            paper="the figure of sensitivity to τ",
+            datasets=("beauty", "gowalla", "games"),
+            needed=("beauty",),
+            cells=_temperature,
+        ),
+        Experiment(
+            name="slatk",
+            title="Against SL@K",
+            paper="the three tables that compare with SL@K: temporal shift, number of negatives, varying K",
+            datasets=("movielens-100k", "beauty"),
+            needed=("movielens-100k", "beauty"),
+            cells=_slatk,
+        ),
+        Experiment(
+            name="quantile-error",
+            title="Estimated against exact thresholds",
+            paper="the table of quantile estimation errors",
+            datasets=("beauty", "movielens-100k", "gowalla"),
+            needed=("beauty", "movielens-100k"),
+            cells=_quantile_error,
+        ),
+        Experiment(
+            name="inflation",
+            title="Score inflation without the denominator",
+            paper="the remark on score inflation (no figure in the paper)",
+            datasets=("beauty",),
+            needed=("beauty",),
+            cells=_inflation,
+        ),
+        Experiment(
+            name="efficiency",
+            title="Seconds an epoch, as ratios to SL",
+            paper="the table of computational time",
+            datasets=("beauty", "gowalla", "games"),
+            needed=("beauty",),
+        ),
+        Experiment(
+            name="theory",
+            title="The bound, its gap and the interval of τ",
+            paper="Theorems 1 and 2 (no figure in the paper)",
+            datasets=("made-up",),
+            needed=("made-up",),
+        ),
+    )
+}
+"""Name → experiment, in the order of the paper."""
+
+NOT_RUN: dict[str, str] = {
+    "Figure 1 (two rankings of ten items; relations between losses)": "a drawing; nothing to measure",
+    "tables of hyperparameters": "`talos.paper.published.hyperparameters`; the recipes start from them",
+    "tables of notation": "nothing to measure",
+}
+"""What else the paper has, and why no command makes it."""
+
+
+def by_name(name: str) -> Experiment:
+    """The experiment of a name.
+
+    >>> by_name("ablation").title
+    'Ablation'
+    """
+    if name not in EXPERIMENTS:
+        raise ConfigError(f"{name!r} is not known", where="TABLE", hint=nearest(name, [*EXPERIMENTS, "all"]))
+    return EXPERIMENTS[name]
