@@ -3,6 +3,25 @@
 from __future__ import annotations
 
 from talos.readers._lists import read_lists
-from talos.readers._read import DEFAULT_MAX_BYTES, FORMATS, Parts, Source, is_parts, read, read_parts
+from talos.readers._read import (
+    DEFAULT_MAX_BYTES,
+    FORMATS,
+    Parts,
+    Source,
+    is_parts,
+    read,
+    read_fit_parts,
+    read_parts,
+)
 
-__all__ = ["DEFAULT_MAX_BYTES", "FORMATS", "Parts", "Source", "is_parts", "read", "read_lists", "read_parts"]
+__all__ = [
+    "DEFAULT_MAX_BYTES",
+    "FORMATS",
+    "Parts",
+    "Source",
+    "is_parts",
+    "read",
+    "read_fit_parts",
+    "read_lists",
+    "read_parts",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from talos.errors import DataError
@@ -50,8 +50,8 @@ def readable_files(folder: Path) -> list[Path]:
     ]
 
 
-def part_files(folder: Path) -> dict[str, Path] | None:
-    """The files of a folder that hold train, valid and test; None if train or test is not there."""
+def part_files(folder: Path, required: Sequence[str] = ("train", "test")) -> dict[str, Path] | None:
+    """The files of a folder that hold train, valid and test; None if one that is required is not there."""
     parts: dict[str, Path] = {}
     for path in readable_files(folder):
         words = path.name.lower().split(".")[:-1]
@@ -64,7 +64,7 @@ def part_files(folder: Path) -> dict[str, Path] | None:
                         expected="one file a part",
                     )
                 parts[part] = path
-    if "train" not in parts or "test" not in parts:
+    if any(part not in parts for part in required):
         return None
     return {part: parts[part] for part in _PARTS if part in parts}
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -36,6 +36,7 @@ __all__ = [
     "load_table",
     "make_options",
     "read",
+    "read_fit_parts",
     "read_parts",
 ]
 
@@ -161,6 +162,42 @@ def read_parts(
     files = part_files(folder) if folder.is_dir() else None
     if files is None:
         raise DataError("no train and test files", where=str(directory), expected="a folder with both")
+    parts = _parts_of(files, roles, options)
+    return Parts(train=parts["train"], valid=parts.get("valid"), test=parts["test"])
+
+
+def read_fit_parts(
+    directory: str | os.PathLike[str], **columns: Any
+) -> tuple[Interactions, Interactions | None] | None:
+    r"""Read the train file of a folder and, if there is one, its validation file, and nothing else.
+
+    A test file is not opened and need not be there. None if the path is no folder with a train file and one
+    of the two others. The options are those of `read_parts`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "train.csv").write_text("user,item\n1,7\n2,8\n")
+    ...     _ = Path(folder, "valid.csv").write_text("user,item\n1,8\n")
+    ...     train, valid = read_fit_parts(folder)
+    >>> len(train), len(valid)
+    (2, 1)
+    """
+    folder = Path(directory).expanduser()
+    if not folder.is_dir():
+        return None
+    files = part_files(folder, required=("train",))
+    if files is None or len(files) < 2:
+        return None
+    given = {name: columns.pop(name, None) for name in ("user", "item", "timestamp", "rating", "title")}
+    defaults: dict[str, Any] = {"format": None, "on_bad_row": "raise", "ids": "auto", "max_bytes": DEFAULT_MAX_BYTES}
+    options = make_options(query=None, table=None, **{**defaults, **columns})
+    files.pop("test", None)
+    parts = _parts_of(files, _roles(**given), options)
+    return parts["train"], parts.get("valid")
+
+
+def _parts_of(files: dict[str, Path], roles: Sequence[Role], options: Options) -> dict[str, Interactions]:
+    """The interactions of each file, over vocabularies that they share."""
     tables = _part_tables(files, roles, options)
     users, items, titles = _shared(list(tables.values()))
     parts: dict[str, Interactions] = {}
@@ -178,7 +215,7 @@ def read_parts(
             item_titles=titles,
             provenance=_provenance(one),
         )
-    return Parts(train=parts["train"], valid=parts.get("valid"), test=parts["test"])
+    return parts
 
 
 def is_parts(path: str | os.PathLike[str]) -> bool:
