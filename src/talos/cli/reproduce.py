@@ -83,7 +83,12 @@ def reproduce(
         }
         for what, why in (outcome.skipped or {}).items():
             say(f"skipped {what}: {why}")
-    print_json({"out": str(out), **result})
+    from talos.paper.pages import write_pages
+
+    written = write_pages(store)
+    say(f"{len(written)} pages, tables and plots in {out}")
+    if json:
+        print_json({"out": str(out), **result})
 
 
 def _show_list(asked: Any, store: Any, json: bool) -> None:

@@ -272,7 +272,7 @@ def _quantile_error(dataset: str, fidelity: Fidelity) -> Iterator[Cell]:
             dataset=dataset,
             group="mf",
             method=method,
-            recipe=recipe(dataset, "mf", loss, fidelity=kept),  # type: ignore[arg-type]  # one of the two words
+            recipe=recipe(dataset, "mf", loss, fidelity=kept),
             published=_paper("quantile-error", dataset, method),
             metrics=("error", "recall@20"),
             rank=3,

@@ -14,7 +14,7 @@ Whatever differs from the paper is listed by `Recipe.deviations` and printed bes
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -95,7 +95,7 @@ class Recipe:
     def key(self) -> str:
         """A file name without its ending: what people look for first, and a hash of all that decides the run."""
         text = re.sub(r"[^a-z0-9]+", "", self.loss)
-        tail = {"settings": dict(self.settings), "search": [dict(one) for one in self.search]}
+        tail: dict[str, Any] = {"settings": dict(self.settings), "search": [dict(one) for one in self.search]}
         if self.probe:
             tail["probe"] = True
         return f"{self.scenario}-{self.backbone}-{text}-{self.fidelity}-{digest_of(tail)[:8]}"
@@ -181,13 +181,14 @@ def recipe(
     >>> recipe("beauty", "mf", "talos").deviations()[:2]
     ('negatives all (paper 1024)', 'thresholds exact (paper regression)')
     """
-    for name, known, where in (
+    choices: tuple[tuple[str, Collection[str], str], ...] = (
         (dataset, DATASETS, "dataset"),
         (backbone, BACKBONES, "backbone"),
         (loss, LOSSES, "loss"),
-    ):
-        if name not in known:
-            raise ConfigError(f"{name!r} is not known", where=where, hint=nearest(name, known))
+    )
+    for name, names, where in choices:
+        if name not in names:
+            raise ConfigError(f"{name!r} is not known", where=where, hint=nearest(name, names))
     if fidelity not in get_args(Fidelity):
         raise ConfigError(f"{fidelity!r}", where="fidelity", hint=nearest(fidelity, get_args(Fidelity)))
     printed = _printed(dataset, backbone, loss, scenario, k)

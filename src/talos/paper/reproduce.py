@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,11 +50,12 @@ class Asked:
     def check(self) -> None:
         """Refuse names that nothing has."""
         self.experiments()
-        for where, names, known in (
+        choices: tuple[tuple[str, Sequence[str | None], Collection[str]], ...] = (
             ("--dataset", [self.dataset], paper_data.DATASETS),
             ("--backbone", [self.backbone], BACKBONES),
-            ("--loss", self.losses or [None], LOSSES),
-        ):
+            ("--loss", list(self.losses or []), LOSSES),
+        )
+        for where, names, known in choices:
             for name in names:
                 if name is not None and name not in known:
                     raise ConfigError(f"{name!r} is not known", where=where, hint=nearest(name, known))
@@ -171,7 +172,7 @@ def reproduce(
         except OutOfTimeError:
             outcome.left = len(everything) - place
             notify(f"the budget is used up; {outcome.left} runs are left. The same command goes on")
-            return outcome
+            break
         outcome.made += 1
     for experiment, dataset in asked.studies():
         if deadline is not None and time.monotonic() >= deadline:
@@ -182,9 +183,7 @@ def reproduce(
             outcome.found += 1
             continue
         try:
-            store.save_measurement(
-                name, studies.measure(experiment.name, dataset, folder=folder, store=store)
-            )
+            store.save_measurement(name, studies.measure(experiment.name, dataset, folder=folder))
         except DataError as error:
             outcome.skipped[dataset] = str(error)
             continue

@@ -85,16 +85,11 @@ def _mean_scores(trainer: Trainer) -> list[float]:
         rng.choice(trainer.train.num_items, min(_PROBED_ITEMS, trainer.train.num_items), replace=False)
     )
     user_vectors, item_vectors = trainer.vectors()
+    indices = torch.from_numpy(trainer.train.indices.astype(np.int64))
+    ends = trainer.train.indptr
     positives = [
-        float(
-            (
-                item_vectors[torch.from_numpy(trainer.train.indices[start:end].astype(np.int64))]
-                @ user_vectors[user]
-            ).mean()
-        )
-        for user, start, end in zip(
-            users, trainer.train.indptr[users], trainer.train.indptr[users + 1], strict=True
-        )
+        float((item_vectors[indices[ends[user] : ends[user + 1]]] @ user_vectors[user]).mean())
+        for user in users
     ]
     chosen = user_vectors[torch.from_numpy(users)]
     negative = float((chosen @ item_vectors[torch.from_numpy(items)].T).mean())

@@ -1,0 +1,150 @@
+"""Tables and plots of the studies that are no fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from talos.paper import published
+from talos.paper.data import DATASETS
+from talos.paper.inconsistency import SOURCES
+from talos.paper.tables import TableText, percent, shown_name
+from talos.report.page import Figure, Table
+from talos.report.svg import Frame, bars
+
+__all__ = ["study_parts"]
+
+
+def study_parts(
+    name: str, dataset: str, measured: dict[str, Any]
+) -> tuple[list[TableText], Sequence[Figure], list[str]]:
+    """Tables, plots and sentences of a study."""
+    if name == "statistics":
+        return [_statistics(dataset, measured)], [], []
+    if name == "efficiency":
+        return [_efficiency(dataset, measured)], [], []
+    if name == "inconsistency":
+        return _inconsistency(dataset, measured)
+    return [], [], []
+
+
+def _statistics(dataset: str, measured: dict[str, Any]) -> TableText:
+    rows = []
+    for metric in ("users", "items", "interactions", "density"):
+        theirs = published.value(table="statistics", dataset=dataset, metric=metric)
+        ours = measured[metric]
+        digits = 4 if metric == "density" else 0
+        rows.append(
+            [
+                metric,
+                "–" if theirs is None else f"{theirs:,.{digits}f}",
+                f"{ours:,.{digits}f}",
+                percent(None if theirs is None else ours / theirs - 1),
+            ]
+        )
+    notes = ["Data: " + "; ".join(measured["notes"]) + "."] if measured["notes"] else []
+    return TableText(title=DATASETS[dataset], header=["", "paper", "here", "diff."], rows=rows, notes=notes)
+
+
+def _efficiency(dataset: str, measured: dict[str, Any]) -> TableText:
+    theirs = {
+        entry.method: published.mended(entry).value
+        for entry in published.figures(table="efficiency")
+        if published.mended(entry).dataset == dataset
+    }
+    paper, fast = measured["protocols"]["paper"], measured["protocols"]["fast"]
+    rows = [
+        [
+            shown_name(loss),
+            f"{theirs[loss]:.2f}" if loss in theirs else "–",
+            f"{theirs[loss] / theirs['sl']:.2f}" if loss in theirs else "–",
+            f"{paper[loss]['seconds']:.2f}",
+            f"{paper[loss]['ratio']:.2f}",
+            f"{fast[loss]['seconds']:.2f}",
+            f"{fast[loss]['ratio']:.2f}",
+        ]
+        for loss in paper
+    ]
+    header = ["loss", "paper s", "paper, × SL", "ours s", "ours, × SL", "fast s", "fast, × SL"]
+    notes = [
+        f"Ours on {measured['threads']} thread(s) of a CPU, the paper's on one RTX 4090. ours: 1,024 negatives per "
+        "positive (BPR 1); fast: see the README. Medians of steps times the steps of an epoch; losses in turns."
+    ]
+    return TableText(
+        title=f"{DATASETS[dataset]}, MF, seconds an epoch", header=header, rows=rows, notes=notes
+    )
+
+
+_METRICS = {"auc": "AUC", "llpauc": "LLPAUC", "ndcg": "NDCG", "ndcg@20": "NDCG@20"}
+
+
+def _inconsistency(
+    dataset: str, measured: dict[str, Any]
+) -> tuple[list[TableText], Sequence[Figure], list[str]]:
+    """The shares in use beside the printed ones, then every reading with its distance."""
+    used, name = measured["used"], DATASETS[dataset]
+    printed = {
+        metric: [
+            published.value(table="inconsistency", dataset=dataset, method=metric, metric=f"{of}@20")
+            for of in ("precision", "recall")
+        ]
+        for metric in _METRICS
+    }
+    rows, ours, theirs = [], [], []
+    for metric, shown in _METRICS.items():
+        mean = sum(value or 0.0 for value in printed[metric]) / 2
+        here = used["shares"][metric]
+        ours.append(100 * here)
+        theirs.append(100 * mean)
+        rows.append(
+            [
+                shown,
+                *(_share(value) for value in printed[metric]),
+                _share(here),
+                f"{100 * (here - mean):+.1f}",
+            ]
+        )
+    shares = TableText(
+        title=f"{name}, share of contradicting pairs, %",
+        header=["metric", "paper, with P@20", "paper, with R@20", "ours, with either", "diff., points"],
+        rows=rows,
+        notes=[
+            f"{measured['pairs']:,} pairs of random lists. Used: positives of a list are {SOURCES[used['source']]}; "
+            f"reading {used['reading']}. P@20 and R@20 order two lists of one user alike, so ours is one share.",
+            *(["Data: " + "; ".join(measured["notes"]) + "."] if measured["notes"] else []),
+        ],
+    )
+    frame = Frame("Bar chart of the share of contradicting pairs", "metric", "contradicting pairs, %")
+    figure = Figure(
+        f"{name}: pairs that a metric orders against P@20",
+        bars(list(_METRICS.values()), [("paper", theirs), ("ours", ours)], frame),
+        Table(
+            ["metric", "paper", "ours"],
+            [[row[0], f"{a:.2f}", f"{b:.2f}"] for row, a, b in zip(rows, theirs, ours, strict=True)],
+        ),
+        legend=("paper", "ours"),
+        key="box",
+    )
+    return [shares, _readings(name, measured)], [figure], []
+
+
+def _readings(name: str, measured: dict[str, Any]) -> TableText:
+    """Every way of reading the paper's description that was tried, the nearest first."""
+    tried = sorted(measured["tried"], key=lambda one: one["distance"] if one["distance"] is not None else 1.0)
+    rows = [
+        [
+            one["source"],
+            one["reading"],
+            *(_share(one["shares"][metric]) for metric in _METRICS),
+            "–" if one["distance"] is None else f"{100 * one['distance']:.1f}",
+            "used" if one == measured["used"] else "",
+        ]
+        for one in tried
+    ]
+    header = ["positives", "reading", *_METRICS.values(), "distance, points", ""]
+    notes = ["Distance: root mean square difference from the eight printed shares of this data set."]
+    return TableText(title=f"{name}, readings that were tried", header=header, rows=rows, notes=notes)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f}"
