@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from talos.splits import Split as Split
     from talos.splits import k_core as k_core
     from talos.splits import min_rating as min_rating
+    from talos.tuning import tune as tune
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ _HOME = {
     "min_rating": "splits",
     "read": "readers",
     "top_k": "ranking",
+    "tune": "tuning",
 }
 
 __all__ = [*_MODULES, *_HOME]  # names are imported on first use below

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from talos.cli import bench, compare, data, demo, doctor, evaluate, export, init, recommend, report, reproduce, train
+from talos.cli import bench, compare, data, demo, doctor, evaluate, export, init, recommend, report, reproduce, train, tune
 from talos.errors import TalosError
 
 __all__ = ["app", "main"]
@@ -31,6 +31,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("recommend")(recommend.recommend)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
+app.command("tune")(tune.tune)
 app.command("reproduce")(reproduce.reproduce)
 app.command("export")(export.export)
 app.command("bench")(bench.bench)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from talos.evaluation import Report
     from talos.splits import Split
 
-__all__ = ["train"]
+__all__ = ["config_from", "train"]
 
 
 def train(
@@ -105,7 +105,7 @@ def train(
         "seed": seed,
         "device": device,
     }
-    resolved = _config(config, given, set_ or [])
+    resolved = config_from(config, given, set_ or [])
     if not explain:
         out = _check_out(out, resume)
     columns = Columns(
@@ -130,7 +130,8 @@ def train(
     _run(resolved, parts, out, source, resume=resume, tensorboard=tensorboard, json=json)
 
 
-def _config(path: Path | None, given: dict[str, Any], assignments: list[str]) -> RunConfig:
+def config_from(path: Path | None, given: dict[str, Any], assignments: list[str]) -> RunConfig:
+    """The config of a file or the defaults, with what was given by options and by `--set` changed in it."""
     from talos.config import RunConfig
 
     config = RunConfig() if path is None else RunConfig.from_toml(path)

@@ -1,4 +1,4 @@
-"""Reports: one self-contained HTML file for a run or a comparison.
+"""Reports: one self-contained HTML file for a run, a comparison or a search.
 
 The files need no network and hold no scripts: plots are SVG drawn by `talos.report.svg`, and the numbers of each
 stand in a table below it. They are readable on a phone, and in light and dark mode.
@@ -8,5 +8,6 @@ from __future__ import annotations
 
 from talos.report.compare import comparison_report
 from talos.report.run import run_report
+from talos.report.tuning import tuning_report
 
-__all__ = ["comparison_report", "run_report"]
+__all__ = ["comparison_report", "run_report", "tuning_report"]
