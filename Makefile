@@ -4,13 +4,13 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow lint format bench clean
+.PHONY: setup demo test test-slow lint format bench results clean
 
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt setup.py $(wildcard src/talos/kernels/core/*)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench,postgres,faiss,onnx]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench,postgres,faiss,onnx,tune]'
 	touch $(READY)
 
 demo: $(READY)
@@ -34,6 +34,10 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/talos bench
+
+# Tables and pages of docs/results from the JSON files there; nothing is trained.
+results: $(READY)
+	$(BIN)/talos reproduce --pages
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
