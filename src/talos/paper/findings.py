@@ -46,6 +46,7 @@ def checks(store: Store) -> list[Check]:
         *_shift_checks(store),
         *_inflation_checks(store),
         *_inconsistency_checks(store),
+        *_theory_checks(store),
     ]
 
 
@@ -163,12 +164,31 @@ def _inconsistency_checks(store: Store) -> Iterator[Check]:
         distance = measured["used"]["distance"]
         numbers = ", ".join(f"{name} {100 * value:.1f} %" for name, value in shares.items())
         yield Check(
-            claim=f"{DATASETS[dataset]}: AUC contradicts P@20 more often than NDCG, and NDCG more than NDCG@20 and LLPAUC",
+            claim=f"{DATASETS[dataset]}: AUC contradicts P@20 more often than NDCG, NDCG more than NDCG@20 and LLPAUC",
             holds=ordered,
             numbers=f"{numbers}; {100 * distance:.1f} points from Table 1 (root mean square)."
             if distance is not None
             else numbers,
         )
+
+
+def _theory_checks(store: Store) -> Iterator[Check]:
+    measured = store.measurement("theory-made-up")
+    if measured is None:
+        return
+    inside = [point for point in measured["bound"] if point["inside"]]
+    descent = measured["convergence"]
+    yield Check(
+        claim="Theorem 1: within its interval of τ the bound holds for every made-up user",
+        holds=all(point["holds"] == 1 for point in inside),
+        numbers=f"{len(inside)} temperatures; the gap is {min(p['gap'] for p in inside):.1f} on average at best.",
+    )
+    yield Check(
+        claim="Theorem 3: the mean squared gradient stays below what the theorem allows",
+        holds=all(a <= b for a, b in zip(descent["running_mean"], descent["allowed"], strict=True)),
+        numbers=f"{descent['running_mean'][-1]:.2g} after {descent['steps'][-1]} steps, allowed "
+        f"{descent['allowed'][-1]:.2g}.",
+    )
 
 
 # ---------------------------------------------------------------------- README

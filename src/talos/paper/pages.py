@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from talos.paper import studies
+from talos.paper import published, studies
 from talos.paper.experiments import EXPERIMENTS, Experiment
 from talos.paper.figures import efficiency, figures_of
 from talos.paper.findings import readme
@@ -65,7 +65,7 @@ def _part(experiment: Experiment, dataset: str, store: Store) -> _Part | None:
         tables, figures, text = study_parts(experiment.name, dataset, measured)
         if experiment.name == "efficiency":
             figures = [efficiency(dataset, measured)]
-        return _Part(dataset, tables, figures, text)
+        return _Part(dataset, tables, figures, [*text, *_misprints(experiment.name, dataset)])
     rows = rows_of(experiment, dataset, store)
     if not any(row.runs for row in rows):
         return None
@@ -79,7 +79,22 @@ def _part(experiment: Experiment, dataset: str, store: Store) -> _Part | None:
             TableText(**{**vars(table), "title": f"{table.title}, the paper's own protocol"})
             for table in tables_of(experiment, dataset, kept, None)
         ]
-    return _Part(dataset, tables, figures_of(experiment.name, dataset, rows))
+    return _Part(
+        dataset, tables, figures_of(experiment.name, dataset, rows), _misprints(experiment.name, dataset)
+    )
+
+
+def _misprints(experiment: str, dataset: str) -> list[str]:
+    """What is known to be wrong with the printed numbers beside ours."""
+    tables = ("slatk-temporal", "slatk-negatives", "slatk-k") if experiment == "slatk" else (experiment,)
+    name = "games" if (experiment, dataset) == ("slatk", "beauty") else dataset
+    entries = [
+        entry
+        for table in tables
+        for entry in (*published.FIGURES, *published.IMPROVEMENTS)
+        if entry.table == table and entry.dataset == name and entry.misprint
+    ]
+    return [f"Misprint in the paper: {text}." for text in dict.fromkeys(str(one.misprint) for one in entries)]
 
 
 def _plots(experiment: Experiment, parts: Sequence[_Part]) -> list[tuple[str, Figure]]:
@@ -98,8 +113,8 @@ def _markdown(experiment: Experiment, parts: Sequence[_Part], store: Store) -> s
         lines += [f"{_HOW_TO_READ}", ""]
     plots = _plots(experiment, parts)
     for part in parts:
-        lines += [text + "\n" for text in part.text]
         lines += [markdown(table) for table in part.tables]
+        lines += [text + "\n" for text in part.text]
         for name, figure in plots:
             if name.startswith(f"plots/{experiment.name}-{part.dataset}-"):
                 lines += [f"![{figure.title}]({name})", ""]

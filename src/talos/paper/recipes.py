@@ -270,10 +270,12 @@ def _fast(
         if backbone != "mf" and loss != "bpr":
             settings["training.batch_size"] = 4096  # the graph is gone through once a batch
     if loss == "bpr":
-        return _fast_bpr(settings, backbone)
+        return _fast_bpr(settings, backbone, scenario)
     # Vectors drawn from N(0, 1) have a length of 8: at a rate of 0.001 they need thousands of steps to turn.
     if backbone != "xsimgcl" and settings["optimizer.lr"] < 0.1 and loss not in ("llpauc", "aatp"):
         settings["optimizer.lr"] = 0.1
+    if backbone == "lightgcn" or scenario == "temporal" or loss in ("advinfonce", "smoothi@k", "llpauc"):
+        settings |= {"training.epochs": 60, "training.patience": 15}
     if backbone == "xsimgcl":
         settings |= {"training.epochs": 50, "training.patience": 15}
         if loss == "bsl":
@@ -296,7 +298,11 @@ def _tried(backbone: str, loss: str, scenario: Scenario, *, printed: bool) -> li
         return [{"loss.tau": tau} for tau in (0.15, 0.2)]
     if loss == "bsl":
         return [{"loss.tau2": tau} for tau in (0.15, 0.2)]
-    if loss in ("llpauc", "aatp"):
+    if loss == "llpauc":  # the printed pair, and pairs of the grid that the paper says it searched
+        return [
+            {"loss.alpha": a, "loss.beta": b} for a, b in ((0.6, 0.9), (0.7, 0.1), (0.7, 0.01), (0.1, 0.1))
+        ]
+    if loss == "aatp":
         return [{"optimizer.lr": lr} for lr in (0.01, 0.1)]
     if loss == "rs@k":
         return [{}, {"loss.tau1": 0.05, "loss.tau2": 5.0}]
@@ -305,11 +311,13 @@ def _tried(backbone: str, loss: str, scenario: Scenario, *, printed: bool) -> li
     return []
 
 
-def _fast_bpr(settings: dict[str, Any], backbone: str) -> tuple[dict[str, Any], list[Settings]]:
+def _fast_bpr(
+    settings: dict[str, Any], backbone: str, scenario: Scenario
+) -> tuple[dict[str, Any], list[Settings]]:
     """BPR needs another rate: raw products of N(0, 1) vectors stop at once with the printed one."""
     if backbone != "xsimgcl":
         settings |= {"optimizer.lr": 0.01, "optimizer.weight_decay": 1e-5, "training.patience": 50}
-        settings["training.epochs"] = 200 if backbone == "mf" else 120
+        settings["training.epochs"] = 200 if backbone == "mf" and scenario == "iid" else 100
     else:
         settings |= {"training.epochs": 50, "training.patience": 15, "training.batch_size": 4096}
     return settings, []

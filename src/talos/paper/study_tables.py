@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from talos.paper.data import DATASETS
 from talos.paper.inconsistency import SOURCES
 from talos.paper.tables import TableText, percent, shown_name
 from talos.report.page import Figure, Table
-from talos.report.svg import Frame, bars
+from talos.report.svg import Frame, Series, bars, lines
 
 __all__ = ["study_parts"]
 
@@ -25,6 +26,8 @@ def study_parts(
         return [_efficiency(dataset, measured)], [], []
     if name == "inconsistency":
         return _inconsistency(dataset, measured)
+    if name == "theory":
+        return _theory(measured)
     return [], [], []
 
 
@@ -148,3 +151,109 @@ def _readings(name: str, measured: dict[str, Any]) -> TableText:
 
 def _share(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.2f}"
+
+
+def _theory(measured: dict[str, Any]) -> tuple[list[TableText], Sequence[Figure], list[str]]:
+    """The interval of τ for each ε, both sides of the bound, the worst case, and convergence."""
+    intervals = TableText(
+        title="Temperatures for which the bound is proven",
+        header=["ε", "from τ", "to τ"],
+        rows=[
+            [f"{one['epsilon']:g}", f"{one['low']:.4f}", f"{one['high']:.4f}"]
+            for one in measured["intervals"]
+        ],
+        notes=[
+            "ε stands for 0 in log 0. The ends of an interval are a fixed ratio of 0.84 apart, whatever ε is."
+        ],
+    )
+    bound = TableText(
+        title=f"The bound on made-up scores, ε = {measured['epsilon']:g}, K = 20",
+        header=["τ", "proven", "-log P@20", "loss + constant", "gap", "least gap", "holds for, %"],
+        rows=[
+            [
+                f"{point['tau']:g}",
+                "yes" if point["inside"] else "no",
+                f"{point['left']:.3f}",
+                f"{point['right']:.3f}",
+                f"{point['gap']:.3f}",
+                f"{point['least_gap']:.3f}",
+                f"{100 * point['holds']:.1f}",
+            ]
+            for point in measured["bound"]
+        ],
+        notes=["Means over 200 made-up users with 200 items and 10 positives each."],
+    )
+    return [intervals, bound], [_bound_plot(measured), _worst_plot(measured), _descent_plot(measured)], []
+
+
+def _bound_plot(measured: dict[str, Any]) -> Figure:
+    points = measured["bound"]
+    taus = [point["tau"] for point in points if point["tau"] <= 0.3]
+    names = ("loss + constant", "-log P@20")
+    series = [
+        Series(name, taus, [point[key] for point in points if point["tau"] <= 0.3])
+        for name, key in zip(names, ("right", "left"), strict=True)
+    ]
+    interval = next(one for one in measured["intervals"] if one["epsilon"] == measured["epsilon"])
+    middle = (interval["low"] + interval["high"]) / 2
+    frame = Frame("Line chart of both sides of the bound against τ", "temperature τ", "mean over users")
+    rows = [
+        [f"{tau:g}", f"{b:.3f}", f"{a:.3f}"]
+        for tau, a, b in zip(taus, series[1].ys, series[0].ys, strict=True)
+    ]
+    return Figure(
+        "Both sides of the bound",
+        lines(series, frame, mark=(middle, "proven here")),
+        Table(["τ", *names], rows),
+        legend=names,
+        note=f"Proven for τ from {interval['low']:.3f} to {interval['high']:.3f} at ε = {measured['epsilon']:g}. The "
+        "gap is wide: the constant, (1/τ)·log(1 + e²/2), is most of the upper side.",
+    )
+
+
+def _worst_plot(measured: dict[str, Any]) -> Figure:
+    cases = measured["worst"]
+    names = [f"τ = {case['tau']:g} (η = {case['eta']:.2f})" for case in cases]
+    series = [
+        Series(name, measured["negatives"], case["weights"]) for name, case in zip(names, cases, strict=True)
+    ]
+    frame = Frame(
+        "Line chart of the weight of a negative against its score", "score of the negative", "weight"
+    )
+    rows = [
+        [f"{score:g}", *(f"{case['weights'][place]:.4f}" for case in cases)]
+        for place, score in enumerate(measured["negatives"])
+    ]
+    return Figure(
+        "The worst case over negatives",
+        lines(series, frame),
+        Table(["score", *names], rows),
+        legend=names,
+        note=f"21 negatives, threshold {measured['threshold']:g}. The smaller τ, the farther (η, in nats) the "
+        "distribution that Talos trains against is from the uniform one.",
+    )
+
+
+def _descent_plot(measured: dict[str, Any]) -> Figure:
+    found = measured["convergence"]
+    # logarithms of ten by hand: the frame has linear axes
+    logs = {
+        name: [math.log10(max(value, 1e-12)) for value in found[name]] for name in ("running_mean", "allowed")
+    }
+    names = ("mean of ‖∇L‖²", "allowed by the theorem")
+    steps = [math.log10(step) for step in found["steps"]]
+    series = [
+        Series(name, steps, logs[key]) for name, key in zip(names, ("running_mean", "allowed"), strict=True)
+    ]
+    frame = Frame("Line chart of the mean squared gradient against steps", "log₁₀ of steps", "log₁₀")
+    rows = [
+        [f"{step}", f"{a:.5f}", f"{b:.5f}"]
+        for step, a, b in zip(found["steps"], found["running_mean"], found["allowed"], strict=True)
+    ]
+    return Figure(
+        "Convergence with a constant threshold",
+        lines(series, frame, zero=False),
+        Table(["steps", *names], rows),
+        legend=names,
+        note=f"Descent on made-up scores, τ = {found['tau']:g}. A slope of -1 is a fall like 1/T.",
+    )

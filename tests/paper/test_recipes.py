@@ -1,0 +1,112 @@
+"""Recipes: every row of every table is a config that the library takes, and says where it leaves the paper."""
+
+from __future__ import annotations
+
+import pytest
+
+from talos.config import TrainingConfig
+from talos.errors import ConfigError
+from talos.paper import published
+from talos.paper.experiments import EXPERIMENTS, Cell
+from talos.paper.recipes import BACKBONES, LOSSES, recipe
+from talos.paper.reproduce import Asked, jobs
+
+CELLS = [
+    cell
+    for experiment in EXPERIMENTS.values()
+    for dataset in experiment.datasets
+    for fidelity in ("fast", "paper")
+    for cell in experiment.rows(dataset, fidelity)  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(
+    "cell", CELLS, ids=lambda cell: f"{cell.experiment}-{cell.dataset}-{cell.group}-{cell.method}"
+)
+def test_every_row_is_a_config_that_can_be_built(cell: Cell) -> None:
+    for candidate in cell.recipe.candidates():
+        config = candidate.config(seed=3)
+        assert config.seed == 3
+        assert config.loss.name == cell.recipe.loss
+        assert config.backbone.options["dim"] == 64
+        if "init" in TrainingConfig.model_fields:
+            assert config.as_dict()["training"]["init"] == "random"
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss != "sl@k"])
+def test_the_papers_own_protocol_has_the_printed_values_and_no_deviation(backbone: str, loss: str) -> None:
+    made = recipe("beauty", backbone, loss, fidelity="paper")
+    best = published.hyperparameters("beauty", backbone, loss)
+    assert best is not None
+    assert made.deviations() == ()
+    assert made.search == ()
+    assert made.settings["optimizer.lr"] == best["lr"]
+    assert made.settings["optimizer.weight_decay"] == best["weight_decay"]
+    assert made.settings["negatives"] == ("1" if loss == "bpr" else "1024")
+    options = {name: value for name, value in best.items() if f"loss.{name}" in made.settings}
+    assert {f"loss.{name}": value for name, value in options.items()}.items() <= made.settings.items()
+    others = set(best) - set(options) - {"lr", "weight_decay", "contrast_weight", "lr_quantile"}
+    assert not others
+    if backbone == "xsimgcl":
+        assert made.settings["backbone.contrast_weight"] == best["contrast_weight"]
+
+
+def test_fast_says_what_it_changes() -> None:
+    words = " ".join(recipe("beauty", "mf", "sl").deviations())
+    for part in ("negatives all (paper 1024)", "lr 0.1 (paper 0.001)", "512 users (paper 1024 positives)"):
+        assert part in words
+
+
+def test_what_the_row_itself_varies_is_no_deviation() -> None:
+    assert not any(
+        "τ" in one for one in recipe("beauty", "mf", "talos", changes={"loss.tau": 0.3}).deviations()
+    )
+
+
+def test_a_candidate_that_the_search_chose_is_a_deviation() -> None:
+    chosen = recipe("beauty", "mf", "sl").candidates()[-1]
+    assert "τ 0.2 (paper 0.15)" in chosen.deviations()
+
+
+def test_keys_follow_the_settings() -> None:
+    one, same, other = (recipe("beauty", "mf", "talos", changes={"loss.tau": tau}) for tau in (0.1, 0.1, 0.2))
+    assert one.key == same.key != other.key
+    assert recipe("beauty", "mf", "talos").key != recipe("beauty", "mf", "talos", fidelity="paper").key
+
+
+def test_shared_runs_are_one_job() -> None:
+    found = jobs(Asked(dataset="beauty", seeds=1))
+    keys = [(job.cell.recipe.key, job.seed) for job in found]
+    assert len(keys) == len(set(keys))
+    wanted = sum(len(EXPERIMENTS[name].rows("beauty")) for name in EXPERIMENTS)
+    assert len(keys) < wanted
+
+
+def test_the_most_informative_comes_first() -> None:
+    order = [
+        (job.cell.recipe.backbone, job.cell.method, job.seed)
+        for job in jobs(Asked(tables=["overall"], dataset="beauty"))
+    ]
+    assert order[0] == ("mf", "talos", 0)
+    assert (
+        order.index(("mf", "bpr", 0))
+        < order.index(("mf", "talos", 1))
+        < order.index(("lightgcn", "talos", 0))
+    )
+    assert order.index(("lightgcn", "talos", 0)) < order.index(("xsimgcl", "talos", 0))
+
+
+@pytest.mark.parametrize(
+    ("asked", "where"),
+    [
+        (Asked(tables=["overal"]), "TABLE"),
+        (Asked(dataset="beuty"), "--dataset"),
+        (Asked(backbone="gcn"), "--backbone"),
+        (Asked(losses=["tallos"]), "--loss"),
+        (Asked(seeds=0), "--seeds"),
+    ],
+)
+def test_names_that_nothing_has_are_refused(asked: Asked, where: str) -> None:
+    with pytest.raises(ConfigError, match=where):
+        asked.check()

@@ -1,0 +1,135 @@
+"""Runs: kept once, never repeated, going on in the middle; a search never looks at the test part."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from talos.errors import DataError
+from talos.paper import data as paper_data
+from talos.paper.recipes import Recipe
+from talos.paper.reproduce import Asked, reproduce, status
+from talos.paper.results import Store
+from talos.paper.runs import OutOfTimeError, Runner
+
+
+def test_a_run_is_kept_and_not_made_again(runner: Runner, store: Store, short: Recipe) -> None:
+    first = runner.run(short, 0)
+    path = store.run_path(short, 0)
+    written = path.stat().st_mtime_ns
+    assert runner.run(short, 0) == first == store.run(short, 0)
+    assert path.stat().st_mtime_ns == written
+    assert first.epochs == 6
+    assert first.metrics["recall@20"] > 0
+    assert first.stderr["recall@20"] > 0
+    assert [epoch for epoch, _, _ in first.curve] == [2, 4, 6]
+    assert first.threshold_error is not None
+    assert not list((runner.work / "runs" / "beauty").iterdir()), "checkpoints go when the result is kept"
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_result(
+    runner: Runner, short: Recipe, store: Store, tmp_path: Path
+) -> None:
+    whole = runner.run(short, 0)
+    other = Runner(Store(tmp_path / "other"), tmp_path / "other-work", runner.data)
+    stops = 0
+    while other.store.run(short, 0) is None:
+        other.deadline = time.monotonic()  # over at the first step
+        try:
+            other.run(short, 0)
+        except OutOfTimeError:
+            stops += 1
+    assert stops > 5
+    again = other.store.run(short, 0)
+    assert again is not None
+    known = {"cpu_seconds": 0.0}
+    assert replace(again, **known) == replace(whole, **known)
+
+
+def test_a_search_is_decided_by_validation_and_kept(runner: Runner, store: Store, short: Recipe) -> None:
+    searched = replace(short, search=({"loss.tau": 0.5}, {"loss.tau": 0.05}, {"loss.tau": 0.1}))
+    assert store.resolved(searched) is None
+    chosen = runner.resolve(searched)
+    kept = store.search(searched)
+    assert kept is not None
+    values = [trial["precision@20"] for trial in kept["trials"]]
+    assert values[kept["best"]] == max(values)
+    assert chosen.settings["loss.tau"] == (0.5, 0.05, 0.1)[kept["best"]]
+    assert store.resolved(searched) == chosen
+    run = runner.run(searched, 0)
+    assert run.valid["precision@20"] == pytest.approx(max(values), abs=1e-6)
+    assert not any("recall@50" in trial for trial in kept["trials"]), "nothing of the test part"
+
+
+def test_mean_scores_are_recorded_where_asked_for(runner: Runner, short: Recipe) -> None:
+    run = runner.run(replace(short, probe=True), 0)
+    assert len(run.scores) == 6
+    positive, everything, threshold = run.scores[-1]
+    assert positive > everything
+    assert threshold > everything
+
+
+@pytest.mark.parametrize("damage", ["metric", "seed", "hash", "cut", "not-json"])
+def test_a_file_that_was_changed_is_refused(runner: Runner, store: Store, short: Recipe, damage: str) -> None:
+    runner.run(short, 0)
+    path = store.run_path(short, 0)
+    values = json.loads(path.read_text())
+    if damage == "metric":
+        values["metrics"]["recall@20"] = 0.9
+    elif damage == "seed":
+        values["seed"] = 7
+    elif damage == "hash":
+        del values["sha256"]
+    text = json.dumps(values)
+    path.write_text({"cut": text[: len(text) // 2], "not-json": "hello"}.get(damage, text))
+    with pytest.raises(DataError, match=path.name):
+        store.run(short, 0)
+    with pytest.raises(DataError, match="changed by hand or damaged"):
+        store.check()
+
+
+def test_a_file_that_was_only_laid_out_anew_is_accepted(runner: Runner, store: Store, short: Recipe) -> None:
+    kept = runner.run(short, 0)
+    path = store.run_path(short, 0)
+    path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
+    assert store.run(short, 0) == kept
+    assert store.check() == 1
+
+
+def test_results_hold_no_paths(runner: Runner, store: Store, short: Recipe, small_data: Path) -> None:
+    text = json.dumps(asdict(runner.run(short, 0)))
+    assert str(small_data) not in text
+    assert str(runner.work) not in text
+
+
+def test_the_budget_ends_a_call_and_the_next_goes_on(store: Store, tmp_path: Path, small_data: Path) -> None:
+    asked = Asked(tables=["inflation"], dataset="beauty")
+    options = {"work": tmp_path / "work", "folder": small_data}
+    stopped = reproduce(asked, store, budget=0.05, **options)  # type: ignore[arg-type]
+    assert (stopped.made, stopped.left) == (0, 2)
+    done = reproduce(asked, store, **options)  # type: ignore[arg-type]
+    assert (done.made, done.found, done.left) == (2, 0, 0)
+    again = reproduce(asked, store, **options)  # type: ignore[arg-type]
+    assert (again.made, again.found, again.left) == (0, 2, 0)
+    (line,) = status(asked, store)
+    assert (line["done"], line["missing"]) == (2, [])
+
+
+def test_data_that_are_not_there_are_skipped_with_the_reason(store: Store, tmp_path: Path) -> None:
+    done = reproduce(Asked(tables=["inflation"]), store, work=tmp_path / "work", folder=tmp_path)
+    assert done.made == 0
+    assert done.skipped is not None
+    assert "no folder beauty/" in done.skipped["beauty (iid)"]
+
+
+def test_a_temporal_split_is_by_time_and_warm(small_data: Path) -> None:
+    found = paper_data.load("beauty", "temporal", folder=small_data)
+    train, test = found.split.train, found.split.test
+    assert train.timestamps is not None
+    assert test.timestamps is not None
+    assert train.timestamps.max() < test.timestamps.min()
+    assert (train.item_degrees[test.indices] > 0).all()
