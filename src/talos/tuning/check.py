@@ -113,7 +113,8 @@ def _toy(config: RunConfig) -> Any:
 
 
 def _named(error: InputError, key: str, where: str) -> ConfigError:
-    """The same complaint, with the entry of the space as its place."""
+    """The same complaint, with the entry of the space, or the section that does not exist, as its place."""
+    key = error.where if error.where and key.startswith(f"{error.where}.") else key
     return ConfigError(error.what, where=_place(key, where), expected=error.expected, hint=error.hint)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from talos.comparison.stored import FORMAT, read_sealed, write_sealed
 from talos.errors import DataError
-from talos.interactions import Interactions
 from talos.recommender import Recommender, popularity_report
 from talos.splits import Split
 from talos.training import Callback
@@ -100,8 +99,8 @@ def finalize(
         **report.as_dict(),
         "baseline": {"popularity": baseline.metrics},
         "config": model.config.as_dict(),
-        "data": {**found, "test": _fingerprint(split.test)},
-        "study": settings.study_name,
+        "data": {**found, "test": split.test.fingerprint()},
+        "study": tuned.study.study_name,
     }
     model.save(
         out / RUN,
@@ -113,6 +112,3 @@ def finalize(
     write_sealed(out / FINAL, answer)
     return Final(facts=answer, fresh=True)
 
-
-def _fingerprint(test: Interactions) -> str:
-    return test.fingerprint()

@@ -18,7 +18,7 @@ from talos.tuning.check import check_space
 from talos.tuning.data import FitParts, fit_parts, map_parts, write_parts
 from talos.tuning.defaults import default_space
 from talos.tuning.presence import BEAT, GRACE
-from talos.tuning.settings import Pruner, Sampler, Settings, open_folder
+from talos.tuning.settings import Pruner, Sampler, Settings, open_folder, read_folder
 from talos.tuning.space import Space
 from talos.tuning.storage import Place, check_reachable, import_optuna, open_store, parse_storage, quiet
 from talos.tuning.summary import Summary, summarise, write_summary
@@ -204,10 +204,10 @@ def run_study(
     wanted = settings.limit(trials)
     if trials is not None and wanted is not None and wanted < trials:
         notify(f"the grid has {wanted:,} points: {wanted:,} trials")
-    open_folder(out, settings, {**(facts or {}), "storage": place.shown})
+    name = open_folder(out, settings, {**(facts or {}), "storage": place.shown})
     write_parts(out / DATA, parts)
     with quiet():
-        store = open_store(place, settings.study_name)
+        store = open_store(place, name)
         run_workers(
             Order(
                 store=store,
@@ -228,13 +228,11 @@ def run_study(
 
 def open_study(out: Path, storage: str | None = None) -> tuple[Settings, dict[str, Any], Tuned]:
     """The study of a folder as it stands, with its settings and facts; nothing is run."""
-    from talos.tuning.settings import read_folder
-
     settings, facts = read_folder(out)
     place: Place = parse_storage(storage or facts.get("storage"), out)
     check_reachable(place)
     with quiet():
-        store = open_store(place, settings.study_name)
+        store = open_store(place, str(facts.get("study", settings.study_name)))
         summary = summarise(store.study, settings)
     return settings, facts, Tuned(study=store.study, summary=summary, parts=map_parts(out / DATA), folder=out)
 

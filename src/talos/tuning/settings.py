@@ -108,16 +108,18 @@ class Settings:
             raise DataError(f"is damaged: {error} is missing or wrong", where=where) from None
 
 
-def open_folder(out: Path, settings: Settings, facts: Mapping[str, Any]) -> None:
+def open_folder(out: Path, settings: Settings, facts: Mapping[str, Any]) -> str:
     """Make the folder of a study, or go on in one of the same settings; any other content is refused.
 
-    `facts` (where the data came from, which storage) are written beside the settings and may change.
+    `facts` (where the data came from, which storage) are written beside the settings and may change. Returns the
+    name of the study: once given it stays, even if a later version knows more settings.
     """
-    manifest = out / MANIFEST
+    manifest, name = out / MANIFEST, settings.study_name
     if out.exists() and not out.is_dir():
         raise ConfigError("is not a folder", where=str(out), expected="a new folder or that of a study")
     if manifest.exists():
-        there, _ = read_folder(out)
+        there, before = read_folder(out)
+        name = str(before.get("study", name))
         if there.as_dict() != settings.as_dict():
             raise ConfigError(
                 f"holds a study with other settings ({_difference(there.as_dict(), settings.as_dict())})",
@@ -127,7 +129,8 @@ def open_folder(out: Path, settings: Settings, facts: Mapping[str, Any]) -> None
     elif out.exists() and any(out.iterdir()):
         raise ConfigError("is not empty", where=str(out), expected="a new folder or that of the same study")
     out.mkdir(parents=True, exist_ok=True)
-    write_sealed(manifest, {"format": FORMAT, "settings": settings.as_dict(), **facts})
+    write_sealed(manifest, {"format": FORMAT, "settings": settings.as_dict(), **facts, "study": name})
+    return name
 
 
 def read_folder(out: Path) -> tuple[Settings, dict[str, Any]]:

@@ -172,7 +172,7 @@ def open_store(place: Place, name: str) -> Store:
             )
             return Store(place=place, storage=study._storage, study=study, lock=lock)
         except Exception as error:
-            if isinstance(error, ConfigError) or attempt == _TRIES - 1 or not _is_database_error(error):
+            if attempt == _TRIES - 1 or not _may_pass(error):
                 raise _explained(error, place) from None
             time.sleep(0.2 * 2**attempt)
     raise AssertionError("unreachable")
@@ -185,13 +185,17 @@ def _storage(place: Place, optuna: Any) -> Any:
         return optuna.storages.JournalStorage(
             optuna.storages.journal.JournalFileBackend(place.address, lock_obj=lock)
         )
+    from sqlalchemy.pool import NullPool
+
+    # a connection for each change, closed after it: none is left open for hours or cut off by a restart
     if place.kind == "sqlite":
         return optuna.storages.RDBStorage(
-            f"sqlite:///{place.address}", engine_kwargs={"connect_args": {"timeout": 60}}
+            f"sqlite:///{place.address}",
+            engine_kwargs={"poolclass": NullPool, "connect_args": {"timeout": 60}},
         )
-    address = place.address.replace("postgresql://", "postgresql+psycopg://", 1)
     return optuna.storages.RDBStorage(
-        address, engine_kwargs={"pool_pre_ping": True, "connect_args": {"connect_timeout": 5}}
+        place.address.replace("postgresql://", "postgresql+psycopg://", 1),
+        engine_kwargs={"poolclass": NullPool, "connect_args": {"connect_timeout": 5}},
     )
 
 
@@ -212,6 +216,18 @@ def _mend(path: Path, lock: FileLock) -> None:
 
 def _is_database_error(error: Exception) -> bool:
     return type(error).__module__.startswith(("sqlalchemy", "optuna", "alembic"))
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether somebody else who opened the storage at the same time may be the reason."""
+    chain = (error, error.__cause__, error.__context__)
+    in_the_way = ("IntegrityError", "ProgrammingError")
+    said = ("locked", "already exists")
+    return any(
+        type(one).__name__ in in_the_way or any(word in str(one) for word in said)
+        for one in chain
+        if one is not None
+    )
 
 
 def _explained(error: Exception, place: Place) -> Exception:

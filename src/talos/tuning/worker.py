@@ -189,7 +189,7 @@ def main() -> None:
     torch.set_num_threads(orders["threads"])
     with quiet():
         settings = Settings.from_dict(orders["settings"], where="orders")
-        store = open_store(Place(**orders["place"]), settings.study_name)
+        store = open_store(Place(**orders["place"]), orders["study"])
         seconds = orders["seconds"]
         Worker(
             store,

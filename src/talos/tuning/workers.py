@@ -172,6 +172,7 @@ class _Crew:
         orders = {
             "settings": order.settings.as_dict(),
             "place": vars(order.store.place),
+            "study": order.store.study.study_name,
             "data": str(order.data),
             "wanted": order.wanted,
             "seconds": None if self.deadline is None else max(0.0, self.deadline - time.monotonic()),
