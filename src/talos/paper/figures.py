@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 from talos.paper import published
 from talos.paper.data import DATASETS
 from talos.paper.tables import Row, groups, shown_metric, shown_name
 from talos.report.page import Figure, Table
-from talos.report.scales import fixed
-from talos.report.svg import COLOURS, Frame, Series, bars, lines
+from talos.report.scales import Scale, fixed, number, span, ticks
+from talos.report.svg import BOTTOM, COLOURS, WIDTH, Frame, Series, bars, lines
 
 __all__ = ["figures_of"]
 
@@ -49,11 +50,43 @@ def _paired(title: str, rows: Sequence[Row], metric: str) -> Figure:
     )
     told = ", ".join(f"{a} {c:.4f}" for a, c in zip(names, ours, strict=True))
     frame = Frame(f"Bar chart of {title}, ours: {told}", "method", shown_metric(metric))
-    short = [_short(name) for name in names]
     if any(value is not None for value in theirs):
-        series = [("paper", [value or 0.0 for value in theirs]), ("ours", ours)]
-        return Figure(title, bars(short, series, frame), table, legend=PAIR, key="box")
-    return Figure(title, bars(short, [("ours", ours)], frame), table)
+        series = [("paper", theirs), ("ours", ours)]
+        return Figure(title, _level_bars(names, series, frame), table, legend=PAIR, key="box")
+    return Figure(title, _level_bars(names, [("ours", ours)], frame), table)
+
+
+def _level_bars(
+    names: Sequence[str], series: Sequence[tuple[str, Sequence[float | None]]], frame: Frame
+) -> str:
+    """Bars that lie, one below the other, with room for long names; a missing value has no bar."""
+    step, top, left = 16 + 11 * len(series), 4, 14
+    tall = Frame(frame.label, frame.x, frame.y, top + step * len(names) + BOTTOM)
+    bottom = tall.height - BOTTOM
+    known = [value for _, values in series for value in values if value is not None]
+    low, high = span(known, zero=True)
+    x = Scale(low, high, left, WIDTH - 40)
+    parts = []
+    for value in ticks(low, high, 5):
+        parts.append(f'<line class="grid" x1="{x(value)}" x2="{x(value)}" y1="{top}" y2="{bottom}"/>')
+        parts.append(
+            f'<text class="tick" x="{x(value)}" y="{bottom + 15}" text-anchor="middle">{number(value)}</text>'
+        )
+    parts.append(
+        f'<text class="name" x="{WIDTH / 2:g}" y="{tall.height - 6}" text-anchor="middle">{escape(frame.y)}</text>'
+    )
+    for row, name in enumerate(names):
+        y = top + step * row
+        parts.append(f'<text class="name" x="{left}" y="{y + 12}" text-anchor="start">{escape(name)}</text>')
+        for place, (_, values) in enumerate(series):
+            found = values[row]
+            if found is not None:
+                edge = y + 15 + 11 * place
+                parts.append(
+                    f'<rect class="f{place}" x="{left}" y="{edge}" width="{x(found) - left:.2f}" height="9"/>'
+                    f'<text class="tick" x="{x(found) + 3:.2f}" y="{edge + 9}" text-anchor="start">{found:.4f}</text>'
+                )
+    return tall.wrap(parts)
 
 
 def _short(name: str) -> str:

@@ -72,7 +72,8 @@ def _overall_checks(store: Store) -> Iterator[Check]:
         ),
     )
     for backbone in ("mf", "lightgcn", "xsimgcl"):
-        rows = {n: r for n, r in _found(store, "overall", "beauty", backbone).items() if "," not in n}
+        found = _found(store, "overall", "beauty", backbone)
+        rows = {name: row for name, row in found.items() if "," not in name}
         if len(rows) < 2 or "talos" not in rows:
             continue
         ranked = sorted(rows.values(), key=lambda row: -(row.mean("recall@20") or 0))

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from talos.paper import published, studies
+from talos.paper.data import DATASETS
 from talos.paper.experiments import EXPERIMENTS, Experiment
 from talos.paper.figures import efficiency, figures_of
 from talos.paper.findings import readme
 from talos.paper.results import Store
 from talos.paper.study_tables import study_parts
-from talos.paper.tables import TableText, latex, markdown, rows_of, tables_of
+from talos.paper.tables import DEVIATIONS, TableText, latex, markdown, rows_of, tables_of
 from talos.report.page import Figure, Section, Table, page, table_html
 from talos.report.style import STYLE
 from talos.report.svg import WIDTH, legend_key
@@ -132,16 +133,39 @@ def _html(experiment: Experiment, parts: Sequence[_Part]) -> str:
     sections: list[Section] = []
     for part in parts:
         sections += [
-            Section(table.title, html=table_html(Table(table.header, table.rows)), note=" ".join(table.notes))
-            for table in part.tables
+            Section(table.title, html=_table_html(table), note=" ".join(table.notes)) for table in part.tables
         ]
         if part.figures or part.text:
             html = "".join(f"<p>{escape(text)}</p>" for text in part.text)
-            sections.append(Section(f"Plots: {part.dataset}", part.figures, html=html))
+            sections.append(
+                Section(f"Plots: {DATASETS.get(part.dataset, part.dataset)}", part.figures, html=html)
+            )
     subtitle = f"In the paper: {experiment.paper}. Made by talos reproduce {experiment.name}."
     if experiment.cells is not None:
         subtitle += f" {_HOW_TO_READ}"
     return page(experiment.title, subtitle, sections)
+
+
+def _table_html(table: TableText) -> str:
+    """The table as the report's pages have it, with the best in bold and long words that may be wrapped."""
+    html = table_html(
+        Table(table.header, [[_marked(table, p, c) for c in range(len(r))] for p, r in enumerate(table.rows)])
+    )
+    html = html.replace(_BOLD[0], "<strong>").replace(_BOLD[1], "</strong>")
+    for row in table.rows:
+        if table.header[-1] == DEVIATIONS and len(row[-1]) > 30:
+            cell = f"<td>{escape(row[-1])}</td>"
+            html = html.replace(cell, f'<td style="white-space:normal;min-width:15rem">{cell[4:]}', 1)
+    return html
+
+
+# Private-use characters stand for tags while the text around them is escaped.
+_BOLD = ("\ue000", "\ue001")
+
+
+def _marked(table: TableText, place: int, column: int) -> str:
+    text = table.rows[place][column]
+    return f"{_BOLD[0]}{text}{_BOLD[1]}" if (place, column) in table.bold else text
 
 
 _KEPT = (

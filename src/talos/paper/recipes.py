@@ -124,7 +124,9 @@ class Recipe:
             there = self.printed.get(name)
             if name == "training.batch_size" and self.settings["negatives"] == "all":
                 found.append(f"batches of {value} users (paper {there} positives)")
-            elif there is not None and there != value:
+            elif there is None:
+                found.append(f"{_WORDS.get(name, name.rpartition('.')[2])} {_text(value)}")
+            elif there != value:
                 found.append(
                     f"{_WORDS.get(name, name.rpartition('.')[2])} {_text(value)} (paper {_text(there)})"
                 )
@@ -135,6 +137,7 @@ _WORDS = {
     "negatives": "negatives",
     "threshold.name": "thresholds",
     "training.batch_size": "batch",
+    "training.reduction": "loss averaged over",
     "optimizer.weight_decay": "weight decay",
     "loss.tau": "τ",
     "loss.tau1": "τ1",

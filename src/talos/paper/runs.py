@@ -160,6 +160,16 @@ class Runner:
 
     def _trial(self, candidate: Recipe, data: PaperData) -> dict[str, Any]:
         """What validation says about a candidate. The fit stays in the work folder: the best is used again."""
+        stored = self.store.run(candidate, 0)
+        if stored is not None:  # another row asked for the same fit
+            return {
+                "precision@20": stored.valid["precision@20"],
+                "recall@20": stored.valid.get("recall@20"),
+                "best_epoch": stored.best_epoch,
+                "epochs": stored.epochs,
+                "cpu_seconds": stored.cpu_seconds,
+                "curve": stored.curve,
+            }
         path = self._folder(candidate, 0) / "trial.json"
         if path.exists():
             kept: dict[str, Any] = json.loads(path.read_text())

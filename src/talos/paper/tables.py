@@ -18,6 +18,7 @@ from talos.paper.results import Store, StoredRun
 __all__ = ["Row", "TableText", "groups", "markdown", "rows_of", "table_of", "tables_of"]
 
 _NORMAL = 1.96  # half-width of a 95 % interval in standard errors
+DEVIATIONS = "not as in the paper"
 _NAMES = {
     "precision": "P",
     "recall": "R",
@@ -140,10 +141,13 @@ def tables_of(
     """The tables of an experiment on a data set: one a group and pair of metrics."""
     made = []
     for group, members in groups(rows).items():
+        if not any(row.runs for row in members):
+            continue
         metrics = members[0].cell.metrics
         for start in range(0, len(metrics), 2 if len(metrics) != 3 else 3):
             chosen = metrics[start : start + (2 if len(metrics) != 3 else 3)]
-            title = f"{DATASETS.get(dataset, dataset)}, {shown_name(group)}"
+            named = ", ".join(shown_metric(metric) for metric in chosen)
+            title = f"{DATASETS.get(dataset, dataset)}, {shown_name(group)}: {named}"
             made.append(table_of(title, members, chosen, (tests or {}).get(group)))
     return made
 
@@ -156,7 +160,7 @@ def table_of(
     for metric in metrics:
         name = shown_metric(metric)
         header += [f"{name} paper", f"{name} ours", "diff."]
-    header += ["seeds", "how it was run, where not as in the paper"]
+    header += ["seeds", DEVIATIONS]
     best = {metric: _best(rows, metric) for metric in metrics}
     lines, bold = [], set()
     for place, row in enumerate(rows):
@@ -265,7 +269,7 @@ _GREEK = {
 
 def latex(table: TableText) -> str:
     """The table for `booktabs`, without the column of deviations, which stand in a comment below."""
-    keep = [place for place, name in enumerate(table.header) if not name.startswith("how it was run")]
+    keep = [place for place, name in enumerate(table.header) if name != DEVIATIONS]
     lines = [
         f"% {_plain(table.title)}",
         rf"\begin{{tabular}}{{l{'r' * (len(keep) - 1)}}}",
