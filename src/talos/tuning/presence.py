@@ -7,6 +7,7 @@ watcher's own clock, so machines need not agree on the time.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -121,14 +122,10 @@ def _may_live(signed: str) -> bool:
 def _machine() -> str:
     """A name of this machine since its last start; process ids mean the same wherever it is equal."""
     parts = [platform.node()]
-    for read in (
-        lambda: Path("/proc/sys/kernel/random/boot_id").read_text(),
-        lambda: os.readlink("/proc/self/ns/pid"),
-    ):
-        try:
-            parts.append(read().strip())
-        except OSError:
-            parts.append("")
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    with contextlib.suppress(OSError):
+        parts.append(os.readlink("/proc/self/ns/pid"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
@@ -136,7 +133,7 @@ def _started(process: int) -> str:
     """When a process started, so that a later one with the same id is not taken for it; "" where unknown."""
     try:
         status = Path(f"/proc/{process}/stat").read_text()
-        state, fields = status.rpartition(")")[2].split()[0], status.rpartition(")")[2].split()
-        return "" if state == "Z" else fields[19]
+        fields = status.rpartition(")")[2].split()  # after the name, which may hold anything
+        return "" if fields[0] == "Z" else fields[19]  # a dead process that nobody has buried counts as gone
     except (OSError, IndexError):
         return ""

@@ -237,12 +237,12 @@ def open_study(out: Path, storage: str | None = None) -> tuple[Settings, dict[st
     return settings, facts, Tuned(study=store.study, summary=summary, parts=map_parts(out / DATA), folder=out)
 
 
-def _parts(data: Split | Interactions | FitParts) -> FitParts:
+def _parts(data: Any) -> FitParts:
     if isinstance(data, Interactions):
         data = data.split()
     if isinstance(data, Split):
         return fit_parts(data.train, data.valid)
-    if not isinstance(data, tuple) or len(data) != 2:
+    if not isinstance(data, tuple) or len(data) != 2 or not isinstance(data[0], Interactions):
         raise ArgumentError(
             f"{type(data).__name__}", where="data", expected="a split, interactions, or train and validation"
         )
