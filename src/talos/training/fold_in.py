@@ -6,12 +6,15 @@ histories is solved together; no users × items matrix is held.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from talos.errors import ArgumentError
 from talos.kernels import kth_scores, user_batch_loss
+from talos.kernels.parts import LogSumPart, MeanPart
 from talos.losses import Loss, UserSeparableLoss
 from talos.negatives import meetings
 
@@ -22,7 +25,7 @@ _SAMPLE = 1024
 # Scores up to which a step is one plain product.
 _SMALL = 1 << 18
 # Steps at a falling rate; more change neither the vectors nor the lists by much (docs/recommend.md).
-_STEPS = 25
+_STEPS = 12
 _RATE = 0.3
 # Length of vectors of which only the direction counts, while they move: about that of N(0, 1) entries, so that a
 # step of Adam turns them as much as it does in training.
@@ -41,8 +44,9 @@ def fold_in(
 ) -> Tensor:
     """User vectors (B, d) that minimise the loss of B histories, as scores are made from them.
 
-    Starts at the sum of the history's vectors and takes `steps` steps of Adam at a falling rate; thresholds
-    are exact throughout. A user without history gets the mean direction of all items.
+    Starts at what the history's vectors have that items do not have on average, Σ_h (v_h - v̄), and takes
+    `steps` steps of Adam at a falling rate; thresholds are exact throughout. A user without history gets the
+    mean direction of all items.
 
     Args:
         item_vectors: (I, d), as they are scored: normalised where scores are cosines.
@@ -56,7 +60,7 @@ def fold_in(
     >>> from talos.losses import Softmax
     >>> items = F.normalize(torch.randn(50, 8, generator=torch.Generator().manual_seed(0)))
     >>> user = fold_in(items, torch.tensor([0, 2]), torch.tensor([3, 7]), Softmax(tau=0.2), k=5)
-    >>> user.shape, 3 in (user @ items.T).topk(5).indices[0].tolist()
+    >>> user.shape, 7 in (user @ items.T).topk(5).indices[0].tolist()
     (torch.Size([1, 8]), True)
     """
     if len(indptr) < 1 or int(indptr[-1]) != len(indices):
@@ -64,10 +68,10 @@ def fold_in(
     cosine = loss.needs.scores == "cosine"
     counts = indptr.diff()
     owner = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
-    start = item_vectors.new_zeros(len(counts), item_vectors.shape[1]).index_add_(
-        0, owner, item_vectors[indices]
-    )
-    start = torch.where(counts.unsqueeze(-1) > 0, start, item_vectors.mean(0))
+    # what all items share ranks none of them: left in, it would take most of the steps to get rid of
+    mean = item_vectors.mean(0)
+    start = torch.zeros_like(mean).expand(len(counts), -1).index_add(0, owner, item_vectors[indices] - mean)
+    start = torch.where(counts.unsqueeze(-1) > 0, start, mean)
     sought = F.normalize(start) * (FREE_LENGTH if cosine else 1.0)
     first, second = torch.zeros_like(sought), torch.zeros_like(sought)
     generator = torch.Generator().manual_seed(seed)
@@ -131,26 +135,44 @@ def _thresholds(users: Tensor, items: Tensor, loss: Loss, k: int) -> Tensor | No
     return kth_scores(users, items, min(k, len(items))) if loss.needs.threshold else None
 
 
+@torch.no_grad()
 def _separable(
     users: Tensor, items: Tensor, indptr: Tensor, indices: Tensor, loss: UserSeparableLoss, k: int
 ) -> Tensor:
     """Gradient of each user's mean loss, over all items."""
-    beta = _thresholds(users, items, loss, k)
-    counts = indptr.diff()
+    share = 1 / indptr.diff().clamp(min=1)
+    k = min(k, len(items))
     if len(users) * len(items) > _SMALL:
-        batch = user_batch_loss(users, items, indptr, indices, beta, loss, reduction="sum")
-        return batch.user_gradient / counts.clamp(min=1).unsqueeze(-1)
-    # a few users: one product and autograd take a fraction of the time that looking after tiles takes
-    leaf = users.detach().requires_grad_()
-    scores = leaf @ items.T
-    owner = torch.arange(len(users), device=users.device).repeat_interleave(counts)
-    mask = torch.zeros(scores.shape, dtype=torch.bool, device=users.device)
-    mask[owner, indices] = True
-    a, c = loss.positive_part(scores[owner, indices], None if beta is None else beta[owner])
-    negative = loss.negative_part.aggregate(scores, None if beta is None else beta.unsqueeze(-1), mask)
-    values = (a + c.detach() * negative[owner]) / counts[owner]
-    (gradient,) = torch.autograd.grad(values.sum(), leaf)
-    return gradient
+        # thresholds come from the same pass over the items
+        needed = k if loss.needs.threshold else None
+        batch = user_batch_loss(users, items, indptr, indices, None, loss, k=needed, reduction="sum")
+        return batch.user_gradient * share.unsqueeze(-1)
+    # a few users: plain products take a fraction of the time that looking after tiles and threads takes
+    owner = torch.arange(len(users), device=users.device).repeat_interleave(indptr.diff())
+    scores = users @ items.T
+    beta = scores.topk(k, sorted=False).values.amin(-1) if loss.needs.threshold else None
+    pos, pos_beta = scores[owner, indices], None if beta is None else beta[owner]
+    _, c = loss.positive_part(pos, pos_beta)
+    coefficients = users.new_zeros(len(users)).index_add_(0, owner, c)
+    slopes = _negative_slopes(scores, beta, owner, indices, loss).mul_(coefficients.unsqueeze(-1))
+    slopes[owner, indices] = loss.da(pos, pos_beta)
+    return (slopes @ items).mul_(share.unsqueeze(-1))
+
+
+def _negative_slopes(
+    scores: Tensor, beta: Tensor | None, owner: Tensor, indices: Tensor, loss: UserSeparableLoss
+) -> Tensor:
+    """∂R_u/∂s of all items (B, I); what stands at the positives is of no meaning."""
+    part, column = loss.negative_part, None if beta is None else beta.unsqueeze(-1)
+    if part.reduction == "constant":
+        return torch.zeros_like(scores)
+    if part.reduction == "mean":
+        others = scores.shape[1] - torch.bincount(owner, minlength=len(scores))
+        return cast(MeanPart, part).dphi(scores, column) * (part.scale / others.clamp(min=1)).unsqueeze(-1)
+    log_phi, slope = cast(LogSumPart, part).log_phi_and_slope(scores, column)
+    log_phi[owner, indices] = -torch.inf
+    # nobody is left to push where a history has every item
+    return log_phi.softmax(-1).nan_to_num_(0.0).mul_(slope).mul_(part.scale)
 
 
 def _paired(
