@@ -22,6 +22,7 @@ from talos.splits import Split
 from talos.tuning import Settings, Tuned, run_study
 from talos.tuning.data import FitParts
 from talos.tuning.ledger import balance
+from talos.tuning.objective import fit
 from talos.tuning.presence import Watcher, signature
 from talos.tuning.storage import Store, open_store, parse_storage
 
@@ -31,13 +32,13 @@ def values(tuned: Tuned) -> list[Any]:
 
 
 def test_one_worker_gives_the_same_trials_whether_stopped_or_not(settings, parts: FitParts, tmp_path: Path) -> None:
-    search = settings({"loss": {"tau": {"low": 0.05, "high": 0.4}}, "optimizer": {"lr_decay": [1.0, 0.9]}})
+    search = settings({"loss": {"tau": {"low": 0.05, "high": 0.4}}, "optimizer": {"weight_decay": [0.0, 1e-6]}})
     whole = run_study(search, parts, tmp_path / "whole", trials=13)
     for trials in (4, 11, 13):
         halting = run_study(search, parts, tmp_path / "halting", trials=trials)
         assert len(halting.summary.rows) == trials
     assert values(halting) == values(whole)
-    assert whole.summary.rows[0].parameters == {"loss.tau": 0.1, "optimizer.lr_decay": 1.0}  # the defaults
+    assert whole.summary.rows[0].parameters == {"loss.tau": 0.1, "optimizer.weight_decay": 0.0}  # the defaults
     assert whole.value >= whole.summary.rows[0].value
     assert 10 < whole.summary.peak_mb < 10_000
     table = (tmp_path / "whole" / "trials.csv").read_text().splitlines()
@@ -46,6 +47,19 @@ def test_one_worker_gives_the_same_trials_whether_stopped_or_not(settings, parts
     assert best.model is not None
     assert best.model.facts["valid"]["precision@5"] == pytest.approx(whole.value)
     assert f"tau = {whole.config.loss.options['tau']}" in (tmp_path / "whole" / "run.toml").read_text()
+
+
+def test_trials_share_their_start_and_end_with_the_same_bytes(settings, parts: FitParts, tmp_path: Path) -> None:
+    search = settings({"loss": {"tau": [0.1, 0.2, 0.3]}}, **{"training.init": "als"})
+    tuned = run_study(search, parts, tmp_path / "out")
+    kept = list((tmp_path / "out" / "data").glob("start-*.safetensors"))
+    assert len(kept) == 1  # one start for all temperatures
+    for row in tuned.summary.rows:
+        alone = fit(search.config.with_values(row.parameters), parts, lambda epoch, value: "go on")
+        assert (alone.value, alone.epoch) == (row.value, row.epoch)
+    kept[0].write_bytes(b"damaged")
+    again = fit(search.config, parts, lambda epoch, value: "go on", shared=kept[0].parent)
+    assert again.value == next(row.value for row in tuned.summary.rows if row.parameters["loss.tau"] == 0.1)
 
 
 def test_a_grid_ends(settings, parts: FitParts, tmp_path: Path) -> None:
@@ -204,7 +218,7 @@ def test_a_late_result_of_a_trial_that_was_given_away_does_not_count(settings, p
     original = module.fit
     stolen: list[int] = []
 
-    def steal(config, data, report):
+    def steal(config, data, report, **options):
         def judged(epoch: int, value: float | None):
             store = open_store(parse_storage(None, out), search.study_name)
             running = balance(store.study.get_trials(deepcopy=False)).running
@@ -213,7 +227,7 @@ def test_a_late_result_of_a_trial_that_was_given_away_does_not_count(settings, p
                 store.storage.set_trial_state_values(store.id_of(running[0].number), TrialState.FAIL)
             return report(epoch, value)
 
-        return original(config, data, judged)
+        return original(config, data, judged, **options)
 
     module.fit = steal
     try:

@@ -47,7 +47,7 @@ def default_space(config: RunConfig) -> Space:
         "optimizer": {
             "lr": {"low": 1e-4, "high": 0.1, "log": True} if dot else {"low": 0.005, "high": 0.3, "log": True},
             "weight_decay": [0.0, 1e-8, 1e-6, 1e-5, 1e-4] if dot else [0.0, 1e-8, 1e-6, 1e-4],
-            "lr_decay": [1.0, 0.98, 0.95, 0.9],
+            "lr_decay": [1.0, 0.97, 0.94, 0.9],
         },
     }
     return Space.from_dict(values)

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from talos.config import RunConfig
 from talos.training import Trainer
 from talos.tuning.data import FitParts
+from talos.tuning.warm import keep_start, shared_start
 
 __all__ = ["Outcome", "Verdict", "fit", "peak_megabytes"]
 
@@ -67,7 +68,13 @@ class _Watch:
         """Nothing."""
 
 
-def fit(config: RunConfig, parts: FitParts, report: Callable[[int, float | None], Verdict]) -> Outcome:
+def fit(
+    config: RunConfig,
+    parts: FitParts,
+    report: Callable[[int, float | None], Verdict],
+    *,
+    shared: Path | None = None,
+) -> Outcome:
     """Train on the train part and watch the validation part.
 
     Args:
@@ -75,6 +82,7 @@ def fit(config: RunConfig, parts: FitParts, report: Callable[[int, float | None]
         parts: train and validation.
         report: called after every epoch with its number and, if the validation set was looked at, the metric;
             says whether to go on.
+        shared: a folder in which trials leave each other their starting vectors.
 
     >>> from talos.datasets import synthetic
     >>> split = synthetic(users=40, items=30, interactions=400).split()
@@ -84,7 +92,10 @@ def fit(config: RunConfig, parts: FitParts, report: Callable[[int, float | None]
     (2, 'prune')
     """
     watch, began = _Watch(report), time.perf_counter()
-    trainer = watch.trainer = Trainer(config, *parts, callbacks=[watch])
+    start = None if shared is None else shared_start(shared, config, parts[0])
+    trainer = watch.trainer = Trainer(config, *parts, callbacks=[watch], backbone=start)
+    if shared is not None and start is None:
+        keep_start(shared, config, trainer)
     trainer.fit()
     at = trainer.position
     ended = watch.verdict

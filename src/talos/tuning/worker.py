@@ -11,13 +11,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from talos.errors import TalosError
 from talos.tuning import samplers
 from talos.tuning.check import default_point
-from talos.tuning.data import FitParts, map_parts
+from talos.tuning.data import map_parts
 from talos.tuning.ledger import balance
 from talos.tuning.objective import Outcome, Verdict, fit, peak_megabytes
 from talos.tuning.presence import BEAT, Pulse, signature
@@ -33,7 +34,7 @@ class Worker:
     Args:
         store: the study.
         settings: what is searched.
-        parts: train and validation.
+        data: the folder with train and validation.
         wanted: how many trials there are to be in all, by all workers; None for as many as time allows.
         deadline: on the clock of `time.monotonic`; None for none.
         several: whether others work on the study.
@@ -46,7 +47,7 @@ class Worker:
         self,
         store: Store,
         settings: Settings,
-        parts: FitParts,
+        data: Path,
         *,
         wanted: int | None,
         deadline: float | None,
@@ -55,7 +56,7 @@ class Worker:
         parent: int | None = None,
         finished: Callable[[], None] = lambda: None,
     ) -> None:
-        self.store, self.settings, self.parts = store, settings, parts
+        self.store, self.settings, self.data, self.parts = store, settings, data, map_parts(data)
         self.wanted, self.deadline, self.several, self.finished = wanted, deadline, several, finished
         self.signature = signature()
         self.first = default_point(settings.space, settings.config)
@@ -107,7 +108,8 @@ class Worker:
         self.pulse.follow(number)
         try:
             config = self.settings.config.with_values(samplers.suggest(trial, self.settings))
-            outcome = fit(config, self.parts, lambda epoch, value: self._judge(trial, epoch, value))
+            judge = partial(self._judge, trial)
+            outcome = fit(config, self.parts, judge, shared=self.data)
             self._finish(trial, outcome)
         except KeyboardInterrupt:
             self._give_back(trial)
@@ -194,7 +196,7 @@ def main() -> None:
         Worker(
             store,
             settings,
-            map_parts(Path(orders["data"])),
+            Path(orders["data"]),
             wanted=orders["wanted"],
             deadline=None if seconds is None else time.monotonic() + seconds,
             several=True,

@@ -18,7 +18,6 @@ from typing import IO, Any
 
 from talos.errors import TalosError
 from talos.training import InterruptedRunError
-from talos.tuning.data import map_parts
 from talos.tuning.ledger import Ledger, balance
 from talos.tuning.presence import BEAT, GRACE, Watcher
 from talos.tuning.settings import Settings
@@ -153,7 +152,7 @@ class _Crew:
         Worker(
             order.store,
             order.settings,
-            map_parts(order.data),
+            order.data,
             wanted=order.wanted,
             deadline=self.deadline,
             beat=order.beat,
