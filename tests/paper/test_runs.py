@@ -133,3 +133,22 @@ def test_a_temporal_split_is_by_time_and_warm(small_data: Path) -> None:
     assert test.timestamps is not None
     assert train.timestamps.max() < test.timestamps.min()
     assert (train.item_degrees[test.indices] > 0).all()
+
+
+def test_a_checkpoint_of_other_settings_is_left_and_the_run_begins_anew(
+    runner: Runner, short: Recipe, tmp_path: Path
+) -> None:
+    whole = runner.run(short, 0)
+    said: list[str] = []
+    other = Runner(
+        Store(tmp_path / "other"), tmp_path / "other-work", runner.data, time.monotonic(), said.append
+    )
+    with pytest.raises(OutOfTimeError):
+        other.run(short, 0)
+    (state,) = other.work.rglob("state.json")
+    facts = json.loads(state.read_text())
+    del facts["config"]["training"]["patience"]  # as a version would leave it that knew no such key
+    state.write_text(json.dumps(facts))
+    other.deadline = None
+    assert other.run(short, 0).metrics == whole.metrics
+    assert "begins anew" in said[0]

@@ -51,7 +51,7 @@ def _paired(title: str, rows: Sequence[Row], metric: str) -> Figure:
     told = ", ".join(f"{a} {c:.4f}" for a, c in zip(names, ours, strict=True))
     frame = Frame(f"Bar chart of {title}, ours: {told}", "method", shown_metric(metric))
     if any(value is not None for value in theirs):
-        series = [("paper", theirs), ("ours", ours)]
+        series: list[tuple[str, Sequence[float | None]]] = [("paper", theirs), ("ours", ours)]
         return Figure(title, _level_bars(names, series, frame), table, legend=PAIR, key="box")
     return Figure(title, _level_bars(names, [("ours", ours)], frame), table)
 

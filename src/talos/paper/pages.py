@@ -89,12 +89,11 @@ def _misprints(experiment: str, dataset: str) -> list[str]:
     """What is known to be wrong with the printed numbers beside ours."""
     tables = ("slatk-temporal", "slatk-negatives", "slatk-k") if experiment == "slatk" else (experiment,)
     name = "games" if (experiment, dataset) == ("slatk", "beauty") else dataset
-    entries = [
-        entry
-        for table in tables
-        for entry in (*published.FIGURES, *published.IMPROVEMENTS)
-        if entry.table == table and entry.dataset == name and entry.misprint
-    ]
+    everything: tuple[published.Figure | published.Improvement, ...] = (
+        *published.FIGURES,
+        *published.IMPROVEMENTS,
+    )
+    entries = [one for one in everything if one.table in tables and one.dataset == name and one.misprint]
     return [f"Misprint in the paper: {text}." for text in dict.fromkeys(str(one.misprint) for one in entries)]
 
 

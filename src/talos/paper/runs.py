@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from talos.errors import TalosError
+from talos.errors import InputError, TalosError
 from talos.evaluation import Report, evaluate
 from talos.paper.data import PaperData
 from talos.paper.recipes import Recipe
@@ -192,6 +192,15 @@ class Runner:
         return trial
 
     def _fit(self, recipe: Recipe, seed: int, data: PaperData) -> tuple[Trainer, list[dict[str, Any]]]:
+        try:
+            return self._go_on(recipe, seed, data)
+        except InputError as error:  # a checkpoint of other data, or of another version with other settings
+            self.notify(f"{recipe.key} seed {seed} begins anew: {error}")
+            shutil.rmtree(self._folder(recipe, seed), ignore_errors=True)
+            return self._go_on(recipe, seed, data)
+
+    def _go_on(self, recipe: Recipe, seed: int, data: PaperData) -> tuple[Trainer, list[dict[str, Any]]]:
+        """Train to the end, from the newest checkpoint if there is one."""
         folder = self._folder(recipe, seed)
         folder.mkdir(parents=True, exist_ok=True)
         watch = _Watch(folder / "history.jsonl", deadline=self.deadline, probe=recipe.probe)
