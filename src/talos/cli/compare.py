@@ -74,6 +74,18 @@ def compare(
             help="A key of the config: for all (training.epochs=50), or for one loss or backbone (sl.loss.tau=0.2).",
         ),
     ] = None,
+    tuned: Annotated[
+        int | None,
+        typer.Option(
+            "--tuned",
+            metavar="TRIALS",
+            help="First tune every model on the validation part, with this many trials each.",
+        ),
+    ] = None,
+    space: Annotated[
+        str, typer.Option(help="For --tuned: `default`, `paper` (the paper's grids) or a TOML file.")
+    ] = "default",
+    workers: Annotated[int, typer.Option(help="For --tuned: processes.")] = 1,
     by: SplitBy = "user",
     test: TestShare = 0.2,
     valid: ValidShare = 0.1,
@@ -111,6 +123,13 @@ def compare(
     options = SplitOptions(
         by=by, test=test, valid=valid, split_seed=split_seed, min_rating=min_rating, k_core=k_core, raw=raw
     )
+    found: dict[str, Any] = {}
+    if tuned is not None:
+        from talos.cli.tune import tune_models
+
+        models, found = tune_models(
+            models, path, columns, options, out / "tuned", trials=tuned, space=space, workers=workers
+        )
     parts = load_split(path, columns, options)
 
     from talos import comparison
@@ -131,7 +150,8 @@ def compare(
 
     page = write_page(comparison_report(table, title=f"Comparison on {path}"), out / "compare.html")
     if json:
-        print_json({"out": str(out), "report": str(page), **table.as_dict()})
+        told = {"tuned": found} if found else {}
+        print_json({"out": str(out), "report": str(page), **table.as_dict(), **told})
         return
     print_table(*table.summary(), title=f"test, {table.num_users:,} users")
     if len(table.rows) > 1:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from talos.tuning import Final, Settings, Space, Tuned
     from talos.tuning.data import FitParts
 
-__all__ = ["load_fit_parts", "space_for", "tune"]
+__all__ = ["load_fit_parts", "space_for", "tune", "tune_models"]
 
 
 def tune(
@@ -173,6 +174,54 @@ def tune(
         _finalize(out, path, storage, json)
         return
     _print(tuned, settings, out, page, workers, json)
+
+
+def tune_models(
+    models: Mapping[str, RunConfig],
+    path: str,
+    columns: Columns,
+    options: SplitOptions,
+    out: Path,
+    *,
+    trials: int,
+    space: str,
+    workers: int,
+) -> tuple[dict[str, RunConfig], dict[str, Any]]:
+    """Tune each model with the same number of trials: name → best config, and what was found for each.
+
+    All spaces are checked before the data are read; what is finished in the folder is not repeated.
+    """
+    from talos.tuning.storage import import_optuna
+
+    import_optuna()
+    for name, number in (("--tuned", trials), ("--workers", workers)):
+        if number < 1:
+            raise ConfigError(f"{number}", where=name, expected="1 or more")
+    spaces = {name: space_for(space, config) for name, config in models.items()}
+
+    from talos.tuning import run_study
+
+    parts = load_fit_parts(path, columns, options)
+    configs, found = {}, {}
+    for place, (name, (chosen, settled)) in enumerate(spaces.items()):
+        settings = _settings(settled, chosen, parts, sampler="auto", pruner="median", seed=0)
+        folder = out / f"{place:02d}-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}"
+        tuned = run_study(settings, parts, folder, trials=trials, workers=workers, notify=_labelled(name))
+        _write_report(tuned, settings, folder)
+        summary = tuned.summary
+        configs[name] = summary.config
+        found[name] = {
+            "trials": len(summary.rows),
+            "validation": {summary.metric: summary.best.value},
+            "parameters": summary.best.parameters,
+        }
+        chosen_values = ", ".join(f"{key} {_shown(value)}" for key, value in summary.best.parameters.items())
+        say(f"{name}: validation {summary.metric} {summary.best.value:.4f} with {chosen_values}")
+    return configs, found
+
+
+def _labelled(name: str) -> Callable[[str], None]:
+    return lambda line: say(f"tuning {name}  {line}")
 
 
 def space_for(name: str, base: RunConfig) -> tuple[Space, RunConfig]:

@@ -18,6 +18,7 @@ from talos.splits import Split
 __all__ = ["Settings", "View", "check_metrics", "check_seeds", "default_metrics", "open_folder", "stem_of"]
 
 _MANIFEST = "compare.json"
+_STUDIES = "tuned"  # searches that came before the comparison, and decided its models
 _LIST_METRICS = ("coverage", "popularity_rank", "exposure_gini")  # of all lists together, at the largest K
 
 
@@ -128,7 +129,7 @@ def open_folder(out: Path, settings: Settings, view: View) -> None:
                 where=str(out),
                 expected="the same settings and data, or a new folder",
             )
-    elif out.exists() and any(out.iterdir()):
+    elif out.exists() and any(entry.name != _STUDIES for entry in out.iterdir()):
         raise ConfigError(
             "is not empty", where=str(out), expected="a new folder or that of the same comparison"
         )

@@ -1,0 +1,238 @@
+"""`talos tune` from the command line: what it may open, what it writes, how it goes on, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from talos.cli import main
+from talos.cli.tune import space_for
+from talos.config import RunConfig
+from talos.paper.published import GRID
+
+pytest.importorskip("optuna", reason="optuna is not installed (extra `tune`)")
+
+SMALL = ("--k", 5, "--epochs", 3, "--set", "backbone.dim=4", "--set", "training.evaluate_every=1")
+SPACE = "[loss]\ntau = [0.1, 0.2, 0.3]\n"
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def talos(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Run]:
+    """The command in this process: starting one for each call takes longer than all that they do."""
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["talos", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return Done(int(ended.value.code or 0), captured.out, captured.err)
+
+    yield run
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def clicks(tmp_path: Path) -> Path:
+    """Two tastes."""
+    rng = np.random.default_rng(0)
+    rows = ["user,item"]
+    for user in range(40):
+        rows += [f"user{user:02d},item{item:02d}" for item in rng.permutation(20)[:12] + 20 * (user % 2)]
+    path = tmp_path / "clicks.csv"
+    path.write_text("\n".join(rows) + "\n")
+    (tmp_path / "space.toml").write_text(SPACE)
+    return path
+
+
+def test_the_test_file_does_not_exist_until_the_end(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    assert talos("data", "split", clicks, "--out", "parts").returncode == 0
+    hidden = tmp_path / "parts" / "test.tsv"
+    hidden.rename(tmp_path / "kept-away")
+    tuned = talos("tune", "parts", "--space", "space.toml", *SMALL, "--out", "study", "--json")
+    assert tuned.returncode == 0, tuned.stderr
+    values = json.loads(tuned.stdout)
+    assert values["trials"] == {"complete": 3, "pruned": 0, "failed": 0}
+    assert values["peak_mb"] > 1
+    assert values["dashboard"] == "optuna-dashboard study/study.journal"
+
+    missing = talos("tune", "--out", "study", "--finalize")
+    assert missing.returncode != 0
+    assert not (tmp_path / "study" / "final.json").exists()
+
+    (tmp_path / "kept-away").rename(hidden)
+    final = talos("tune", "--out", "study", "--finalize", "--json")
+    assert final.returncode == 0, final.stderr
+    answer = json.loads(final.stdout)
+    assert answer["fresh"]
+    assert 0 < answer["metrics"]["recall@5"] <= 1
+    evaluated = talos("evaluate", "study/final", "--k", 5, "--json")
+    assert json.loads(evaluated.stdout)["metrics"]["recall@5"] == pytest.approx(answer["metrics"]["recall@5"])
+
+    hidden.unlink()  # asked again, it is not opened again
+    again = talos("tune", "--out", "study", "--finalize")
+    assert again.returncode == 0, again.stderr
+    assert "this is the stored answer" in again.stderr
+    assert f"{answer['metrics']['recall@5']:.4f}" in again.stdout
+    more = talos("tune", "parts", "--space", "space.toml", *SMALL, "--out", "study", "--trials", 9)
+    assert more.returncode == 2
+    assert "is finalised" in more.stderr
+
+
+def test_a_test_file_that_cannot_be_read_is_not_opened(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    talos("data", "split", clicks, "--out", "parts")
+    (tmp_path / "parts" / "test.tsv").write_bytes(b"\xff\xfe not a table \x00" * 9)
+    tuned = talos("tune", "parts", "--space", "space.toml", *SMALL, "--out", "study")
+    assert tuned.returncode == 0, tuned.stderr
+
+
+def test_one_file_is_split_and_its_test_part_is_kept_nowhere(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    arguments = ("tune", clicks, "--space", "space.toml", *SMALL, "--out", "study")
+    done = talos(*arguments, "--trials", 2)
+    assert done.returncode == 0, done.stderr
+    assert "MB a worker at most" in done.stdout
+    assert "optuna-dashboard study/study.journal" in done.stderr
+    written = {path.name for path in (tmp_path / "study").iterdir()}
+    assert written >= {"run.toml", "trials.csv", "report.html", "tune.json", "study.journal", "data"}
+    train, valid = (np.load(tmp_path / "study" / "data" / f"{name}.indices.npy") for name in ("train", "valid"))
+    assert len(train) + len(valid) == 40 * 9  # of twelve each, three are test
+    page = (tmp_path / "study" / "report.html").read_text()
+    assert "Parallel coordinates" in page
+    assert "has not been looked at" in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
+
+    went_on = talos(*arguments, "--trials", 3, "--finalize")
+    assert went_on.returncode == 0, went_on.stderr
+    assert "2 trials were finished before" in went_on.stderr
+    assert "fitted on train and validation" in went_on.stdout
+    assert "was looked at once" in (tmp_path / "study" / "report.html").read_text()
+    trained = talos("train", clicks, "--config", "study/run.toml", "--out", "again")
+    assert trained.returncode == 0, trained.stderr
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "said"),
+    [
+        ("[loss]\ntua = [0.1]\n", (), "space.toml: loss.tua: the loss 'talos' has no such argument (did you mean 'tau'?)"),
+        ("[los]\ntau = [0.1]\n", (), "space.toml: los: no such key (did you mean 'loss'?)"),
+        ("[loss]\ntau = []\n", (), "space.toml: loss.tau: an empty list"),
+        ("[loss]\ntau = {low = 0.3, high = 0.1}\n", (), "space.toml: loss.tau: an empty range, 0.3 to 0.1"),
+        ("[loss]\ntau = [0.1, -1]\n", (), "space.toml: loss.tau: got -1; expected a finite number above 0"),
+        ("[loss\n", (), "space.toml: not TOML"),
+        (SPACE, ("--storage", "postgresql://ann:secret@127.0.0.1:1/x"), "--storage postgresql://ann@127.0.0.1:1/x: cannot be reached"),
+        (SPACE, ("--storage", "mysql://x"), "--storage: 'mysql://x'"),
+        (SPACE, ("--trials", 0), "--trials: 0; expected 1 or more"),
+        (SPACE, ("--workers", 0), "--workers: 0"),
+        (SPACE, ("--budget", "soon"), "--budget: 'soon'"),
+        (SPACE, ("--metric", "auc"), "training.metric: 'auc'"),
+        (SPACE, ("--space", "papr"), "--space: 'papr' is no space and no file (did you mean 'paper'?)"),
+        (SPACE, ("--space", "paper", "--loss", "sl@k"), "--space paper: the paper has no grid for the loss 'sl@k'"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_before_anything_is_read(
+    talos: Run, tmp_path: Path, space: str, options: tuple[object, ...], said: str
+) -> None:
+    (tmp_path / "space.toml").write_text(space)
+    began = time.perf_counter()
+    # the data do not exist: whoever complains about them has looked too early
+    done = talos("tune", "nowhere.csv", "--space", "space.toml", "--out", "study", *options)
+    assert time.perf_counter() - began < 2
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "secret" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.usefixtures("talos")  # for its one thread
+def test_the_paper_space_is_the_paper_s_grid() -> None:
+    for loss, grid in GRID.items():
+        for backbone in ("mf", "xsimgcl"):
+            base = RunConfig().with_values({"loss.name": loss, "backbone.name": backbone})
+            space, settled = space_for("paper", base)
+            expected = {name: values for name, values in grid.items() if backbone == "xsimgcl" or name != "contrast_weight"}
+            found = {key.rpartition(".")[2]: entry.values for key, entry in space.entries.items()}
+            if loss == "aatp":
+                assert settled.threshold.name == "regression"
+                found["lr_quantile"] = space.entries["threshold.lr"].values
+                found["lr"] = space.entries["optimizer.lr"].values
+            assert found == expected
+
+
+def test_compare_tunes_every_loss_with_the_same_number_of_trials(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    small = ("--k", 5, "--set", "backbone.dim=4", "--set", "training.epochs=3", "--set", "training.evaluate_every=1")
+    arguments = ("compare", clicks, "--losses", "talos,sl,bpr", "--seeds", 2, *small, "--tuned", 4, "--space", "paper")
+    done = talos(*arguments, "--out", "table", "--json")
+    assert done.returncode == 0, done.stderr
+    values = json.loads(done.stdout)
+    assert {name: one["trials"] for name, one in values["tuned"].items()} == {"talos": 4, "sl": 4, "bpr": 4}
+    assert [row["model"] for row in values["models"]] == ["talos", "sl", "bpr"]
+    compared = json.loads((tmp_path / "table" / "compare.json").read_text())["settings"]["models"]
+    for name, one in values["tuned"].items():
+        for key, value in one["parameters"].items():
+            section, _, last = key.partition(".")
+            assert compared[name][section][last] == value
+            assert value in GRID[name][last]
+    assert (tmp_path / "table" / "tuned" / "01-sl" / "report.html").exists()
+
+    again = talos(*arguments, "--out", "table")
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.count("finished before") == 3 + 6  # searches and fits
+    wrong = talos("compare", "nowhere.csv", "--losses", "talos,sl@k", "--tuned", 4, "--space", "paper", "--out", "x")
+    assert wrong.returncode == 2
+    assert "no grid for the loss 'sl@k'" in wrong.stderr
+    assert talos("compare", clicks, "--losses", "sl", "--tuned", 0, "--out", "y").returncode == 2
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_ctrl_c_gives_back_what_was_under_way(workers: int, clicks: Path, tmp_path: Path) -> None:
+    """Stopped in the middle; the same command goes on, and no attempt is counted as a loss."""
+    arguments = ["tune", str(clicks), "--space", "space.toml", "--k", "5", "--out", "study",
+                 "--epochs", "100000", "--set", "training.patience=100000", "--set", "training.evaluate_every=1",
+                 "--set", "backbone.dim=4"]  # fmt: skip
+    command = [sys.executable, "-m", "talos", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    journal = tmp_path / "study" / "study.journal"
+    first = [*command, "--workers", str(workers)]
+    with subprocess.Popen(first, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (journal.exists() and '"intermediate_value"' in journal.read_text()):
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert "go on with the same command" in said
+    short = subprocess.run(
+        [*command, "--budget", "2s"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert short.returncode == 0, short.stderr
+    text = journal.read_text()
+    assert '"interrupted":true' in text.replace(" ", "")
+    assert '"attempt":0' in text.replace(" ", "")
+    assert '"attempt":1' not in text.replace(" ", "")
