@@ -11,6 +11,7 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 CORE = Path("src") / "talos" / "kernels" / "core"
+PER_LEVEL = ("sweep.cpp", "rows.cpp", "least_squares.cpp")
 FLAGS = ["-O3", "-g0", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fvisibility=hidden", "-pthread"]
 # The same source once per instruction set. Plain comes first: of a function that several objects hold, such as
 # one of the standard library's, the linker takes the first, and that must run on every processor.
@@ -39,7 +40,7 @@ class BuildCore(build_ext):
         objects: list[str] = []
         for level in LEVELS if x86 else ["plain"]:
             objects += self.compiler.compile(
-                [str(CORE / "sweep.cpp"), str(CORE / "rows.cpp")],
+                [str(CORE / name) for name in PER_LEVEL],
                 output_dir=str(Path(self.build_temp) / level),
                 macros=[("TALOS_LEVEL", level)],
                 extra_postargs=[*common, *LEVELS[level]],
@@ -65,7 +66,7 @@ setup(
     ext_modules=[
         Extension(
             "talos.kernels._core",
-            sources=[str(CORE / name) for name in ("sweep.cpp", "rows.cpp", "dispatch.cpp")],
+            sources=[str(CORE / name) for name in (*PER_LEVEL, "dispatch.cpp")],
             depends=[str(path) for path in sorted(CORE.glob("*.h"))],
             language="c++",
             optional=True,

@@ -55,13 +55,13 @@ class OptimizerConfig(_Section):
     Attributes:
         lr: learning rate; `auto` picks 0.1 for cosine scores and 0.001 for dot products.
         weight_decay: λ of the L2 penalty, added to the gradient.
-        lr_decay: the rate is multiplied by this after each epoch.
+        lr_decay: the rate is multiplied by this after each epoch; `auto` lets it fall where batches are users.
         rows: `touched` updates only the rows of a table that a step looked up; `all` is plain Adam.
     """
 
     lr: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    lr_decay: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = "auto"
     rows: Literal["auto", "touched", "all"] = "auto"
 
 
@@ -70,6 +70,8 @@ class TrainingConfig(_Section):
 
     Attributes:
         epochs: at most.
+        init: where vectors start: `random`, or from a quick factorisation of the interactions by least squares
+            (`als`) or singular values (`svd`).
         batch_size: users (with all their positives) or positives a step, whichever the negatives call for.
         reduction: the loss is a mean over `positives` (the published code) or over `users` (the paper).
         evaluate_every: epochs between looks at the validation set.
@@ -80,6 +82,7 @@ class TrainingConfig(_Section):
     """
 
     epochs: Count = 200
+    init: Literal["auto", "random", "als", "svd"] = "auto"
     batch_size: Count | Literal["auto"] = "auto"
     reduction: Literal["positives", "users"] = "positives"
     evaluate_every: Count = 5

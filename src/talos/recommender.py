@@ -409,6 +409,7 @@ def popularity_report(
 _OPTIMIZER = ("lr", "weight_decay", "lr_decay", "rows")
 _TRAINING = (
     "epochs",
+    "init",
     "batch_size",
     "reduction",
     "evaluate_every",

@@ -12,7 +12,7 @@ from scipy import stats
 from talos import negatives
 from talos.errors import ArgumentError, ConfigError, DataError
 from talos.interactions import Interactions, Vocabulary
-from talos.negatives import AllItems, SharedNegatives, TrainIndex, UniformNegatives, parse
+from talos.negatives import AllItems, SharedNegatives, TrainIndex, UniformNegatives, meetings, parse
 
 
 def index_of(has: np.ndarray) -> TrainIndex:
@@ -146,26 +146,30 @@ def test_uniform_edges() -> None:
 
 def test_shared_draws_are_uniform_over_all_items() -> None:
     drawn = SharedNegatives(5000).draw(index_of(np.ones((1, 9))), torch.tensor([0]), seeded())
-    assert drawn.shape == (5000,)
-    assert stats.chisquare(np.bincount(drawn.numpy(), minlength=9)).pvalue > 1e-3
+    assert drawn.shape == (1, 5000)
+    assert stats.chisquare(np.bincount(drawn[0].numpy(), minlength=9)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("users", "groups"), [(1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
+def test_every_few_users_share_a_draw_of_their_own(users: int, groups: int) -> None:
+    drawn = SharedNegatives(50, users=4).draw(index_of(np.eye(9)), torch.arange(users), seeded())
+    assert drawn.shape == (groups, 50)
+    assert len({tuple(row) for row in drawn.tolist()}) == groups
 
 
 @given(memberships(), st.integers(1, 20))
 @settings(max_examples=100, deadline=None)
-def test_hits_and_weights(has: np.ndarray, n: int) -> None:
-    index, users, source = index_of(has), torch.arange(len(has)), SharedNegatives(n)
-    drawn = source.draw(index, users, seeded(n))
-    rows, columns = source.hits(index, users, drawn)
+def test_meetings(has: np.ndarray, n: int) -> None:
+    index, users = index_of(has), torch.arange(len(has))
+    (drawn,) = SharedNegatives(n, users=len(has)).draw(index, users, seeded(n))
+    rows, columns = meetings(*index.pairs_of(users), drawn)
     found = np.zeros((len(has), n), bool)
     found[rows.numpy(), columns.numpy()] = True
     assert len(rows) == found.sum()
     assert (found == has[:, drawn.numpy()]).all()
-    left = (~found).sum(1)
-    expected = np.where(left > 0, (~has).sum(1) / np.maximum(left, 1), 0)
-    np.testing.assert_allclose(source.weights(index, users, drawn).numpy(), expected, rtol=1e-6)
 
 
-def test_weighted_draws_leave_the_pinball_loss_unbiased() -> None:
+def test_draws_without_met_positives_leave_the_pinball_loss_unbiased() -> None:
     has = np.array([[1, 0, 0, 1, 0, 0, 1, 0, 0, 0], [0] * 10, [0, 1, 1, 1, 1, 1, 1, 1, 0, 0]])
     index, users, source = index_of(has), torch.arange(3), SharedNegatives(12)
     scores = torch.randn(3, 10, generator=seeded(5), dtype=torch.float64)
@@ -173,10 +177,13 @@ def test_weighted_draws_leave_the_pinball_loss_unbiased() -> None:
     x = scores - beta
     rho = 0.8 * x.clamp(min=0) + 0.2 * (-x).clamp(min=0)
     positive = torch.from_numpy(has == 1)
+    negatives = (~positive).sum(1)
     rng, estimates = seeded(), []
     for _ in range(4000):
-        drawn = source.draw(index, users, rng)
-        sampled = (rho * ~positive)[:, drawn].sum(1) * source.weights(index, users, drawn)
+        (drawn,) = source.draw(index, users, rng)
+        left = len(drawn) - positive[:, drawn].sum(1)
+        weights = torch.where(left > 0, negatives / left.clamp(min=1), 0.0)
+        sampled = (rho * ~positive)[:, drawn].sum(1) * weights
         estimates.append(((rho * positive).sum(1) + sampled) / 10)
     estimates = torch.stack(estimates)
     error = (estimates.mean(0) - rho.mean(1)) / (estimates.std(0) / 4000**0.5)
@@ -193,7 +200,7 @@ def test_all_items() -> None:
     assert torch.equal(before, rng.get_state())
 
 
-@pytest.mark.parametrize("text", ["all", "shared:1024", "1024", "1", "shared:1"])
+@pytest.mark.parametrize("text", ["all", "shared:1024", "1024", "1", "shared:1", "shared:64/512"])
 def test_short_forms(text: str) -> None:
     assert str(parse(text)) == text
     assert parse(str(parse(text))) == parse(text)
@@ -201,7 +208,7 @@ def test_short_forms(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "some", "shared", "shared:", "shared:0", "0", "-3", "1.5", "all:3", "uniform:5", "1e3", "²", ":5x"],
+    ["", "some", "shared", "shared:", "shared:0", "0", "-3", "1.5", "all:3", "uniform:5", "1e3", "²", ":5x", "5/3", "shared:5/0", "shared:5/"],
 )
 def test_other_forms_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"negatives: .*expected 'all', 'shared:N' or 'N'"):

@@ -60,6 +60,7 @@ def train(
         float | None, typer.Option(help="L2 penalty, coupled, on all parameters.")
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="At most this many.")] = None,
+    init: Annotated[str | None, typer.Option(help="Where vectors start: als, svd, random, or auto.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Users or positives a step.")] = None,
     patience: Annotated[int | None, typer.Option(help="Epochs without a better validation metric.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random in training.")] = None,
@@ -100,6 +101,7 @@ def train(
         "optimizer.lr": lr,
         "optimizer.weight_decay": weight_decay,
         "training.epochs": epochs,
+        "training.init": init,
         "training.batch_size": batch_size,
         "training.patience": patience,
         "seed": seed,

@@ -16,6 +16,7 @@ from talos.kernels.engine import (
     kth_scores,
     user_batch_loss,
 )
+from talos.kernels.least_squares import alternating_least_squares
 from talos.kernels.parts import LossParts, NegativePart
 from talos.kernels.tiled import Sweep, UserBatch, sweep
 
@@ -24,6 +25,7 @@ __all__ = [
     "NegativePart",
     "Sweep",
     "UserBatch",
+    "alternating_least_squares",
     "differentiable_user_batch_loss",
     "exact_user_batch_loss",
     "kth_scores",

@@ -32,6 +32,7 @@ __all__ = [
     "add_positives_",
     "available",
     "core_sweep",
+    "least_squares_",
     "levels",
     "status",
     "supports",
@@ -40,7 +41,7 @@ __all__ = [
 
 # Instruction sets, lowest first, as the core numbers them.
 LEVELS: Final = ("plain", "AVX2", "AVX-512")
-_VERSION: Final = 3
+_VERSION: Final = 4
 # kind → the core's number for it
 _KINDS: Final = {"exp": 1, "sigmoid-power": 2, "hinge": 3}
 _LARGE_PAGE: Final = 1 << 21
@@ -122,6 +123,24 @@ class _Positives(ctypes.Structure):
     )
 
 
+class _LeastSquares(ctypes.Structure):
+    """`talos::LeastSquares` of core/sweep.h, field by field."""
+
+    _fields_ = (
+        ("rows", ctypes.c_int64),
+        ("dim", ctypes.c_int64),
+        ("threads", ctypes.c_int64),
+        ("steps", ctypes.c_int64),
+        ("team", _Team),
+        ("start", _I64),
+        ("items_of", _I64),
+        ("fixed", _F32),
+        ("gram", _F32),
+        ("weight", ctypes.c_float),
+        ("solution", _F32),
+    )
+
+
 @dataclass(frozen=True)
 class CoreSweep:
     """What the core gives for a batch of users; `kth` and `excluded_scores` where they were asked for.
@@ -188,7 +207,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
             f"the core is of version {version} where {_VERSION} is expected: install the package again",
         )
     library.talos_core_workspace_bytes.restype = ctypes.c_int64
-    for name in ("sweep", "unit_rows", "add_positives"):
+    for name in ("sweep", "unit_rows", "add_positives", "least_squares"):
         getattr(library, f"talos_core_{name}").restype = None
     return library, ""
 
@@ -429,6 +448,49 @@ def add_positives_(
         item_gradient=item_gradient.data_ptr(),
     )
     library.talos_core_add_positives(at, ctypes.byref(task))
+
+
+def least_squares_(
+    solution: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    fixed: Tensor,
+    gram: Tensor,
+    *,
+    weight: float,
+    steps: int,
+    level: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """Half a sweep of alternating least squares, see `talos.kernels.least_squares`.
+
+    Args:
+        solution: (R, d), where to start from and where the result goes; float32 and contiguous, as all here.
+        indptr: (R + 1,).
+        indices: (P,) rows of `fixed`.
+        fixed: (C, d).
+        gram: (d, d).
+        weight: α.
+        steps: of conjugate gradients.
+        level: one of `levels()`; the highest if None.
+        threads: as many as torch uses if None.
+    """
+    library, at = _library(level)
+    start, items_of, other, matrix = (t.contiguous() for t in (indptr, indices, fixed, gram))
+    task = _LeastSquares(
+        rows=len(solution),
+        dim=solution.shape[1],
+        threads=threads or torch.get_num_threads(),
+        steps=steps,
+        team=_team(),
+        start=start.data_ptr(),
+        items_of=items_of.data_ptr(),
+        fixed=other.data_ptr(),
+        gram=matrix.data_ptr(),
+        weight=weight,
+        solution=solution.data_ptr(),
+    )
+    library.talos_core_least_squares(at, ctypes.byref(task))
 
 
 def _library(level: str | None) -> tuple[ctypes.CDLL, int]:

@@ -7,7 +7,9 @@ is for, the threshold says whether it needs full rows.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -114,44 +116,83 @@ class UserObjective(Objective):
         user_table, item_table = self._tables(generator, frozen)
         users = self._rows(user_table, batch)
         owner, positives = self.index.pairs_of(batch)
-        sample: Tensor | None = None
         if self.negatives.per == "all":
-            items, places = item_table, positives  # normalised by the kernel, on its way
+            value = self._over_all(batch, users, item_table, positives)
         else:
             drawn = self.negatives.draw(self.index, batch, generator)
-            items, (places, sample) = self._items(item_table, positives, drawn)
-        indptr = F.pad(self.index.degrees[batch].cumsum(0), (1, 0))
-        threshold = self.threshold
-        if sample is None and isinstance(threshold, ExactQuantile):
+            value = self._over_samples(batch, users, item_table, owner, positives, drawn)
+        return self._with_auxiliary(value, batch, positives, frozen)
+
+    def _over_all(self, batch: Tensor, users: Tensor, item_table: Tensor, positives: Tensor) -> Tensor:
+        threshold, ends = self.threshold, self._ends(batch)
+        # items are normalised by the kernel, on its way
+        options: dict[str, Any] = {"reduction": self.reduction, "normalize_items": self.cosine}
+        if isinstance(threshold, ExactQuantile):
             # all scores are made anyway: the kernel finds the K-th best among them on its way
             value, kth = exact_user_batch_loss(
-                users,
-                items,
-                indptr,
-                places,
-                threshold.k,
-                self.loss,
-                reduction=self.reduction,
-                normalize_items=self.cosine,
+                users, item_table, ends, positives, threshold.k, self.loss, **options
             )
             threshold.set(batch, kth)
-            return self._with_auxiliary(value, batch, positives, frozen)
+            return value
         beta = None
         if threshold is not None:
-            self._follow(threshold, batch, users, items, owner, places, sample, item_table)
+            self._follow_full_rows(threshold, batch, users, self._whole(item_table))
             beta = threshold.value(batch)
-        value = differentiable_user_batch_loss(
-            users,
-            items,
-            indptr,
-            places,
-            beta,
-            self.loss,
-            reduction=self.reduction,
-            item_ids=sample,
-            normalize_items=self.cosine and sample is None,
+        return differentiable_user_batch_loss(users, item_table, ends, positives, beta, self.loss, **options)
+
+    def _over_samples(
+        self,
+        batch: Tensor,
+        users: Tensor,
+        item_table: Tensor,
+        owner: Tensor,
+        positives: Tensor,
+        drawn: Tensor,
+    ) -> Tensor:
+        """Users in groups, each with a sample `drawn` (G, n) of its own, as if it were a batch of its own."""
+        size = -(-len(batch) // len(drawn))
+        counts = torch.bincount(owner // size, minlength=len(drawn)).tolist()
+        parts = zip(
+            torch.split(batch, size),
+            torch.split(users, size),
+            torch.split(owner, counts),
+            torch.split(positives, counts),
+            drawn,
+            strict=True,
         )
-        return self._with_auxiliary(value, batch, positives, frozen)
+        groups = [
+            _Group(
+                members, vectors, own % size, *torch.unique(torch.cat([items, sample]), return_inverse=True)
+            )
+            for members, vectors, own, items, sample in parts
+        ]
+        # one look-up for all, so that there is one gradient of the table's size
+        tables = self._rows(item_table, torch.cat([group.distinct for group in groups]))
+        vectors = torch.split(tables, [len(group.distinct) for group in groups])
+        threshold, beta = self.threshold, None
+        if threshold is not None:
+            self._follow(threshold, batch, users, owner, item_table, groups, vectors)
+            beta = threshold.value(batch)
+        values = [
+            differentiable_user_batch_loss(
+                group.vectors,
+                items,
+                self._ends(group.users),
+                group.places[: len(group.owner)],
+                None if beta is None else beta[number * size : (number + 1) * size],
+                self.loss,
+                reduction=self.reduction,
+                item_ids=group.places[len(group.owner) :],
+            )
+            for number, (group, items) in enumerate(zip(groups, vectors, strict=True))
+        ]
+        # means over positives or users of the groups, put together to that of the batch
+        shares = counts if self.reduction == "positives" else [len(group.users) for group in groups]
+        return torch.stack(values) @ (users.new_tensor(shares) / sum(shares))
+
+    def _ends(self, users: Tensor) -> Tensor:
+        """Where each user's positives begin and end, (B + 1,)."""
+        return F.pad(self.index.degrees[users].cumsum(0), (1, 0))
 
     @torch.no_grad()
     def _follow(
@@ -159,24 +200,38 @@ class UserObjective(Objective):
         threshold: Threshold,
         batch: Tensor,
         users: Tensor,
-        items: Tensor,
         owner: Tensor,
-        places: Tensor,
-        sample: Tensor | None,
         item_table: Tensor,
+        groups: Sequence[_Group],
+        tables: Sequence[Tensor],
     ) -> None:
+        """Let thresholds see what there is to see of this batch's scores."""
         if isinstance(threshold, ExactQuantile):
             threshold.set(batch, kth_scores(users, self._whole(item_table), threshold.k))
             return
-        if sample is None or threshold.needs_full_row:
+        if threshold.needs_full_row:
             self._follow_full_rows(threshold, batch, users, self._whole(item_table))
             return
-        # a drawn item that is a positive of a user says nothing about that user's other items
-        rows, hits = meetings(owner, places, sample)
-        mask = torch.zeros(len(users), len(sample), dtype=torch.bool, device=users.device)
-        mask[rows, hits] = True
-        positives = (users[owner] * items[places]).sum(-1)
-        threshold.update(batch, positives, users @ items[sample].T, mask=mask, owner=owner)
+        pos, neg, masks = [], [], []
+        for group, items in zip(groups, tables, strict=True):
+            places, sample = group.places.tensor_split([len(group.owner)])
+            pos.append((group.vectors[group.owner] * items[places]).sum(-1))
+            neg.append(group.vectors @ items[sample].T)
+            # a drawn item that is a positive of a user says nothing about that user's other items
+            masks.append(torch.zeros_like(neg[-1], dtype=torch.bool))
+            masks[-1][meetings(group.owner, places, sample)] = True
+        threshold.update(batch, torch.cat(pos), torch.cat(neg), mask=torch.cat(masks), owner=owner)
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Users who share a sample."""
+
+    users: Tensor  # (m,)
+    vectors: Tensor  # (m, d)
+    owner: Tensor  # (P,) each positive's place in `users`
+    distinct: Tensor  # items needed, each once
+    places: Tensor  # (P + n,) where the positives and then the sample are among them
 
 
 class PositiveObjective(Objective):

@@ -15,6 +15,10 @@ __all__ = ["EXACT_LIMIT", "Plan", "make_plan"]
 
 # Scores per epoch (users × items) up to which all items are taken as negatives unless told otherwise.
 EXACT_LIMIT = 4_000_000_000
+# By how much the rate falls in an epoch where batches are users, unless told otherwise.
+USER_BATCH_DECAY = 0.97
+# Rate of the quantile regression where batches are users; the published 0.001 is for batches of positives.
+USER_BATCH_THRESHOLD_LR = 0.01
 # Numbers in the two tables up to which plain Adam over all rows costs next to nothing.
 _SMALL_TABLES = 1 << 23
 
@@ -71,6 +75,9 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions) -> Plan:
         changes["threshold.name"] = threshold
         if default is not None:
             notes.append(f"threshold = {threshold!r}")
+        if threshold == "regression" and per == "batch":
+            # a user is met once an epoch, not once for every positive: fewer steps have to lead as far
+            changes["threshold.lr"] = USER_BATCH_THRESHOLD_LR
     elif needs.threshold == (threshold == "none"):
         what = "needs a threshold" if needs.threshold else "uses no threshold"
         raise ConfigError(f"{threshold!r}", where="threshold", expected=f"'auto': the loss {name!r} {what}")
@@ -91,6 +98,14 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions) -> Plan:
     if config.training.batch_size == "auto":
         changes["training.batch_size"] = size
         notes.append(f"batches of {size:,} {kind}")
+    by_users = kind == "users" and needs.scores == "cosine"
+    if config.training.init == "auto":
+        # what a few hundred steps of a random start learn first is what least squares find in no time
+        changes["training.init"] = "als" if by_users else "random"
+        if by_users:
+            notes.append("vectors start from alternating least squares")
+    if config.optimizer.lr_decay == "auto":
+        changes["optimizer.lr_decay"] = USER_BATCH_DECAY if by_users else 1.0
     return Plan(
         config=config.with_values(changes),
         batches=kind,

@@ -29,6 +29,7 @@ from talos.training.checkpoint import Checkpoints, flatten, unflatten
 from talos.training.objective import Objective, PositiveObjective, UserObjective
 from talos.training.optim import RowAdam
 from talos.training.plan import Plan, make_plan
+from talos.training.warm_start import start_from
 
 __all__ = ["InterruptedRunError", "Position", "Trainer"]
 
@@ -114,6 +115,9 @@ class Trainer:
             backbone = backbones.by_name(
                 config.backbone.name, train, generator=generator, **config.backbone.options
             )
+            start_from(
+                config.training.init, backbone, self.index, generator, cosine=loss.needs.scores == "cosine"
+            )
         kind = UserObjective if self.plan.batches == "users" else PositiveObjective
         self.objective: Objective = kind(
             backbone,
@@ -168,7 +172,7 @@ class Trainer:
             with self._stop_signals():
                 while not self._is_over():
                     self.objective.loss.set_progress(at.epoch / settings.epochs)
-                    self._set_rates(self.config.optimizer.lr_decay**at.epoch)
+                    self._set_rates(float(self.config.optimizer.lr_decay) ** at.epoch)
                     for number, adversary in enumerate([None, *self._due()]):
                         if number >= at.pass_number:
                             self._run_pass(number, adversary)

@@ -9,11 +9,12 @@ struct Level {
     void (*sweep)(const talos::Task&);
     void (*unit_rows)(const talos::Rows&);
     void (*add_positives)(const talos::Positives&);
+    void (*least_squares)(const talos::LeastSquares&);
 };
 
 #define TALOS_LEVEL_ENTRY(name, level) \
-    {name, talos::level::workspace_bytes, talos::level::sweep, talos::level::unit_rows, talos::level::add_positives}
-
+    {name, talos::level::workspace_bytes, talos::level::sweep, talos::level::unit_rows, talos::level::add_positives, \
+     talos::level::least_squares}
 
 constexpr Level kLevels[] = {
     TALOS_LEVEL_ENTRY("plain", plain),
@@ -32,7 +33,7 @@ constexpr int kCount = sizeof(kLevels) / sizeof(kLevels[0]);
 extern "C" {
 
 // Raised whenever a struct or a function changes, so that a stale build is noticed and not run.
-int32_t talos_core_version() { return 3; }
+int32_t talos_core_version() { return 4; }
 
 int32_t talos_core_task_bytes() { return static_cast<int32_t>(sizeof(talos::Task)); }
 
@@ -60,6 +61,8 @@ void talos_core_sweep(int32_t level, const talos::Task* task) { kLevels[level].s
 void talos_core_unit_rows(int32_t level, const talos::Rows* task) { kLevels[level].unit_rows(*task); }
 
 void talos_core_add_positives(int32_t level, const talos::Positives* task) { kLevels[level].add_positives(*task); }
+
+void talos_core_least_squares(int32_t level, const talos::LeastSquares* task) { kLevels[level].least_squares(*task); }
 
 }  // extern "C"
 #if defined(__GNUC__)

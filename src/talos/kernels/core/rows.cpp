@@ -10,30 +10,7 @@
 namespace talos::TALOS_LEVEL {
 namespace {
 
-constexpr float kShortest = 1e-12f;            // lengths below are taken as this, as torch does
-constexpr int64_t kWorkPerThread = 1 << 17;    // numbers
-
-// Calls work(from, to) for equal shares of 0 … count.
-template <class Work>
-void in_parallel(const Team& team, const int64_t count, const int64_t numbers, const int64_t wanted, const Work& work) {
-    const int64_t threads = std::max<int64_t>(1, std::min(wanted, std::min(count, numbers / kWorkPerThread)));
-    run_team(team, threads, [&](const int64_t i) { work(count * i / threads, count * (i + 1) / threads); });
-}
-
-// Σ a·b, in vectors and then one by one.
-float dot(const float* const a, const float* const b, const int64_t dim) {
-    Vector sums{};
-    int64_t k = 0;
-    for (; k + kWidth <= dim; k += kWidth) sums += load(a + k) * load(b + k);
-    float sum = 0;
-    for (int i = 0; i < kWidth; ++i) sum += sums[i];
-    for (; k < dim; ++k) sum += a[k] * b[k];
-    return sum;
-}
-
-void add_scaled(float* const to, const float factor, const float* const from, const int64_t dim) {
-    for (int64_t k = 0; k < dim; ++k) to[k] += factor * from[k];
-}
+constexpr float kShortest = 1e-12f;  // lengths below are taken as this, as torch does
 
 void add_to_users(const Positives& task, const int64_t from, const int64_t to) {
     for (int64_t u = from; u < to; ++u)

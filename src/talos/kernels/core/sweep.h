@@ -73,6 +73,19 @@ struct Positives {
     float* item_gradient;       // (items, dim), added to, then taken through the lengths
 };
 
+// Half a sweep of alternating least squares: for each row r with the columns P_r, some steps of conjugate gradients on
+//   (G + α Σ_{i∈P_r} y_i y_iᵀ) x_r = (1 + α) Σ_{i∈P_r} y_i,   G = Σ_i y_i y_iᵀ + λ·1
+struct LeastSquares {
+    int64_t rows, dim, threads, steps;
+    Team team;
+    const int64_t* start;     // (rows + 1)
+    const int64_t* items_of;  // items_of[start[r] .. start[r + 1])
+    const float* fixed;       // (columns, dim) y
+    const float* gram;        // (dim, dim) G
+    float weight;             // α
+    float* solution;          // (rows, dim) x: where to start from, and the result
+};
+
 // The same functions exist once per instruction set, see vector.h.
 #define TALOS_DECLARE_LEVEL(name)                 \
     namespace name {                              \
@@ -80,6 +93,7 @@ struct Positives {
     void sweep(const Task& task);                 \
     void unit_rows(const Rows& task);              \
     void add_positives(const Positives& task);    \
+    void least_squares(const LeastSquares& task); \
     }
 
 TALOS_DECLARE_LEVEL(plain)

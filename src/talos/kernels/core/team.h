@@ -5,6 +5,7 @@
 // caller has found the pool's entry points (they are looked up, not linked to) the work is done by the pool itself.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -52,6 +53,15 @@ private:
 template <class Work>
 void run_team(const Team& team, const int64_t threads, const Work& work) {
     TeamWork<Work>(team, threads, work).run();
+}
+
+constexpr int64_t kWorkPerThread = 1 << 17;  // numbers
+
+// Calls work(from, to) for equal shares of 0 … count.
+template <class Work>
+void in_parallel(const Team& team, const int64_t count, const int64_t numbers, const int64_t wanted, const Work& work) {
+    const int64_t threads = std::max<int64_t>(1, std::min(wanted, std::min(count, numbers / kWorkPerThread)));
+    run_team(team, threads, [&](const int64_t i) { work(count * i / threads, count * (i + 1) / threads); });
 }
 
 }  // namespace talos::TALOS_LEVEL

@@ -67,4 +67,35 @@ inline Vector exp2_within(const Vector t) {
 // The same for any t up to 127; exactly 0 below -127.
 inline Vector exp2(const Vector t) { return exp2_within(t < -127.0f ? splat(-127.0f) : t); }
 
+// The sum of a vector's numbers, by halves: one after the other they would wait for each other.
+inline float sum_of(const Vector v) {
+    float parts[kWidth];
+    store(parts, v);
+#pragma GCC unroll 4
+    for (int half = kWidth / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < half; ++i) parts[i] += parts[i + half];
+    return parts[0];
+}
+
+// Σ a·b, in vectors and then one by one.
+inline float dot(const float* const a, const float* const b, const int64_t dim) {
+    Vector even{}, odd{};
+    int64_t k = 0;
+    for (; k + 2 * kWidth <= dim; k += 2 * kWidth) {
+        even += load(a + k) * load(b + k);
+        odd += load(a + k + kWidth) * load(b + k + kWidth);
+    }
+    for (; k + kWidth <= dim; k += kWidth) even += load(a + k) * load(b + k);
+    float sum = sum_of(even + odd);
+    for (; k < dim; ++k) sum += a[k] * b[k];
+    return sum;
+}
+
+inline void add_scaled(float* const to, const float factor, const float* const from, const int64_t dim) {
+    int64_t k = 0;
+    for (; k + kWidth <= dim; k += kWidth) store(to + k, load(to + k) + factor * load(from + k));
+    for (; k < dim; ++k) to[k] += factor * from[k];
+}
+
 }  // namespace talos::TALOS_LEVEL

@@ -1,0 +1,82 @@
+// Alternating least squares for clicks (Hu, Koren & Volinsky, ICDM 2008), each row by a few steps of conjugate gradients
+// (Takács, Pilászy & Tikk, RecSys 2011): no row's matrix is ever formed.
+//
+// Compiled once per instruction set, like the sweep.
+#include <algorithm>
+#include <vector>
+
+#include "products.h"
+#include "team.h"
+
+namespace talos::TALOS_LEVEL {
+namespace {
+
+constexpr float kSmall = 1e-20f;  // a residual this small cannot be improved in float32
+
+// What one thread needs for one row.
+struct Scratch {
+    explicit Scratch(const int64_t dim) : residual(dim), direction(dim), image(dim) {}
+    std::vector<float> residual, direction, image;
+};
+
+// image = G x, four vectors of the result at a time in registers
+void times_gram(const LeastSquares& task, const float* const x, float* const image) {
+    constexpr int64_t kBlock = 4 * kWidth;
+    int64_t from = 0;
+    for (; from + kBlock <= task.dim; from += kBlock)
+        product<1, 4, true>(x, 0, kColumns, task.gram + from, task.dim, task.dim, image + from, 0, false);
+    for (; from < task.dim; ++from) image[from] = dot(task.gram + from * task.dim, x, task.dim);  // G is symmetric
+}
+
+// image = (G + α Σ y yᵀ) x
+void apply(const LeastSquares& task, const int64_t row, const float* const x, float* const image) {
+    times_gram(task, x, image);
+    for (int64_t i = task.start[row]; i < task.start[row + 1]; ++i) {
+        const float* const y = task.fixed + task.items_of[i] * task.dim;
+        add_scaled(image, task.weight * dot(y, x, task.dim), y, task.dim);
+    }
+}
+
+void solve(const LeastSquares& task, const int64_t row, Scratch& scratch) {
+    float* const x = task.solution + row * task.dim;
+    if (task.start[row] == task.start[row + 1]) return std::fill_n(x, task.dim, 0.0f), void();
+    float *const r = scratch.residual.data(), *const p = scratch.direction.data(), *const q = scratch.image.data();
+    apply(task, row, x, q);
+    for (int64_t k = 0; k < task.dim; ++k) r[k] = -q[k];
+    for (int64_t i = task.start[row]; i < task.start[row + 1]; ++i)
+        add_scaled(r, 1 + task.weight, task.fixed + task.items_of[i] * task.dim, task.dim);
+    std::copy_n(r, task.dim, p);
+    float before = dot(r, r, task.dim);
+    for (int64_t step = 0; step < task.steps && before > kSmall; ++step) {
+        apply(task, row, p, q);
+        const float length = before / dot(p, q, task.dim);
+        add_scaled(x, length, p, task.dim);
+        add_scaled(r, -length, q, task.dim);
+        const float after = dot(r, r, task.dim);
+        for (int64_t k = 0; k < task.dim; ++k) p[k] = r[k] + after / before * p[k];
+        before = after;
+    }
+}
+
+}  // namespace
+
+void least_squares(const LeastSquares& task) {
+    // A row costs its entries and one product with G: shares of equal cost, not of equal length.
+    const auto cost = [&task](const int64_t row) { return 2 * task.start[row] + task.dim * row; };
+    const int64_t numbers = cost(task.rows) * task.dim;
+    const int64_t threads = std::max<int64_t>(1, std::min(task.threads, numbers / kWorkPerThread));
+    run_team(task.team, threads, [&](const int64_t share) {
+        const auto bound = [&](const int64_t part) {
+            int64_t low = 0, high = task.rows;
+            while (low < high) {
+                const int64_t middle = (low + high) / 2;
+                cost(middle) < cost(task.rows) / threads * part ? low = middle + 1 : high = middle;
+            }
+            return part == threads ? task.rows : low;
+        };
+        Scratch scratch(task.dim);
+        for (int64_t row = bound(share), end = bound(share + 1); row < end; ++row) solve(task, row, scratch);
+    });
+}
+
+}  // namespace talos::TALOS_LEVEL

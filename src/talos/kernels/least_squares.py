@@ -1,0 +1,126 @@
+"""Least squares for clicks: a factorisation within a fraction of a second, where a better loss can start from."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from talos.errors import ArgumentError
+from talos.kernels import compiled
+
+__all__ = ["alternating_least_squares"]
+
+# Numbers of gathered vectors at a time in the torch version.
+_BLOCK = 2**22
+
+
+@torch.no_grad()
+def alternating_least_squares(
+    indptr: Tensor,
+    indices: Tensor,
+    num_items: int,
+    *,
+    dim: int,
+    generator: torch.Generator | None,
+    sweeps: int = 8,
+    regularization: float = 10.0,
+    weight: float = 40.0,
+    steps: int = 3,
+) -> tuple[Tensor, Tensor]:
+    """User and item vectors of the implicit-feedback factorisation (Hu, Koren & Volinsky, ICDM 2008).
+
+    Minimises Σ_ui c_ui (p_ui - ⟨x_u, y_i⟩)² + λ(Σ|x_u|² + Σ|y_i|²) with p = 1 and c = 1 + α for the
+    interactions, p = 0 and c = 1 elsewhere, over users and items in turn; each row by a few steps of conjugate
+    gradients from where it was. Memory and time are linear in the interactions. Rows without any become 0.
+
+    Runs in the compiled core where it is there, in torch elsewhere; the same up to rounding.
+
+    Args:
+        indptr: (users + 1,), int64, CSR of the interactions.
+        indices: (P,), int64, items.
+        num_items: |I|.
+        dim: length of a vector.
+        generator: of the start, N(0, 0.01²).
+        sweeps: over users and items.
+        regularization: λ.
+        weight: α.
+        steps: of conjugate gradients a row and sweep.
+
+    Returns:
+        Users (U, d) and items (I, d), float32, on the CPU.
+
+    >>> users, items = alternating_least_squares(
+    ...     torch.tensor([0, 1, 2]), torch.tensor([0, 1]), 2, dim=2, regularization=0.1,
+    ...     generator=torch.Generator().manual_seed(0))
+    >>> (users @ items.T).round(decimals=1).abs()
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    for name, number in (("dim", dim), ("sweeps", sweeps), ("steps", steps)):
+        if number < 1:
+            raise ArgumentError(f"{number}", where=name, expected="1 or more")
+    if regularization <= 0 or weight < 0:
+        raise ArgumentError(
+            f"{regularization}, {weight}", where="regularization, weight", expected="above 0, and 0 or more"
+        )
+    by_user = (indptr.cpu(), indices.cpu())
+    by_item = _transposed(*by_user, num_items)
+    # small numbers: the first sums of squares must not drown the regularisation
+    users = torch.randn(len(indptr) - 1, dim, generator=generator).mul_(0.01)
+    items = torch.randn(num_items, dim, generator=generator).mul_(0.01)
+    solve = compiled.least_squares_ if compiled.available() else _solve_
+    for _ in range(sweeps):
+        for rows, fixed, links in ((users, items, by_user), (items, users, by_item)):
+            gram = fixed.T @ fixed
+            gram.diagonal().add_(regularization)
+            solve(rows, *links, fixed, gram, weight=weight, steps=steps)
+    return users, items
+
+
+def _transposed(indptr: Tensor, indices: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+    ones = np.ones(len(indices), np.int8)
+    shape = (len(indptr) - 1, columns)
+    turned = scipy.sparse.csr_array((ones, indices.numpy(), indptr.numpy()), shape=shape).T.tocsr()
+    return torch.from_numpy(turned.indptr.astype(np.int64)), torch.from_numpy(turned.indices.astype(np.int64))
+
+
+def _solve_(
+    solution: Tensor, indptr: Tensor, indices: Tensor, fixed: Tensor, gram: Tensor, *, weight: float, steps: int
+) -> None:
+    """What the core does, some rows at a time."""
+    dim = solution.shape[1]
+    first = 0
+    while first < len(solution):
+        # as many rows as their entries allow, at least one
+        last = int(torch.searchsorted(indptr, indptr[first] + _BLOCK // dim, right=True)) - 1
+        last = min(max(last, first + 1), first + _BLOCK // dim)
+        ends = indptr[first : last + 1] - indptr[first]
+        y = fixed[indices[indptr[first] : indptr[last]]]
+        solution[first:last] = _conjugate_gradients(solution[first:last], ends, y, gram, weight, steps)
+        first = last
+
+
+def _conjugate_gradients(
+    x: Tensor, ends: Tensor, y: Tensor, gram: Tensor, weight: float, steps: int
+) -> Tensor:
+    owner = torch.arange(len(x)).repeat_interleave(ends.diff())
+
+    def gathered(values: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add_(0, owner, y * values.unsqueeze(-1))
+
+    def apply(rows: Tensor) -> Tensor:
+        return rows @ gram + gathered(weight * (y * rows[owner]).sum(-1))
+
+    residual = gathered(torch.full((len(y),), 1 + weight)) - apply(x)
+    direction, before = residual, residual.square().sum(-1, keepdim=True)
+    for _ in range(steps):
+        image = apply(direction)
+        going = before > 1e-20  # as in the core
+        length = torch.where(going, before / (direction * image).sum(-1, keepdim=True), 0.0)
+        x, residual = x + length * direction, residual - length * image
+        after = residual.square().sum(-1, keepdim=True)
+        direction = residual + torch.where(going, after / before, 0.0) * direction
+        before = after
+    return torch.where((ends.diff() > 0).unsqueeze(-1), x, 0.0)

@@ -1,0 +1,98 @@
+"""Where vectors start: at random, or from a quick factorisation of the interactions."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import scipy.sparse
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from talos.backbones import Backbone
+from talos.kernels import alternating_least_squares
+from talos.negatives import TrainIndex
+
+__all__ = ["singular_vectors", "start_from"]
+
+# Directions beyond those wanted, and rounds, of the randomised search for singular vectors.
+_SPARE = 8
+_ROUNDS = 3
+# Below this length a vector points nowhere.
+_SHORTEST = 1e-6
+
+
+@torch.no_grad()
+def start_from(
+    how: Literal["random", "als", "svd"] | str,
+    backbone: Backbone,
+    index: TrainIndex,
+    generator: torch.Generator,
+    *,
+    cosine: bool = True,
+) -> None:
+    """Put vectors of a factorisation in the place of a backbone's random ones; `random` leaves them alone.
+
+    Where scores are cosines only directions matter to the scores, but lengths decide how far a step turns a
+    vector: each is given the mean length of the random ones it replaces. Users and items without interactions
+    keep their random vectors.
+
+    >>> from talos.backbones import MF
+    >>> from talos.interactions import Interactions
+    >>> data = Interactions.from_ids([1, 1, 2, 2], [7, 8, 8, 9])
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> mf, index = MF(2, 3, dim=2, generator=rng), TrainIndex.from_interactions(data)
+    >>> length = mf.items.norm(dim=1).mean()
+    >>> start_from("als", mf, index, rng)
+    >>> torch.allclose(mf.items.norm(dim=1), length)
+    True
+    """
+    if how == "random":
+        return
+    dim = backbone.dim
+    if how == "svd":
+        found = singular_vectors(index, dim, generator)
+    else:
+        found = alternating_least_squares(
+            index.indptr, index.indices, index.num_items, dim=dim, generator=generator
+        )
+    for table, vectors in zip((backbone.users, backbone.items), found, strict=True):
+        if cosine:
+            vectors = F.normalize(vectors).mul_(table.norm(dim=1).mean())
+        known = vectors.norm(dim=1, keepdim=True) > _SHORTEST
+        table.copy_(torch.where(known.to(table.device), vectors.to(table.device), table))
+
+
+def singular_vectors(index: TrainIndex, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The leading singular vectors of D_u^-½ A D_i^-½, times the roots of their values: users, items.
+
+    By randomised subspace iteration (Halko, Martinsson & Tropp, SIAM Review 2011): a few sparse products.
+    Directions that the matrix does not have are 0.
+
+    >>> from talos.interactions import Interactions
+    >>> index = TrainIndex.from_interactions(Interactions.from_ids([1, 2], [7, 8]))
+    >>> users, items = singular_vectors(index, 2, torch.Generator().manual_seed(0))
+    >>> (users @ items.T).abs().round(decimals=3)
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    shape = (index.num_users, index.num_items)
+    items, degrees = index.indices.cpu(), index.degrees.cpu()
+    weights = degrees.clamp(min=1).rsqrt().repeat_interleave(degrees)
+    weights = weights * torch.bincount(items, minlength=index.num_items).clamp(min=1).rsqrt()[items]
+    links = scipy.sparse.csr_array(
+        (weights.float().numpy(), items.numpy(), index.indptr.cpu().numpy()), shape=shape
+    )
+    back = links.T.tocsr()
+    basis = torch.randn(index.num_items, min(dim + _SPARE, *shape), generator=generator)
+    for _ in range(_ROUNDS):
+        for matrix in (links, back):
+            basis = torch.linalg.qr(torch.from_numpy(np.asarray(matrix @ basis.numpy()))).Q
+    # the rest is small: A·Q = U S Wᵀ by the eigenvectors of its Gram matrix
+    image = torch.from_numpy(np.asarray(links @ basis.numpy()))
+    squares, turn = torch.linalg.eigh(image.T @ image)
+    turn, values = turn.flip(1)[:, :dim], squares.flip(0)[:dim].clamp(min=1e-12).sqrt()
+    users, others = image @ turn / values.sqrt(), basis @ turn * values.sqrt()
+    missing = dim - users.shape[1]
+    return F.pad(users, (0, missing)), F.pad(others, (0, missing))
