@@ -205,6 +205,19 @@ def test_histories_candidates_and_exclusions(model: Recommender) -> None:
         model.recommend(["u01"], candidates=["zz"])
 
 
+def test_many_histories_are_as_one_by_one(model: Recommender) -> None:
+    people = Interactions.from_ids(["x", "x", "u01", "y"], ["i01", "i02", "i07", "zz"])
+    lists = model.recommend(history=people, k=4, on_unknown="skip")
+    assert lists["user_id"].to_list() == ["u01"] * 4 + ["x"] * 4 + ["y"] * 4
+    for name, items in (("x", ["i01", "i02"]), ("u01", ["i07"]), ("y", [])):
+        alone = model.recommend(history=items, k=4)
+        mine = lists.filter(pl.col("user_id") == name)
+        assert mine["item_id"].to_list() == alone["item_id"].to_list()
+        assert mine["score"].to_list() == pytest.approx(alone["score"].to_list(), abs=1e-5)
+    with pytest.raises(ArgumentError, match="no history 'zz'"):
+        model.recommend(history=people)
+
+
 def test_unknown_users(model: Recommender, parts: Split) -> None:
     assert model.recommend(["u01", "zz"], k=2, on_unknown="skip")["user_id"].to_list() == ["u01"] * 2
     mixed = model.recommend(["zz", "u01", "yy"], k=2, on_unknown="popular")

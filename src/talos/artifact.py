@@ -152,11 +152,12 @@ def _read_facts(folder: Path) -> dict[str, Any]:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise DataError(f"is not JSON ({error})", where=str(path)) from None
-    if not isinstance(facts, dict) or not isinstance(facts.get("format"), int):
+    number = facts.get("format") if isinstance(facts, dict) else None
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise DataError("has no format number", where=str(path), expected="a run directory of this library")
-    if facts["format"] > FORMAT:
+    if number > FORMAT:
         raise DataError(
-            f"format {facts['format']}",
+            f"format {number}",
             where=str(path),
             expected=f"at most {FORMAT}",
             hint="install a newer talos-rec",

@@ -209,7 +209,7 @@ class Recommender:
         users: Ids | None = None,
         k: int | None = None,
         *,
-        history: Ids | None = None,
+        history: Ids | Interactions | None = None,
         candidates: Ids | None = None,
         exclude: Ids | None = None,
         filter_seen: bool = True,
@@ -222,7 +222,8 @@ class Recommender:
             users: whom for; everybody the model knows, if neither users nor a history are given.
             k: list length; the K the model was trained for, if not given.
             history: items of one person the model never saw, who gets a vector by `talos.training.fold_in`;
-                the column user_id then says `history`.
+                the column user_id then says `history`. Or the interactions of many such people, who need
+                not differ in name from those the model knows.
             candidates: only these items may be recommended.
             exclude: none of these may.
             filter_seen: whether items that a user is known to have are left out.
@@ -241,7 +242,7 @@ class Recommender:
             vectors, known = self._fold_in(history, on_unknown)
             scores = DotScores(vectors, model.item_vectors)
             lists = top_k(scores, k=k, seen=known if filter_seen else None, banned=banned)
-            return _to_frame(_rows_of(lists, pl.Series(["history"]), item_ids), frame)
+            return _to_frame(_rows_of(lists, known.user_ids.ids, item_ids), frame)
         wanted = model.train.user_ids.ids if users is None else as_id_series(users, "users")
         codes = model.train.user_ids.encode(wanted)
         known_users, unknown = wanted.filter(pl.Series(codes >= 0)), wanted.filter(pl.Series(codes < 0))
@@ -310,25 +311,35 @@ class Recommender:
                 parameter.fill_(float(model.facts.get("loss_state", {}).get(name, 0.0)))
         return loss
 
-    def _fold_in(self, history: Ids, on_unknown: OnUnknown) -> tuple[torch.Tensor, Interactions]:
-        """A vector for a history, and the history over the model's vocabulary."""
+    def _fold_in(
+        self, history: Ids | Interactions, on_unknown: OnUnknown
+    ) -> tuple[torch.Tensor, Interactions]:
+        """A vector for each history, and the histories over the model's items."""
         model = self._fitted()
-        codes = np.unique(self._codes(model.train.item_ids, history, "history", on_unknown))
+        if isinstance(history, Interactions):
+            people, rows = history.user_ids, history.rows
+            items = history.item_ids.decode(history.indices)
+        else:
+            items = as_id_series(history, "history")
+            people, rows = Vocabulary.of(["history"]), np.zeros(len(items), np.int32)
+        codes = self._looked_up(model.train.item_ids, items, "history", on_unknown)
         known = Interactions.from_codes(
-            np.zeros(len(codes), np.int64),
-            codes,
-            user_ids=Vocabulary.of(["history"]),
-            item_ids=model.train.item_ids,
+            rows[codes >= 0], codes[codes >= 0], user_ids=people, item_ids=model.train.item_ids
         )
-        ends = torch.tensor([0, len(codes)])
-        vectors = fold_in(model.item_vectors, ends, torch.from_numpy(codes), self._loss(), k=self.config.k)
+        ends, places = torch.tensor(known.indptr), torch.tensor(known.indices, dtype=torch.int64)
+        vectors = fold_in(model.item_vectors, ends, places, self._loss(), k=self.config.k)
         return vectors, known
 
-    def _codes(self, ids: Vocabulary, wanted: Ids, name: str, on_unknown: OnUnknown) -> NDArray[np.int64]:
+    def _looked_up(self, ids: Vocabulary, wanted: Ids, name: str, on_unknown: OnUnknown) -> NDArray[np.int64]:
+        """Positions of ids, -1 for those that are not there and may be."""
         codes = ids.encode(wanted)
         if (codes < 0).any() and on_unknown == "raise":
             first = as_id_series(wanted, name).filter(pl.Series(codes < 0))[0]
             raise ArgumentError(f"no {name} {first!r}", where=name, expected="ids that were trained on")
+        return codes
+
+    def _codes(self, ids: Vocabulary, wanted: Ids, name: str, on_unknown: OnUnknown) -> NDArray[np.int64]:
+        codes = self._looked_up(ids, wanted, name, on_unknown)
         return codes[codes >= 0]
 
     def _banned(
