@@ -15,17 +15,17 @@ from typing import Any
 
 import torch
 
-from talos import datasets, readers
-from talos.errors import ConfigError, nearest
+from talos import datasets, readers, splits
+from talos.errors import ConfigError, DownloadError, nearest
 from talos.interactions import Interactions
 
-from . import engine, losses, ranking, reading, recommending, scale, training
+from . import engine, losses, quality, ranking, reading, recommending, scale, training, updating
 
 MEANING: dict[str, str] = {}
-for _part in (ranking, reading, losses, training, engine, recommending, scale):
+for _part in (ranking, reading, losses, training, engine, quality, recommending, scale, updating):
     MEANING |= _part.MEANING
 # Takes many minutes: only when asked for.
-LONG = ("scale",)
+LONG = ("scale", "updating")
 # The shapes of the real sets, for where they are not at hand.
 SHAPES = {"gowalla": (29_858, 40_988, 1_027_464), "beauty": (15_603, 8_693, 139_554)}
 
@@ -40,8 +40,13 @@ def run(
         "losses": losses.measure,
         "training": lambda: training.measure(dataset("beauty", data)),
         "engine": lambda: engine.measure(dataset("gowalla", data), dataset("beauty", data)),
+        "quality": lambda: (
+            quality.measure("beauty", *both("beauty", data), epochs=60)
+            | quality.measure("gowalla", *both("gowalla", data), epochs=60)
+        ),
         "recommending": lambda: recommending.measure(dataset("gowalla", data)),
         "scale": scale.measure,
+        "updating": lambda: updating.measure(whole("beauty", data), movielens()),
     }
     for name in only or ():
         if name not in available:
@@ -78,6 +83,38 @@ def dataset(name: str, folder: Path | None) -> Interactions:
         return readers.read_parts(path).train
     users, items, interactions = SHAPES[name]
     return datasets.synthetic(users=users, items=items, interactions=interactions, seed=0)
+
+
+def both(name: str, folder: Path | None) -> tuple[Interactions, Interactions]:
+    """Train and test of a real set, or of a synthetic one of the same shape."""
+    path = _find(name, folder)
+    if path is not None:
+        parts = readers.read_parts(path)
+        return parts.train, parts.test
+    users, items, interactions = SHAPES[name]
+    made = datasets.synthetic(users=users, items=items, interactions=interactions, seed=0)
+    split = made.split(test=0.2, valid=0.0, seed=0)
+    return split.train, split.test
+
+
+def whole(name: str, folder: Path | None) -> Interactions:
+    """The same before it was split, with timestamps; synthetic where only the parts are at hand."""
+    path = _find(name, folder)
+    if path is not None and (path / "interactions.tsv").is_file():
+        return readers.read(path / "interactions.tsv")
+    users, items, interactions = SHAPES[name]
+    return datasets.synthetic(users=users, items=items, interactions=interactions, seed=0)
+
+
+def movielens() -> Interactions:
+    """MovieLens-100K with the clean-up of its catalogue entry, or a synthetic set of its size."""
+    info = datasets.info("movielens-100k")
+    try:
+        data = datasets.load(info)
+    except DownloadError:
+        return datasets.synthetic(users=939, items=1016, interactions=80_393, seed=0)
+    data = data if info.min_rating is None else splits.min_rating(data, info.min_rating)
+    return data if info.k_core is None else splits.k_core(data, info.k_core)
 
 
 def source(name: str, folder: Path | None) -> str:

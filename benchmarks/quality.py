@@ -1,0 +1,157 @@
+"""How long until the lists are good, against what people would take instead: implicit's ALS and BPR, and EASE.
+
+Time is that of fitting from the interactions on: for Talos everything from the config to the end of an epoch
+(index, warm start, steps), for implicit its `fit`. The test lists are looked at after every epoch, on a clock that
+stands still meanwhile. Recall@20 in the paper's dialect: train items masked, all items ranked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from talos.config import RunConfig
+from talos.evaluation import evaluate
+from talos.interactions import Interactions
+from talos.ranking import DotScores, Scorer
+from talos.training import Trainer
+
+MEANING = {
+    "time_to_147_over_als": "Beauty: seconds to a test R@20 of .147 / implicit's 20 ALS sweeps (64, reg 10, α 40)",
+    "time_to_als_quality_over_als": "Beauty: seconds to pass that ALS's own R@20 / its seconds",
+    "time_to_2037_over_als_gowalla": "Gowalla: seconds to a test R@20 of .2037 (98 % of the paper's) / its ALS",
+    "time_to_als_quality_over_als_gowalla": "Gowalla: seconds to pass that ALS's own R@20 / its seconds",
+}
+TARGETS = {"beauty": 0.147, "gowalla": 0.2037}
+_EASE_LIMIT = 12_000  # items: EASE inverts a dense matrix of items × items
+
+
+def measure(name: str, train: Interactions, test: Interactions, *, epochs: int) -> dict[str, float]:
+    """Seconds and R@20 of each on one set; the ratios are missing where a mark is not reached."""
+    figures: dict[str, float] = {}
+    for rival, fit in _rivals(train).items():
+        began = time.perf_counter()
+        scores = fit()
+        figures[f"{rival}_seconds_{name}"] = time.perf_counter() - began
+        figures[f"{rival}_recall_{name}"] = recall(scores, train, test)
+    target, als = TARGETS[name], figures.get(f"als_recall_{name}", 0.0)
+    curve = learning_curve(train, test, epochs=epochs, enough=max(target, als))
+    seconds, reached = (np.array(column) for column in zip(*curve, strict=True))
+    figures[f"talos_seconds_{name}"], figures[f"talos_recall_{name}"] = (
+        float(seconds[-1]),
+        float(reached.max()),
+    )
+    suffix = "" if name == "beauty" else f"_{name}"
+    marks = {
+        f"time_to_{f'{target:g}'.partition('.')[2]}_over_als{suffix}": target,
+        f"time_to_als_quality_over_als{suffix}": als,
+    }
+    for key, mark in marks.items():
+        if als and (reached >= mark).any():
+            first = int(np.argmax(reached >= mark))
+            figures[key] = float(seconds[first]) / figures[f"als_seconds_{name}"]
+            figures[f"{key}_epochs"] = first + 1.0
+    return figures
+
+
+def recall(scores: Scorer, train: Interactions, test: Interactions) -> float:
+    return evaluate(scores, test, seen=train, ks=[20], dialect="paper").metrics["recall@20"]
+
+
+def learning_curve(
+    train: Interactions, test: Interactions, *, epochs: int, enough: float = 1.0, **settings: Any
+) -> list[tuple[float, float]]:
+    """(seconds since the start, R@20) at the end of each epoch of a default run, until the recall is enough."""
+    began = time.perf_counter()
+    trainer = Trainer(RunConfig().with_values({"training.epochs": epochs, **settings}), train)
+    watch = _Watch(trainer, train, test, time.perf_counter() - began, enough)
+    trainer.callbacks = [watch]
+    trainer.fit()
+    return watch.curve
+
+
+class _Watch:
+    def __init__(
+        self, trainer: Trainer, train: Interactions, test: Interactions, seconds: float, enough: float
+    ) -> None:
+        self.trainer, self.train, self.test = trainer, train, test
+        self.seconds, self.enough = seconds, enough
+        self.curve: list[tuple[float, float]] = []
+
+    def on_start(self, epoch: int, epochs: int, steps: int) -> None: ...
+
+    def on_step(self, epoch: int, step: int, loss: float) -> None: ...
+
+    def on_end(self) -> None: ...
+
+    def on_epoch(self, record: dict[str, Any]) -> None:
+        self.seconds += record["seconds"]
+        self.curve.append((self.seconds, recall(DotScores(*self.trainer.vectors()), self.train, self.test)))
+        self.trainer.position.finished = self.curve[-1][1] >= self.enough
+
+
+def _rivals(train: Interactions) -> dict[str, Callable[[], Scorer]]:
+    found: dict[str, Callable[[], Scorer]] = {}
+    try:
+        from implicit.als import AlternatingLeastSquares
+        from implicit.bpr import BayesianPersonalizedRanking
+        from scipy.sparse import csr_matrix
+    except ImportError:
+        print("implicit is not installed: no ALS and BPR to compare with (extra `bench`)")
+    else:
+        matrix = csr_matrix(
+            (np.ones(len(train), np.float32), train.indices.astype(np.int32), train.indptr.astype(np.int32)),
+            shape=(train.num_users, train.num_items),
+        )
+        threads = torch.get_num_threads()
+        options: dict[str, Any] = {"num_threads": threads, "random_state": 0, "use_gpu": False}
+        als: dict[str, Any] = {"factors": 64, "regularization": 10.0, "alpha": 40.0, "iterations": 20}
+        found["als"] = lambda: _fitted(AlternatingLeastSquares(**als, **options), matrix)
+        found["bpr"] = lambda: _fitted(
+            BayesianPersonalizedRanking(factors=64, iterations=100, **options), matrix
+        )
+    if train.num_items <= _EASE_LIMIT:
+        found["ease"] = lambda: _ease(train)
+    return found
+
+
+def _fitted(model: Any, matrix: Any) -> DotScores:
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, "blas"):  # as implicit asks for: its own threads do the work
+        model.fit(matrix, show_progress=False)
+    return DotScores(torch.tensor(model.user_factors), torch.tensor(model.item_factors))
+
+
+class _RowScores:
+    """Scores X·B of interactions with a matrix of items × items."""
+
+    def __init__(self, train: Interactions, weights: NDArray[np.float32]) -> None:
+        self.rows, self.weights = train.to_scipy().astype(np.float32), weights
+
+    @property
+    def num_items(self) -> int:
+        return int(self.rows.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def scores(self, users: torch.Tensor, out: torch.Tensor) -> None:
+        out.copy_(torch.from_numpy(np.asarray(self.rows[users.numpy()] @ self.weights)))
+
+
+def _ease(train: Interactions, penalty: float = 100.0) -> Scorer:
+    """EASE (Steck, WWW 2019): B = -P / diag(P), P = (XᵀX + λ)⁻¹, with a diagonal of 0."""
+    rows = train.to_scipy().astype(np.float32)
+    gram = torch.from_numpy((rows.T @ rows).toarray())
+    gram.diagonal().add_(penalty)
+    inverse = torch.linalg.inv(gram)
+    weights = -inverse / inverse.diagonal()
+    weights.diagonal().zero_()
+    return _RowScores(train, weights.numpy())
