@@ -154,7 +154,7 @@ def _table_html(table: TableText) -> str:
     for row in table.rows:
         if table.header[-1] == DEVIATIONS and len(row[-1]) > 30:
             cell = f"<td>{escape(row[-1])}</td>"
-            html = html.replace(cell, f'<td style="white-space:normal;min-width:15rem">{cell[4:]}', 1)
+            html = html.replace(cell, f'<td style="white-space:normal;min-width:24rem">{cell[4:]}', 1)
     return html
 
 

@@ -291,7 +291,7 @@ def _tried(backbone: str, loss: str, scenario: Scenario, *, printed: bool) -> li
     """Candidates around the printed values: neighbours on the paper's grid; wider where nothing is printed."""
     if backbone != "mf":
         return []
-    if not printed and loss in ("talos", "sl", "sl@k", "psl"):
+    if not printed and loss in ("talos", "sl", "sl@k"):
         return [{"loss.tau": tau} for tau in (0.05, 0.1, 0.15, 0.2, 0.25)]
     if not printed and loss == "bsl":
         return [{"loss.tau2": tau} for tau in (0.05, 0.1, 0.15, 0.2, 0.25)]

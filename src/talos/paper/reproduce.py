@@ -97,7 +97,7 @@ class Job:
     @property
     def order(self) -> tuple[Any, ...]:
         """What is most informative comes first: core results, first seeds, and the rank of the row."""
-        return (not self.cell.needed, self.cell.rank + (1 if self.seed else 0), self.seed)
+        return (not self.cell.needed, self.cell.rank + (4 if self.seed else 0), self.seed)
 
 
 def jobs(asked: Asked) -> list[Job]:

@@ -37,9 +37,9 @@ def key(experiment: str, dataset: str) -> str:
 def measure(experiment: str, dataset: str, *, folder: Path | None) -> dict[str, Any]:
     """Make a study: plain values, with the versions and the data they were made with."""
     if experiment == "theory":
-        from talos.paper import theory_study
+        from talos.paper.theory_study import measure as made_up
 
-        return {"versions": versions(), **theory_study.measure()}
+        return {"versions": versions(), **made_up()}
     data = paper_data.load(dataset, folder=folder)
     made = _STUDIES[experiment](data)
     return {
@@ -69,15 +69,15 @@ def _statistics(data: PaperData) -> dict[str, Any]:
 
 
 def _efficiency(data: PaperData) -> dict[str, Any]:
-    from talos.paper import efficiency
+    from talos.paper.efficiency import measure as seconds
 
-    return efficiency.measure(data)
+    return seconds(data)
 
 
 def _inconsistency(data: PaperData) -> dict[str, Any]:
-    from talos.paper import inconsistency_study
+    from talos.paper.inconsistency_study import measure as shares
 
-    return inconsistency_study.measure(data)
+    return shares(data)
 
 
 _STUDIES: dict[str, Callable[[PaperData], dict[str, Any]]] = {
