@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from talos import negatives as negatives
     from talos import significance as significance
     from talos import thresholds as thresholds
+    from talos import tuning as tuning
     from talos.evaluation import Report as Report
     from talos.evaluation import evaluate as evaluate
     from talos.evaluation import evaluate_lists as evaluate_lists
@@ -32,7 +33,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = ("datasets", "errors", "exports", "losses", "metrics", "negatives", "significance", "thresholds")
+_MODULES = (
+    "datasets",
+    "errors",
+    "exports",
+    "losses",
+    "metrics",
+    "negatives",
+    "significance",
+    "thresholds",
+    "tuning",
+)
 _HOME = {
     "Interactions": "interactions",
     "Recommender": "recommender",

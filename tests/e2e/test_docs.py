@@ -37,7 +37,7 @@ def matches(expected: list[str], output: str) -> bool:
     return re.fullmatch(pattern + r"(?:.*\n)*", output + "\n") is not None
 
 
-@pytest.mark.parametrize("page", ["quickstart.md"])
+@pytest.mark.parametrize("page", ["quickstart.md", "tuning.md"])
 def test_the_page_is_true(page: str, tmp_path: Path) -> None:
     scripts = str(Path(sys.executable).parent)
     environment = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}

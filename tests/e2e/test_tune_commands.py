@@ -112,7 +112,9 @@ def test_a_test_file_that_cannot_be_read_is_not_opened(talos: Run, clicks: Path,
     assert tuned.returncode == 0, tuned.stderr
 
 
-def test_one_file_is_split_and_its_test_part_is_kept_nowhere(talos: Run, clicks: Path, tmp_path: Path) -> None:
+def test_one_file_is_split_and_its_test_part_is_kept_nowhere(
+    talos: Run, clicks: Path, tmp_path: Path
+) -> None:
     arguments = ("tune", clicks, "--space", "space.toml", *SMALL, "--out", "study")
     done = talos(*arguments, "--trials", 2)
     assert done.returncode == 0, done.stderr
@@ -120,7 +122,9 @@ def test_one_file_is_split_and_its_test_part_is_kept_nowhere(talos: Run, clicks:
     assert "optuna-dashboard study/study.journal" in done.stderr
     written = {path.name for path in (tmp_path / "study").iterdir()}
     assert written >= {"run.toml", "trials.csv", "report.html", "tune.json", "study.journal", "data"}
-    train, valid = (np.load(tmp_path / "study" / "data" / f"{name}.indices.npy") for name in ("train", "valid"))
+    train, valid = (
+        np.load(tmp_path / "study" / "data" / f"{name}.indices.npy") for name in ("train", "valid")
+    )
     assert len(train) + len(valid) == 40 * 9  # of twelve each, three are test
     page = (tmp_path / "study" / "report.html").read_text()
     assert "Parallel coordinates" in page
@@ -139,13 +143,13 @@ def test_one_file_is_split_and_its_test_part_is_kept_nowhere(talos: Run, clicks:
 @pytest.mark.parametrize(
     ("space", "options", "said"),
     [
-        ("[loss]\ntua = [0.1]\n", (), "space.toml: loss.tua: the loss 'talos' has no such argument (did you mean 'tau'?)"),
+        ("[loss]\ntua = [0.1]\n", (), "loss.tua: the loss 'talos' has no such argument (did you mean 'tau'?)"),
         ("[los]\ntau = [0.1]\n", (), "space.toml: los: no such key (did you mean 'loss'?)"),
         ("[loss]\ntau = []\n", (), "space.toml: loss.tau: an empty list"),
         ("[loss]\ntau = {low = 0.3, high = 0.1}\n", (), "space.toml: loss.tau: an empty range, 0.3 to 0.1"),
         ("[loss]\ntau = [0.1, -1]\n", (), "space.toml: loss.tau: got -1; expected a finite number above 0"),
         ("[loss\n", (), "space.toml: not TOML"),
-        (SPACE, ("--storage", "postgresql://ann:secret@127.0.0.1:1/x"), "--storage postgresql://ann@127.0.0.1:1/x: cannot be reached"),
+        (SPACE, ("--storage", "postgresql://ann:secret@127.0.0.1:1/x"), "ann@127.0.0.1:1/x: cannot be reached"),
         (SPACE, ("--storage", "mysql://x"), "--storage: 'mysql://x'"),
         (SPACE, ("--trials", 0), "--trials: 0; expected 1 or more"),
         (SPACE, ("--workers", 0), "--workers: 0"),
@@ -176,7 +180,11 @@ def test_the_paper_space_is_the_paper_s_grid() -> None:
         for backbone in ("mf", "xsimgcl"):
             base = RunConfig().with_values({"loss.name": loss, "backbone.name": backbone})
             space, settled = space_for("paper", base)
-            expected = {name: values for name, values in grid.items() if backbone == "xsimgcl" or name != "contrast_weight"}
+            expected = {
+                name: values
+                for name, values in grid.items()
+                if backbone == "xsimgcl" or name != "contrast_weight"
+            }
             found = {key.rpartition(".")[2]: entry.values for key, entry in space.entries.items()}
             if loss == "aatp":
                 assert settled.threshold.name == "regression"
@@ -185,9 +193,32 @@ def test_the_paper_space_is_the_paper_s_grid() -> None:
             assert found == expected
 
 
-def test_compare_tunes_every_loss_with_the_same_number_of_trials(talos: Run, clicks: Path, tmp_path: Path) -> None:
-    small = ("--k", 5, "--set", "backbone.dim=4", "--set", "training.epochs=3", "--set", "training.evaluate_every=1")
-    arguments = ("compare", clicks, "--losses", "talos,sl,bpr", "--seeds", 2, *small, "--tuned", 4, "--space", "paper")
+def test_compare_tunes_every_loss_with_the_same_number_of_trials(
+    talos: Run, clicks: Path, tmp_path: Path
+) -> None:
+    small = (
+        "--k",
+        5,
+        "--set",
+        "backbone.dim=4",
+        "--set",
+        "training.epochs=3",
+        "--set",
+        "training.evaluate_every=1",
+    )
+    arguments = (
+        "compare",
+        clicks,
+        "--losses",
+        "talos,sl,bpr",
+        "--seeds",
+        2,
+        *small,
+        "--tuned",
+        4,
+        "--space",
+        "paper",
+    )
     done = talos(*arguments, "--out", "table", "--json")
     assert done.returncode == 0, done.stderr
     values = json.loads(done.stdout)
@@ -204,7 +235,9 @@ def test_compare_tunes_every_loss_with_the_same_number_of_trials(talos: Run, cli
     again = talos(*arguments, "--out", "table")
     assert again.returncode == 0, again.stderr
     assert again.stderr.count("finished before") == 3 + 6  # searches and fits
-    wrong = talos("compare", "nowhere.csv", "--losses", "talos,sl@k", "--tuned", 4, "--space", "paper", "--out", "x")
+    wrong = talos(
+        "compare", "nowhere.csv", "--losses", "talos,sl@k", "--tuned", 4, "--space", "paper", "--out", "x"
+    )
     assert wrong.returncode == 2
     assert "no grid for the loss 'sl@k'" in wrong.stderr
     assert talos("compare", clicks, "--losses", "sl", "--tuned", 0, "--out", "y").returncode == 2
@@ -222,7 +255,9 @@ def test_ctrl_c_gives_back_what_was_under_way(workers: int, clicks: Path, tmp_pa
     first = [*command, "--workers", str(workers)]
     with subprocess.Popen(first, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not (journal.exists() and '"intermediate_value"' in journal.read_text()):
+        while time.monotonic() < deadline and not (
+            journal.exists() and '"intermediate_value"' in journal.read_text()
+        ):
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)

@@ -11,8 +11,8 @@ import pytest
 from talos.errors import ConfigError, DataError
 from talos.recommender import Recommender
 from talos.splits import Split
-from talos.tuning import finalize, run_study, stored_final
 from talos.tuning import final as module
+from talos.tuning import finalize, run_study, stored_final
 from talos.tuning.data import FitParts
 
 

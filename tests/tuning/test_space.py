@@ -69,12 +69,18 @@ def test_a_bad_space_is_refused(values: dict[str, Any], said: str) -> None:
     [
         ({"loss": {"tau": [0.1, 0.0]}}, "space.toml: loss.tau: got 0.0"),
         ({"loss": {"tau": {"low": -0.1, "high": 1.0}}}, "space.toml: loss.tau: got -0.1"),
-        ({"loss": {"tua": [0.1]}}, "space.toml: loss.tua: the loss 'talos' has no such argument (did you mean 'tau'?)"),
+        (
+            {"loss": {"tua": [0.1]}},
+            "space.toml: loss.tua: the loss 'talos' has no such argument (did you mean 'tau'?)",
+        ),
         ({"los": {"tau": [0.1]}}, "space.toml: los: no such key (did you mean 'loss'?)"),
         ({"training": {"epoch": [3, 4]}}, "space.toml: training.epoch: no such key (did you mean 'epochs'?)"),
         ({"optimizer": {"lr": [0.1, 0.0]}}, "space.toml: optimizer.lr: 0.0"),
         ({"optimizer": {"lr": [0.1, "fast"]}}, "space.toml: optimizer.lr"),
-        ({"backbone": {"layers": [1, 2]}}, "space.toml: backbone.layers: the backbone 'mf' has no such option"),
+        (
+            {"backbone": {"layers": [1, 2]}},
+            "space.toml: backbone.layers: the backbone 'mf' has no such option",
+        ),
         ({"backbone": {"dim": [0, 2]}}, "space.toml: backbone.dim"),
         ({"negatives": ["all", "some"]}, "space.toml: negatives"),
         # `auto` becomes the exact threshold here, which has no learning rate: the entry would do nothing

@@ -53,7 +53,7 @@ def test_a_server_that_is_none(tmp_path: Path) -> None:
 def test_a_file_that_is_something_else(scheme: str, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("hello\nworld\n")
-    with pytest.raises(ConfigError, match="notes.txt"):
+    with pytest.raises(ConfigError, match=r"notes\.txt"):
         open_store(parse_storage(f"{scheme}{path}", tmp_path), "study")
     with pytest.raises(ConfigError, match="is a folder"):
         check_reachable(parse_storage(f"{scheme}{tmp_path}", tmp_path))
@@ -78,7 +78,10 @@ def test_a_line_that_a_power_cut_tore_is_cut_off(tmp_path: Path) -> None:
 
 def test_a_lock_ends_with_its_holder(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
-    code = f"import sys,time; from talos.tuning.storage import FileLock; FileLock({path!r}).acquire(); print('held', flush=True); time.sleep(60)"
+    code = (
+        f"import time; from talos.tuning.storage import FileLock; FileLock({path!r}).acquire(); "
+        "print('held', flush=True); time.sleep(60)"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"

@@ -31,14 +31,21 @@ def values(tuned: Tuned) -> list[Any]:
     return [(row.parameters, row.value, row.epoch) for row in tuned.summary.rows]
 
 
-def test_one_worker_gives_the_same_trials_whether_stopped_or_not(settings, parts: FitParts, tmp_path: Path) -> None:
-    search = settings({"loss": {"tau": {"low": 0.05, "high": 0.4}}, "optimizer": {"weight_decay": [0.0, 1e-6]}})
+def test_one_worker_gives_the_same_trials_whether_stopped_or_not(
+    settings, parts: FitParts, tmp_path: Path
+) -> None:
+    search = settings(
+        {"loss": {"tau": {"low": 0.05, "high": 0.4}}, "optimizer": {"weight_decay": [0.0, 1e-6]}}
+    )
     whole = run_study(search, parts, tmp_path / "whole", trials=13)
     for trials in (4, 11, 13):
         halting = run_study(search, parts, tmp_path / "halting", trials=trials)
         assert len(halting.summary.rows) == trials
     assert values(halting) == values(whole)
-    assert whole.summary.rows[0].parameters == {"loss.tau": 0.1, "optimizer.weight_decay": 0.0}  # the defaults
+    assert whole.summary.rows[0].parameters == {
+        "loss.tau": 0.1,
+        "optimizer.weight_decay": 0.0,
+    }  # the defaults
     assert whole.value >= whole.summary.rows[0].value
     assert 10 < whole.summary.peak_mb < 10_000
     table = (tmp_path / "whole" / "trials.csv").read_text().splitlines()
@@ -49,7 +56,9 @@ def test_one_worker_gives_the_same_trials_whether_stopped_or_not(settings, parts
     assert f"tau = {whole.config.loss.options['tau']}" in (tmp_path / "whole" / "run.toml").read_text()
 
 
-def test_trials_share_their_start_and_end_with_the_same_bytes(settings, parts: FitParts, tmp_path: Path) -> None:
+def test_trials_share_their_start_and_end_with_the_same_bytes(
+    settings, parts: FitParts, tmp_path: Path
+) -> None:
     search = settings({"loss": {"tau": [0.1, 0.2, 0.3]}}, **{"training.init": "als"})
     tuned = run_study(search, parts, tmp_path / "out")
     kept = list((tmp_path / "out" / "data").glob("start-*.safetensors"))
@@ -97,7 +106,9 @@ def test_a_budget_ends_the_search(settings, parts: FitParts, tmp_path: Path) -> 
     assert again.summary.counts["complete"] == 2
 
 
-def test_an_error_in_a_trial_is_written_down_and_not_repeated(settings, parts: FitParts, tmp_path: Path) -> None:
+def test_an_error_in_a_trial_is_written_down_and_not_repeated(
+    settings, parts: FitParts, tmp_path: Path
+) -> None:
     search = settings({"optimizer": {"lr": [0.1, 3e38]}})
     tuned = run_study(search, parts, tmp_path / "out")
     assert tuned.summary.counts == {"complete": 1, "pruned": 0, "failed": 1}
@@ -142,7 +153,14 @@ def test_the_prepared_data_know_nothing_of_test(split: Split, parts: FitParts) -
 
 def test_python_gives_study_and_recommender(split: Split) -> None:
     study, model = talos.tune(
-        split, {"loss": {"tau": [0.1, 0.2]}}, k=5, loss="sl", dim=4, epochs=3, evaluate_every=1, metric="recall"
+        split,
+        {"loss": {"tau": [0.1, 0.2]}},
+        k=5,
+        loss="sl",
+        dim=4,
+        epochs=3,
+        evaluate_every=1,
+        metric="recall",
     )
     assert isinstance(study, optuna.Study)
     assert study.best_value == pytest.approx(model.model.facts["valid"]["recall@5"])
@@ -164,7 +182,9 @@ def take(store: Store, number: int, signed: str | None) -> None:
         store.storage.set_trial_user_attr(store.id_of(number), "worker", signed)
 
 
-def test_a_trial_of_a_dead_process_is_found_at_once_and_run_again(settings, parts: FitParts, tmp_path: Path) -> None:
+def test_a_trial_of_a_dead_process_is_found_at_once_and_run_again(
+    settings, parts: FitParts, tmp_path: Path
+) -> None:
     search = settings()
     place = parse_storage(None, tmp_path / "out")
     gone = subprocess.Popen([sys.executable, "-c", "pass"])
@@ -209,7 +229,9 @@ def test_a_trial_of_another_machine_is_given_time(settings, tmp_path: Path) -> N
     assert gone() == [True, True, True]
 
 
-def test_a_late_result_of_a_trial_that_was_given_away_does_not_count(settings, parts: FitParts, tmp_path: Path) -> None:
+def test_a_late_result_of_a_trial_that_was_given_away_does_not_count(
+    settings, parts: FitParts, tmp_path: Path
+) -> None:
     """A worker that slept through its grace wakes up, finds its trial gone, and goes on with another."""
     from talos.tuning import worker as module
 
@@ -306,12 +328,16 @@ def test_a_killed_worker_loses_nothing(settings, parts: FitParts, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["", "sqlite:///"])
-def test_eight_workers_twenty_trials_five_kills(scheme: str, settings, parts: FitParts, tmp_path: Path) -> None:
+def test_eight_workers_twenty_trials_five_kills(
+    scheme: str, settings, parts: FitParts, tmp_path: Path
+) -> None:
     storage = f"{scheme}{tmp_path}/study" if scheme else None
     survive(settings(**LONG), parts, tmp_path / "out", storage, workers=8, trials=20, kills=5)
 
 
-def test_a_postgresql_server_serves_two_machines(postgres: str, settings, parts: FitParts, tmp_path: Path) -> None:
+def test_a_postgresql_server_serves_two_machines(
+    postgres: str, settings, parts: FitParts, tmp_path: Path
+) -> None:
     """Two folders, as on two machines, that know nothing of each other but the server."""
     search = settings(**{"training.epochs": 30, "training.patience": 1000})
     found: dict[str, Tuned] = {}
@@ -332,5 +358,7 @@ def test_a_postgresql_server_serves_two_machines(postgres: str, settings, parts:
 
 
 @pytest.mark.slow
-def test_killed_workers_on_a_postgresql_server(postgres: str, settings, parts: FitParts, tmp_path: Path) -> None:
+def test_killed_workers_on_a_postgresql_server(
+    postgres: str, settings, parts: FitParts, tmp_path: Path
+) -> None:
     survive(settings(**LONG, seed=1), parts, tmp_path / "out", postgres, workers=4, trials=8, kills=2)

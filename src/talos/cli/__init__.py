@@ -10,7 +10,21 @@ from typing import Annotated
 
 import typer
 
-from talos.cli import bench, compare, data, demo, doctor, evaluate, export, init, recommend, report, reproduce, train, tune
+from talos.cli import (
+    bench,
+    compare,
+    data,
+    demo,
+    doctor,
+    evaluate,
+    export,
+    init,
+    recommend,
+    report,
+    reproduce,
+    train,
+    tune,
+)
 from talos.errors import TalosError
 
 __all__ = ["app", "main"]

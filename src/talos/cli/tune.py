@@ -50,10 +50,12 @@ def tune(
         str | None,
         typer.Argument(
             metavar="[PATH]",
-            help="A file, a folder, a dataset's name or a database URL; with --finalize, that of the study if not given.",
+            help="A file, a folder, a dataset's name or a database URL; that of the study for --finalize.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder of the study; run again to go on.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the study; run again to go on.")
+    ] = None,
     space: Annotated[
         str,
         typer.Option(help="`default`, `paper` (the paper's grid for the loss), or a TOML file."),
@@ -86,7 +88,9 @@ def tune(
         Literal["median", "asha", "none"], typer.Option(help="Who stops trials that lag behind.")
     ] = "median",
     search_seed: Annotated[int, typer.Option(help="Of the proposals.")] = 0,
-    config: Annotated[Path | None, typer.Option("--config", help="A run.toml that trials start from.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A run.toml that trials start from.")
+    ] = None,
     k: Annotated[int | None, typer.Option(help="List length to optimise for.")] = None,
     loss: Annotated[str | None, typer.Option(help="talos, sl, bsl, psl, bpr, …")] = None,
     backbone: Annotated[str | None, typer.Option(help="mf, lightgcn or xsimgcl.")] = None,
@@ -237,9 +241,7 @@ def space_for(name: str, base: RunConfig) -> tuple[Space, RunConfig]:
     else:
         if not name.endswith(".toml") and not Path(name).exists():
             known = ("default", "paper")
-            raise ConfigError(
-                f"{name!r} is no space and no file", where="--space", hint=nearest(name, known)
-            )
+            raise ConfigError(f"{name!r} is no space and no file", where="--space", hint=nearest(name, known))
         space = Space.from_toml(Path(name))
     where = "--space paper" if name == "paper" else "" if name == "default" else name
     return space, check_space(space, base, where=where)
@@ -306,7 +308,9 @@ def _finalize(out: Path, path: str | None, storage: str | None, json: bool) -> N
         settings, facts = read_folder(out)
         source = facts.get("source")
         if source is None:
-            raise ConfigError("does not say where its data are from", where=str(out), expected="a study of `talos tune`")
+            raise ConfigError(
+                "does not say where its data are from", where=str(out), expected="a study of `talos tune`"
+            )
         path = path or source["path"]
         split = load_split(path, Columns(**source["columns"]), SplitOptions(**source["split"]))
         kept = {"source": {**source, "path": path}}
@@ -385,7 +389,9 @@ def _print(tuned: Tuned, settings: Settings, out: Path, page: Path, workers: int
     print_facts(facts, title="the best trial")
     typer.echo(f"\nwritten to {out}: run.toml, trials.csv, report.html")
     say(f"all trials in a browser: {dashboard}")
-    say(f"next: talos tune --out {shlex.quote(str(out))} --finalize   (fits the winner, opens the test part, once)")
+    say(
+        f"next: talos tune --out {shlex.quote(str(out))} --finalize   (fits the winner, opens the test part, once)"
+    )
 
 
 def _is_default(parameters: Mapping[str, Any], settings: Settings) -> bool:

@@ -189,7 +189,12 @@ def read_fit_parts(
     if files is None or len(files) < 2:
         return None
     given = {name: columns.pop(name, None) for name in ("user", "item", "timestamp", "rating", "title")}
-    defaults: dict[str, Any] = {"format": None, "on_bad_row": "raise", "ids": "auto", "max_bytes": DEFAULT_MAX_BYTES}
+    defaults: dict[str, Any] = {
+        "format": None,
+        "on_bad_row": "raise",
+        "ids": "auto",
+        "max_bytes": DEFAULT_MAX_BYTES,
+    }
     options = make_options(query=None, table=None, **{**defaults, **columns})
     files.pop("test", None)
     parts = _parts_of(files, _roles(**given), options)

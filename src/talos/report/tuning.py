@@ -63,19 +63,25 @@ def tuning_report(
         Section("Parameters", [*_parallel(valued, axes, metric), *_slices(valued, axes, metric)]),
         Section("The best config", html=f"<pre>{escape(config)}</pre>", note="As in run.toml."),
         Section("All trials", html=table_html(_table(trials, metric))),
-        Section("Settings", html=table_html(Table(["setting", "value"], [list(one) for one in settings.items()]))),
+        Section(
+            "Settings", html=table_html(Table(["setting", "value"], [list(one) for one in settings.items()]))
+        ),
     ]
     states = [trial["state"] for trial in trials]
     counted = ", ".join(
         f"{states.count(state):,} {state}" for state in ("complete", "pruned", "failed") if state in states
     )
-    return page(title, f"{len(trials):,} trials ({counted}), by {metric} on the validation part.", sections, date=date)
+    return page(
+        title, f"{len(trials):,} trials ({counted}), by {metric} on the validation part.", sections, date=date
+    )
 
 
 def _said(test: Mapping[str, float] | None) -> str:
     if test is None:
         return "The test part has not been looked at."
-    return "The test part was looked at once, after the search, with the winner fitted on train and validation."
+    return (
+        "The test part was looked at once, after the search, with the winner fitted on train and validation."
+    )
 
 
 def _glance(
@@ -87,15 +93,18 @@ def _glance(
 ) -> str:
     spent = sum(trial["seconds"] for trial in trials)
     values = [
-        (f"Validation {metric}", fixed(winner["value"]), f"trial {winner['number']}, epoch {winner['epoch']}"),
+        (
+            f"Validation {metric}",
+            fixed(winner["value"]),
+            f"trial {winner['number']}, epoch {winner['epoch']}",
+        ),
         ("Time in trials", _duration(spent), f"{number(spent / len(trials), 1)} s each"),
         ("Memory of a worker", f"{peak_mb:,.0f} MB", "at most"),
     ]
     if test is not None:
         at = metric.partition("@")[2]
-        for name in dict.fromkeys([metric, f"recall@{at}", f"ndcg@{at}"]):
-            if name in test:
-                values.append((f"Test {name}", fixed(test[name]), "the winner"))
+        shown = dict.fromkeys([metric, f"recall@{at}", f"ndcg@{at}"])
+        values += [(f"Test {name}", fixed(test[name]), "the winner") for name in shown if name in test]
     return tiles(values)
 
 
@@ -118,7 +127,12 @@ def _history(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
     for trial in valued:
         best = max(best, trial["value"]) if trial["state"] == "complete" else best
         rows.append(
-            [str(trial["number"]), trial["state"], fixed(trial["value"]), fixed(best if best > -math.inf else None)]
+            [
+                str(trial["number"]),
+                trial["state"],
+                fixed(trial["value"]),
+                fixed(best if best > -math.inf else None),
+            ]
         )
     note = "Dots: complete trials; rings: pruned ones, at the best they had reached. Line: the best so far."
     return Figure("History", svg, Table(["trial", "state", metric, "best so far"], rows), note=note)

@@ -70,8 +70,7 @@ def map_parts(folder: Path) -> FitParts:
     """
     try:
         users, items = (
-            Vocabulary(pl.read_ipc(folder / f"{name}.arrow")["id"])
-            for name in ("users", "items")
+            Vocabulary(pl.read_ipc(folder / f"{name}.arrow")["id"]) for name in ("users", "items")
         )
         parts = []
         for name in ("train", "valid"):

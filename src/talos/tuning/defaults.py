@@ -45,7 +45,9 @@ def default_space(config: RunConfig) -> Space:
         "loss": _OF_LOSS.get(config.loss.name, {}),
         "backbone": _OF_BACKBONE.get(config.backbone.name, {}),
         "optimizer": {
-            "lr": {"low": 1e-4, "high": 0.1, "log": True} if dot else {"low": 0.005, "high": 0.3, "log": True},
+            "lr": {"low": 1e-4, "high": 0.1, "log": True}
+            if dot
+            else {"low": 0.005, "high": 0.3, "log": True},
             "weight_decay": [0.0, 1e-8, 1e-6, 1e-5, 1e-4] if dot else [0.0, 1e-8, 1e-6, 1e-4],
             "lr_decay": [1.0, 0.97, 0.94, 0.9],
         },

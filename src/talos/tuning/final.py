@@ -111,4 +111,3 @@ def finalize(
     )
     write_sealed(out / FINAL, answer)
     return Final(facts=answer, fresh=True)
-

@@ -60,9 +60,7 @@ def balance(trials: Sequence[FrozenTrial], wanted: int | None = None) -> Ledger:
             heads.append(trial)
         else:
             followers.setdefault(int(parent), trial)
-    found: dict[str, list[Any]] = {
-        name: [] for name in ("waiting", "running", "finished", "failed", "lost")
-    }
+    found: dict[str, list[Any]] = {name: [] for name in ("waiting", "running", "finished", "failed", "lost")}
     for head in heads if wanted is None else heads[:wanted]:
         last = head
         while last.number in followers:

@@ -51,7 +51,9 @@ class Watcher:
             self._seen[trial.number] = (beat, now)
         if signed is not None and not _may_live(str(signed)):
             return True
-        return now - self._seen[trial.number][1] > (min(self.grace, _UNSIGNED) if signed is None else self.grace)
+        return now - self._seen[trial.number][1] > (
+            min(self.grace, _UNSIGNED) if signed is None else self.grace
+        )
 
 
 class Pulse:
@@ -64,7 +66,9 @@ class Pulse:
         parent: the process to watch; None for nobody.
     """
 
-    def __init__(self, write: Callable[[int, int], None], *, every: float = BEAT, parent: int | None = None) -> None:
+    def __init__(
+        self, write: Callable[[int, int], None], *, every: float = BEAT, parent: int | None = None
+    ) -> None:
         self.write, self.every, self.parent = write, every, parent
         self.taken_over = False
         self._trial: int | None = None
@@ -125,7 +129,7 @@ def _machine() -> str:
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
     with contextlib.suppress(OSError):
-        parts.append(os.readlink("/proc/self/ns/pid"))
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 

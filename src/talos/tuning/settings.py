@@ -54,7 +54,9 @@ class Settings:
                 )
         if self.sampler == "grid" and self.space.size is None:
             endless = next(key for key, entry in self.space.entries.items() if not hasattr(entry, "values"))
-            raise ConfigError("is a range", where=endless, expected="a list of values, for the sampler `grid`")
+            raise ConfigError(
+                "is a range", where=endless, expected="a list of values, for the sampler `grid`"
+            )
 
     @property
     def metric(self) -> str:

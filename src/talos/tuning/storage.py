@@ -24,7 +24,16 @@ from talos.errors import ConfigError, MissingExtraError, TalosError
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["FileLock", "Place", "Store", "check_reachable", "import_optuna", "open_store", "parse_storage", "quiet"]
+__all__ = [
+    "FileLock",
+    "Place",
+    "Store",
+    "check_reachable",
+    "import_optuna",
+    "open_store",
+    "parse_storage",
+    "quiet",
+]
 
 JOURNAL = "study.journal"
 _TRIES = 5  # at opening: two machines that make the tables of a new database at once get in each other's way
@@ -231,12 +240,16 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _explained(error: Exception, place: Place) -> Exception:
-    if isinstance(error, TalosError) or not (_is_database_error(error) or isinstance(error, OSError | ValueError)):
+    if isinstance(error, TalosError) or not (
+        _is_database_error(error) or isinstance(error, OSError | ValueError)
+    ):
         return error
     cause = error.__cause__ or error
     reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
     return ConfigError(
-        f"cannot be used ({reason})", where=f"--storage {place.shown}", expected="a database or file of a study"
+        f"cannot be used ({reason})",
+        where=f"--storage {place.shown}",
+        expected="a database or file of a study",
     )
 
 

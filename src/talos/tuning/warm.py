@@ -42,7 +42,9 @@ def keep_start(folder: Path, config: RunConfig, trainer: Trainer) -> None:
     """Leave the start of a trial to others, unless it is random, which costs nothing."""
     if getattr(trainer.config.training, "init", "random") == "random":
         return
-    tensors = {name: one.detach().cpu().contiguous() for name, one in trainer.objective.backbone.state_dict().items()}
+    tensors = {
+        name: one.detach().cpu().contiguous() for name, one in trainer.objective.backbone.state_dict().items()
+    }
     try:
         replace_file(folder / _name(config), lambda path: save_file(tensors, path))
     except TalosError:  # a full disk: the next trial computes its own

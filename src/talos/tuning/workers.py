@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -161,7 +161,9 @@ class _Crew:
 
     def man(self, ledger: Ledger, *, late: bool) -> None:
         """Start processes until there are as many as asked for, or as there is work."""
-        work = len(ledger.waiting) + len(self.processes) if self.order.wanted is not None else self.order.workers
+        work = (
+            len(ledger.waiting) + len(self.processes) if self.order.wanted is not None else self.order.workers
+        )
         while not late and len(self.processes) < min(self.order.workers, work):
             self.processes.append(self._start())
 
@@ -213,7 +215,9 @@ class _Crew:
         if self.fruitless >= _FRUITLESS:
             said.seek(0)
             lines = said.read().decode(errors="replace").strip().splitlines()
-            raise TalosError(f"workers end without doing anything: {lines[-1] if lines else 'no reason given'}")
+            raise TalosError(
+                f"workers end without doing anything: {lines[-1] if lines else 'no reason given'}"
+            )
 
     def dismiss(self) -> None:
         """End all processes and give back what they had taken."""
