@@ -153,7 +153,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"is not JSON ({error})", where=str(path)) from None
     number = facts.get("format") if isinstance(facts, dict) else None
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+    if not isinstance(facts, dict) or type(number) is not int or number < 1:
         raise DataError("has no format number", where=str(path), expected="a run directory of this library")
     if number > FORMAT:
         raise DataError(
@@ -230,6 +230,8 @@ def _read_ids(path: Path, column: str, count: int) -> tuple[Vocabulary, pl.Serie
         if rows != count:
             raise DataError(f"{rows:,} rows", where=str(path), expected=f"{count:,}, as model.json says")
         frame = pl.read_parquet(path)
+        if len(frame) != count:  # a file whose parts do not say the same
+            raise DataError(f"{len(frame):,} rows", where=str(path), expected=f"{count:,}")
         ids = frame[column]
     except DataError:
         raise

@@ -140,7 +140,7 @@ class Recommender:
             facts=facts,
         )
 
-    def partial_fit(self, new: Interactions, *, epochs: int = 5, lr: float = 0.03) -> Recommender:
+    def partial_fit(self, new: Interactions, *, epochs: int = 1, lr: float | None = None) -> Recommender:
         """Take in new interactions, users and items without starting over; returns self.
 
         See `talos.training.update`: only users with something new and the items of that move; thresholds are

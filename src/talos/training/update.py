@@ -1,7 +1,9 @@
 """New interactions, users and items for a trained model, without starting over.
 
-Only final vectors are needed, so it works for every backbone: they become the tables of a small training run
+Only final vectors are needed, so it works for every backbone: they become the tables of two short training runs
 over the users with something new, in which only these users and the items of their new interactions move.
+Little is moved on purpose: what is trained for longer forgets what the old interactions have taught, and pushes new
+items away from everybody who had no chance to meet them yet (docs/recommend.md has figures).
 """
 
 from __future__ import annotations
@@ -26,6 +28,12 @@ from talos.training.trainer import Trainer
 
 __all__ = ["Updated", "update"]
 
+# Times that new items and new users are placed by each other in turn.
+_ROUNDS = 2
+# Rate of the epochs in which items move, as a share of that in which users alone do: an item has many more
+# interactions than the few new ones.
+_ITEM_SHARE = 0.1
+
 
 @dataclass(frozen=True)
 class Updated:
@@ -45,13 +53,14 @@ def update(
     loss: Loss,
     config: RunConfig,
     *,
-    epochs: int = 5,
-    lr: float = 0.03,
+    epochs: int = 1,
+    lr: float | None = None,
 ) -> Updated:
     """Take `new` into a model that was trained on `train`.
 
-    New items start at the mean of the users who have them, new users are folded in, and then the users with
-    new interactions and the items in those are trained for a few epochs. Thresholds are exact afterwards.
+    New items start at the mean of the users who have them, new users are folded in. Then the users with new
+    interactions are trained over fixed items, and after that together with the items of those interactions at a
+    tenth of the rate. Thresholds are exact afterwards.
 
     Args:
         user_vectors: (users of train, d), as scored.
@@ -60,8 +69,8 @@ def update(
         new: what has come since, with ids of its own.
         loss: what the model was trained with.
         config: its config.
-        epochs: passes over the users with something new.
-        lr: rate of these passes.
+        epochs: passes over the users with something new, in each of the two runs.
+        lr: rate; that of the config if None.
     """
     if (
         train.user_ids.ids.dtype != new.user_ids.ids.dtype
@@ -75,39 +84,55 @@ def update(
     touched_items = np.unique(new_items[new.indices])
 
     cosine = loss.needs.scores == "cosine"
-    item_table = _placed(item_vectors, old_items, len(items))
     user_table = _placed(user_vectors, old_users, len(users))
-    _start_items(
-        item_table, np.setdiff1d(np.arange(len(items)), old_items), merged, user_table, old_users, cosine
-    )
+    item_table = _placed(item_vectors, old_items, len(items))
     strangers = np.setdiff1d(np.arange(len(users)), old_users)
-    if len(strangers):
-        _, theirs = merged.pairs_of(strangers)
-        ends = torch.from_numpy(np.concatenate([[0], np.cumsum(merged.user_degrees[strangers])]))
-        found = fold_in(item_table, ends, torch.from_numpy(theirs.astype(np.int64)), loss, k=config.k)
-        user_table[torch.from_numpy(strangers)] = found
+    fresh = np.setdiff1d(np.arange(len(items)), old_items)
+    placed = old_users
+    for _ in range(_ROUNDS if len(fresh) else 1):
+        _start_items(item_table, fresh, merged, user_table, placed, cosine)
+        _start_users(user_table, strangers, merged, item_table, loss, config.k)
+        placed = np.arange(len(users))
 
-    backbone = MF(len(users), len(items), dim=item_table.shape[1], generator=None)
+    rate = (0.1 if cosine else 0.001) if config.optimizer.lr == "auto" else config.optimizer.lr
+    rate = rate if lr is None else lr
+    tables = user_table, item_table
+    for moving, factor in ((touched_items[:0], 1.0), (touched_items, _ITEM_SHARE)):
+        changes = {"training.epochs": epochs, "optimizer.lr": rate * factor}
+        tables = _trained(*tables, merged, touched_users, moving, config.with_values(changes), cosine)
+    final_users, final_items = tables
+    beta = kth_scores(final_users, final_items, min(config.k, len(items))) if loss.needs.threshold else None
+    return Updated(final_users, final_items, beta, merged)
+
+
+def _trained(
+    user_table: Tensor,
+    item_table: Tensor,
+    merged: Interactions,
+    moving_users: NDArray[np.int64],
+    moving_items: NDArray[np.int64],
+    config: RunConfig,
+    cosine: bool,
+) -> tuple[Tensor, Tensor]:
+    """Vectors after some epochs over some users, in which nobody else and only some items move."""
+    backbone = MF(len(user_table), len(item_table), dim=item_table.shape[1], generator=None)
     scale = FREE_LENGTH if cosine else 1.0
     with torch.no_grad():
         backbone.users.copy_(user_table * scale)
         backbone.items.copy_(item_table * scale)
-    moving = torch.zeros(len(items), 1)
-    moving[torch.from_numpy(touched_items)] = 1.0
+    moving = torch.zeros(len(item_table), 1)
+    moving[torch.from_numpy(moving_items)] = 1.0
     backbone.items.register_hook(lambda gradient: gradient * moving)  # type: ignore[no-untyped-call]
     changes = {
         "backbone.name": "mf",
-        "training.epochs": epochs,
-        "optimizer.lr": lr,
         "optimizer.weight_decay": 0.0,
         "optimizer.rows": "all",  # rows without a gradient have no momentum here and stay where they are
     }
-    small = config.with_values(changes)
-    trainer = Trainer(small, merged, backbone=backbone, only_users=torch.from_numpy(touched_users))
+    trainer = Trainer(
+        config.with_values(changes), merged, backbone=backbone, only_users=torch.from_numpy(moving_users)
+    )
     trainer.fit()
-    final_users, final_items = trainer.vectors()
-    beta = kth_scores(final_users, final_items, min(config.k, len(items))) if loss.needs.threshold else None
-    return Updated(final_users, final_items, beta, merged)
+    return trainer.vectors()
 
 
 def _joined(old: Vocabulary, new: Vocabulary) -> tuple[Vocabulary, NDArray[np.int64], NDArray[np.int64]]:
@@ -146,25 +171,44 @@ def _placed(vectors: Tensor, places: NDArray[np.int64], count: int) -> Tensor:
     return table
 
 
+def _start_users(
+    user_table: Tensor,
+    strangers: NDArray[np.int64],
+    merged: Interactions,
+    item_table: Tensor,
+    loss: Loss,
+    k: int,
+) -> None:
+    """New users are folded in."""
+    if len(strangers) == 0:
+        return
+    _, theirs = merged.pairs_of(strangers)
+    ends = torch.from_numpy(np.concatenate([[0], np.cumsum(merged.user_degrees[strangers])]))
+    items = torch.from_numpy(theirs.astype(np.int64))
+    user_table[torch.from_numpy(strangers)] = fold_in(item_table, ends, items, loss, k=k)
+
+
 def _start_items(
     item_table: Tensor,
     fresh: NDArray[np.int64],
     merged: Interactions,
     user_table: Tensor,
-    old_users: NDArray[np.int64],
+    placed: NDArray[np.int64],
     cosine: bool,
 ) -> None:
-    """New items start at the mean of the known users who have them; at the mean item where nobody known has."""
+    """New items start at the mean of those who have them and have a place; at the mean item where nobody has."""
     if len(fresh) == 0:
         return
     known = np.zeros(merged.num_users, bool)
-    known[old_users] = True
+    known[placed] = True
     keep = known[merged.rows] & np.isin(merged.indices, fresh)
     rows = torch.tensor(merged.rows[keep], dtype=torch.int64)
     places = torch.tensor(merged.indices[keep], dtype=torch.int64)
     start = torch.zeros_like(item_table).index_add_(0, places, user_table[rows])
     start = start / torch.bincount(places, minlength=len(item_table)).clamp(min=1).unsqueeze(-1)
     new = torch.from_numpy(fresh)
-    mean = item_table.sum(0) / max(1, len(item_table) - len(fresh))
+    others = torch.ones(len(item_table), dtype=torch.bool)
+    others[new] = False
+    mean = item_table[others].mean(0)
     chosen = torch.where(start[new].abs().sum(-1, keepdim=True) > 0, start[new], mean)
     item_table[new] = F.normalize(chosen) if cosine else chosen
