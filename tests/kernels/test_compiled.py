@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from talos import kernels, losses
 from talos.errors import ArgumentError
-from talos.kernels import compiled, engine, tiled
+from talos.kernels import compiled, tiled
 
 pytestmark = pytest.mark.skipif(
     not compiled.levels(), reason=f"without the compiled core: {compiled._load()[1] or 'there'}"
@@ -325,7 +325,7 @@ def test_a_nan_among_the_negatives_is_noticed():
 
 
 def test_which_losses_have_a_constant_weight():
-    constant = {name: engine._constant_weight(make()) for name, make in LOSSES.items()}
+    constant = {name: tiled.constant_weight(make()) for name, make in LOSSES.items()}
     assert {name for name, weight in constant.items() if weight is None} == {"sl@k"}
 
 

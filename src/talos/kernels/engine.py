@@ -105,8 +105,6 @@ def user_batch_loss(
             **options,
         )
     items = F.normalize(item_vectors, dim=-1) if normalize_items else item_vectors
-    if k is not None:
-        thresholds = kth_scores(user_vectors, items, k, users_per_chunk=users_per_chunk)
     batch = tiled.user_batch_loss(
         user_vectors,
         items,
@@ -114,6 +112,7 @@ def user_batch_loss(
         indices,
         thresholds,
         loss,
+        k=k,
         weights=weights,
         items_per_tile=items_per_tile,
         **options,
@@ -164,7 +163,7 @@ def _core_batch(
         excluded = (indptr, indices) if item_ids is None else _sampled(owner, indices, item_ids, len(users))
     if k is None:
         beta = beta if loss.needs.threshold else None
-    constant = _constant_weight(loss)
+    constant = tiled.constant_weight(loss)
     fused = k is not None and whole and constant is not None
     if k is not None and not fused:
         beta = kth_scores(users, table, k)
@@ -218,18 +217,6 @@ def _core_batch(
         normalizer=found.normalizer,
         thresholds=beta,
     )
-
-
-def _constant_weight(loss: LossParts) -> float | None:
-    """The weight c of a loss a + c·R if it is the same for every score and threshold, or None.
-
-    Then what each R_u counts is known before thresholds are, and one pass can find both. Asked of the loss by
-    evaluating it: a weight that depends on the score or on β differs somewhere on this grid.
-    """
-    steps = torch.tensor([-1.0, -0.3, 0.4, 1.0])
-    s, beta = steps.repeat_interleave(4), steps.repeat(4)
-    c = loss.positive_part(s, beta if loss.needs.threshold else None)[1].detach()
-    return float(c[0]) if bool((c == c[0]).all()) else None
 
 
 def _sampled(owner: Tensor, indices: Tensor, item_ids: Tensor, users: int) -> tuple[Tensor, Tensor]:

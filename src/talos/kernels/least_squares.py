@@ -87,7 +87,14 @@ def _transposed(indptr: Tensor, indices: Tensor, columns: int) -> tuple[Tensor, 
 
 
 def _solve_(
-    solution: Tensor, indptr: Tensor, indices: Tensor, fixed: Tensor, gram: Tensor, *, weight: float, steps: int
+    solution: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    fixed: Tensor,
+    gram: Tensor,
+    *,
+    weight: float,
+    steps: int,
 ) -> None:
     """What the core does, some rows at a time."""
     dim = solution.shape[1]

@@ -38,12 +38,14 @@ class Sweep:
         normalizer: log Σφ for "log-sum", Σφ for "mean", (c,).
         user_gradient: Σ_j of coefficient_u · ∂R_u/∂s_uj · v_j, (c, d).
         parameter_gradients: Σ_u of coefficient_u · ∂R_u/∂p, by parameter.
+        thresholds: β_u as it was used, (c,); None where there was none.
     """
 
     negative: Tensor
     normalizer: Tensor
     user_gradient: Tensor
     parameter_gradients: dict[str, Tensor] = field(default_factory=dict)
+    thresholds: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def sweep(
     excluded: tuple[Tensor, Tensor],
     item_gradient: Tensor,
     *,
+    k: int | None = None,
     weights: Tensor | None = None,
     items_per_tile: int = 2048,
 ) -> Sweep:
@@ -94,6 +97,7 @@ def sweep(
         excluded: rows and columns (m,), (m,) of the pairs that are no negatives, sorted by column. They are
             set to nothing within their tile; subtracting them afterwards would cancel digits.
         item_gradient: (n, d), added to in place.
+        k: take each user's K-th best score as threshold: all scores are made first, and stay for the rest.
         weights: (n,) what each candidate counts in the sum.
         items_per_tile: columns handled at a time.
 
@@ -108,10 +112,15 @@ def sweep(
     """
     rows, cols = excluded
     users, candidates = len(user_vectors), len(item_vectors)
-    beta = None if thresholds is None else thresholds.unsqueeze(-1)
     starts = range(0, candidates, items_per_tile)
     cuts = torch.searchsorted(cols, torch.tensor([*starts, candidates], device=cols.device)).tolist()
-    slopes = user_vectors.new_empty(users, candidates)
+    slopes = user_vectors.new_empty(users, candidates)  # where `k` is given, the scores until they are used
+    if k is not None:
+        for start in starts:
+            here = slice(start, min(start + items_per_tile, candidates))
+            torch.mm(user_vectors, item_vectors[here].T, out=slopes[:, here])
+        thresholds = kth_largest(slopes, k)
+    beta = None if thresholds is None else thresholds.unsqueeze(-1)
     total = user_vectors.new_empty(users, len(starts))
     parameter_sums: dict[str, Tensor] = {}
     log_sum = part.reduction == "log-sum"
@@ -122,7 +131,7 @@ def sweep(
 
     for tile, start in enumerate(starts):
         here = slice(start, min(start + items_per_tile, candidates))
-        scores = user_vectors @ item_vectors[here].T
+        scores = user_vectors @ item_vectors[here].T if k is None else slopes[:, here]
         gone = rows[cuts[tile] : cuts[tile + 1]], cols[cuts[tile] : cuts[tile + 1]] - start
         if log_sum:
             kind = cast(LogSumPart, part)
@@ -172,7 +181,7 @@ def sweep(
         weighted = slopes[:, here].mul_(factor[:, tile : tile + 1])
         user_gradient.addmm_(weighted, item_vectors[here])
         item_gradient[here].addmm_(weighted.T, user_vectors)
-    return Sweep(negative, normalizer, user_gradient, parameter_sums)
+    return Sweep(negative, normalizer, user_gradient, parameter_sums, thresholds)
 
 
 @torch.no_grad()
@@ -184,6 +193,7 @@ def user_batch_loss(
     thresholds: Tensor | None,
     loss: LossParts,
     *,
+    k: int | None = None,
     reduction: Literal["positives", "users", "sum"] = "positives",
     exclude_positives: bool = True,
     item_ids: Tensor | None = None,
@@ -203,6 +213,7 @@ def user_batch_loss(
         indices: their rows in `item_vectors`, each once per user.
         thresholds: (B,) where the loss has one.
         loss: a `UserSeparableLoss`, or anything of that shape.
+        k: take as thresholds, in place of given ones, each user's exact K-th best score over the whole table.
         reduction: the mean over `positives` (the published code), the mean over `users` with at least one
             (the paper's formula), or their `sum` over positives.
         exclude_positives: whether a user's positives are left out of their negatives.
@@ -221,35 +232,35 @@ def user_batch_loss(
     >>> batch.value, batch.num_positives   # log(e^0 + e^0) - 1, and a user with nothing
     (tensor(-0.3069), tensor([1, 0]))
     """
-    check_arguments(user_vectors, item_vectors, indptr, indices, thresholds, item_ids, weights, loss)
-    if not loss.needs.threshold:
-        thresholds = None
+    asked = thresholds if k is None else user_vectors.new_zeros(len(user_vectors))
+    check_arguments(user_vectors, item_vectors, indptr, indices, asked, item_ids, weights, loss)
     dtype = torch.promote_types(user_vectors.dtype, torch.float32)
     users, table = user_vectors.to(dtype), item_vectors.to(dtype)
-    beta = None if thresholds is None else thresholds.detach().to(dtype)
     candidates = table if item_ids is None else table[item_ids]
     weights = None if weights is None else weights.to(dtype)
     part = loss.negative_part
-
     count, owner, per_positive = shares(indptr, len(indices), reduction, dtype)
-
     pos = (users[owner] * table[indices]).sum(dim=-1)
-    pos_beta = None if beta is None else beta[owner]
-    a, c = (x.detach() for x in loss.positive_part(pos, pos_beta))
-    slope = per_positive * loss.da(pos, pos_beta).detach()
-    coefficients = users.new_zeros(len(users)).index_add(0, owner, per_positive * c)
 
-    user_gradient = torch.zeros_like(users).index_add(0, owner, slope.unsqueeze(-1) * table[indices])
-    item_gradient = torch.zeros_like(table).index_add(0, indices, slope.unsqueeze(-1) * users[owner])
+    # What each R_u counts may depend on β; where it does not, β can be found on the way.
+    constant = constant_weight(loss)
+    sums = part.reduction != "constant"
+    fused = k is not None and item_ids is None and constant is not None and loss.needs.threshold and sums
+    beta = None if thresholds is None or not loss.needs.threshold else thresholds.detach().to(dtype)
+    if k is not None:
+        beta = users.new_empty(len(users)) if fused else kth_scores(users, table, k)
+    if constant is None:
+        c = loss.positive_part(pos, None if beta is None else beta[owner])[1].detach()
+        coefficients = users.new_zeros(len(users)).index_add(0, owner, per_positive * c)
+    else:
+        coefficients = users.new_zeros(len(users)).index_add(0, owner, per_positive) * constant
+
+    user_gradient, item_gradient = torch.zeros_like(users), torch.zeros_like(table)
     negative_gradient = item_gradient if item_ids is None else torch.zeros_like(candidates)
-    by_parameter = {
-        name: (per_positive * derivative).sum()
-        for name, derivative in loss.da_dparameters(pos, pos_beta).items()
-    }
-
+    by_parameter: dict[str, Tensor] = {}
     negative = users.new_full((len(users),), part.scale)
     normalizer = torch.zeros_like(negative)
-    if part.reduction != "constant":
+    if sums:
         chunk = users_per_chunk or max(16, min(128, _KEPT // max(1, len(candidates))))
         for start in range(0, len(users), chunk):
             some = slice(start, min(start + chunk, len(users)))
@@ -261,23 +272,33 @@ def user_batch_loss(
             found = sweep(
                 users[some],
                 candidates,
-                None if beta is None else beta[some],
+                None if beta is None or fused or not loss.needs.threshold else beta[some],
                 coefficients[some],
                 part,
                 excluded,
                 negative_gradient,
+                k=k if fused else None,
                 weights=weights,
                 items_per_tile=items_per_tile,
             )
             negative[some], normalizer[some] = found.negative, found.normalizer
+            if fused and beta is not None and found.thresholds is not None:
+                beta[some] = found.thresholds
             user_gradient[some] += found.user_gradient
             for name, gradient in found.parameter_gradients.items():
                 by_parameter[name] = by_parameter.get(name, 0.0) + gradient
     if item_ids is not None:
         item_gradient.index_add_(0, item_ids, negative_gradient)
 
+    pos_beta = None if beta is None or not loss.needs.threshold else beta[owner]
+    a, c = (x.detach() for x in loss.positive_part(pos, pos_beta))
+    slope = per_positive * loss.da(pos, pos_beta).detach()
+    user_gradient.index_add_(0, owner, slope.unsqueeze(-1) * table[indices])
+    item_gradient.index_add_(0, indices, slope.unsqueeze(-1) * users[owner])
+    for name, derivative in loss.da_dparameters(pos, pos_beta).items():
+        by_parameter[name] = by_parameter.get(name, 0.0) + (per_positive * derivative).sum()
     values = a + c * negative[owner]
-    check_finite(values, user_vectors=user_vectors, item_vectors=item_vectors, thresholds=thresholds)
+    check_finite(values, user_vectors=user_vectors, item_vectors=item_vectors, thresholds=beta)
     per_user = users.new_zeros(len(users)).index_add(0, owner, values) / count.clamp(min=1)
     return UserBatch(
         value=(per_positive * values).sum(),
@@ -328,6 +349,18 @@ def kth_largest(scores: Tensor, k: int) -> Tensor:
         inside = grouped.gather(2, best.unsqueeze(1).expand(-1, _GROUP, -1)).flatten(1)
         scores = torch.cat([inside, scores[:, groups * _GROUP :]], dim=1)
     return torch.topk(scores, k, dim=-1, sorted=False).values.amin(dim=-1)
+
+
+def constant_weight(loss: LossParts) -> float | None:
+    """The weight c of a loss a + c·R if it is the same for every score and threshold, or None.
+
+    Then what each R_u counts is known before thresholds are, and one pass can find both. Asked of the loss by
+    evaluating it: a weight that depends on the score or on β differs somewhere on this grid.
+    """
+    steps = torch.tensor([-1.0, -0.3, 0.4, 1.0])
+    s, beta = steps.repeat_interleave(4), steps.repeat(4)
+    c = loss.positive_part(s, beta if loss.needs.threshold else None)[1].detach()
+    return float(c[0]) if bool((c == c[0]).all()) else None
 
 
 def shares(
