@@ -24,20 +24,23 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "backbone.name": "xsimgcl", "backbone.dim": 8, "backbone.contrast_weight": 0.0, "negatives": "shared:8/3",
     },
 }  # fmt: skip
-# Draws for each positive, and contrasts within a batch, are each rank's own.
-AS_GOOD: dict[str, dict[str, Any]] = {
-    "sampled": {"negatives": "8", "training.batch_size": 32, "training.epochs": 20},
-    "bpr": {"loss.name": "bpr", "training.batch_size": 32, "optimizer.lr": 0.05, "training.epochs": 20},
+# Draws for each positive are each rank's own: with many of them the differences nearly cancel.
+OWN_DRAWS: dict[str, dict[str, Any]] = {
+    "sampled": {"negatives": "4096", "loss.name": "sl", "training.batch_size": 64},
     "mean over users, sampled": {
-        "negatives": "8", "training.reduction": "users", "training.batch_size": 32, "training.epochs": 20,
+        "negatives": "4096", "loss.name": "sl", "training.reduction": "users", "training.batch_size": 64,
     },
     "advinfonce": {
-        "loss.name": "advinfonce", "loss.adv_every": 2, "loss.adv_epochs": 2, "negatives": "8",
-        "training.batch_size": 32, "training.epochs": 20,
+        "loss.name": "advinfonce", "loss.adv_every": 2, "loss.adv_epochs": 1, "negatives": "2048",
+        "training.batch_size": 64,
     },
-    "xsimgcl": {"backbone.name": "xsimgcl", "backbone.dim": 8, "training.epochs": 20},
 }  # fmt: skip
-JOBS = [{"name": name, "values": values} for name, values in {**SETTINGS, **AS_GOOD}.items()]
+# One draw a positive, or a contrast within each rank's part of a batch: other numbers, lists as good.
+AS_GOOD: dict[str, dict[str, Any]] = {
+    "bpr": {"loss.name": "bpr", "training.batch_size": 32, "optimizer.lr": 0.05, "training.epochs": 12},
+    "xsimgcl": {"backbone.name": "xsimgcl", "backbone.dim": 8, "training.epochs": 12},
+}
+JOBS = [{"name": name, "values": values} for name, values in {**SETTINGS, **OWN_DRAWS, **AS_GOOD}.items()]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +73,7 @@ def test_validation_and_where_it_stops_are_those_of_one_process(
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("name", [*SETTINGS, *AS_GOOD])
+@pytest.mark.parametrize("name", [*SETTINGS, *OWN_DRAWS, *AS_GOOD])
 def test_every_rank_has_the_same_items_to_the_bit_and_its_own_users(
     outcomes: dict[int, Any], name: str, size: int
 ) -> None:
@@ -80,11 +83,19 @@ def test_every_rank_has_the_same_items_to_the_bit_and_its_own_users(
 
 
 @pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", OWN_DRAWS)
+def test_many_own_draws_nearly_agree(outcomes: dict[int, Any], name: str, size: int) -> None:
+    alone, together = outcomes[1].tensors(name), outcomes[size].tensors(name)
+    for part in ("users", "items"):
+        distance = (alone[part] - together[part]).norm() / alone[part].norm()
+        assert 0 < distance < 0.1, part
+
+
+@pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", AS_GOOD)
-def test_own_draws_are_as_good(outcomes: dict[int, Any], name: str, size: int) -> None:
+def test_other_numbers_are_as_good(outcomes: dict[int, Any], name: str, size: int) -> None:
     alone, together = (outcomes[n].facts(name)["position"]["best_metrics"] for n in (1, size))
-    assert together["recall@5"] > 0.9 * alone["recall@5"]
-    assert not torch.equal(outcomes[1].tensors(name)["items"], outcomes[size].tensors(name)["items"])
+    assert together["recall@5"] > 0.85 * alone["recall@5"]
 
 
 def test_a_rank_has_rows_of_its_own_users_alone(outcomes: dict[int, Any]) -> None:
