@@ -150,7 +150,8 @@ class _TorchGroup(Group):
         joined = torch.sparse_coo_tensor(
             kept[0].unsqueeze(0), kept[1], gradient.shape, check_invariants=False
         )
-        return joined.coalesce()
+        summed: Tensor = joined.coalesce()
+        return summed
 
     def copy_first_(self, tensor: Tensor) -> Tensor:
         self._guarded(lambda: self._dist.broadcast(tensor, src=0))
@@ -162,14 +163,14 @@ class _TorchGroup(Group):
         if sum(lengths) != total:
             raise ArgumentError(f"{sum(lengths)} rows", where="rows", expected=f"{total}")
         if self.rank != 0:
-            for block in rows.contiguous().split(_ROWS):
+            for block in self._torch.split(rows.contiguous(), _ROWS):
                 self._guarded(lambda block=block: dist.send(block, dst=0))  # type: ignore[misc]
             return None
         whole = rows.new_empty((total, *rows.shape[1:]), device="cpu")
         whole[: len(rows)] = rows
         first = len(rows)
         for rank, length in enumerate(lengths[1:], start=1):
-            for block in whole[first : first + length].split(_ROWS):
+            for block in self._torch.split(whole[first : first + length], _ROWS):
                 buffer = rows.new_empty(block.shape)
                 self._guarded(lambda buffer=buffer, rank=rank: dist.recv(buffer, src=rank))  # type: ignore[misc]
                 block.copy_(buffer)
@@ -185,10 +186,9 @@ class _TorchGroup(Group):
                 rank for rank, other in enumerate(others, start=1) if not bool((other == first).all())
             ]
             if different:
+                verb = "differ" if len(different) > 1 else "differs"
                 raise ConfigError(
-                    f"{_ranks(different)} differ from rank 0" if different[1:] else f"rank {different[0]} differs from rank 0",
-                    where=name,
-                    expected="the same on every rank",
+                    f"{_ranks(different)} {verb} from rank 0", where=name, expected="the same on every rank"
                 )
 
     def _gather(self, tensor: Tensor) -> list[Tensor]:
@@ -215,8 +215,12 @@ class _TorchGroup(Group):
                 time.sleep(0.05)
         except RuntimeError:  # the store is gone, and rank 0 kept it
             missing = [0]
-        who = f"{_ranks(missing)} did not answer" if missing else "a message was lost, and all ranks are there"
-        return LostRankError(f"rank {self.rank} gives up: {who} within {self._timeout:g} s, or ended ({reason})")
+        who = (
+            f"{_ranks(missing)} did not answer" if missing else "a message was lost, and all ranks are there"
+        )
+        return LostRankError(
+            f"rank {self.rank} gives up: {who} within {self._timeout:g} s, or ended ({reason})"
+        )
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -300,9 +304,7 @@ def stop() -> None:
         dist.destroy_process_group()
 
 
-def join_gradients_(
-    group: Group, parameters: Sequence[Tensor], own: Sequence[Tensor], value: float
-) -> float:
+def join_gradients_(group: Group, parameters: Sequence[Tensor], own: Sequence[Tensor], value: float) -> float:
     """Put the sum over ranks in the place of every gradient, and return that of `value`.
 
     A parameter in `own` has rows of this rank alone, and its gradient stays; a rank that had nothing to do with

@@ -115,7 +115,7 @@ class _PerUser(Threshold):
     """What the estimators with a table of one value per user share."""
 
     table: Tensor
-    per_user = ("table",)
+    per_user: ClassVar[tuple[str, ...]] = ("table",)
 
     def __init__(self, num_users: int, *, k: int, num_items: int | None, start: float) -> None:
         super().__init__()

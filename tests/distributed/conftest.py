@@ -81,3 +81,18 @@ def group_run(tmp_path: Path) -> Callable[..., Outcome]:
 @pytest.fixture(scope="session")
 def launched() -> Callable[..., Outcome]:
     return launch
+
+
+@pytest.fixture
+def environment() -> Callable[..., dict[str, str]]:
+    return rank_environment
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="session")
+def outcome() -> Callable[..., Outcome]:
+    return lambda out: Outcome(out, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -95,7 +96,7 @@ def gaussian(
     # over: blocks of a multiple of 16, with no short one at the end, are the numbers of the whole.
     table = torch.empty(len(only), dim)
     starts = [*range(0, max(1, rows - _DRAWN + 1), _DRAWN), rows]
-    for start, end in zip(starts[:-1], starts[1:], strict=True):
+    for start, end in itertools.pairwise(starts):
         block = torch.randn(end - start, dim, generator=generator)
         first, last = max(start, only.start), min(end, only.stop)
         if first < last:

@@ -110,7 +110,8 @@ class Batches:
         _, which, times = torch.unique(
             steps * self.index.num_users + users, return_inverse=True, return_counts=True
         )
-        return 1.0 / times[which].double()
+        weights: Tensor = ones / times[which]
+        return weights
 
     def batch(self, order: Order, step: int) -> Tensor:
         """The members of one step, ascending: neighbours in a table are quicker to look up and to update."""

@@ -127,6 +127,7 @@ class Checkpoints:
 
     def _write_own(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
         """This process's rows, where they are not everybody's."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         if self.users is not None:
             _save(
                 _shard(path, self.users),
@@ -170,7 +171,6 @@ class Checkpoints:
 
     def save_best(self, epoch: int, tensors: Mapping[str, Tensor]) -> None:
         """Keep the best weights so far; older ones go when `forget_best_before` is called."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self._best(epoch)
         self._together(path, lambda: self._write_own(path, tensors))
         self._together(path, (lambda: self._write_common(path, tensors)) if self.group.rank == 0 else None)

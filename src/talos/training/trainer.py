@@ -437,6 +437,8 @@ class Trainer:
     def resume(self) -> bool:
         """Go on from the newest checkpoint; False if there is none. Other data or config is refused."""
         found = None if self.checkpoints is None else self.checkpoints.latest()
+        where = "none" if found is None else str(found[1]["position"])
+        self.group.check_same(checkpoint=where)
         if found is None:
             return False
         tensors, facts = found
@@ -463,7 +465,6 @@ class Trainer:
                 state.setdefault(int(number), {})[slot] = tensor
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         self.position = Position(**facts["position"])
-        self.group.check_same(checkpoint=str(self.position))
         self.resumed_generator = tensors.get("generator")
         return True
 
