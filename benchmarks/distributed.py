@@ -135,7 +135,8 @@ def sweep_of(count):
     return timed(act, 5)
 sweep, half = sweep_of(batch), sweep_of(batch // 2)
 if group.rank == 0:
-    print(json.dumps({"step": step, "busy": busy, "reduce": reduce, "small": small, "update": update, "sweep": sweep, "half": half}))
+    print(json.dumps({"step": step, "busy": busy, "reduce": reduce, "small": small, "update": update,
+                      "sweep": sweep, "half": half}))
 distributed.stop()
 """
 
@@ -169,7 +170,7 @@ def measure() -> dict[str, Any]:
         latency=pair["small"],
     )
     data = {"users": USERS, "items": ITEMS, "interactions": 20 * USERS, "batch": BATCH, "dim": DIM}
-    said = [cost(machine, ranks=ranks, **data) for ranks in (1, 2)]  # type: ignore[arg-type]
+    said = [cost(machine, ranks=ranks, **data) for ranks in (1, 2)]
     return {
         "score_ns": 1e9 * machine.score,
         "number_ns": 1e9 * machine.number,
