@@ -92,6 +92,11 @@ class Recipe:
         return str(self.settings["loss.name"])
 
     @property
+    def watched(self) -> str:
+        """The validation metric that ends a run and decides between candidates."""
+        return f"precision@{self.settings['k']}"
+
+    @property
     def key(self) -> str:
         """A file name without its ending: what people look for first, and a hash of all that decides the run."""
         text = re.sub(r"[^a-z0-9]+", "", self.loss)

@@ -157,9 +157,10 @@ def table_of(
 ) -> TableText:
     """Published, ours and the difference for some metrics; the best of ours is bold, * is significant."""
     header = ["method"]
+    printed = {metric for metric in metrics if any(metric in row.cell.published for row in rows)}
     for metric in metrics:
         name = shown_metric(metric)
-        header += [f"{name} paper", f"{name} ours", "diff."]
+        header += [f"{name} paper", f"{name} ours", "diff."] if metric in printed else [f"{name} ours"]
     header += ["seeds", DEVIATIONS]
     best = {metric: _best(rows, metric) for metric in metrics}
     lines, bold = [], set()
@@ -167,12 +168,9 @@ def table_of(
         line = [shown_name(row.cell.method)]
         for metric in metrics:
             if row.mean(metric) is not None and row.mean(metric) == best[metric]:
-                bold.add((place, len(line) + 1))
-            line += [
-                _published(row, metric),
-                _ours(row, metric, _star(row, metric, tests)),
-                _difference(row, metric),
-            ]
+                bold.add((place, len(line) + (metric in printed)))
+            ours = _ours(row, metric, _star(row, metric, tests))
+            line += [_published(row, metric), ours, _difference(row, metric)] if metric in printed else [ours]
         line += [str(len(row.runs) or ""), row.deviations if row.runs else "not run"]
         lines.append(line)
     return TableText(title=title, header=header, rows=lines, bold=frozenset(bold), notes=_notes(rows, tests))
