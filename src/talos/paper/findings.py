@@ -82,7 +82,8 @@ def _overall_checks(store: Store) -> Iterator[Check]:
             claim=f"Beauty, {shown_name(backbone)}: Talos has the best R@20 of {len(rows)} losses",
             holds=first.cell.method == "talos",
             numbers=f"{shown_name(first.cell.method)} {first.mean('recall@20'):.4f}, then "
-            f"{shown_name(second.cell.method)} {second.mean('recall@20'):.4f}.{_tested(store, 'overall', 'beauty', backbone)}",
+            f"{shown_name(second.cell.method)} {second.mean('recall@20'):.4f}."
+            f"{_tested(store, 'overall', 'beauty', backbone)}",
         )
 
 

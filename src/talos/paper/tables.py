@@ -12,7 +12,7 @@ import numpy as np
 from talos.comparison.export import latex_escape
 from talos.paper.data import DATASETS
 from talos.paper.experiments import Cell, Experiment
-from talos.paper.recipes import Fidelity
+from talos.paper.recipes import Fidelity, Recipe
 from talos.paper.results import Store, StoredRun
 
 __all__ = ["Row", "TableText", "groups", "markdown", "rows_of", "table_of", "tables_of"]
@@ -73,6 +73,7 @@ class Row:
 
     cell: Cell
     runs: Sequence[StoredRun]
+    recipe: Recipe  # as it was run: with what its search chose
 
     def values(self, metric: str) -> list[float]:
         """One value a run."""
@@ -103,7 +104,7 @@ class Row:
     @property
     def deviations(self) -> str:
         """What differs from the paper's own run, in words."""
-        return "; ".join(self.runs[0].deviations) if self.runs else ""
+        return "; ".join(self.recipe.deviations()) if self.runs else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +124,7 @@ def rows_of(experiment: Experiment, dataset: str, store: Store, fidelity: Fideli
     for cell in experiment.rows(dataset, fidelity):
         resolved = store.resolved(cell.recipe)
         runs = [] if resolved is None else store.runs(resolved, max(cell.seeds, 5))
-        found.append(Row(cell=cell, runs=runs))
+        found.append(Row(cell=cell, runs=runs, recipe=resolved or cell.recipe))
     return found
 
 
