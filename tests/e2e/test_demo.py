@@ -28,7 +28,7 @@ def demo(
     monkeypatch.setattr(module, "MODELS", quick)
 
     def offline(*_: Any, **__: Any) -> Interactions:
-        raise DownloadError("no network", where="movielens-100k")
+        raise DownloadError("movielens-100k: no network")
 
     real = datasets.synthetic
 
