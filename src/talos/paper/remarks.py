@@ -36,6 +36,9 @@ REMARKS: dict[tuple[str, str, str, str], str] = {
     ): f"{_FEWER}: 32, because the adversary's products make it the slowest by far.",
     ("overall", "beauty", "*", "rs@k"): f"{_FEWER}: 256; the rank it estimates is one within the sample.",
     ("overall", "beauty", "*", "psl"): f"{_FEWER}: 256.",
+    ("ablation", "beauty", "mf", "talos w/o outside"): (
+        "Two temperatures were tried, .1 and .2; validation preferred the larger, so a still larger one may do better."
+    ),
     ("temporal", "beauty", "*", "*"): (
         "Not the paper's split: the row is called Beauty in one of its tables and Games in another, and the "
         "timestamps here were recovered. Compare losses with each other."
