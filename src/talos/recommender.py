@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from talos import losses
 from talos.artifact import Model, load_model, save_model
 from talos.config import RunConfig
+from talos.distributed import current
 from talos.errors import ArgumentError, ConfigError, MissingExtraError
 from talos.evaluation import DEFAULT_KS, Report, evaluate
 from talos.interactions import Ids, Interactions, Vocabulary, as_id_series
@@ -95,6 +96,9 @@ class Recommender:
             run: a folder for history and checkpoints, so that an interrupted fit can go on.
             resume: go on from the newest checkpoint in `run`, if there is one.
             callbacks: what watches.
+
+        Where this process started a group (`talos.distributed.start`), all its processes train one model, and
+        rank 0 has it afterwards.
         """
         folder = None if run is None else Path(run)
         if folder is not None:
@@ -105,6 +109,7 @@ class Recommender:
             valid,
             folder=None if folder is None else folder / "checkpoint",
             callbacks=callbacks,
+            group=current(),
         )
         if resume:
             trainer.resume()
@@ -114,9 +119,6 @@ class Recommender:
         return self
 
     def _adopt(self, trainer: Trainer) -> None:
-        users, items = trainer.vectors()
-        threshold = trainer.objective.threshold
-        everybody = np.arange(trainer.train.num_users)
         facts: dict[str, Any] = {
             "config": trainer.config.as_dict(),
             "epoch": trainer.position.best_epoch or trainer.position.epoch,
@@ -129,12 +131,14 @@ class Recommender:
             },
             "metrics": {},
         }
+        results = trainer.results()
+        if results is None:  # rank 0 of the group has the model
+            return
+        users, items, thresholds = results
         self.model = Model(
             user_vectors=users,
             item_vectors=items,
-            thresholds=None
-            if threshold is None
-            else threshold.value(trainer.index.degrees.new_tensor(everybody)),
+            thresholds=thresholds,
             train=trainer.train,
             valid=trainer.valid,
             facts=facts,
@@ -428,6 +432,7 @@ _TRAINING = (
     "metric",
     "checkpoint_every",
     "keep_checkpoints",
+    "parallel",
 )
 _BACKBONE = ("dim", "layers", "epsilon", "contrast_layer", "contrast_temperature", "contrast_weight")
 

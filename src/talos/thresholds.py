@@ -53,6 +53,7 @@ class Threshold(nn.Module):
 
     short_name: ClassVar[str] = ""
     needs_full_row: ClassVar[bool] = False
+    per_user: ClassVar[tuple[str, ...]] = ()  # names of the buffers with one row per user
 
     @abstractmethod
     def value(self, users: Tensor) -> Tensor:
@@ -85,6 +86,10 @@ class Threshold(nn.Module):
     def update_rows(self, users: Tensor, scores: Tensor) -> None:
         """Follow the scores (B, |I|) of all items, for users (B,) that occur once each."""
 
+    def rest(self) -> None:
+        """A step in which none of these users took part; those who follow by momentum move on."""
+        return
+
     @torch.no_grad()
     def error_against(self, exact: Tensor | Threshold, users: Tensor | None = None) -> float:
         """Mean over users of |estimate - exact|: the quality of the estimate.
@@ -110,6 +115,7 @@ class _PerUser(Threshold):
     """What the estimators with a table of one value per user share."""
 
     table: Tensor
+    per_user: ClassVar[tuple[str, ...]] = ("table",)
 
     def __init__(self, num_users: int, *, k: int, num_items: int | None, start: float) -> None:
         super().__init__()
@@ -181,6 +187,7 @@ class QuantileRegression(_PerUser):
     """
 
     short_name = "regression"
+    per_user = ("table", "mean", "square")
     mean: Tensor
     square: Tensor
     steps: Tensor
@@ -249,6 +256,11 @@ class QuantileRegression(_PerUser):
             return
         above, total = _count_above("scores", scores, self.table[users], None)
         self._step(users, ((self.k - above) / total).to(self.table.dtype))
+
+    @torch.no_grad()
+    def rest(self) -> None:
+        """One step of Adam with a gradient of 0 for everybody."""
+        self._step(self.steps.new_empty(0), self.table.new_empty(0))
 
     def _step(self, users: Tensor, gradient: Tensor) -> None:
         """One step of Adam: the users of the batch on the mean gradient of their rows, the others on 0."""

@@ -51,7 +51,13 @@ SHORT_NAMES: dict[str, type[Backbone]] = {
 
 
 def by_name(
-    name: str, train: Interactions, *, dim: int = 64, generator: torch.Generator | None, **options: Any
+    name: str,
+    train: Interactions,
+    *,
+    dim: int = 64,
+    generator: torch.Generator | None,
+    users: range | None = None,
+    **options: Any,
 ) -> Backbone:
     """The backbone of a short name, for the users, items and (where it needs them) edges of train.
 
@@ -60,6 +66,7 @@ def by_name(
         train: what it is to be trained on.
         dim: length of a vector.
         generator: of the starting values.
+        users: the users that are wanted, where the backbone is `divisible`; others have all users always.
         options: further arguments of the backbone.
 
     >>> train = Interactions.from_ids([1, 2], [7, 8])
@@ -80,7 +87,7 @@ def by_name(
             hint=nearest(name, SHORT_NAMES),
         )
     backbone = SHORT_NAMES[name]
-    given = {"graph", "num_users", "num_items", "dim", "generator"}
+    given = {"graph", "num_users", "num_items", "dim", "generator", "users"}
     accepted = [argument for argument in inspect.signature(backbone).parameters if argument not in given]
     for option in options:
         if option not in accepted:
@@ -93,4 +100,6 @@ def by_name(
     if backbone.needs_graph:
         graph = BipartiteGraph.from_interactions(train)
         return build(graph, dim=dim, generator=generator, **options)
+    if users is not None and backbone.divisible:
+        options["users"] = users
     return build(train.num_users, train.num_items, dim=dim, generator=generator, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 from talos.errors import ArgumentError
 
 __all__ = ["Backbone"]
+
+# Rows drawn at a time where only some are kept; a multiple of 16.
+_DRAWN = 1 << 14
 
 
 class Backbone(nn.Module, ABC):
@@ -25,6 +29,9 @@ class Backbone(nn.Module, ABC):
         dim: length of a vector.
         short_name: the name in configurations and on the command line.
         needs_graph: whether the constructor takes a `BipartiteGraph` in place of the two sizes.
+        divisible: whether a user's vector is a matter of that user's row alone, so that several processes can
+            have a range of users each; the constructor then takes `users`, a range of rows, and `num_users` is
+            their number.
 
     >>> from talos.backbones import MF
     >>> backbone = MF(3, 4, dim=2, generator=torch.Generator().manual_seed(0))
@@ -34,6 +41,7 @@ class Backbone(nn.Module, ABC):
 
     short_name: ClassVar[str] = ""
     needs_graph: ClassVar[bool] = False
+    divisible: ClassVar[bool] = False
 
     users: nn.Parameter
     items: nn.Parameter
@@ -72,6 +80,25 @@ class Backbone(nn.Module, ABC):
         return f"num_users={self.num_users}, num_items={self.num_items}, dim={self.dim}"
 
 
-def gaussian(rows: int, dim: int, generator: torch.Generator | None) -> nn.Parameter:
-    """A table of N(0, 1) numbers."""
-    return nn.Parameter(torch.randn(rows, dim, generator=generator))
+def gaussian(
+    rows: int, dim: int, generator: torch.Generator | None, *, only: range | None = None
+) -> nn.Parameter:
+    """A table of N(0, 1) numbers; with `only`, consecutive rows of what it would be, without making the rest.
+
+    >>> whole, part = (
+    ...     gaussian(5, 3, torch.Generator().manual_seed(0), only=only) for only in (None, range(2, 4)))
+    >>> torch.equal(whole[2:4], part)
+    True
+    """
+    if only is None:
+        return nn.Parameter(torch.randn(rows, dim, generator=generator))
+    # Torch fills a tensor from the front in groups of 16 numbers and does the last 16 again if some are left
+    # over: blocks of a multiple of 16, with no short one at the end, are the numbers of the whole.
+    table = torch.empty(len(only), dim)
+    starts = [*range(0, max(1, rows - _DRAWN + 1), _DRAWN), rows]
+    for start, end in itertools.pairwise(starts):
+        block = torch.randn(end - start, dim, generator=generator)
+        first, last = max(start, only.start), min(end, only.stop)
+        if first < last:
+            table[first - only.start : last - only.start] = block[first - start : last - start]
+    return nn.Parameter(table)

@@ -21,6 +21,7 @@ class MF(Backbone):
         num_items: rows of the item table.
         dim: length of a vector.
         generator: of the starting values.
+        users: only these rows of the user table; they start as they would in the whole.
 
     >>> mf = MF(2, 3, dim=4, generator=torch.Generator().manual_seed(0))
     >>> users, items = mf.vectors()
@@ -29,12 +30,19 @@ class MF(Backbone):
     """
 
     short_name = "mf"
+    divisible = True
 
     def __init__(
-        self, num_users: int, num_items: int, *, dim: int = 64, generator: torch.Generator | None
+        self,
+        num_users: int,
+        num_items: int,
+        *,
+        dim: int = 64,
+        generator: torch.Generator | None,
+        users: range | None = None,
     ) -> None:
-        super().__init__(num_users, num_items, dim=dim)
-        self.users = gaussian(num_users, dim, generator)
+        super().__init__(num_users if users is None else len(users), num_items, dim=dim)
+        self.users = gaussian(num_users, dim, generator, only=users)
         self.items = gaussian(num_items, dim, generator)
 
     def vectors(

@@ -66,6 +66,9 @@ def train(
     patience: Annotated[int | None, typer.Option(help="Epochs without a better validation metric.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random in training.")] = None,
     device: Annotated[str | None, typer.Option(help="Anything torch knows, such as cpu or cuda:0.")] = None,
+    parallel: Annotated[
+        str | None, typer.Option(help="What the processes of torchrun divide: users, or auto.")
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any key of the config, such as loss.tau=0.1."),
@@ -105,11 +108,16 @@ def train(
         "training.init": init,
         "training.batch_size": batch_size,
         "training.patience": patience,
+        "training.parallel": parallel,
         "seed": seed,
         "device": device,
     }
     resolved = config_from(config, given, set_ or [])
     if not explain:
+        if _started_again():
+            if out is not None and (out / "model.json").exists():
+                return  # a process was lost after everything was done
+            resume = True
         out = _check_out(out, resume)
     columns = Columns(
         user=user_column,
@@ -148,6 +156,13 @@ def config_from(path: Path | None, given: dict[str, Any], assignments: list[str]
         except ValueError:  # a bare word
             changes[name] = text
     return config.with_values(changes)
+
+
+def _started_again() -> bool:
+    """Whether torchrun lost a process and started all of them anew: they go on with the run that was begun."""
+    import os
+
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def _check_out(out: Path | None, resume: bool) -> Path:
@@ -199,24 +214,34 @@ def _run(
 ) -> None:
     import time
 
-    from talos import kernels
+    from talos import distributed, kernels
     from talos.recommender import Recommender, popularity_report
     from talos.training import InterruptedRunError, TensorBoard, progress
     from talos.training.callbacks import Callback
 
+    group = distributed.start(config.device)
+    if group.size > 1 and config.training.parallel == "none":
+        raise ConfigError(f"'none' in {group.size} processes", where="parallel", expected="'users' or 'auto'")
     recommender = Recommender(config=config)
-    say(f"kernel: {kernels.status()}" if config.device == "cpu" else f"kernel: torch on {config.device}")
-    for note in _plan_notes(config, parts.train):
-        say(f"chosen: {note}")
-    watchers: list[Callback] = [progress()]
-    if tensorboard:
-        watchers.append(TensorBoard(out / "tensorboard"))
+    watchers: list[Callback] = []
+    if group.rank == 0:
+        say(f"kernel: {kernels.status()}" if config.device == "cpu" else f"kernel: torch on {config.device}")
+        if group.size > 1:
+            say(f"users divided among {group.size} processes")
+        for note in _plan_notes(config, parts.train):
+            say(f"chosen: {note}")
+        watchers.append(progress())
+        if tensorboard:
+            watchers.append(TensorBoard(out / "tensorboard"))
     began = time.perf_counter()
     try:
         recommender.fit(parts.train, parts.valid, run=out, resume=resume, callbacks=watchers)
     except InterruptedRunError as stop:
         raise InterruptedRunError(f"{stop}. Go on with the same command and --resume") from None
     seconds = time.perf_counter() - began
+    distributed.stop()
+    if group.rank != 0:  # the model is with rank 0
+        return
     reports = {}
     ks = sorted({k for k in (5, 10, 20, 50, config.k) if k <= parts.train.num_items})
     if len(parts.test):

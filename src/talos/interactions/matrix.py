@@ -182,6 +182,22 @@ class Interactions:
         chosen[codes] = True
         return self.where(np.repeat(chosen, self.user_degrees))
 
+    def user_range(self, users: range) -> Interactions:
+        """The interactions of consecutive users, as a matrix of their rows alone; shares memory with this one.
+
+        >>> Interactions.from_ids([1, 1, 2], [7, 8, 8]).user_range(range(1, 2)).to_polars().rows()
+        [(2, 8)]
+        """
+        edges = slice(int(self.indptr[users.start]), int(self.indptr[users.stop]))
+        return replace(
+            self,
+            indptr=self.indptr[users.start : users.stop + 1] - self.indptr[users.start],
+            indices=self.indices[edges],
+            user_ids=Vocabulary(self.user_ids.ids[users.start : users.stop]),
+            timestamps=None if self.timestamps is None else self.timestamps[edges],
+            ratings=None if self.ratings is None else self.ratings[edges],
+        )
+
     def pairs_of(self, codes: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], Codes]:
         """All interactions of some users: for each, its user's place in `codes`, and the item.
 

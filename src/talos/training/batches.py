@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from talos.distributed import ALONE, Group
 from talos.negatives import TrainIndex
 
-__all__ = ["Batches", "generator_for"]
+__all__ = ["Batches", "Order", "Place", "generator_for"]
 
 
 def generator_for(seed: int, *path: int) -> torch.Generator:
@@ -23,10 +25,35 @@ def generator_for(seed: int, *path: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state) & (2**63 - 1))
 
 
+@dataclass(frozen=True, eq=False)
+class Order:
+    """The order of one epoch: places in the population of all processes, and this one's share of every step."""
+
+    places: Tensor
+    shares: Tensor | None = None  # (steps,), of what a step's mean is over; None for all of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the members that belong to this process stand in a batch that several processes work on.
+
+    Attributes:
+        before: members of the batch that belong to processes before this one.
+        total: members of the whole batch.
+        weight: what the mean over this process's members counts in that over all.
+    """
+
+    before: int
+    total: int
+    weight: float
+
+
 class Batches:
     """Batches of users (those with interactions) or of positives (positions in the index's edges).
 
-    With `only_users`, of these users alone.
+    With `only_users`, of these users alone. In a group each process has an index of its own users, and the order
+    is drawn over the members of all processes: the same batches as one process with all users would have, of
+    which each takes those of its own. Batches ascend and so do the users of the ranks, so these are consecutive.
 
     >>> from talos.interactions import Interactions
     >>> index = TrainIndex.from_interactions(Interactions.from_ids([1, 2, 3], [7, 8, 9]))
@@ -42,6 +69,8 @@ class Batches:
         kind: Literal["users", "positives"],
         size: int,
         only_users: Tensor | None = None,
+        group: Group = ALONE,
+        reduction: Literal["positives", "users"] = "positives",
     ) -> None:
         chosen = torch.full((index.num_users,), only_users is None, device=index.device)
         if only_users is not None:
@@ -50,16 +79,53 @@ class Batches:
             self.population = (chosen & (index.degrees > 0)).nonzero().flatten()
         else:
             self.population = chosen.repeat_interleave(index.degrees).nonzero().flatten()
-        self.size = size
+        self.index, self.kind, self.size = index, kind, size
+        self.group, self.reduction = group, reduction
+        counts = [int(count) for (count,) in group.exchange([len(self.population)])]
+        self.total, self.first = sum(counts), sum(counts[: group.rank])
 
     def __len__(self) -> int:
-        return -(-len(self.population) // self.size)
+        return -(-self.total // self.size)
 
-    def order(self, generator: torch.Generator) -> Tensor:
+    def order(self, generator: torch.Generator) -> Order:
         """The order of one epoch."""
-        shuffled = torch.randperm(len(self.population), generator=generator)
-        return self.population[shuffled.to(self.population.device)]
+        places = torch.randperm(self.total, generator=generator)
+        if self.group.size == 1:
+            return Order(places)
+        mine = ((places >= self.first) & (places < self.first + len(self.population))).nonzero().flatten()
+        members = self.population.cpu()[places[mine] - self.first]
+        counts = torch.zeros(len(self), dtype=torch.float64)
+        counts.index_add_(0, mine // self.size, self._weights(members, mine // self.size))
+        return Order(places, counts / self.group.sum_(counts.clone()))
 
-    def batch(self, order: Tensor, step: int) -> Tensor:
+    def _weights(self, members: Tensor, steps: Tensor) -> Tensor:
+        """What each member counts in the mean of its step."""
+        ones = torch.ones(len(members), dtype=torch.float64)
+        if self.kind == "users":
+            return self.index.degrees.cpu()[members].double() if self.reduction == "positives" else ones
+        if self.reduction == "positives":
+            return ones
+        # users count once a step, however many of their positives it has
+        users = torch.searchsorted(self.index.indptr.cpu(), members, right=True) - 1
+        _, which, times = torch.unique(
+            steps * self.index.num_users + users, return_inverse=True, return_counts=True
+        )
+        weights: Tensor = ones / times[which]
+        return weights
+
+    def batch(self, order: Order, step: int) -> Tensor:
         """The members of one step, ascending: neighbours in a table are quicker to look up and to update."""
-        return order[step * self.size : (step + 1) * self.size].sort().values
+        places = self._places(order, step) - self.first
+        own = places[(places >= 0) & (places < len(self.population))]
+        return self.population[own.to(self.population.device)]
+
+    def place(self, order: Order, step: int) -> Place | None:
+        """Where these stand in the whole batch; None where they are all of it."""
+        if order.shares is None:
+            return None
+        places = self._places(order, step)
+        before = int((places < self.first).sum())
+        return Place(before=before, total=len(places), weight=float(order.shares[step]))
+
+    def _places(self, order: Order, step: int) -> Tensor:
+        return order.places[step * self.size : (step + 1) * self.size].sort().values

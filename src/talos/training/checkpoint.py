@@ -3,6 +3,11 @@
 A checkpoint is a folder `NNNNNNNN-NNNNNNNN` (epochs and steps done) that gets its name only when it is complete
 and on the disk, so whatever happens, the newest folder with a name like that is whole. The best weights are a
 file of their own beside them, named by their epoch and written before the checkpoint that mentions them.
+
+Where several processes have a range of users each, a file `X.safetensors` has what they all have, and
+`X.users-A-B.safetensors` the rows of users A to B-1; the former is written last, by rank 0, and lists the latter.
+Any number of processes can read what any other number wrote: each takes the rows that it needs. All of them must
+see the same folder.
 """
 
 from __future__ import annotations
@@ -11,14 +16,16 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from talos.distributed import ALONE, Group
 from talos.errors import DataError, TalosError
 
 __all__ = ["Checkpoints", "flatten", "replace_file", "unflatten"]
@@ -51,22 +58,39 @@ class Checkpoints:
     Args:
         folder: made when first written to.
         keep: how many checkpoints are kept.
+        group: the processes that write one together.
+        users: the users whose rows this process has; None where each has everybody's.
+        per_user: the names of the tensors with a row per user.
     """
 
-    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        keep: int = 2,
+        group: Group = ALONE,
+        users: range | None = None,
+        per_user: Collection[str] = (),
+    ) -> None:
         self.folder, self.keep = folder, keep
+        self.group, self.users, self.per_user = group, users, frozenset(per_user)
+        self.shares: list[range] = []
+        if users is not None:
+            bounds = group.exchange([users.start, users.stop])
+            self.shares = [range(int(start), int(stop)) for start, stop in bounds]
 
     def save(self, epoch: int, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Path:
         """Write one, then remove those beyond `keep`. A full disk leaves the earlier ones as they are."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         target = self.folder / f"{epoch:08d}-{step:08d}"
-        staging = self.folder / f".{target.name}.{os.getpid()}.tmp"
-        shutil.rmtree(staging, ignore_errors=True)
-        try:
-            staging.mkdir()
-            save_file(
-                {name: tensor.contiguous() for name, tensor in tensors.items()}, staging / "state.safetensors"
-            )
+        writer = int(self.group.exchange([os.getpid()])[0][0])
+        staging = self.folder / f".{target.name}.{writer}.tmp"
+        state, first = staging / "state.safetensors", self.group.rank == 0
+
+        def begin() -> None:
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+
+        def publish() -> None:
             (staging / "state.json").write_text(json.dumps({"format": FORMAT, **facts}))
             for file in (*staging.iterdir(), staging):
                 _sync(file)
@@ -74,15 +98,57 @@ class Checkpoints:
                 shutil.rmtree(target)
             staging.rename(target)
             _sync(self.folder)
-        except (OSError, SafetensorError) as error:
-            raise TalosError(
-                f"{target} could not be written ({error}); the checkpoint before it is intact"
-            ) from error
+
+        try:
+            self._together(target, begin if first else None)
+            self._together(target, lambda: self._write_own(state, tensors))
+            self._together(target, (lambda: self._write_common(state, tensors, publish)) if first else None)
         finally:
-            shutil.rmtree(staging, ignore_errors=True)
-        for old in self._names()[: -self.keep]:
+            if first:
+                shutil.rmtree(staging, ignore_errors=True)
+        for old in self._names()[: -self.keep] if first else ():
             shutil.rmtree(self.folder / old, ignore_errors=True)
         return target
+
+    def _together(self, target: Path, act: Callable[[], None] | None) -> None:
+        """Do something, and go on when every process has done its part; if one of them cannot, none goes on."""
+        problem: Exception | None = None
+        try:
+            if act is not None:
+                act()
+        except (OSError, SafetensorError, TalosError) as error:
+            problem = error
+        failed = [rank for rank, (bad,) in enumerate(self.group.exchange([problem is not None])) if bad]
+        if failed:
+            what = problem or f"rank {failed[0]} could not write its part"
+            raise TalosError(
+                f"{target} could not be written ({what}); what was there before it is intact"
+            ) from problem
+
+    def _write_own(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
+        """This process's rows, where they are not everybody's."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if self.users is not None:
+            _save(
+                _shard(path, self.users),
+                {name: tensor for name, tensor in tensors.items() if name in self.per_user},
+            )
+
+    def _write_common(
+        self, path: Path, tensors: Mapping[str, Tensor], publish: Callable[[], None] | None = None
+    ) -> None:
+        """What all processes have, and the names of the other files; these must be there."""
+        if self.users is None:
+            _save(path, tensors)
+        else:
+            for rank, share in enumerate(self.shares):
+                if not _shard(path, share).is_file():
+                    raise OSError(f"the part of rank {rank} is not here: do all processes see this folder?")
+            common = {name: tensor for name, tensor in tensors.items() if name not in self.per_user}
+            listed = " ".join(f"{share.start}-{share.stop}" for share in self.shares)
+            _save(path, common, {"users": listed})
+        if publish is not None:
+            publish()
 
     def latest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The newest one that can be read, or None if there is none; a damaged one is passed over."""
@@ -96,7 +162,7 @@ class Checkpoints:
                         where=str(self.folder / name),
                         expected=f"format {FORMAT}",
                     )
-                return load_file(self.folder / name / "state.safetensors"), facts
+                return self._read(self.folder / name / "state.safetensors"), facts
             except (OSError, ValueError, KeyError, SafetensorError) as error:
                 problems.append(f"{name}: {error}")
         if problems:
@@ -105,16 +171,43 @@ class Checkpoints:
 
     def save_best(self, epoch: int, tensors: Mapping[str, Tensor]) -> None:
         """Keep the best weights so far; older ones go when `forget_best_before` is called."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        replace_file(self._best(epoch), lambda path: save_file(whole, path))
+        path = self._best(epoch)
+        self._together(path, lambda: self._write_own(path, tensors))
+        self._together(path, (lambda: self._write_common(path, tensors)) if self.group.rank == 0 else None)
 
     def load_best(self, epoch: int) -> dict[str, Tensor]:
         """The best weights, found at that epoch."""
-        return load_file(self._best(epoch))
+        return self._read(self._best(epoch))
+
+    def _read(self, path: Path) -> dict[str, Tensor]:
+        """The tensors of a file, and of their rows per user those of this process."""
+        with safe_open(path, framework="pt") as file:
+            shares = (file.metadata() or {}).get("users", "").split()
+        if not shares and self.users is None:
+            return load_file(path)
+        tensors: dict[str, Tensor] = {}
+        parts: dict[str, list[Tensor]] = {}
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  # not a mapping
+                if name in self.per_user and self.users is not None:
+                    tensors[name] = file.get_slice(name)[self.users.start : self.users.stop]
+                else:
+                    tensors[name] = file.get_tensor(name)
+        for share in shares:
+            start, stop = map(int, share.split("-"))
+            wanted = range(start, stop) if self.users is None else self.users
+            low, high = max(start, wanted.start), min(stop, wanted.stop)
+            if low < high:
+                with safe_open(_shard(path, range(start, stop)), framework="pt") as file:
+                    for name in file.keys():  # noqa: SIM118
+                        rows = file.get_slice(name)[low - start : high - start]
+                        parts.setdefault(name, []).append(rows)
+        return tensors | {name: torch.cat(rows) for name, rows in parts.items()}
 
     def forget_best_before(self, epoch: int) -> None:
         """Remove best weights that no checkpoint mentions any more."""
+        if self.group.rank != 0:
+            return
         for path in self.folder.glob("best-*.safetensors"):
             if path.name < self._best(epoch).name:
                 path.unlink(missing_ok=True)
@@ -126,6 +219,15 @@ class Checkpoints:
         if not self.folder.is_dir():
             return []
         return sorted(entry.name for entry in self.folder.iterdir() if _NAME.fullmatch(entry.name))
+
+
+def _shard(path: Path, users: range) -> Path:
+    return path.with_name(f"{path.stem}.users-{users.start}-{users.stop}.safetensors")
+
+
+def _save(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    replace_file(path, lambda temporary: save_file(whole, temporary, metadata))
 
 
 def flatten(prefix: str, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:

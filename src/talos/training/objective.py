@@ -16,11 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from talos.backbones import Backbone
+from talos.distributed import ALONE, Group
 from talos.kernels import differentiable_user_batch_loss, exact_user_batch_loss, kth_scores
 from talos.kernels.sampled import sampled_scores
 from talos.losses import Loss, UserSeparableLoss, reduce_per_positive, reduce_per_user
 from talos.negatives import Negatives, TrainIndex, meetings
 from talos.thresholds import ExactQuantile, Threshold
+from talos.training.batches import Place, generator_for
 
 __all__ = ["Objective", "PositiveObjective", "UserObjective"]
 
@@ -39,6 +41,8 @@ class Objective(nn.Module):
         index: the train interactions.
         reduction: mean over `positives` or over `users`.
         touched_rows: whether look-ups in a table of parameters give row-sparse gradients.
+        users: which users the index and the thresholds are of; all of the backbone's, if None.
+        group: the processes that share a batch.
     """
 
     def __init__(
@@ -51,22 +55,57 @@ class Objective(nn.Module):
         *,
         reduction: Literal["positives", "users"] = "positives",
         touched_rows: bool = False,
+        users: range | None = None,
+        group: Group = ALONE,
     ) -> None:
         super().__init__()
+        self.users = range(index.num_users) if users is None else users
+        self.group, self.divided = group, backbone.num_users == index.num_users
         self.backbone, self.loss, self.threshold = backbone, loss, threshold
         self.negatives, self.index = negatives, index
         self.reduction, self.touched_rows = reduction, touched_rows
         self.cosine = loss.needs.scores == "cosine"
 
     @abstractmethod
-    def forward(self, batch: Tensor, generator: torch.Generator, *, frozen: bool = False) -> Tensor:
-        """Loss of a batch (a scalar); with `frozen` the vectors are constants, for an adversary's own epoch."""
+    def forward(
+        self,
+        batch: Tensor,
+        generator: torch.Generator,
+        *,
+        frozen: bool = False,
+        place: Place | None = None,
+    ) -> Tensor:
+        """Loss of a batch (a scalar); with `frozen` the vectors are constants, for an adversary's own epoch.
+
+        With `place` the batch is this process's part of a larger one, and the sum over processes is its loss.
+        Every process draws the same numbers from `generator`, whatever its part.
+        """
 
     def vectors(self) -> tuple[Tensor, Tensor]:
         """User and item vectors as they are scored: final, and normalised where scores are cosines."""
         with torch.no_grad():
             users, items = (table.detach() for table in self.backbone.vectors())
-            return self._whole(users), self._whole(items)
+            own = users if self.divided else users[self.users.start : self.users.stop]
+            return self._whole(own), self._whole(items)
+
+    def own_parameters(self) -> list[Tensor]:
+        """Parameters with rows of this process's users alone."""
+        return [self.backbone.users] if self.backbone.divisible else []
+
+    def per_user_state(self) -> list[str]:
+        """The names in `state_dict` of what has one row for each of this process's users."""
+        tables = [] if self.threshold is None else [f"threshold.{name}" for name in self.threshold.per_user]
+        return [*tables, "backbone.users"] if self.backbone.divisible else tables
+
+    def _in_table(self, users: Tensor) -> Tensor:
+        """Where users stand in the backbone's table, which may have those of other processes too."""
+        return users if self.divided else users + self.users.start
+
+    def _nothing(self, table: Tensor) -> Tensor:
+        """The loss of no users: for a process that has none in a batch."""
+        if self.threshold is not None:
+            self.threshold.rest()
+        return table.new_zeros((), requires_grad=True)
 
     def _tables(self, generator: torch.Generator, frozen: bool) -> tuple[Tensor, Tensor]:
         users, items = self.backbone.vectors(training=not frozen, generator=generator)
@@ -94,8 +133,14 @@ class Objective(nn.Module):
             part.view(ids.shape) for part, ids in zip(parts, needed, strict=True)
         ]
 
-    def _with_auxiliary(self, value: Tensor, users: Tensor, items: Tensor, frozen: bool) -> Tensor:
-        extra = None if frozen else self.backbone.auxiliary_loss(users, items)
+    def _with_auxiliary(
+        self, value: Tensor, users: Tensor, items: Tensor, frozen: bool, place: Place | None
+    ) -> Tensor:
+        extra = None if frozen else self.backbone.auxiliary_loss(self._in_table(users), items)
+        if place is not None:
+            # the backbone's own loss is of this part as a batch of its own, weighted by how many it has
+            value = value * place.weight
+            extra = None if extra is None else extra * (len(users) / place.total)
         return value if extra is None else value + extra
 
     @torch.no_grad()
@@ -111,17 +156,30 @@ class UserObjective(Objective):
 
     loss: UserSeparableLoss
 
-    def forward(self, batch: Tensor, generator: torch.Generator, *, frozen: bool = False) -> Tensor:
+    def forward(
+        self,
+        batch: Tensor,
+        generator: torch.Generator,
+        *,
+        frozen: bool = False,
+        place: Place | None = None,
+    ) -> Tensor:
         """Loss of the users `batch` (B,), distinct."""
         user_table, item_table = self._tables(generator, frozen)
-        users = self._rows(user_table, batch)
+        drawn = None
+        if self.negatives.per != "all":
+            # for the whole batch, so that every process has the same draws; they depend on its length alone
+            everybody = batch if place is None else batch.new_zeros(place.total)
+            drawn = self.negatives.draw(self.index, everybody, generator)
+        if len(batch) == 0:
+            return self._nothing(item_table)
+        users = self._rows(user_table, self._in_table(batch))
         owner, positives = self.index.pairs_of(batch)
-        if self.negatives.per == "all":
+        if drawn is None:
             value = self._over_all(batch, users, item_table, positives)
         else:
-            drawn = self.negatives.draw(self.index, batch, generator)
-            value = self._over_samples(batch, users, item_table, owner, positives, drawn)
-        return self._with_auxiliary(value, batch, positives, frozen)
+            value = self._over_samples(batch, users, item_table, owner, positives, drawn, place)
+        return self._with_auxiliary(value, batch, positives, frozen, place)
 
     def _over_all(self, batch: Tensor, users: Tensor, item_table: Tensor, positives: Tensor) -> Tensor:
         threshold, ends = self.threshold, self._ends(batch)
@@ -148,23 +206,29 @@ class UserObjective(Objective):
         owner: Tensor,
         positives: Tensor,
         drawn: Tensor,
+        place: Place | None,
     ) -> Tensor:
         """Users in groups, each with a sample `drawn` (G, n) of its own, as if it were a batch of its own."""
-        size = -(-len(batch) // len(drawn))
-        counts = torch.bincount(owner // size, minlength=len(drawn)).tolist()
+        before, total = (0, len(batch)) if place is None else (place.before, place.total)
+        size = -(-total // len(drawn))
+        # the first group may have begun with users of another process
+        cuts = [max(0, cut) for cut in range(-(before % size), len(batch), size)]
+        lengths = [end - cut for cut, end in zip(cuts, [*cuts[1:], len(batch)], strict=True)]
+        counts = torch.bincount((owner + before % size) // size, minlength=len(cuts)).tolist()
         parts = zip(
-            torch.split(batch, size),
-            torch.split(users, size),
+            cuts,
+            torch.split(batch, lengths),
+            torch.split(users, lengths),
             torch.split(owner, counts),
             torch.split(positives, counts),
-            drawn,
+            drawn[before // size :][: len(cuts)],
             strict=True,
         )
         groups = [
             _Group(
-                members, vectors, own % size, *torch.unique(torch.cat([items, sample]), return_inverse=True)
+                members, vectors, own - cut, *torch.unique(torch.cat([items, sample]), return_inverse=True)
             )
-            for members, vectors, own, items, sample in parts
+            for cut, members, vectors, own, items, sample in parts
         ]
         # one look-up for all, so that there is one gradient of the table's size
         tables = self._rows(item_table, torch.cat([group.distinct for group in groups]))
@@ -179,12 +243,12 @@ class UserObjective(Objective):
                 items,
                 self._ends(group.users),
                 group.places[: len(group.owner)],
-                None if beta is None else beta[number * size : (number + 1) * size],
+                None if beta is None else beta[cut : cut + len(group.users)],
                 self.loss,
                 reduction=self.reduction,
                 item_ids=group.places[len(group.owner) :],
             )
-            for number, (group, items) in enumerate(zip(groups, vectors, strict=True))
+            for cut, group, items in zip(cuts, groups, vectors, strict=True)
         ]
         # means over positives or users of the groups, put together to that of the batch
         shares = counts if self.reduction == "positives" else [len(group.users) for group in groups]
@@ -237,13 +301,26 @@ class _Group:
 class PositiveObjective(Objective):
     """Batches of positives, each with negatives of its own: the paper's protocol, for every loss."""
 
-    def forward(self, batch: Tensor, generator: torch.Generator, *, frozen: bool = False) -> Tensor:
+    def forward(
+        self,
+        batch: Tensor,
+        generator: torch.Generator,
+        *,
+        frozen: bool = False,
+        place: Place | None = None,
+    ) -> Tensor:
         """Loss of the positives at the places `batch` (B,) of the index's edges."""
         user_table, item_table = self._tables(generator, frozen)
+        if place is not None:
+            # each process draws for its own positives, from numbers that differ between processes
+            common = int(torch.randint(2**62, (), generator=generator))
+            generator = generator_for(common, self.group.rank)
+        if len(batch) == 0:
+            return self._nothing(item_table)
         owners = torch.searchsorted(self.index.indptr, batch, right=True) - 1
         positives = self.index.indices[batch]
         drawn = self.negatives.draw(self.index, owners, generator)
-        users = self._rows(user_table, owners)
+        users = self._rows(user_table, self._in_table(owners))
         items, (places, others) = self._items(item_table, positives, drawn)
         pos = (users * items[places]).sum(-1)
         neg = sampled_scores(users, items, others)
@@ -252,12 +329,16 @@ class PositiveObjective(Objective):
             self._follow(self.threshold, owners, users, pos.detach(), neg.detach(), item_table)
             beta = self.threshold.value(owners)
         values = self.loss(
-            pos, neg, threshold=beta, users=owners, items=drawn if self.loss.needs.ids else None
+            pos,
+            neg,
+            threshold=beta,
+            users=owners + self.users.start,
+            items=drawn if self.loss.needs.ids else None,
         )
         value = (
             reduce_per_positive(values) if self.reduction == "positives" else reduce_per_user(values, owners)
         )
-        return self._with_auxiliary(value, owners, positives, frozen)
+        return self._with_auxiliary(value, owners, positives, frozen, place)
 
     @torch.no_grad()
     def _follow(

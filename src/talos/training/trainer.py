@@ -18,12 +18,13 @@ from torch import Tensor
 from talos import backbones, losses, negatives, thresholds
 from talos.backbones import Backbone
 from talos.config import RunConfig
+from talos.distributed import ALONE, Group, join_gradients_
 from talos.errors import ArgumentError, ConfigError, DataError, TalosError
-from talos.evaluation import evaluate
+from talos.evaluation import DEFAULT_METRICS, evaluate
 from talos.interactions import Interactions
 from talos.negatives import TrainIndex
 from talos.ranking import DotScores
-from talos.training.batches import Batches, generator_for
+from talos.training.batches import Batches, Place, generator_for
 from talos.training.callbacks import Callback
 from talos.training.checkpoint import Checkpoints, flatten, unflatten
 from talos.training.objective import Objective, PositiveObjective, UserObjective
@@ -66,6 +67,8 @@ class Trainer:
         callbacks: what watches.
         backbone: takes the place of the one that the config names.
         only_users: learn from the interactions of these users alone.
+        group: the processes that train together; each is given the same config and data, and keeps the rows,
+            thresholds and optimiser state of its own range of users.
 
     >>> data = Interactions.from_ids([1, 1, 2, 2, 3, 3], [7, 8, 7, 9, 8, 9])
     >>> config = RunConfig.from_dict({"k": 1, "backbone": {"name": "mf", "dim": 4}, "training": {"epochs": 2}})
@@ -85,11 +88,17 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         backbone: Backbone | None = None,
         only_users: Tensor | None = None,
+        group: Group = ALONE,
     ) -> None:
-        self.train, self.valid, self.callbacks = train, valid, callbacks
+        self.group = group = ALONE if config.training.parallel == "none" else group
+        self.train, self.valid, self.callbacks = train, valid, callbacks if group.rank == 0 else ()
+        group.check_same(config=str(config.as_dict()), data=str(self.fingerprint()) if group.size > 1 else "")
+        own = group.share(train.num_users)  # which users this process has
+        self.own_train = train if group.size == 1 else train.user_range(own)
+        self.own_valid = valid if group.size == 1 or valid is None else valid.user_range(own)
         try:
             self.device = torch.device(config.device)
-            self.index = TrainIndex.from_interactions(train, self.device)
+            self.index = TrainIndex.from_interactions(self.own_train, self.device)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(f"{config.device!r} cannot be used ({reason})", where="device") from None
@@ -108,15 +117,23 @@ class Trainer:
                 config.threshold.name,
                 k=config.k,
                 num_positives=self.index.degrees,
-                **context,
+                num_users=len(own),
+                num_items=train.num_items,
                 **config.threshold.options,
             )
         if backbone is None:
+            part = None if group.size == 1 else own
             backbone = backbones.by_name(
-                config.backbone.name, train, generator=generator, **config.backbone.options
+                config.backbone.name, train, generator=generator, users=part, **config.backbone.options
             )
             start_from(
-                config.training.init, backbone, self.index, generator, cosine=loss.needs.scores == "cosine"
+                config.training.init,
+                backbone,
+                self.index if group.size == 1 else TrainIndex.from_interactions(train),
+                generator,
+                cosine=loss.needs.scores == "cosine",
+                users=part if backbone.divisible else None,
+                group=group if backbone.divisible else ALONE,
             )
         kind = UserObjective if self.plan.batches == "users" else PositiveObjective
         self.objective: Objective = kind(
@@ -127,14 +144,28 @@ class Trainer:
             self.index,
             reduction=config.training.reduction,
             touched_rows=config.optimizer.rows == "touched",
+            users=own,
+            group=group,
         ).to(self.device)
-        size = int(config.training.batch_size)
-        self.batches = Batches(self.index, kind=self.plan.batches, size=size, only_users=only_users)
+        self.batches = Batches(
+            self.index,
+            kind=self.plan.batches,
+            size=int(config.training.batch_size),
+            only_users=only_users,
+            group=group,
+            reduction=config.training.reduction,
+        )
         self._make_optimizers()
         self.position = Position()
         self.checkpoints = None
         if folder is not None:
-            self.checkpoints = Checkpoints(folder, keep=config.training.keep_checkpoints)
+            self.checkpoints = Checkpoints(
+                folder,
+                keep=config.training.keep_checkpoints,
+                group=group,
+                users=None if group.size == 1 else own,
+                per_user=self._per_user_state(),
+            )
         self.best: dict[str, Tensor] | None = None
         self.resumed_generator: Tensor | None = None  # its state in the middle of a pass
         self.stop_requested = False
@@ -155,6 +186,11 @@ class Trainer:
         self.adversary_optimizers = [
             torch.optim.Adam([group.param_group(loss, lr=lr)]) for group in self.adversaries
         ]
+        self.parameters = list(self.objective.parameters())
+        self.own_parameters = self.objective.own_parameters()
+        for parameter in self.parameters:  # the same bits everywhere, whatever each process computed
+            if not any(parameter is own for own in self.own_parameters):
+                self.group.copy_first_(parameter.data)
 
     # ---------------------------------------------------------------- the loop
 
@@ -179,9 +215,10 @@ class Trainer:
                     at.epoch += 1
                     metrics = self._validate() if self._is_time(settings.evaluate_every) else {}
                     self._end_epoch(metrics)
-                    if self._is_time(settings.checkpoint_every) or metrics or self.stop_requested:
+                    stop = self.group.any(self.stop_requested)
+                    if self._is_time(settings.checkpoint_every) or metrics or stop:
                         self.save()
-                    if self.stop_requested and not self._is_over():
+                    if stop and not self._is_over():
                         raise InterruptedRunError(f"stopped after epoch {at.epoch}; saved")
         finally:
             for callback in self.callbacks:
@@ -200,32 +237,36 @@ class Trainer:
         while at.step < len(self.batches):
             for group in self.joint:
                 group.clamp_(self.objective.loss)
-            batch = self.batches.batch(order, at.step)
-            value = self._value(batch, generator, frozen=adversary is not None)
-            value.backward()  # type: ignore[no-untyped-call]
+            batch, place = self.batches.batch(order, at.step), self.batches.place(order, at.step)
+            value = self._step_gradients(batch, place, generator, frozen=adversary is not None)
             for optimizer in optimizers:
                 optimizer.step()
-            for parameter in self.objective.parameters():
+            for parameter in self.parameters:
                 parameter.grad = None
             at.step += 1
             if adversary is None:
-                at.loss_sum += value.item()
+                at.loss_sum += value
                 for callback in self.callbacks:
                     callback.on_step(at.epoch, at.step, at.loss_sum / at.step)
-            if self.stop_requested and at.step < len(self.batches):
+            if self.group.any(self.stop_requested) and at.step < len(self.batches):
                 at.seconds += time.perf_counter() - began
                 self._interrupt(generator)
         at.pass_number, at.step = number + 1, 0
         at.seconds += time.perf_counter() - began
 
-    def _value(self, batch: Tensor, generator: torch.Generator, *, frozen: bool) -> Tensor:
+    def _step_gradients(
+        self, batch: Tensor, place: Place | None, generator: torch.Generator, *, frozen: bool
+    ) -> float:
+        """The loss of a batch, and every parameter's gradient, both summed over the processes of the group."""
         try:
-            value: Tensor = self.objective(batch, generator, frozen=frozen)
+            value: Tensor = self.objective(batch, generator, frozen=frozen, place=place)
         except ArgumentError as error:  # a loss or threshold met scores that are no numbers
             raise self._diverged(str(error)) from error
-        if not math.isfinite(value.item()):
-            raise self._diverged(f"the loss is {value.item()}")
-        return value
+        value.backward()  # type: ignore[no-untyped-call]
+        total = join_gradients_(self.group, self.parameters, self.own_parameters, value.item())
+        if not math.isfinite(total):
+            raise self._diverged(f"the loss is {total}")
+        return total
 
     def _diverged(self, what: str) -> TalosError:
         lr = self.config.optimizer.lr
@@ -252,20 +293,33 @@ class Trainer:
         if self.valid is None or len(self.valid) == 0:
             return {}
         k, at = self.config.k, self.position
-        report = evaluate(DotScores(*self.vectors()), self.valid, seen=self.train, ks=[k])
-        watched = report.metrics[f"{self.config.training.metric}@{k}"]
+        metrics = self._measured(k)
+        watched = metrics[f"{self.config.training.metric}@{k}"]
         if watched > at.best:
-            at.best, at.best_epoch, at.best_metrics = watched, at.epoch, report.metrics
+            at.best, at.best_epoch, at.best_metrics = watched, at.epoch, metrics
             self._keep_best()
         elif at.epoch - at.best_epoch >= self.config.training.patience:
             at.finished = True
         # the watched metric first: it is what a progress line shows
         first = f"{self.config.training.metric}@{k}"
-        return {first: watched, **{name: value for name, value in report.metrics.items() if name != first}}
+        return {first: watched, **{name: value for name, value in metrics.items() if name != first}}
+
+    def _measured(self, k: int) -> dict[str, float]:
+        """Metrics on the validation set: each process ranks for its own users, sums are made over all."""
+        names = [f"{name}@{k}" for name in DEFAULT_METRICS]
+        sums = [0.0] * (len(names) + 1)  # of each metric, and of the users
+        if self.own_valid is not None and len(self.own_valid):
+            report = evaluate(DotScores(*self.vectors()), self.own_valid, seen=self.own_train, ks=[k])
+            if self.group.size == 1:
+                return report.metrics
+            sums = [*(float(report.per_user[name].sum()) for name in names), report.num_users]
+        *totals, users = (sum(column) for column in zip(*self.group.exchange(sums), strict=True))
+        return {name: total / users for name, total in zip(names, totals, strict=True)}
 
     def _end_epoch(self, metrics: dict[str, float]) -> None:
         at = self.position
-        if not all(torch.isfinite(parameter.sum()) for parameter in self.objective.backbone.parameters()):
+        weights = self.objective.backbone.parameters()
+        if self.group.any(not all(torch.isfinite(parameter.sum()) for parameter in weights)):
             raise self._diverged("the weights are not finite")
         record = {
             "epoch": at.epoch,
@@ -298,8 +352,19 @@ class Trainer:
     # ------------------------------------------------------------------ results
 
     def vectors(self) -> tuple[Tensor, Tensor]:
-        """User and item vectors, as scores are made from them."""
+        """User and item vectors, as scores are made from them; in a group, those of this process's users."""
         return self.objective.vectors()
+
+    def results(self) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """User vectors, item vectors and thresholds of everybody, on rank 0 of a group; None on other ranks."""
+        users, items = self.vectors()
+        threshold, total = self.objective.threshold, self.train.num_users
+        everybody = self.group.bring_together(users, total)
+        beta = None
+        if threshold is not None:
+            own = torch.arange(self.index.num_users, device=self.device)
+            beta = self.group.bring_together(threshold.value(own), total)
+        return None if everybody is None else (everybody, items, beta)
 
     def threshold_error(self) -> float | None:
         """Mean |estimated - exact| threshold over the users with interactions; None without thresholds."""
@@ -311,7 +376,9 @@ class Trainer:
         users = self.index.degrees.nonzero().flatten()
         user_vectors, item_vectors = self.vectors()
         exact = kth_scores(user_vectors[users], item_vectors, self.config.k)
-        return threshold.error_against(exact, users)
+        if self.group.size == 1:
+            return threshold.error_against(exact, users)
+        return float(self.group.mean((threshold.value(users) - exact).abs()))
 
     # ------------------------------------------------- best weights and checkpoints
 
@@ -321,6 +388,15 @@ class Trainer:
         return flatten("best", {name: part.state_dict() for name, part in parts.items() if part is not None})[
             0
         ]
+
+    def _per_user_state(self) -> list[str]:
+        """The names in a checkpoint of what has a row for each of this process's users."""
+        names = self.objective.per_user_state()
+        found = [f"{whole}.{name}" for whole in ("objective", "best") for name in names]
+        for number, parameter in enumerate(self.optimizer.param_groups[0]["params"]):
+            if any(parameter is own for own in self.own_parameters):
+                found += [f"optimizer.model.{number}.{slot}" for slot in ("exp_avg", "exp_avg_sq")]
+        return found
 
     def _keep_best(self) -> None:
         if self.checkpoints is not None:
@@ -361,6 +437,8 @@ class Trainer:
     def resume(self) -> bool:
         """Go on from the newest checkpoint; False if there is none. Other data or config is refused."""
         found = None if self.checkpoints is None else self.checkpoints.latest()
+        where = "none" if found is None else str(found[1]["position"])
+        self.group.check_same(checkpoint=where)
         if found is None:
             return False
         tensors, facts = found

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talos.backbones import Backbone
+from talos.distributed import ALONE, Group
 from talos.kernels import alternating_least_squares
 from talos.negatives import TrainIndex
 
@@ -31,12 +32,23 @@ def start_from(
     generator: torch.Generator,
     *,
     cosine: bool = True,
+    users: range | None = None,
+    group: Group = ALONE,
 ) -> None:
     """Put vectors of a factorisation in the place of a backbone's random ones; `random` leaves them alone.
 
     Where scores are cosines only directions matter to the scores, but lengths decide how far a step turns a
     vector: each is given the mean length of the random ones it replaces. Users and items without interactions
     keep their random vectors.
+
+    Args:
+        how: which factorisation.
+        backbone: whose tables are filled.
+        index: the interactions of all users.
+        generator: of where the factorisation starts.
+        cosine: whether scores are cosines.
+        users: the users that the backbone's table has, where it has not all of them.
+        group: the processes that have the others.
 
     >>> from talos.backbones import MF
     >>> from talos.interactions import Interactions
@@ -57,9 +69,11 @@ def start_from(
         found = alternating_least_squares(
             index.indptr, index.indices, index.num_items, dim=dim, generator=generator
         )
-    for table, vectors in zip((backbone.users, backbone.items), found, strict=True):
+    whose = found[0] if users is None else found[0][users.start : users.stop]
+    parts = ((backbone.users, whose, group), (backbone.items, found[1], ALONE))
+    for table, vectors, everybody in parts:
         if cosine:
-            vectors = F.normalize(vectors).mul_(table.norm(dim=1).mean())
+            vectors = F.normalize(vectors).mul_(everybody.mean(table.norm(dim=1)))
         known = vectors.norm(dim=1, keepdim=True) > _SHORTEST
         table.copy_(torch.where(known.to(table.device), vectors.to(table.device), table))
 

@@ -1,0 +1,233 @@
+"""What several processes cost and save: the parameters of the cost model, and what it says of 1 and 2 ranks.
+
+`python benchmarks/distributed.py` measures here (loopback, one thread a rank) and compares; with `--tables` it
+prints what the model predicts for large data on machines that it is told about. See `docs/scale.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+USERS, ITEMS, DIM, BATCH, EPOCHS = 4096, 16384, 64, 512, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What one rank can do."""
+
+    score: float  # seconds for a score of 64 numbers, forward and backward, with all cores of the rank
+    number: float  # seconds for Adam's step of one number
+    table: float  # seconds a number of the item table, whatever the batch: lengths, clearing, scaling
+    bandwidth: float  # bytes a second to another rank
+    latency: float  # seconds of a small message to all ranks and back
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Of a step and of an epoch, on each rank."""
+
+    compute: float
+    update: float
+    talk: float
+    bytes_moved: float
+    epoch: float
+    memory: float
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step."""
+        return self.compute + self.update + self.talk
+
+
+def cost(
+    machine: Machine,
+    *,
+    users: float,
+    items: float,
+    interactions: float,
+    ranks: int,
+    batch: float,
+    dim: int = 64,
+    shared: int | None = None,
+) -> Cost:
+    """The cost model of `--parallel users`: exact, or with `shared` negatives for every 64 users.
+
+    Per step, B users, N ranks, I items, d numbers a vector, w bytes/s:
+
+        exact    compute  B/N · I · score · d/64      update  (I + U/N)·d · number + I·d · table   moved  2(N-1)/N · 4·I·d
+        shared   compute  B/N · n · score · d/64      update  rows·d · 10·number   moved  (N-1)/N · rows · (4·d + 8)
+
+    where `rows` are the distinct items of a step: its draws and its positives.
+    """
+    own = users / ranks
+    if shared is None:
+        rows, per_user = items, items
+        # plain Adam moves every row of both tables
+        update = (items + own) * dim * machine.number + items * dim * machine.table
+        moved = 2 * (ranks - 1) / ranks * 4 * items * dim
+    else:
+        drawn = batch / 64 * shared + batch * interactions / users
+        rows, per_user = min(items, drawn), shared + interactions / users
+        update = (rows + batch / ranks) * dim * 10 * machine.number  # rows picked out of a table
+        moved = (ranks - 1) * rows / ranks * (4 * dim + 8)
+    compute = batch / ranks * per_user * machine.score * dim / 64
+    talk = 0.0 if ranks == 1 else moved / machine.bandwidth + 3 * machine.latency
+    tables = 4 * dim * (3 * own + (4 if shared is None else 3) * items)  # values and two moments; gradient
+    memory = tables + 4 * interactions + 8 * interactions / ranks + 16 * users
+    steps = users / batch
+    return Cost(
+        compute=compute,
+        update=update,
+        talk=talk,
+        bytes_moved=moved if ranks > 1 else 0.0,
+        epoch=steps * (compute + update + talk),
+        memory=memory,
+    )
+
+
+_CODE = """
+import json, time, sys
+import torch
+torch.set_num_threads(1)
+from talos import datasets, distributed
+from talos.config import RunConfig
+from talos.training import Records, Trainer
+users, items, dim, batch, epochs = map(int, sys.argv[1:6])
+group = distributed.start()
+data = datasets.synthetic(users=users, items=items, interactions=20 * users, seed=0)
+values = {"backbone.dim": dim, "training.batch_size": batch, "training.epochs": epochs, "training.init": "random",
+          "loss.name": "talos", "negatives": "all"}
+records = Records()
+trainer = Trainer(RunConfig().with_values(values), data, callbacks=[records], group=group)
+busy = time.process_time()
+trainer.fit()
+steps = len(trainer.batches)
+busy = (time.process_time() - busy) / (steps * epochs)
+step = min(line["seconds"] for line in records.lines) / steps if group.rank == 0 else 0.0
+def timed(act, times, clock=time.process_time):
+    act(); found = []
+    for _ in range(times):
+        began = clock(); act(); found.append(clock() - began)
+    return min(found)
+table = torch.randn(items, dim, requires_grad=True); table.grad = torch.randn(items, dim)
+from talos.training.optim import RowAdam
+adam = RowAdam([table])
+reduce = timed(lambda: group.sum_(table.grad), 30, time.perf_counter)
+small = timed(lambda: group.exchange([1.0]), 50, time.perf_counter)
+update = timed(adam.step, 10)
+from talos.kernels import exact_user_batch_loss
+from talos.losses import Talos
+vectors = torch.nn.functional.normalize(torch.randn(batch, dim)); ends = torch.arange(batch + 1) * 20
+places = torch.stack([torch.randperm(items)[:20].sort().values for _ in range(batch)]).flatten()
+def sweep_of(count):
+    def act():
+        value, _ = exact_user_batch_loss(vectors[:count], table, ends[:count + 1], places[:20 * count], 20,
+                                         Talos(tau=0.1), normalize_items=True)
+        table.grad = None
+        (0.5 * value).backward()
+    return timed(act, 5)
+sweep, half = sweep_of(batch), sweep_of(batch // 2)
+if group.rank == 0:
+    print(json.dumps({"step": step, "busy": busy, "reduce": reduce, "small": small, "update": update, "sweep": sweep, "half": half}))
+distributed.stop()
+"""
+
+
+def run(ranks: int) -> dict[str, float]:
+    """Times of rank 0 of a group of so many, one thread each."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    sizes = map(str, (USERS, ITEMS, DIM, BATCH, EPOCHS))
+    command = [sys.executable, "-c", _CODE, *sizes]
+    environment = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                   "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}  # fmt: skip
+    processes = [
+        subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(ranks)
+    ]
+    output = [process.communicate()[0] for process in processes]
+    found: dict[str, float] = json.loads(output[0])
+    return found
+
+
+def measure() -> dict[str, Any]:
+    """Parameters from one rank (compute) and two (messages), and both steps beside what the model says."""
+    alone, pair = run(1), run(2)
+    machine = Machine(
+        score=(alone["sweep"] - alone["half"]) / (BATCH / 2 * ITEMS),
+        number=alone["update"] / (ITEMS * DIM),
+        table=max(0.0, 2 * alone["half"] - alone["sweep"]) / (ITEMS * DIM),
+        bandwidth=4 * ITEMS * DIM / pair["reduce"],
+        latency=pair["small"],
+    )
+    data = {"users": USERS, "items": ITEMS, "interactions": 20 * USERS, "batch": BATCH, "dim": DIM}
+    said = [cost(machine, ranks=ranks, **data) for ranks in (1, 2)]  # type: ignore[arg-type]
+    return {
+        "score_ns": 1e9 * machine.score,
+        "number_ns": 1e9 * machine.number,
+        "table_ns": 1e9 * machine.table,
+        "bandwidth_gb_s": machine.bandwidth / 1e9,
+        "latency_us": 1e6 * machine.latency,
+        "step_ms_1": 1e3 * alone["step"],
+        "step_ms_2": 1e3 * pair["step"],
+        "model_ms_1": 1e3 * said[0].step,
+        "model_ms_2": 1e3 * said[1].step,
+        # without messages and without waiting: what a rank's own processor does, also on a machine that is busy
+        "own_ms_1": 1e3 * alone["busy"],
+        "own_ms_2": 1e3 * pair["busy"],
+        "model_own_ms_1": 1e3 * (said[0].compute + said[0].update),
+        "model_own_ms_2": 1e3 * (said[1].compute + said[1].update),
+    }
+
+
+# A machine with 64 cores, each as fast as the one measured, and a network of 25 Gbit/s.
+RENTED = {"cores": 64, "bandwidth": 3.1e9, "latency": 5e-5}
+SIZES = ((1e7, 1e6, 1e9), (1e8, 1e7, 1e10), (1e9, 1e8, 1e11))
+
+
+def tables(score: float, number: float, table: float) -> list[list[str]]:
+    """Rows of predictions: size, negatives, ranks, batch, epoch, share of it spent talking, memory a rank."""
+    machine = Machine(
+        score=score / RENTED["cores"],
+        number=number / 8,  # bound by memory: eight channels, not 64 cores
+        table=table / 8,
+        bandwidth=RENTED["bandwidth"],
+        latency=RENTED["latency"],
+    )
+    rows = []
+    for users, items, interactions in SIZES:
+        for shared in (None, 1024):
+            for ranks in (1, 8, 64):
+                batch = 4096.0 * ranks
+                found = cost(machine, users=users, items=items, interactions=interactions, ranks=ranks,
+                             batch=batch, shared=shared)  # fmt: skip
+                rows.append([f"{users:.0e} × {items:.0e}", "all" if shared is None else f"shared:{shared}", str(ranks),
+                             f"{batch:,.0f}", _span(found.epoch), f"{100 * found.talk / found.step:.0f} %",
+                             f"{found.memory / 2**30:,.0f}"])  # fmt: skip
+    return rows
+
+
+def _span(seconds: float) -> str:
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", nargs=3, type=float, metavar=("SCORE_NS", "NUMBER_NS", "TABLE_NS"))
+    given = parser.parse_args().tables
+    if given:
+        for row in tables(*(1e-9 * nanoseconds for nanoseconds in given)):
+            print("| " + " | ".join(row) + " |")
+    else:
+        print(json.dumps(measure(), indent=2))

@@ -1,0 +1,78 @@
+"""Checkpoints of a group: each rank its rows, any number of ranks to go on with them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "exact": {},
+    "shared": {"negatives": "shared:16/4", "threshold.name": "regression", "threshold.lr": 0.05,
+               "optimizer.rows": "touched"},
+    "lightgcn": {"backbone.name": "lightgcn", "backbone.dim": 8},
+}  # fmt: skip
+
+
+def jobs(way: str, **more: Any) -> list[dict[str, Any]]:
+    return [{"name": f"{name} {way}", "folder": f"{name} {way}", "values": values, **more}
+            for name, values in SETTINGS.items()]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, launched: Callable[..., Any]) -> Path:
+    """Runs of one process without a stop, and of several that stop in the middle and go on with other numbers."""
+    out = tmp_path_factory.mktemp("resumed")
+    launched(1, out, [*jobs("whole"), *jobs("1-stopped", stop=14)])
+    launched(2, out, jobs("2-stopped", stop=14))
+    for way in ("2-3", "2-1", "1-2"):
+        for name in SETTINGS:
+            shutil.copytree(out / f"{name} {way[0]}-stopped", out / f"{name} {way}")
+        launched(int(way[-1]), out, jobs(way, resume=True))
+    return out
+
+
+@pytest.mark.parametrize("way", ["2-3", "2-1", "1-2"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_going_on_with_another_number_of_ranks(
+    folder: Path, outcome: Callable[..., Any], name: str, way: str
+) -> None:
+    found = outcome(folder)
+    for rank in range(int(way[0])):
+        assert (
+            "InterruptedRunError: stopped in epoch 2"
+            in found.facts(f"{name} {way[0]}-stopped", rank)["error"]
+        )
+    facts, whole = found.facts(f"{name} {way}"), found.facts(f"{name} whole")
+    assert facts["resumed"]
+    assert facts["position"]["best_metrics"] == pytest.approx(whole["position"]["best_metrics"], rel=1e-6)
+    alone, together = found.tensors(f"{name} whole"), found.tensors(f"{name} {way}")
+    for part in ("users", "items", "thresholds"):
+        assert (alone[part] - together[part]).norm() / alone[part].norm() < 1e-5, part
+
+
+def test_each_rank_writes_the_rows_of_its_users_alone(folder: Path) -> None:
+    newest = sorted((folder / "exact 2-3").glob("0*"))[-1]
+    rows = {}
+    for path in newest.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            names = [name for name in file.keys() if "backbone.users" in name or ".0.exp" in name]  # noqa: SIM118
+            rows[path.name] = {name: len(file.get_tensor(name)) for name in names}
+    tables = {"objective.backbone.users", "optimizer.model.0.exp_avg", "optimizer.model.0.exp_avg_sq"}
+    assert rows == {
+        "state.safetensors": {},
+        "state.users-0-17.safetensors": dict.fromkeys(tables, 17),
+        "state.users-17-35.safetensors": dict.fromkeys(tables, 18),
+        "state.users-35-53.safetensors": dict.fromkeys(tables, 18),
+    }
+
+
+def test_a_part_that_cannot_be_written_stops_all_ranks(group_run: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "blocked").write_text("a file where the folder should be")
+    found = group_run(2, [{"name": "blocked", "folder": "blocked"}])
+    for rank in range(2):
+        assert "could not be written" in found.facts("blocked", rank)["error"]
