@@ -78,29 +78,31 @@ def _fold_in_seconds(
     user = int(np.argsort(data.user_degrees, kind="stable")[data.num_users // 2])
     mine = data.indices[data.indptr[user] : data.indptr[user + 1]]
     places, end = torch.tensor(mine, dtype=torch.int64), torch.tensor([0, len(mine)])
-    one = _quickest(lambda: fold_in(vectors, end, places, loss, k=K), repeats)
+    one, one_cpu = _quickest(lambda: fold_in(vectors, end, places, loss, k=K), repeats)
     ids = data.item_ids.decode(mine)
-    whole_call = _quickest(lambda: model.recommend(history=ids, k=K), repeats)
+    whole_call, _ = _quickest(lambda: model.recommend(history=ids, k=K), repeats)
     many = min(10_000, data.num_users)
     ends = torch.tensor(data.indptr[: many + 1])
     items = torch.tensor(data.indices[: data.indptr[many]], dtype=torch.int64)
-    began = time.perf_counter()
-    fold_in(vectors, ends, items, loss, k=K)
-    whole = time.perf_counter() - began
+    batch, batch_cpu = _quickest(lambda: fold_in(vectors, ends, items, loss, k=K), 2)
     return {
         "fold_in_one_ms": 1000 * one,
+        "fold_in_one_cpu_ms": 1000 * one_cpu,
         "recommend_history_ms": 1000 * whole_call,
-        "fold_in_10000_seconds": whole * 10_000 / many,
+        "fold_in_10000_seconds": batch * 10_000 / many,
+        "fold_in_10000_cpu_seconds": batch_cpu * 10_000 / many,
     }
 
 
-def _quickest(call: Callable[[], Any], repeats: int) -> float:
-    seconds = []
+def _quickest(call: Callable[[], Any], repeats: int) -> tuple[float, float]:
+    """Seconds by the clock and of the processor: on a machine shared with other work only the latter are ours."""
+    seconds, busy = [], []
     for _ in range(repeats):
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         call()
         seconds.append(time.perf_counter() - began)
-    return min(seconds)
+        busy.append(time.process_time() - cpu)
+    return min(seconds), min(busy)
 
 
 def measure_partial_fit(data: Interactions, *, seed: int = 0, **settings: Any) -> dict[str, float]:
