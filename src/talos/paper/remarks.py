@@ -19,8 +19,8 @@ REMARKS: dict[tuple[str, str, str, str], str] = {
     ),
     ("overall", "beauty", "mf", "llpauc"): (
         "A first search over the rate alone, at the printed α .6 and β .9, ended at a test R@20 of .1011, below BPR. "
-        "It was widened to α .7, β .1 after that had been seen; validation decided between the "
-        "candidates, as everywhere, but that there were more of them is owed to the test part. The printed values are not on the declared grid."
+        "It was widened to α .7, β .1 after that had been seen; validation decided between the candidates, as "
+        "everywhere, but that there were more of them is owed to the test part. The printed values are off the grid."
     ),
     ("overall", "beauty", "mf", "aatp"): f"{_ALL_ITEMS} and exact thresholds in place of regression, help.",
     ("overall", "beauty", "mf", "rs@k"): (
