@@ -114,4 +114,8 @@ def test_names_that_nothing_has_are_refused(asked: Asked, where: str) -> None:
 
 def test_times_are_only_measured_where_asked_for_by_name() -> None:
     assert "efficiency" not in {experiment.name for experiment, _ in Asked(tables=["all"]).studies()}
-    assert [dataset for _, dataset in Asked(tables=["efficiency"]).studies()] == ["beauty", "gowalla", "games"]
+    assert [dataset for _, dataset in Asked(tables=["efficiency"]).studies()] == [
+        "beauty",
+        "gowalla",
+        "games",
+    ]
