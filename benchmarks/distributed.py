@@ -61,8 +61,12 @@ def cost(
 
     Per step, B users, N ranks, I items, d numbers a vector, w bytes/s:
 
-        exact    compute  B/N · I · score · d/64  update  (I + U/N)·d · number + I·d · table   moved  2(N-1)/N · 4·I·d
-        shared   compute  B/N · n · score · d/64  update  rows·d · 10·number   moved  (N-1)/N · rows · (4·d + 8)
+        exact    compute  B/N · I · score · d/64
+                 update   (I + U/N)·d · number + I·d · table
+                 moved    2(N-1)/N · 4·I·d
+        shared   compute  B/N · n · score · d/64
+                 update   rows·d · 10·number
+                 moved    (N-1)/N · rows · (4·d + 8)
 
     where `rows` are the distinct items of a step: its draws and its positives.
     """
@@ -135,8 +139,8 @@ def sweep_of(count):
     return timed(act, 5)
 sweep, half = sweep_of(batch), sweep_of(batch // 2)
 if group.rank == 0:
-    print(json.dumps({"step": step, "busy": busy, "reduce": reduce, "small": small, "update": update,
-                      "sweep": sweep, "half": half}))
+    print(json.dumps({"step": step, "busy": busy, "reduce": reduce, "small": small,
+                      "update": update, "sweep": sweep, "half": half}))
 distributed.stop()
 """
 

@@ -70,7 +70,7 @@ def test_the_result_does_not_depend_on_the_budget() -> None:
     generator = torch.Generator().manual_seed(0)
     scorer = DotScores(torch.randn(50, 8, generator=generator), torch.randn(900, 8, generator=generator))
     whole = top_k(scorer, k=10)
-    pieces = list(iter_top_k(scorer, k=10, budget=928 * 4 * 7))
+    pieces = list(iter_top_k(scorer, k=10, budget=960 * 4 * 7))
     assert len(pieces) == 8
     assert all(isinstance(piece, TopK) for piece in pieces)
     assert np.array_equal(whole.items, np.concatenate([piece.items for piece in pieces]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,12 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from talos.cli import main
+from talos.readers import read as talos_read
+from talos.recommender import Recommender
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 SMALL = (
@@ -182,3 +186,53 @@ def test_report_of_a_run(talos: Run, clicks: Path, tmp_path: Path) -> None:
         wrong = talos(*arguments)
         assert wrong.returncode == 2
         assert wrong.stderr.count("\n") == 1
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
+# The page compares on real data for minutes; here the same is done on a small file, for two seeds and two epochs.
+SMALLER = (
+    ("movielens-100k", "small.csv"),
+    ("--seeds 5", "--seeds 2 --set backbone.dim=4 --set training.epochs=2"),
+    ("seeds=5", "seeds=2"),
+    ('"training.epochs": 50', '"training.epochs": 2'),
+)
+
+
+def smaller(text: str) -> str:
+    for long, short in SMALLER:
+        text = text.replace(long, short)
+    return text
+
+
+def words(text: str) -> list[str]:
+    """Lines without numbers, signs, marks of significance and rules, which differ from run to run."""
+    plain = [re.sub(r"[-+±*†<\d.,/]+", " ", line).split() for line in text.splitlines()]
+    return [" ".join(line) for line in plain if line]
+
+
+def test_the_page_is_true(talos: Run, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pairs = np.argwhere(rng.random((60, 50)) < 0.25)
+    rows = "".join(f"{user},{item}\n" for user, item in pairs)
+    (tmp_path / "small.csv").write_text("user_id,item_id\n" + rows)
+    talos("train", "small.csv", "--out", "ml", "--set", "backbone.dim=4", "--epochs", 2)
+    page, first = PAGE.read_text(), ""
+    sessions = re.findall(r"^\$ (talos (?:.*\\\n)*.*)\n((?:(?!\$ |```).*\n)*)", page, flags=re.MULTILINE)
+    assert len(sessions) == 5
+    for command, expected in sessions:
+        line = smaller(command.replace("\\\n", " "))
+        first = first or line.replace("--out ml-losses", "")
+        line = line.replace("talos compare small.csv …", first)
+        done = talos(*shlex.split(line)[1:])
+        assert done.returncode == (2 if expected.startswith("error") else 0), (line, done.stderr)
+        printed = words(done.stderr + done.stdout)
+        for wanted in words(expected.replace("…", "").replace("movielens-100k", "small.csv")):
+            assert wanted in printed, (line, wanted, printed)
+    data = talos_read(tmp_path / "small.csv")
+    split = data.split()
+    names: dict[str, Any] = {"data": data, "split": split, "model": Recommender.load("ml"), "history": ()}
+    for code in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
+        exec(smaller(code), names)
+    assert len(names["table"].rows) == 3
+    assert (tmp_path / "k-study" / "compare.csv").is_file()
+    assert (tmp_path / "table.tex").is_file()

@@ -1,4 +1,4 @@
-"""The console sessions of the documentation, run as they stand."""
+"""The console sessions and the Python of the documentation, run as they stand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,20 @@ def matches(expected: list[str], output: str) -> bool:
     return re.fullmatch(pattern + r"(?:.*\n)*", output + "\n") is not None
 
 
-@pytest.mark.parametrize("page", ["quickstart.md", "tuning.md"])
+def programs(page: Path) -> list[tuple[str, list[str]]]:
+    """(code, lines of expected output) of every Python block of a page; output stands in a text block after it."""
+    blocks = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", page.read_text(), flags=re.DOTALL)
+    return [(code, output.splitlines()) for code, output in blocks]
+
+
+def without_numbers(lines: list[str]) -> str:
+    """What is left of lines when numbers, rules and spacing are taken out: they differ from run to run."""
+    plain = [re.sub(r"[-+]?\d[\d.,/]*(e-?\d+)?", "0", line) for line in lines]
+    bare = [" ".join(re.sub(r"[─═┌┐└┘┬┴╞╡╪-]{2,}", " ", line).split()) for line in plain]
+    return "\n".join(line for line in bare if line)
+
+
+@pytest.mark.parametrize("page", ["quickstart.md", "tuning.md", "recommend.md"])
 def test_the_page_is_true(page: str, tmp_path: Path) -> None:
     scripts = str(Path(sys.executable).parent)
     environment = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
@@ -55,3 +68,26 @@ def test_the_page_is_true(page: str, tmp_path: Path) -> None:
         )
         assert done.returncode == 0, (command, done.stderr)
         assert matches(expected, done.stdout), (command, done.stdout)
+    if page == "recommend.md":
+        check_programs(DOCS / page, tmp_path)
+
+
+def check_programs(page: Path, folder: Path) -> None:
+    """Run the Python blocks of a page one after the other, as one program, and compare what each prints."""
+    found = programs(page)
+    mark = "--- end of a block ---"
+    code = f"\nprint({mark!r})\n".join(block for block, _ in found)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for (block, expected), printed in zip(found, done.stdout.split(f"{mark}\n"), strict=True):
+        wanted, output = without_numbers(expected), without_numbers(printed.splitlines())
+        pieces = [re.escape(piece.strip("\n")) for piece in re.split(r"^\.\.\.$", wanted, flags=re.MULTILINE)]
+        assert re.fullmatch(r"(?:.|\n)*".join(pieces), output), (block, printed)

@@ -174,6 +174,13 @@ def test_bad_input_is_refused_before_anything_is_read(
     assert not (tmp_path / "study").exists()
 
 
+def test_without_optuna_the_extra_is_named(talos: Run, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    done = talos("tune", clicks, "--out", "study")
+    assert done.returncode == 2
+    assert done.stderr == "error: tuning needs an optional package: pip install 'talos-rec[tune]'\n"
+
+
 @pytest.mark.usefixtures("talos")  # for its one thread
 def test_the_paper_space_is_the_paper_s_grid() -> None:
     for loss, grid in GRID.items():
@@ -244,7 +251,7 @@ def test_compare_tunes_every_loss_with_the_same_number_of_trials(
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_ctrl_c_gives_back_what_was_under_way(workers: int, clicks: Path, tmp_path: Path) -> None:
+def test_ctrl_c_gives_back_what_was_under_way(talos: Run, workers: int, clicks: Path, tmp_path: Path) -> None:
     """Stopped in the middle; the same command goes on, and no attempt is counted as a loss."""
     arguments = ["tune", str(clicks), "--space", "space.toml", "--k", "5", "--out", "study",
                  "--epochs", "100000", "--set", "training.patience=100000", "--set", "training.evaluate_every=1",
@@ -263,11 +270,40 @@ def test_ctrl_c_gives_back_what_was_under_way(workers: int, clicks: Path, tmp_pa
         _, said = process.communicate(timeout=30)
     assert process.returncode == 130, said
     assert "go on with the same command" in said
-    short = subprocess.run(
-        [*command, "--budget", "2s"], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert short.returncode == 0, short.stderr
+    went_on = talos(*arguments, "--budget", "1s")
+    assert went_on.returncode == 0, went_on.stderr
     text = journal.read_text()
     assert '"interrupted":true' in text.replace(" ", "")
     assert '"attempt":0' in text.replace(" ", "")
     assert '"attempt":1' not in text.replace(" ", "")
+
+
+@pytest.mark.slow
+def test_workers_end_with_the_process_that_started_them(clicks: Path, tmp_path: Path) -> None:
+    """Killed outright, it leaves no workers behind, and the same command takes up what they had begun."""
+    command = [sys.executable, "-m", "talos", "tune", str(clicks), "--space", "space.toml", "--out", "study",
+               "--k", "5", "--epochs", "300", "--set", "training.patience=1000", "--set", "backbone.dim=4",
+               "--set", "training.evaluate_every=1", "--workers", "2"]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    journal = tmp_path / "study" / "study.journal"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, **quiet) as process:
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline and not (
+            journal.exists() and '"intermediate_value"' in journal.read_text()
+        ):
+            time.sleep(0.05)
+        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.kill()
+    assert listed
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and any(Path(f"/proc/{one}").exists() for one in listed):
+        time.sleep(0.1)
+    assert not [one for one in listed if Path(f"/proc/{one}").exists()]
+    again = subprocess.run(
+        [*command, "--json"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert again.returncode == 0, again.stderr
+    values = json.loads(again.stdout)
+    assert values["trials"]["complete"] == 3
+    assert values["open"] == 0

@@ -29,7 +29,12 @@ def random_links(rows: int, columns: int, seed: int) -> tuple[Tensor, Tensor]:
 def problem(rows: int, columns: int, dim: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     fixed = torch.randn(columns, dim, generator=seeded(seed))
     gram = fixed.T @ fixed + 2.0 * torch.eye(dim)
-    return (torch.randn(rows, dim, generator=seeded(seed + 1)), *random_links(rows, columns, seed), fixed, gram)
+    return (
+        torch.randn(rows, dim, generator=seeded(seed + 1)),
+        *random_links(rows, columns, seed),
+        fixed,
+        gram,
+    )
 
 
 @pytest.mark.parametrize("kernel", ["torch", *compiled.levels()])

@@ -208,7 +208,24 @@ def test_short_forms(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "some", "shared", "shared:", "shared:0", "0", "-3", "1.5", "all:3", "uniform:5", "1e3", "²", ":5x", "5/3", "shared:5/0", "shared:5/"],
+    [
+        "",
+        "some",
+        "shared",
+        "shared:",
+        "shared:0",
+        "0",
+        "-3",
+        "1.5",
+        "all:3",
+        "uniform:5",
+        "1e3",
+        "²",
+        ":5x",
+        "5/3",
+        "shared:5/0",
+        "shared:5/",
+    ],
 )
 def test_other_forms_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"negatives: .*expected 'all', 'shared:N' or 'N'"):

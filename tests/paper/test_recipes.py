@@ -110,3 +110,12 @@ def test_the_most_informative_comes_first() -> None:
 def test_names_that_nothing_has_are_refused(asked: Asked, where: str) -> None:
     with pytest.raises(ConfigError, match=where):
         asked.check()
+
+
+def test_times_are_only_measured_where_asked_for_by_name() -> None:
+    assert "efficiency" not in {experiment.name for experiment, _ in Asked(tables=["all"]).studies()}
+    assert [dataset for _, dataset in Asked(tables=["efficiency"]).studies()] == [
+        "beauty",
+        "gowalla",
+        "games",
+    ]

@@ -162,6 +162,9 @@ def tune(
     parts = load_fit_parts(path, columns, options)
     settings = _settings(settled, chosen, parts, sampler=sampler, pruner=pruner, seed=search_seed)
     source = {"path": path, "columns": vars(columns), "split": vars(options)}
+    say(
+        f"searching {', '.join(chosen.entries)} for {settings.metric} on validation ({settings.way}, pruner {pruner})"
+    )
     tuned = run_study(
         settings,
         parts,
@@ -220,7 +223,7 @@ def tune_models(
             "parameters": summary.best.parameters,
         }
         chosen_values = ", ".join(f"{key} {_shown(value)}" for key, value in summary.best.parameters.items())
-        say(f"{name}: validation {summary.metric} {summary.best.value:.4f} with {chosen_values}")
+        say(f"{name}: validation {summary.metric} {summary.best.value:.5f} with {chosen_values}")
     return configs, found
 
 
@@ -330,7 +333,7 @@ def _print_final(final: Final, out: Path) -> None:
     print_table(["test", "winner", "popularity"], rows)
     watched, value = next(iter(facts["validation"].items()))
     typer.echo(
-        f"\ntrial {facts['trial']} of {facts['trials']} (validation {watched} {value:.4f}), fitted on train and "
+        f"\ntrial {facts['trial']} of {facts['trials']} (validation {watched} {value:.5f}), fitted on train and "
         f"validation for {facts['epochs']} epochs; written to {out / 'final'}"
     )
     if not final.fresh:
@@ -377,9 +380,9 @@ def _print(tuned: Tuned, settings: Settings, out: Path, page: Path, workers: int
         )
         return
     counts = ", ".join(f"{count:,} {name}" for name, count in summary.counts.items() if count)
-    facts = [(f"validation {summary.metric}", f"{best.value:.4f} (trial {best.number}, epoch {best.epoch})")]
+    facts = [(f"validation {summary.metric}", f"{best.value:.5f} (trial {best.number}, epoch {best.epoch})")]
     if first.number == 0 and first.value is not None and _is_default(first.parameters, settings):
-        facts.append(("with the defaults", f"{first.value:.4f} (trial 0)"))
+        facts.append(("with the defaults", f"{first.value:.5f} (trial 0)"))
     facts += [(key, _shown(value)) for key, value in best.parameters.items()]
     if summary.importance:
         ranked = sorted(summary.importance.items(), key=lambda pair: -pair[1])

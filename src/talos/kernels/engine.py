@@ -41,7 +41,7 @@ def user_batch_loss(
     weights: Tensor | None = None,
     normalize_items: bool = False,
     users_per_chunk: int | None = None,
-    items_per_tile: int = 2048,
+    items_per_tile: int = 4096,
 ) -> UserBatch:
     """Loss of a batch of users with all their positives, and its gradients, in closed form.
 

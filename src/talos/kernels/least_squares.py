@@ -24,7 +24,7 @@ def alternating_least_squares(
     *,
     dim: int,
     generator: torch.Generator | None,
-    sweeps: int = 8,
+    sweeps: int = 16,
     regularization: float = 10.0,
     weight: float = 40.0,
     steps: int = 3,

@@ -84,7 +84,7 @@ def sweep(
     *,
     k: int | None = None,
     weights: Tensor | None = None,
-    items_per_tile: int = 2048,
+    items_per_tile: int = 4096,
 ) -> Sweep:
     """One pass over the items for a few users: R_u, and the gradient of Σ_u coefficient_u · R_u.
 
@@ -199,7 +199,7 @@ def user_batch_loss(
     item_ids: Tensor | None = None,
     weights: Tensor | None = None,
     users_per_chunk: int | None = None,
-    items_per_tile: int = 2048,
+    items_per_tile: int = 4096,
 ) -> UserBatch:
     """Loss of a batch of users with all their positives, and its gradients, in closed form.
 
@@ -261,7 +261,9 @@ def user_batch_loss(
     negative = users.new_full((len(users),), part.scale)
     normalizer = torch.zeros_like(negative)
     if sums:
-        chunk = users_per_chunk or max(16, min(128, _KEPT // max(1, len(candidates))))
+        chunk = users_per_chunk or _equal_chunks(
+            len(users), max(16, min(128, _KEPT // max(1, len(candidates))))
+        )
         for start in range(0, len(users), chunk):
             some = slice(start, min(start + chunk, len(users)))
             bounds = indptr[some.start], indptr[some.stop]
@@ -349,6 +351,11 @@ def kth_largest(scores: Tensor, k: int) -> Tensor:
         inside = grouped.gather(2, best.unsqueeze(1).expand(-1, _GROUP, -1)).flatten(1)
         scores = torch.cat([inside, scores[:, groups * _GROUP :]], dim=1)
     return torch.topk(scores, k, dim=-1, sorted=False).values.amin(dim=-1)
+
+
+def _equal_chunks(users: int, about: int) -> int:
+    """How many users at a time: about so many, without a last few that would read all items for themselves."""
+    return max(1, -(-users // max(1, round(users / about))))
 
 
 def constant_weight(loss: LossParts) -> float | None:

@@ -303,7 +303,7 @@ def _quantile_error(dataset: str, fidelity: Fidelity) -> Iterator[Cell]:
             recipe=made,
             published=_paper("quantile-error", dataset, method),
             metrics=("error", "recall@20"),
-            rank=3,
+            rank=2,
             beyond=method == "exact",
         )
 

@@ -82,18 +82,21 @@ def _overall_checks(store: Store) -> Iterator[Check]:
             claim=f"Beauty, {shown_name(backbone)}: Talos has the best R@20 of {len(rows)} losses",
             holds=first.cell.method == "talos",
             numbers=f"{shown_name(first.cell.method)} {first.mean('recall@20'):.4f}, then "
-            f"{shown_name(second.cell.method)} {second.mean('recall@20'):.4f}.{_tested(store, backbone)}",
+            f"{shown_name(second.cell.method)} {second.mean('recall@20'):.4f}."
+            f"{_tested(store, 'overall', 'beauty', backbone)}",
         )
 
 
-def _tested(store: Store, backbone: str) -> str:
-    kept = (store.measurement("significance-overall-beauty") or {}).get("groups", {}).get(backbone)
+def _tested(store: Store, experiment: str, dataset: str, group: str) -> str:
+    kept = (store.measurement(f"significance-{experiment}-{dataset}") or {}).get("groups", {}).get(group)
     if not kept:
         return ""
     found = kept["recall@20"]["against"]
     lost = [
         shown_name(name) for name, one in found.items() if not (one["p"] < 0.05 and one["difference"] > 0)
     ]
+    if len(lost) == len(found):
+        return f" Significantly above none of them ({kept['recall@20']['test']}, p < 0.05)."
     words = "all of them" if not lost else f"all but {', '.join(lost)}"
     return f" Significantly above {words} ({kept['recall@20']['test']}, p < 0.05)."
 
@@ -137,7 +140,8 @@ def _shift_checks(store: Store) -> Iterator[Check]:
             claim=f"{DATASETS[dataset]}, temporal shift: Talos has the best R@20 of {len(found)} losses",
             holds=best.cell.method == "talos",
             numbers=f"Talos {found['talos'].mean('recall@20'):.4f}, best rival "
-            f"{shown_name(second.cell.method)} {second.mean('recall@20'):.4f}.",
+            f"{shown_name(second.cell.method)} {second.mean('recall@20'):.4f}."
+            f"{_tested(store, 'temporal', dataset, 'mf')}",
         )
 
 

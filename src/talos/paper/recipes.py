@@ -92,6 +92,11 @@ class Recipe:
         return str(self.settings["loss.name"])
 
     @property
+    def watched(self) -> str:
+        """The validation metric that ends a run and decides between candidates."""
+        return f"precision@{self.settings['k']}"
+
+    @property
     def key(self) -> str:
         """A file name without its ending: what people look for first, and a hash of all that decides the run."""
         text = re.sub(r"[^a-z0-9]+", "", self.loss)
@@ -124,6 +129,8 @@ class Recipe:
             there = self.printed.get(name)
             if name == "training.batch_size" and self.settings["negatives"] == "all":
                 found.append(f"batches of {value} users (paper {there} positives)")
+            elif name == "training.epochs" and value != there:
+                found.append(f"at most {value} epochs (paper: no limit named)")
             elif there is None:
                 found.append(f"{_WORDS.get(name, name.rpartition('.')[2])} {_text(value)}")
             elif there != value:
@@ -200,6 +207,12 @@ def recipe(
     if fidelity == "fast":
         known = dataset != "movielens-100k"
         settings, tried = _fast(settings, backbone, loss, scenario, printed=known)
+    if unknown(dataset, backbone, loss, scenario):  # then nothing of these can differ from the paper's
+        printed = {
+            name: value
+            for name, value in printed.items()
+            if name in ("loss.name", "optimizer.lr_decay") or not name.startswith(("loss.", "optimizer.lr"))
+        }
     settings |= changes or {}
     printed |= changes or {}
     if ks is None:

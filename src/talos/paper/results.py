@@ -131,7 +131,7 @@ class Store:
             "scenario": recipe.scenario,
             "settings": dict(recipe.settings),
             "candidates": [dict(one) for one in recipe.search],
-            "decided_by": "validation precision@20, seed 0",
+            "decided_by": f"validation {recipe.watched}, seed 0",
             "trials": trials,
             "best": best,
         }

@@ -148,7 +148,7 @@ class Runner:
         data = self.data(recipe.dataset, recipe.scenario)
         candidates = recipe.candidates()
         trials = [self._trial(candidate, data) for candidate in candidates]
-        best = max(range(len(trials)), key=lambda place: trials[place]["precision@20"])
+        best = max(range(len(trials)), key=lambda place: trials[place][recipe.watched])
         self.store.save_search(recipe, trials, best)
         for place, candidate in enumerate(candidates):
             if place != best:
@@ -163,8 +163,7 @@ class Runner:
         stored = self.store.run(candidate, 0)
         if stored is not None:  # another row asked for the same fit
             return {
-                "precision@20": stored.valid["precision@20"],
-                "recall@20": stored.valid.get("recall@20"),
+                candidate.watched: stored.valid[candidate.watched],
                 "best_epoch": stored.best_epoch,
                 "epochs": stored.epochs,
                 "cpu_seconds": stored.cpu_seconds,
@@ -179,10 +178,9 @@ class Runner:
         except InterruptedRunError:
             raise
         except TalosError as error:  # a candidate that diverges has lost
-            return {"precision@20": 0.0, "epochs": 0, "failed": str(error)}
+            return {candidate.watched: 0.0, "epochs": 0, "failed": str(error)}
         trial = {
-            "precision@20": trainer.position.best,
-            "recall@20": trainer.position.best_metrics.get("recall@20"),
+            candidate.watched: trainer.position.best,
             "best_epoch": trainer.position.best_epoch,
             "epochs": trainer.position.epoch,
             "cpu_seconds": round(sum(line["cpu_seconds"] for line in history), 1),

@@ -12,7 +12,7 @@ import numpy as np
 from talos.comparison.export import latex_escape
 from talos.paper.data import DATASETS
 from talos.paper.experiments import Cell, Experiment
-from talos.paper.recipes import Fidelity
+from talos.paper.recipes import Fidelity, Recipe
 from talos.paper.results import Store, StoredRun
 
 __all__ = ["Row", "TableText", "groups", "markdown", "rows_of", "table_of", "tables_of"]
@@ -73,6 +73,7 @@ class Row:
 
     cell: Cell
     runs: Sequence[StoredRun]
+    recipe: Recipe  # as it was run: with what its search chose
 
     def values(self, metric: str) -> list[float]:
         """One value a run."""
@@ -103,7 +104,7 @@ class Row:
     @property
     def deviations(self) -> str:
         """What differs from the paper's own run, in words."""
-        return "; ".join(self.runs[0].deviations) if self.runs else ""
+        return "; ".join(self.recipe.deviations()) if self.runs else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +124,7 @@ def rows_of(experiment: Experiment, dataset: str, store: Store, fidelity: Fideli
     for cell in experiment.rows(dataset, fidelity):
         resolved = store.resolved(cell.recipe)
         runs = [] if resolved is None else store.runs(resolved, max(cell.seeds, 5))
-        found.append(Row(cell=cell, runs=runs))
+        found.append(Row(cell=cell, runs=runs, recipe=resolved or cell.recipe))
     return found
 
 
@@ -157,9 +158,10 @@ def table_of(
 ) -> TableText:
     """Published, ours and the difference for some metrics; the best of ours is bold, * is significant."""
     header = ["method"]
+    printed = {metric for metric in metrics if any(metric in row.cell.published for row in rows)}
     for metric in metrics:
         name = shown_metric(metric)
-        header += [f"{name} paper", f"{name} ours", "diff."]
+        header += [f"{name} paper", f"{name} ours", "diff."] if metric in printed else [f"{name} ours"]
     header += ["seeds", DEVIATIONS]
     best = {metric: _best(rows, metric) for metric in metrics}
     lines, bold = [], set()
@@ -167,12 +169,9 @@ def table_of(
         line = [shown_name(row.cell.method)]
         for metric in metrics:
             if row.mean(metric) is not None and row.mean(metric) == best[metric]:
-                bold.add((place, len(line) + 1))
-            line += [
-                _published(row, metric),
-                _ours(row, metric, _star(row, metric, tests)),
-                _difference(row, metric),
-            ]
+                bold.add((place, len(line) + (metric in printed)))
+            ours = _ours(row, metric, _star(row, metric, tests))
+            line += [_published(row, metric), ours, _difference(row, metric)] if metric in printed else [ours]
         line += [str(len(row.runs) or ""), row.deviations if row.runs else "not run"]
         lines.append(line)
     return TableText(title=title, header=header, rows=lines, bold=frozenset(bold), notes=_notes(rows, tests))

@@ -41,7 +41,7 @@ def span(values: Iterable[float], *, zero: bool = False, pad: float = 0.05) -> t
     size = max(abs(low), abs(high))
     if high - low <= max(1e-9 * size, _SMALLEST):  # all the same: any room will do
         apart = size / 2 if size > _SMALLEST else 0.5
-        return (0.0, 1.0) if zero else (low - apart, high + apart)
+        return (low, 1.0) if zero else (low - apart, high + apart)
     room = (high - low) * pad
     low = low if zero and low == 0 else low - room
     high = high if zero and high == 0 else high + room

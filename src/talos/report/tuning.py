@@ -95,7 +95,7 @@ def _glance(
     values = [
         (
             f"Validation {metric}",
-            fixed(winner["value"]),
+            fixed(winner["value"], 5),
             f"trial {winner['number']}, epoch {winner['epoch']}",
         ),
         ("Time in trials", _duration(spent), f"{number(spent / len(trials), 1)} s each"),
@@ -130,8 +130,8 @@ def _history(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
             [
                 str(trial["number"]),
                 trial["state"],
-                fixed(trial["value"]),
-                fixed(best if best > -math.inf else None),
+                fixed(trial["value"], 5),
+                fixed(best if best > -math.inf else None, 5),
             ]
         )
     note = "Dots: complete trials; rings: pruned ones, at the best they had reached. Line: the best so far."
@@ -150,7 +150,7 @@ def _curves(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
     label = f"Line chart of validation {metric} against epochs for {', '.join(names)}"
     svg = lines(series, Frame(label, "epoch", f"validation {metric}"), zero=False)
     rows = [
-        [name, str(epoch), fixed(value)]
+        [name, str(epoch), fixed(value, 5)]
         for name, trial in zip(names, ranked, strict=True)
         for epoch, value in trial["curve"]
     ]
@@ -195,7 +195,7 @@ def _parallel(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], met
         + ", ".join(f"{key} {_cell(value)}" for key, value in ranked[-1]["parameters"].items())
     )
     rows = [
-        [str(trial["number"]), *(_cell(trial["parameters"][key]) for key in axes), fixed(trial["value"])]
+        [str(trial["number"]), *(_cell(trial["parameters"][key]) for key in axes), fixed(trial["value"], 5)]
         for trial in reversed(ranked)
     ]
     note = "One line a trial: the best in orange, the rest of the best quarter in blue, all others faint."
@@ -221,7 +221,7 @@ def _slices(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metri
             Frame(label, key, f"validation {metric}"),
         )
         ordered = sorted(trials, key=lambda trial: axis.share(trial["parameters"][key]))
-        rows = [[_cell(trial["parameters"][key]), fixed(trial["value"])] for trial in ordered]
+        rows = [[_cell(trial["parameters"][key]), fixed(trial["value"], 5)] for trial in ordered]
         found.append(Figure(key, svg, Table([key, metric], rows)))
     return found
 
@@ -231,7 +231,7 @@ def _table(trials: Sequence[Mapping[str, Any]], metric: str) -> Table:
     header = ["trial", "state", metric, "epoch", "epochs", "seconds", "runs", *keys]
     rows = []
     for trial in sorted(trials, key=lambda trial: -(trial["value"] or -1)):
-        told = [str(trial["number"]), trial["state"], fixed(trial["value"]), str(trial["epoch"])]
+        told = [str(trial["number"]), trial["state"], fixed(trial["value"], 5), str(trial["epoch"])]
         told += [str(trial["epochs"]), fixed(trial["seconds"], 1), str(trial["runs"])]
         rows.append([*told, *(_cell(trial["parameters"].get(key, "")) for key in keys)])
     if any(trial["error"] for trial in trials):

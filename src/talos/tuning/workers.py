@@ -264,8 +264,8 @@ class _News:
         if trial.state.name == "FAIL":
             what = attrs.get("error", "its worker died too often")
         else:
-            value = "–" if trial.value is None else f"{trial.value:.4f}"
-            how = "pruned" if trial.state.name == "PRUNED" else f"best {self.best:.4f}"
+            value = "–" if trial.value is None else f"{trial.value:.5f}"
+            how = "pruned" if trial.state.name == "PRUNED" else f"best {self.best:.5f}"
             what = f"{self.order.settings.metric} {value}  {how}  {attrs.get('seconds', 0):.1f} s"
         return f"{count}{total}  trial {trial.number}  {what}"
 

@@ -1,0 +1,70 @@
+"""`talos demo` on a small set: every model in the table, lists with titles, a run and its page."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from talos import datasets
+from talos.cli import demo as module
+from talos.cli import main
+from talos.errors import DownloadError
+from talos.interactions import Interactions
+
+
+@pytest.fixture
+def demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[str, str]]:
+    """The command, with a few epochs, where MovieLens-100K cannot be had; what it prints."""
+    monkeypatch.chdir(tmp_path)
+    quick = {name: {**settings, "epochs": 2, "dim": 8} for name, settings in module.MODELS.items()}
+    monkeypatch.setattr(module, "MODELS", quick)
+
+    def offline(*_: Any, **__: Any) -> Interactions:
+        raise DownloadError("movielens-100k: no network")
+
+    real = datasets.synthetic
+
+    def small(**options: Any) -> Interactions:
+        made = real(**{**options, "users": 60, "items": 80, "interactions": 1500})
+        return made.with_titles(pl.Series([f"Film {item}" for item in made.item_ids.ids]))
+
+    monkeypatch.setattr(module, "load", offline)
+    monkeypatch.setattr(datasets, "synthetic", small)
+
+    def run(*arguments: str) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "argv", ["talos", "demo", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+        captured = capsys.readouterr()
+        return captured.out, captured.err
+
+    return run
+
+
+def test_a_table_lists_and_a_page(demo: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
+    out, err = demo()
+    assert "going on with a made-up set" in err
+    table = out[out.index("ranked by") :].splitlines()
+    names = [line.split()[0] for line in table[2:7]]
+    assert names == ["popularity", "als", "bpr", "sl", "talos"]
+    assert out.count(" has, among others: Film ") == 3
+    assert out.count("\n  10. Film ") == 3
+    assert (tmp_path / "runs" / "demo" / "report.html").is_file()
+    assert out.rstrip().endswith("plots and more in runs/demo/report.html")
+
+
+def test_json(demo: Callable[..., tuple[str, str]]) -> None:
+    out, _ = demo("--json", "--out", "elsewhere")
+    result = json.loads(out)
+    assert set(result["models"]) == {"popularity", "als", "bpr", "sl", "talos"}
+    assert result["models"]["als"]["metrics"]["precision@20"] > 0
+    assert result["report"] == "elsewhere/report.html"
