@@ -14,6 +14,7 @@ int64_t talos_core_workspace_bytes(int32_t level, const talos::Task* task);
 void talos_core_sweep(int32_t level, const talos::Task* task);
 void talos_core_unit_rows(int32_t level, const talos::Rows* task);
 void talos_core_add_positives(int32_t level, const talos::Positives* task);
+void talos_core_least_squares(int32_t level, const talos::LeastSquares* task);
 }
 
 namespace {
@@ -67,6 +68,26 @@ Result run(const int level, const int kind, const int64_t users, const int64_t i
     return result;
 }
 
+// Half a sweep of least squares for rows of every length, from none to all columns.
+std::vector<float> solved(const int level, const int64_t rows, const int64_t columns, const int64_t dim, const int threads) {
+    std::vector<float> fixed(columns * dim), gram(dim * dim), solution(rows * dim, 0.1f);
+    for (size_t i = 0; i < fixed.size(); ++i) fixed[i] = std::sin(0.37f * static_cast<float>(i % 1009 * (i % 1009)));
+    for (int64_t a = 0; a < dim; ++a)
+        for (int64_t b = 0; b < dim; ++b) {
+            gram[a * dim + b] = a == b ? 2.0f : 0.0f;
+            for (int64_t j = 0; j < columns; ++j) gram[a * dim + b] += fixed[j * dim + a] * fixed[j * dim + b];
+        }
+    std::vector<int64_t> start{0}, items_of;
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t j = r % 3; r % 4 != 3 && j < columns; j += 1 + r * r % 11) items_of.push_back(j);
+        start.push_back(static_cast<int64_t>(items_of.size()));
+    }
+    const talos::LeastSquares task{rows, dim, threads, 3, {}, start.data(), items_of.data(), fixed.data(),
+                                   gram.data(), 4.0f, solution.data()};
+    talos_core_least_squares(level, &task);
+    return solution;
+}
+
 bool close(const std::vector<float>& a, const std::vector<float>& b) {
     float largest = 1e-6f, apart = 0;
     for (size_t i = 0; i < a.size(); ++i) {
@@ -96,6 +117,13 @@ int main() {
                     return 1;
                 }
             }
+    for (const auto& [rows, columns, dim] : shapes)
+        for (int threads = 1; threads <= 3; ++threads)
+            for (int level = 0; level <= talos_core_best_level(); ++level, ++runs)
+                if (!close(solved(level, rows, columns, dim, threads), solved(0, rows, columns, dim, 1))) {
+                    std::printf("level %d differs: least squares, dimension %lld\n", level, static_cast<long long>(dim));
+                    return 1;
+                }
     std::printf("%d runs\n", runs);
     return 0;
 }

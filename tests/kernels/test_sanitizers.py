@@ -37,7 +37,7 @@ def test_the_core_is_clean(kind, tmp_path):
         build(Path(__file__).parent / "core_check.cpp", "main"),
     ]
     for level in LEVELS if X86 else ["plain"]:
-        for source in ("sweep", "rows"):
+        for source in ("sweep", "rows", "least_squares"):
             level_flags = (f"-DTALOS_LEVEL={level}", *LEVELS[level])
             objects.append(build(CORE / f"{source}.cpp", f"{source}-{level}", *level_flags))
     program = str(tmp_path / "check")
