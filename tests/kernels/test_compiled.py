@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from talos import kernels, losses
 from talos.errors import ArgumentError
-from talos.kernels import compiled, tiled
+from talos.kernels import compiled, layout, tiled
 
 pytestmark = pytest.mark.skipif(
     not compiled.levels(), reason=f"without the compiled core: {compiled._load()[1] or 'there'}"
@@ -246,7 +246,7 @@ def test_threads_of_its_own(monkeypatch):
     problem, part = Problem(300, 2111, 64), losses.Talos(tau=0.1).negative_part
     call = {"part": part, "coefficients": torch.rand(300), "k": 20, "kth_is_threshold": True, "threads": 2}
     pooled = compiled.core_sweep(problem.users, problem.items, **call)
-    monkeypatch.setattr(compiled, "_team", compiled._Team)
+    monkeypatch.setattr(compiled, "_team", layout.Team)
     own = compiled.core_sweep(problem.users, problem.items, **call)
     assert torch.equal(pooled.item_gradient, own.item_gradient)
     assert torch.equal(pooled.user_gradient, own.user_gradient)

@@ -46,8 +46,7 @@ def init(
 ) -> None:
     """Look at the data, write a commented run.toml, and print the command to run next."""
     from talos.config import RunConfig
-    from talos.losses import by_name
-    from talos.training import make_plan
+    from talos.training import plan_for
 
     if out.exists():
         raise ConfigError("exists", where=f"--out {out}", expected="a new file")
@@ -56,7 +55,7 @@ def init(
     config = RunConfig.from_dict(
         {"k": k, "backbone": {"name": "mf", "dim": 64}, "loss": {"name": "talos", "tau": 0.1}}
     )
-    plan = make_plan(config, by_name("talos", k=k).needs, parts.train)
+    plan = plan_for(config, parts.train)
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     temporary.write_text(commented(config, plan.notes))
     temporary.replace(out)

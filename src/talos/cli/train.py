@@ -35,7 +35,6 @@ from talos.errors import ConfigError
 if TYPE_CHECKING:
     from talos.config import RunConfig
     from talos.evaluation import Report
-    from talos.interactions import Interactions
     from talos.splits import Split
 
 __all__ = ["config_from", "train"]
@@ -216,7 +215,7 @@ def _run(
 
     from talos import distributed, kernels
     from talos.recommender import Recommender, popularity_report
-    from talos.training import InterruptedRunError, TensorBoard, progress
+    from talos.training import InterruptedRunError, TensorBoard, plan_for, progress
     from talos.training.callbacks import Callback
 
     group = distributed.start(config.device)
@@ -228,7 +227,7 @@ def _run(
         say(f"kernel: {kernels.status()}" if config.device == "cpu" else f"kernel: torch on {config.device}")
         if group.size > 1:
             say(f"users divided among {group.size} processes")
-        for note in _plan_notes(config, parts.train):
+        for note in plan_for(config, parts.train).notes:
             say(f"chosen: {note}")
         watchers.append(progress())
         if tensorboard:
@@ -272,24 +271,6 @@ def _run(
         typer.echo(f"\nmean distance of thresholds from exact ones: {model.facts['threshold_error']:.4f}")
     typer.echo(f"best epoch {model.facts['epoch']}, {seconds:.1f} s; written to {out}")
     say(f"next: talos recommend {out} --user ID   or   talos evaluate {out}")
-
-
-def _plan_notes(config: RunConfig, train: Interactions) -> tuple[str, ...]:
-    """What the trainer will choose for everything that was left open."""
-    import torch
-
-    from talos import losses
-    from talos.training import make_plan
-
-    loss = losses.by_name(
-        config.loss.name,
-        k=config.k,
-        num_users=train.num_users,
-        num_items=train.num_items,
-        generator=torch.Generator(),
-        **config.loss.options,
-    )
-    return make_plan(config, loss.needs, train).notes
 
 
 def _print_comparison(trained: Report, popular: Report) -> None:

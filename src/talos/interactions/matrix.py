@@ -188,6 +188,8 @@ class Interactions:
         >>> Interactions.from_ids([1, 1, 2], [7, 8, 8]).user_range(range(1, 2)).to_polars().rows()
         [(2, 8)]
         """
+        if users == range(self.num_users):
+            return self
         edges = slice(int(self.indptr[users.start]), int(self.indptr[users.stop]))
         return replace(
             self,

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from talos.errors import ArgumentError
+from talos.kernels.layout import LeastSquares, Positives, Rows, Task, Team
 from talos.kernels.parts import NegativePart
 
 __all__ = [
@@ -46,99 +47,6 @@ _VERSION: Final = 4
 _KINDS: Final = {"exp": 1, "sigmoid-power": 2, "hinge": 3}
 _LARGE_PAGE: Final = 1 << 21
 _CHOICES: Final = ("auto", "compiled", "torch")
-
-_F32 = ctypes.c_void_p
-_I64 = ctypes.c_void_p
-
-
-class _Team(ctypes.Structure):
-    """`talos::Team` of core/sweep.h."""
-
-    _fields_ = (("parallel", ctypes.c_void_p), ("size", ctypes.c_void_p))
-
-
-class _Rows(ctypes.Structure):
-    """`talos::Rows` of core/sweep.h, field by field."""
-
-    _fields_ = (
-        ("count", ctypes.c_int64),
-        ("dim", ctypes.c_int64),
-        ("threads", ctypes.c_int64),
-        ("team", _Team),
-        ("rows", _F32),
-        ("unit", _F32),
-        ("lengths", _F32),
-    )
-
-
-class _Task(ctypes.Structure):
-    """`talos::Task` of core/sweep.h, field by field."""
-
-    _fields_ = (
-        ("users", ctypes.c_int64),
-        ("items", ctypes.c_int64),
-        ("dim", ctypes.c_int64),
-        ("user_vectors", _F32),
-        ("item_vectors", _F32),
-        ("excluded_start", _I64),
-        ("excluded", _I64),
-        ("thresholds", _F32),
-        ("coefficients", _F32),
-        ("kind", ctypes.c_int32),
-        ("power", ctypes.c_float),
-        ("slope", ctypes.c_float),
-        ("scale", ctypes.c_float),
-        ("k", ctypes.c_int64),
-        ("kth_is_threshold", ctypes.c_int32),
-        ("threads", ctypes.c_int32),
-        ("users_per_block", ctypes.c_int64),
-        ("team", _Team),
-        ("workspace", _F32),
-        ("negative", _F32),
-        ("normalizer", _F32),
-        ("user_gradient", _F32),
-        ("item_gradient", _F32),
-        ("kth", _F32),
-        ("excluded_scores", _F32),
-    )
-
-
-class _Positives(ctypes.Structure):
-    """`talos::Positives` of core/sweep.h, field by field."""
-
-    _fields_ = (
-        ("users", ctypes.c_int64),
-        ("items", ctypes.c_int64),
-        ("dim", ctypes.c_int64),
-        ("threads", ctypes.c_int64),
-        ("team", _Team),
-        ("start", _I64),
-        ("items_of", _I64),
-        ("slopes", _F32),
-        ("user_vectors", _F32),
-        ("item_vectors", _F32),
-        ("lengths", _F32),
-        ("user_gradient", _F32),
-        ("item_gradient", _F32),
-    )
-
-
-class _LeastSquares(ctypes.Structure):
-    """`talos::LeastSquares` of core/sweep.h, field by field."""
-
-    _fields_ = (
-        ("rows", ctypes.c_int64),
-        ("dim", ctypes.c_int64),
-        ("threads", ctypes.c_int64),
-        ("steps", ctypes.c_int64),
-        ("team", _Team),
-        ("start", _I64),
-        ("items_of", _I64),
-        ("fixed", _F32),
-        ("gram", _F32),
-        ("weight", ctypes.c_float),
-        ("solution", _F32),
-    )
 
 
 @dataclass(frozen=True)
@@ -201,7 +109,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         version, size = library.talos_core_version(), library.talos_core_task_bytes()
     except (OSError, AttributeError) as error:
         return None, f"the core cannot be loaded ({error})"
-    if (version, size) != (_VERSION, ctypes.sizeof(_Task)):
+    if (version, size) != (_VERSION, ctypes.sizeof(Task)):
         return (
             None,
             f"the core is of version {version} where {_VERSION} is expected: install the package again",
@@ -213,7 +121,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 
 
 @functools.cache
-def _team() -> _Team:
+def _team() -> Team:
     """The entry points of torch's own pool of threads, to work in it; without them the core starts its own."""
     beside = sorted(Path(torch.__file__).parent.glob("lib/lib*omp*"))  # libgomp, libiomp5, libomp
     nearby = sorted(Path(torch.__file__).parents[1].glob("torch.libs/lib*omp*"))
@@ -223,8 +131,8 @@ def _team() -> _Team:
             found = library.GOMP_parallel, library.omp_get_num_threads
         except (OSError, AttributeError):
             continue
-        return _Team(*(ctypes.cast(function, ctypes.c_void_p) for function in found))
-    return _Team()
+        return Team(*(ctypes.cast(function, ctypes.c_void_p) for function in found))
+    return Team()
 
 
 def _choice() -> str:
@@ -345,7 +253,7 @@ def core_sweep(
         for tensor in (result.negative, result.normalizer, result.user_gradient, result.item_gradient):
             tensor.zero_()
         return result
-    task = _Task(
+    task = Task(
         users=num_users,
         items=num_items,
         dim=dim,
@@ -389,7 +297,7 @@ def unit_rows(
     library, at = _library(level)
     rows = table.detach().contiguous()
     unit, lengths = torch.empty_like(rows), rows.new_empty(len(rows))
-    task = _Rows(
+    task = Rows(
         count=len(rows),
         dim=rows.shape[1],
         threads=threads or torch.get_num_threads(),
@@ -432,7 +340,7 @@ def add_positives_(
     library, at = _library(level)
     tensors = [t.detach().contiguous() for t in (indptr, indices, slopes, user_vectors, item_vectors)]
     start, items_of, slope, users, items = tensors
-    task = _Positives(
+    task = Positives(
         users=len(users),
         items=len(items),
         dim=users.shape[1],
@@ -477,7 +385,7 @@ def least_squares_(
     """
     library, at = _library(level)
     start, items_of, other, matrix = (t.contiguous() for t in (indptr, indices, fixed, gram))
-    task = _LeastSquares(
+    task = LeastSquares(
         rows=len(solution),
         dim=solution.shape[1],
         threads=threads or torch.get_num_threads(),

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from talos.errors import ArgumentError
 from talos.kernels import compiled, tiled
+from talos.kernels.checks import check_arguments, check_finite
 from talos.kernels.parts import LossParts
 from talos.kernels.tiled import UserBatch
 
@@ -146,7 +147,7 @@ def _core_batch(
 ) -> UserBatch:
     """`user_batch_loss` by the core, for arguments that it takes."""
     asked = beta if k is None else users.new_zeros(len(users))
-    tiled.check_arguments(users, table, indptr, indices, asked, item_ids, None, loss)
+    check_arguments(users, table, indptr, indices, asked, item_ids, None, loss)
     if indices.numel():
         # What follows trusts its indices to the point of writing where they point to.
         low, high = (int(bound) for bound in torch.aminmax(indices))
@@ -203,7 +204,7 @@ def _core_batch(
         user_gradient, item_gradient, users, table, indptr, indices, slope, lengths=lengths
     )
     values = a + c * found.negative[owner]
-    tiled.check_finite(values, user_vectors=users, item_vectors=rows, thresholds=beta)
+    check_finite(values, user_vectors=users, item_vectors=rows, thresholds=beta)
     return UserBatch(
         value=(per_positive * values).sum(),
         user_gradient=user_gradient,

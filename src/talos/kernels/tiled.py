@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from talos.errors import ArgumentError
+from talos.kernels.checks import check_arguments, check_finite
 from talos.kernels.parts import LogSumPart, LossParts, MeanPart, NegativePart
 
 __all__ = ["Sweep", "UserBatch", "kth_scores", "sweep", "user_batch_loss"]
@@ -395,49 +396,3 @@ def excluded_pairs(rows: Tensor, ids: Tensor, item_ids: Tensor | None) -> tuple[
         ids = position[torch.repeat_interleave(first, times) + offset]
     columns, order = torch.sort(ids)
     return rows[order], columns
-
-
-def check_finite(values: Tensor, **arguments: Tensor | None) -> None:
-    """An error that names the argument at fault if the result is not finite; cheap if it is."""
-    if torch.isfinite(values).all():
-        return
-    for name, argument in arguments.items():
-        if argument is not None and not torch.isfinite(argument).all():
-            row = int((~torch.isfinite(argument)).nonzero()[0, 0])
-            raise ArgumentError(f"is not finite in row {row}", where=name, expected="finite numbers")
-
-
-def check_arguments(
-    user_vectors: Tensor,
-    item_vectors: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    thresholds: Tensor | None,
-    item_ids: Tensor | None,
-    weights: Tensor | None,
-    loss: LossParts,
-) -> None:
-    """An error that names the first argument that does not fit the others."""
-
-    def wrong(name: str, value: Tensor, expected: str) -> ArgumentError:
-        return ArgumentError(f"has shape {tuple(value.shape)}", where=name, expected=expected)
-
-    if user_vectors.ndim != 2:
-        raise wrong("user_vectors", user_vectors, "(B, d)")
-    users, dim = user_vectors.shape
-    if item_vectors.ndim != 2 or item_vectors.shape[1] != dim:
-        raise wrong("item_vectors", item_vectors, f"(I, {dim})")
-    if indptr.shape != (users + 1,):
-        raise wrong("indptr", indptr, f"({users + 1},)")
-    if indices.ndim != 1 or len(indices) != int(indptr[-1]):
-        raise wrong("indices", indices, f"({int(indptr[-1])},), the last entry of indptr")
-    if thresholds is not None and thresholds.shape != (users,):
-        raise wrong("thresholds", thresholds, f"({users},)")
-    candidates = len(item_vectors) if item_ids is None else len(item_ids)
-    if weights is not None and weights.shape != (candidates,):
-        raise wrong("weights", weights, f"({candidates},)")
-    if not loss.needs.user_separable:
-        expected = "a loss whose `needs.user_separable` holds"
-        raise ArgumentError(f"{loss!r} pairs positives with negatives", where="loss", expected=expected)
-    if loss.needs.threshold and thresholds is None:
-        raise ArgumentError("is missing", where="thresholds", expected=f"shape ({users},)")

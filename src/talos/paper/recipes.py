@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from talos.comparison.stored import digest_of
-from talos.config import RunConfig, TrainingConfig
+from talos.config import RunConfig
 from talos.errors import ConfigError, nearest
 from talos.paper import published
 from talos.paper.data import DATASETS, Scenario
@@ -119,8 +119,7 @@ class Recipe:
 
     def config(self, seed: int) -> RunConfig:
         """The run config. The paper starts from random vectors, whatever the library would choose."""
-        start = {"training.init": "random"} if "init" in TrainingConfig.model_fields else {}
-        return RunConfig().with_values({**self.settings, **start, "seed": seed})
+        return RunConfig().with_values({**self.settings, "training.init": "random", "seed": seed})
 
     def deviations(self) -> tuple[str, ...]:
         """In words, all that differs from the paper's own run of this row."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from talos.training.callbacks import Callback, History, PlainProgress, Records, TensorBoard, progress
-from talos.training.plan import Plan, make_plan
+from talos.training.plan import Plan, make_plan, plan_for
 from talos.training.trainer import InterruptedRunError, Trainer
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "TensorBoard",
     "Trainer",
     "make_plan",
+    "plan_for",
     "progress",
 ]

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from talos import negatives
+import torch
+
+from talos import losses, negatives
 from talos.config import RunConfig
 from talos.errors import ConfigError
 from talos.interactions import Interactions
 from talos.losses import Needs
 
-__all__ = ["EXACT_LIMIT", "Plan", "make_plan"]
+__all__ = ["EXACT_LIMIT", "Plan", "make_plan", "plan_for"]
 
 # Scores per epoch (users × items) up to which all items are taken as negatives unless told otherwise.
 EXACT_LIMIT = 4_000_000_000
@@ -31,6 +33,24 @@ class Plan:
     batches: Literal["users", "positives"]
     steps_per_epoch: int
     notes: tuple[str, ...]
+
+
+def plan_for(config: RunConfig, train: Interactions) -> Plan:
+    """The plan that a trainer of this config will follow, without making one.
+
+    >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 7])
+    >>> plan_for(RunConfig(k=1), data).batches
+    'users'
+    """
+    loss = losses.by_name(
+        config.loss.name,
+        k=config.k,
+        num_users=train.num_users,
+        num_items=train.num_items,
+        generator=torch.Generator(),
+        **config.loss.options,
+    )
+    return make_plan(config, loss.needs, train)
 
 
 def make_plan(config: RunConfig, needs: Needs, train: Interactions) -> Plan:

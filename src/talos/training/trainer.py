@@ -94,8 +94,8 @@ class Trainer:
         self.train, self.valid, self.callbacks = train, valid, callbacks if group.rank == 0 else ()
         group.check_same(config=str(config.as_dict()), data=str(self.fingerprint()) if group.size > 1 else "")
         own = group.share(train.num_users)  # which users this process has
-        self.own_train = train if group.size == 1 else train.user_range(own)
-        self.own_valid = valid if group.size == 1 or valid is None else valid.user_range(own)
+        self.own_train = train.user_range(own)
+        self.own_valid = None if valid is None else valid.user_range(own)
         try:
             self.device = torch.device(config.device)
             self.index = TrainIndex.from_interactions(self.own_train, self.device)

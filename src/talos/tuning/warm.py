@@ -40,7 +40,7 @@ def shared_start(folder: Path, config: RunConfig, train: Interactions) -> Backbo
 
 def keep_start(folder: Path, config: RunConfig, trainer: Trainer) -> None:
     """Leave the start of a trial to others, unless it is random, which costs nothing."""
-    if getattr(trainer.config.training, "init", "random") == "random":
+    if trainer.config.training.init == "random":
         return
     tensors = {
         name: one.detach().cpu().contiguous() for name, one in trainer.objective.backbone.state_dict().items()
@@ -55,7 +55,7 @@ def _name(config: RunConfig) -> str:
     """A file name for everything that decides a start, beside the data of the folder."""
     decides = {
         "backbone": config.backbone.model_dump(),
-        "init": getattr(config.training, "init", "random"),
+        "init": config.training.init,
         "negatives": config.negatives,  # `auto` looks at them
         "seed": config.seed,
         "loss": [config.loss.name, config.loss.options.get("dim")],  # an adversary draws its vectors first
