@@ -44,10 +44,6 @@ REMARKS: dict[tuple[str, str, str, str], str] = {
     ("ablation", "beauty", "mf", "talos w/o outside"): (
         "Two temperatures were tried, .1 and .2; validation preferred the larger, so a still larger one may do better."
     ),
-    ("quantile-error", "beauty", "*", "regression"): (
-        "Stopped after 40 epochs: at a rate of .001 the thresholds, which start at 0, have not arrived. The same "
-        "setting without that limit ends at .0130 after 110 epochs (`docs/training.md`)."
-    ),
     ("temporal", "beauty", "*", "*"): (
         "Not the paper's split: the row is called Beauty in one of its tables and Games in another, and the "
         "timestamps here were recovered. Compare losses with each other."
