@@ -57,6 +57,7 @@ def by_name(
     dim: int = 64,
     generator: torch.Generator | None,
     users: range | None = None,
+    items: range | None = None,
     **options: Any,
 ) -> Backbone:
     """The backbone of a short name, for the users, items and (where it needs them) edges of train.
@@ -67,6 +68,7 @@ def by_name(
         dim: length of a vector.
         generator: of the starting values.
         users: the users that are wanted, where the backbone is `divisible`; others have all users always.
+        items: likewise the items.
         options: further arguments of the backbone.
 
     >>> train = Interactions.from_ids([1, 2], [7, 8])
@@ -87,7 +89,7 @@ def by_name(
             hint=nearest(name, SHORT_NAMES),
         )
     backbone = SHORT_NAMES[name]
-    given = {"graph", "num_users", "num_items", "dim", "generator", "users"}
+    given = {"graph", "num_users", "num_items", "dim", "generator", "users", "items"}
     accepted = [argument for argument in inspect.signature(backbone).parameters if argument not in given]
     for option in options:
         if option not in accepted:
@@ -100,6 +102,6 @@ def by_name(
     if backbone.needs_graph:
         graph = BipartiteGraph.from_interactions(train)
         return build(graph, dim=dim, generator=generator, **options)
-    if users is not None and backbone.divisible:
-        options["users"] = users
+    if backbone.divisible:
+        options |= {"users": users, "items": items}
     return build(train.num_users, train.num_items, dim=dim, generator=generator, **options)

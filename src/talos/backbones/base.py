@@ -29,9 +29,9 @@ class Backbone(nn.Module, ABC):
         dim: length of a vector.
         short_name: the name in configurations and on the command line.
         needs_graph: whether the constructor takes a `BipartiteGraph` in place of the two sizes.
-        divisible: whether a user's vector is a matter of that user's row alone, so that several processes can
-            have a range of users each; the constructor then takes `users`, a range of rows, and `num_users` is
-            their number.
+        divisible: whether a vector is a matter of one row alone, so that several processes can have a range of
+            users (and of items) each; the constructor then takes `users` and `items`, ranges of rows, and
+            `num_users` and `num_items` are their numbers.
 
     >>> from talos.backbones import MF
     >>> backbone = MF(3, 4, dim=2, generator=torch.Generator().manual_seed(0))

@@ -22,6 +22,7 @@ class MF(Backbone):
         dim: length of a vector.
         generator: of the starting values.
         users: only these rows of the user table; they start as they would in the whole.
+        items: likewise of the item table.
 
     >>> mf = MF(2, 3, dim=4, generator=torch.Generator().manual_seed(0))
     >>> users, items = mf.vectors()
@@ -40,10 +41,14 @@ class MF(Backbone):
         dim: int = 64,
         generator: torch.Generator | None,
         users: range | None = None,
+        items: range | None = None,
     ) -> None:
-        super().__init__(num_users if users is None else len(users), num_items, dim=dim)
+        own_users, own_items = (
+            whole if part is None else len(part) for whole, part in ((num_users, users), (num_items, items))
+        )
+        super().__init__(own_users, own_items, dim=dim)
         self.users = gaussian(num_users, dim, generator, only=users)
-        self.items = gaussian(num_items, dim, generator)
+        self.items = gaussian(num_items, dim, generator, only=items)
 
     def vectors(
         self, *, training: bool = False, generator: torch.Generator | None = None

@@ -33,6 +33,7 @@ def start_from(
     *,
     cosine: bool = True,
     users: range | None = None,
+    items: range | None = None,
     group: Group = ALONE,
 ) -> None:
     """Put vectors of a factorisation in the place of a backbone's random ones; `random` leaves them alone.
@@ -48,6 +49,7 @@ def start_from(
         generator: of where the factorisation starts.
         cosine: whether scores are cosines.
         users: the users that the backbone's table has, where it has not all of them.
+        items: likewise the items.
         group: the processes that have the others.
 
     >>> from talos.backbones import MF
@@ -70,7 +72,8 @@ def start_from(
             index.indptr, index.indices, index.num_items, dim=dim, generator=generator
         )
     whose = found[0] if users is None else found[0][users.start : users.stop]
-    parts = ((backbone.users, whose, group), (backbone.items, found[1], ALONE))
+    which = found[1] if items is None else found[1][items.start : items.stop]
+    parts = ((backbone.users, whose, group), (backbone.items, which, ALONE if items is None else group))
     for table, vectors, everybody in parts:
         if cosine:
             vectors = F.normalize(vectors).mul_(everybody.mean(table.norm(dim=1)))
