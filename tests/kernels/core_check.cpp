@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <vector>
 
@@ -28,8 +29,20 @@ std::vector<float> random_numbers(const int64_t count, const unsigned seed) {
 }
 
 struct Result {
-    std::vector<float> user_gradient, item_gradient, negative, kth;
+    std::vector<float> user_gradient, item_gradient, negative, kth, best;
 };
+
+// The same task once more for the sums and the K best scores alone; whether they are those of the whole.
+bool sums_agree(const int level, talos::Task task, const Result& whole) {
+    std::vector<float> negative(task.users), best(task.users * task.k);
+    task.user_gradient = task.item_gradient = nullptr;
+    task.coefficients = nullptr;
+    task.negative = negative.data(), task.best = best.data();
+    talos_core_sweep(level, &task);
+    for (int64_t u = 0; u < task.users; ++u)
+        if (*std::min_element(best.begin() + u * task.k, best.begin() + (u + 1) * task.k) != whole.kth[u]) return false;
+    return task.kind == talos::kNothing || negative == whole.negative;
+}
 
 Result run(const int level, const int kind, const int64_t users, const int64_t items, const int64_t dim,
            const int threads) {
@@ -44,21 +57,27 @@ Result run(const int level, const int kind, const int64_t users, const int64_t i
         start.push_back(static_cast<int64_t>(excluded.size()));
     }
     std::vector<float> excluded_scores(excluded.size()), slopes(excluded.size(), -0.5f);
-    Result result{std::vector<float>(users * dim), std::vector<float>(items * dim), std::vector<float>(users),
-                  std::vector<float>(users)};
     talos::Task task{};
+    task.k = std::min<int64_t>(5, items);
+    Result result{std::vector<float>(users * dim), std::vector<float>(items * dim), std::vector<float>(users),
+                  std::vector<float>(users), std::vector<float>(users * task.k)};
     task.users = users, task.items = items, task.dim = dim;
     task.user_vectors = user_vectors.data(), task.item_vectors = unit.data();
     task.excluded_start = start.data(), task.excluded = excluded.data();
     task.coefficients = coefficients.data();
     task.kind = kind, task.power = 5, task.slope = 1, task.scale = 1;
-    task.k = std::min<int64_t>(5, items), task.kth_is_threshold = 1, task.threads = threads;
+    task.kth_is_threshold = 1, task.threads = threads;
     task.negative = result.negative.data(), task.normalizer = normalizer.data();
     task.user_gradient = result.user_gradient.data(), task.item_gradient = result.item_gradient.data();
-    task.kth = result.kth.data(), task.excluded_scores = excluded_scores.data();
+    task.kth = result.kth.data(), task.best = result.best.data();
+    task.excluded_scores = excluded_scores.data();
     std::vector<float> workspace(talos_core_workspace_bytes(level, &task) / 4);
     task.workspace = workspace.data();
     talos_core_sweep(level, &task);
+    if (!sums_agree(level, task, result)) {
+        std::printf("level %d: the sums alone differ, kind %d\n", level, kind);
+        std::exit(1);
+    }
     if (kind == talos::kNothing) return result;
 
     const talos::Positives positives{users, items, dim, threads, {}, start.data(), excluded.data(), slopes.data(),

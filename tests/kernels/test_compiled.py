@@ -119,6 +119,40 @@ def test_thresholds_from_the_same_pass(level, threads, k, use):
     assert torch.equal(kernels.kth_scores(problem.users, problem.items, k), got.thresholds)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("k", [1, 20, 300])
+def test_the_best_scores(level, threads, k):
+    problem = Problem(201, 1003, 24)
+    found = compiled.core_sweep(
+        problem.users, problem.items, part=None, k=k, keep_best=True, level=level, threads=threads
+    )
+    scores = problem.users.double() @ problem.items.double().T
+    assert_close(found.best.sort(descending=True).values, scores.topk(k).values, "best", 1e-6)
+    assert torch.equal(found.best.amin(1), found.kth)
+
+
+def test_best_scores_that_are_no_numbers_are_none():
+    problem = Problem(5, 40, 8)
+    problem.users[2] = torch.nan
+    best = compiled.core_sweep(problem.users, problem.items, part=None, k=3, keep_best=True).best
+    assert torch.equal(best.isnan().all(1), torch.arange(5) == 2)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", ["talos", "talos-cold", "sl", "aatp"])
+def test_sums_without_gradients_are_those_of_the_whole_pass(name, level, threads):
+    problem, loss = Problem(201, 1003, 24), LOSSES[name]()
+    call = {"part": loss.negative_part, "excluded": (problem.indptr, problem.indices), "level": level,
+            "thresholds": problem.beta, "threads": threads}  # fmt: skip
+    alone = compiled.core_sweep(problem.users, problem.items, gradients=False, **call)
+    whole = compiled.core_sweep(problem.users, problem.items, coefficients=torch.ones(201), **call)
+    for part in ("negative", "normalizer", "excluded_scores"):
+        assert torch.equal(getattr(alone, part), getattr(whole, part)), part
+    assert alone.user_gradient.numel() == alone.item_gradient.numel() == 0
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_exact_thresholds_for_every_loss(name, use):
     use(threads=2)

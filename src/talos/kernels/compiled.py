@@ -42,7 +42,7 @@ __all__ = [
 
 # Instruction sets, lowest first, as the core numbers them.
 LEVELS: Final = ("plain", "AVX2", "AVX-512")
-_VERSION: Final = 4
+_VERSION: Final = 5
 # kind → the core's number for it
 _KINDS: Final = {"exp": 1, "sigmoid-power": 2, "hinge": 3}
 _LARGE_PAGE: Final = 1 << 21
@@ -51,7 +51,7 @@ _CHOICES: Final = ("auto", "compiled", "torch")
 
 @dataclass(frozen=True)
 class CoreSweep:
-    """What the core gives for a batch of users; `kth` and `excluded_scores` where they were asked for.
+    """What the core gives for a batch of users; what was not asked for is None, or empty.
 
     Attributes:
         negative: R_u, (B,).
@@ -59,6 +59,7 @@ class CoreSweep:
         user_gradient: of Σ_u coefficient_u · R_u, (B, d).
         item_gradient: likewise, (n, d).
         kth: K-th best scores, (B,).
+        best: the K best scores in any order, (B, K).
         excluded_scores: scores of the excluded pairs, (m,).
     """
 
@@ -67,6 +68,7 @@ class CoreSweep:
     user_gradient: Tensor
     item_gradient: Tensor
     kth: Tensor | None
+    best: Tensor | None
     excluded_scores: Tensor | None
 
 
@@ -205,6 +207,8 @@ def core_sweep(
     thresholds: Tensor | None = None,
     k: int = 0,
     kth_is_threshold: bool = False,
+    keep_best: bool = False,
+    gradients: bool = True,
     excluded: tuple[Tensor, Tensor] | None = None,
     threads: int | None = None,
     users_per_block: int | None = None,
@@ -216,10 +220,12 @@ def core_sweep(
         user_vectors: (B, d), float32.
         item_vectors: (n, d), float32.
         part: φ; None for the K-th scores alone.
-        coefficients: (B,) what each R_u counts.
+        coefficients: (B,) what each R_u counts; not needed without gradients.
         thresholds: (B,) or None for 0.
         k: find the K-th best scores, if above 0.
         kth_is_threshold: take them as β.
+        keep_best: report all K best scores, not the K-th alone.
+        gradients: whether they are wanted; without them a pass is the scores and φ.
         excluded: (B + 1,) and (m,): CSR of the pairs that are no negatives, ascending within each user.
         threads: as many as torch uses if None. Results are the same from run to run for each number.
         users_per_block: chosen by cache size if None.
@@ -233,13 +239,18 @@ def core_sweep(
     library, at = _library(level)
     users, items = user_vectors.detach().contiguous(), item_vectors.detach().contiguous()
     (num_users, dim), num_items = users.shape, len(items)
-    sized = users.new_empty if part is not None else lambda *_: users.new_empty(0)
+    gradients = gradients and part is not None
+
+    def sized(wanted: bool, *shape: int) -> Tensor:
+        return users.new_empty(shape if wanted else 0)
+
     result = CoreSweep(
-        negative=sized(num_users),
-        normalizer=sized(num_users),
-        user_gradient=sized(num_users, dim),
-        item_gradient=sized(num_items, dim),
+        negative=sized(part is not None, num_users),
+        normalizer=sized(part is not None, num_users),
+        user_gradient=sized(gradients, num_users, dim),
+        item_gradient=sized(gradients, num_items, dim),
         kth=users.new_empty(num_users) if k else None,
+        best=users.new_empty(num_users, k) if k and keep_best else None,
         excluded_scores=None if excluded is None else users.new_empty(len(excluded[1])),
     )
     number, power, slope = 0, 1.0, 1.0
@@ -274,9 +285,10 @@ def core_sweep(
         team=_team(),
         negative=result.negative.data_ptr(),
         normalizer=result.normalizer.data_ptr(),
-        user_gradient=result.user_gradient.data_ptr(),
-        item_gradient=result.item_gradient.data_ptr(),
+        user_gradient=result.user_gradient.data_ptr() if gradients else None,
+        item_gradient=result.item_gradient.data_ptr() if gradients else None,
         kth=_pointer(result.kth),
+        best=_pointer(result.best),
         excluded_scores=_pointer(result.excluded_scores),
     )
     memory = _memory.take(library.talos_core_workspace_bytes(at, ctypes.byref(task)))

@@ -58,6 +58,7 @@ class Task(ctypes.Structure):
         ("user_gradient", _F32),
         ("item_gradient", _F32),
         ("kth", _F32),
+        ("best", _F32),
         ("excluded_scores", _F32),
     )
 

@@ -33,7 +33,7 @@ constexpr int kCount = sizeof(kLevels) / sizeof(kLevels[0]);
 extern "C" {
 
 // Raised whenever a struct or a function changes, so that a stale build is noticed and not run.
-int32_t talos_core_version() { return 4; }
+int32_t talos_core_version() { return 5; }
 
 int32_t talos_core_task_bytes() { return static_cast<int32_t>(sizeof(talos::Task)); }
 

@@ -181,7 +181,7 @@ public:
 
     void run() {
         prepare_items();
-        const bool gradients = task_.kind != kNothing;
+        const bool gradients = with_gradients();
         for (int64_t block = 0; block < at_.blocks + (gradients ? 1 : 0); ++block) {
             const bool scores = block < at_.blocks;
             if (scores) start_block(block);
@@ -197,8 +197,7 @@ public:
             mark_excluded();
             shared_.barrier.wait();
             settle_thresholds();
-            if (!gradients) continue;
-            evaluate();
+            if (task_.kind != kNothing) evaluate();
             previous_count_ = count_;
         }
         if (gradients && at_.pad) unpad_gradient();
@@ -206,6 +205,8 @@ public:
 
 private:
     int64_t dim() const { return at_.padded_dim; }
+
+    bool with_gradients() const { return task_.kind != kNothing && task_.item_gradient; }
 
     // Scores lie tile by tile, and in a tile by groups of users: what a register block covers is contiguous.
     float* scores_of(const int64_t j, const int64_t u) const {
@@ -378,7 +379,15 @@ private:
             const float kth = static_cast<int64_t>(all.size()) < task_.k ? std::nanf("") : kth_largest(all, task_.k);
             if (task_.kth_is_threshold) beta_[u] = kth;
             if (index_ == 0) task_.kth[user] = kth;
+            if (index_ == 0 && task_.best) report_best(user, all);
         }
+    }
+
+    // The K best come first once the K-th is known.
+    void report_best(const int64_t user, const std::vector<float>& candidates) const {
+        float* const to = task_.best + user * task_.k;
+        if (static_cast<int64_t>(candidates.size()) < task_.k) return std::fill_n(to, task_.k, std::nanf("")), void();
+        std::copy_n(candidates.begin(), task_.k, to);
     }
 
     void evaluate() {
@@ -408,7 +417,7 @@ private:
         for (int64_t tile = begin_; tile < end_; tile += kTile) {
             const int64_t stop = std::min(tile + kTile, end_);
             transform(phi, tile, stop);
-            add_user_gradient(tile, stop);
+            if (with_gradients()) add_user_gradient(tile, stop);
         }
         if (begin_ == end_) std::fill_n(partial_, at_.block * dim(), 0.0f);
         shared_.barrier.wait();
@@ -445,7 +454,8 @@ private:
                                        partial_ + u * dim(), dim(), dim(), from > begin_);
     }
 
-    // Σφ is known: R, the factor of every slope, the users' gradient and the vectors for the items'.
+    // Σφ is known: R, and where gradients are wanted the factor of every slope, the users' gradient and the vectors for
+    // the items'.
     template <class Phi>
     void finish_block(const Phi& phi) {
         for (int64_t u = 0; u < count_; ++u) {
@@ -456,16 +466,22 @@ private:
                 task_.excluded_start ? task_.excluded_start[user + 1] - task_.excluded_start[user] : 0;
             const int64_t left = task_.items - gone;
             const float log_sum = std::log(total) + phi.log_shift(shift_[u]);
-            const float share = left == 0 ? 0.0f : 1.0f / (Phi::kLogSum ? total : static_cast<float>(left));
-            factor_[u] = share * task_.scale * task_.coefficients[user] * phi.slope_factor();
-            const float* const vector = task_.user_vectors + user * task_.dim;
-            for (int64_t k = 0; k < dim(); ++k) scaled_[u * dim() + k] = k < task_.dim ? factor_[u] * vector[k] : 0.0f;
+            if (with_gradients()) {
+                const float share = left == 0 ? 0.0f : 1.0f / (Phi::kLogSum ? total : static_cast<float>(left));
+                factor_[u] = share * task_.scale * task_.coefficients[user] * phi.slope_factor();
+                scale_user(u);
+            }
             if (u % at_.threads != index_) continue;
             const float mean = left == 0 ? 0.0f : total / static_cast<float>(left);
             task_.negative[user] = left == 0 ? 0.0f : task_.scale * (Phi::kLogSum ? log_sum : mean);
             task_.normalizer[user] = !Phi::kLogSum ? total : left == 0 ? kNothingYet : log_sum;
-            report_user_gradient(u);
+            if (with_gradients()) report_user_gradient(u);
         }
+    }
+
+    void scale_user(const int64_t u) const {
+        const float* const vector = task_.user_vectors + (first_user_ + u) * task_.dim;
+        for (int64_t k = 0; k < dim(); ++k) scaled_[u * dim() + k] = k < task_.dim ? factor_[u] * vector[k] : 0.0f;
     }
 
     void report_user_gradient(const int64_t u) const {

@@ -30,7 +30,7 @@ struct Task {
     const int64_t* excluded;
 
     const float* thresholds;    // (users) or null for 0
-    const float* coefficients;  // (users) what each R_u counts; null for kNothing
+    const float* coefficients;  // (users) what each R_u counts; null where there are no gradients
 
     int32_t kind;
     float power, slope, scale;
@@ -41,12 +41,14 @@ struct Task {
     Team team;
 
     float* workspace;         // workspace_bytes(task) of it, any alignment
-    // Results. Gradients are of Σ_u coefficient_u · R_u and are written, not added to.
+    // Results. Gradients are of Σ_u coefficient_u · R_u and are written, not added to; where both are null the sums
+    // alone are made, without the work for them.
     float* negative;          // (users) R_u
     float* normalizer;        // (users) log Σφ, or Σφ for a mean
-    float* user_gradient;     // (users, dim)
-    float* item_gradient;     // (items, dim)
+    float* user_gradient;     // (users, dim) or null
+    float* item_gradient;     // (items, dim) or null
     float* kth;               // (users), where k > 0
+    float* best;              // (users, k) the K best scores of all items in any order, or null
     float* excluded_scores;   // one for each of `excluded`, or null
 };
 
