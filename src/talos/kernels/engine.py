@@ -6,8 +6,10 @@ of its negative part alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Literal
+from functools import partial
+from typing import Any, Final, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -120,10 +122,10 @@ def user_batch_loss(
     )
     if not normalize_items:
         return batch
-    return replace(batch, item_gradient=_through_lengths(batch.item_gradient, items, item_vectors))
+    return replace(batch, item_gradient=through_lengths(batch.item_gradient, items, item_vectors))
 
 
-def _through_lengths(gradient: Tensor, unit: Tensor, rows: Tensor) -> Tensor:
+def through_lengths(gradient: Tensor, unit: Tensor, rows: Tensor) -> Tensor:
     """From the gradient in v = r/|r| to that in r: (g - ⟨g, v⟩v)/|r|."""
     lengths = rows.norm(dim=-1, keepdim=True)
     along = (gradient * unit).sum(dim=-1, keepdim=True).masked_fill_(lengths <= _SHORTEST, 0.0)
@@ -254,15 +256,34 @@ def kth_scores(
     return tiled.kth_scores(user_vectors, item_vectors, k, users_per_chunk=users_per_chunk)
 
 
+class _Gradients(Protocol):
+    """What a kernel finds."""
+
+    @property
+    def value(self) -> Tensor: ...
+    @property
+    def user_gradient(self) -> Tensor: ...
+    @property
+    def item_gradient(self) -> Tensor: ...
+    @property
+    def parameter_gradients(self) -> dict[str, Tensor]: ...
+    @property
+    def thresholds(self) -> Tensor | None: ...
+
+
 class _Differentiable(torch.autograd.Function):
     """Gradients are found together with the value and handed out when asked for."""
 
     @staticmethod
     def forward(
-        ctx: Any, user_vectors: Tensor, item_vectors: Tensor, call: dict[str, Any], *parameters: Tensor
+        ctx: Any,
+        user_vectors: Tensor,
+        item_vectors: Tensor,
+        compute: Callable[[Tensor, Tensor], _Gradients],
+        names: list[str],
+        *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        batch = user_batch_loss(user_vectors, item_vectors, **call)
-        names = [name for name, _ in call["loss"].named_parameters()]
+        batch = compute(user_vectors, item_vectors)
         zero = batch.value.new_zeros(())
         by_parameter = [batch.parameter_gradients.get(name, zero) for name in names]
         ctx.save_for_backward(batch.user_gradient, batch.item_gradient, *by_parameter)
@@ -281,15 +302,19 @@ class _Differentiable(torch.autograd.Function):
             (outer * gradient).to(dtype)
             for gradient, dtype in zip(parameters, ctx.parameter_types, strict=True)
         ]
-        return (users, items, None, *scaled)
+        return (users, items, None, None, *scaled)
 
 
-def _differentiable(
-    user_vectors: Tensor, item_vectors: Tensor, call: dict[str, Any]
+def in_autograd(
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    loss: LossParts,
+    compute: Callable[[Tensor, Tensor], _Gradients],
 ) -> tuple[Tensor, Tensor]:
-    parameters = [parameter for _, parameter in call["loss"].named_parameters()]
+    """A kernel's value and thresholds, with the gradients it found for both tables and the loss's scalars."""
+    named = list(loss.named_parameters())
     found: tuple[Tensor, Tensor] = _Differentiable.apply(  # type: ignore[no-untyped-call]
-        user_vectors, item_vectors, call, *parameters
+        user_vectors, item_vectors, compute, [name for name, _ in named], *(value for _, value in named)
     )
     return found
 
@@ -314,8 +339,8 @@ def differentiable_user_batch_loss(
     >>> value.backward(); items.grad.shape
     torch.Size([5, 4])
     """
-    call = {"indptr": indptr, "indices": indices, "thresholds": thresholds, "loss": loss, **options}
-    return _differentiable(user_vectors, item_vectors, call)[0]
+    given = {"indptr": indptr, "indices": indices, "thresholds": thresholds, "loss": loss, **options}
+    return in_autograd(user_vectors, item_vectors, loss, partial(user_batch_loss, **given))[0]
 
 
 def exact_user_batch_loss(
@@ -338,5 +363,5 @@ def exact_user_batch_loss(
     >>> beta
     tensor([0.5000, 0.2000])
     """
-    call = {"indptr": indptr, "indices": indices, "thresholds": None, "loss": loss, "k": k, **options}
-    return _differentiable(user_vectors, item_vectors, call)
+    given = {"indptr": indptr, "indices": indices, "thresholds": None, "loss": loss, "k": k, **options}
+    return in_autograd(user_vectors, item_vectors, loss, partial(user_batch_loss, **given))

@@ -21,7 +21,7 @@ from talos.errors import ArgumentError
 from talos.kernels.checks import check_arguments, check_finite
 from talos.kernels.parts import LogSumPart, LossParts, MeanPart, NegativePart
 
-__all__ = ["Sweep", "UserBatch", "kth_scores", "sweep", "user_batch_loss"]
+__all__ = ["Sweep", "UserBatch", "best_scores", "kth_scores", "sweep", "sweep_users", "user_batch_loss"]
 
 # Slopes kept at a time: 16 MB in float32, near the cache. Fewer users at a time would be worse: every product
 # reads all items.
@@ -37,7 +37,7 @@ class Sweep:
     Attributes:
         negative: R_u, (c,).
         normalizer: log Σφ for "log-sum", Σφ for "mean", (c,).
-        user_gradient: Σ_j of coefficient_u · ∂R_u/∂s_uj · v_j, (c, d).
+        user_gradient: Σ_j of coefficient_u · ∂R_u/∂s_uj · v_j, (c, d); 0 where no gradients were asked for.
         parameter_gradients: Σ_u of coefficient_u · ∂R_u/∂p, by parameter.
         thresholds: β_u as it was used, (c,); None where there was none.
     """
@@ -81,7 +81,7 @@ def sweep(
     coefficients: Tensor,
     part: NegativePart,
     excluded: tuple[Tensor, Tensor],
-    item_gradient: Tensor,
+    item_gradient: Tensor | None,
     *,
     k: int | None = None,
     weights: Tensor | None = None,
@@ -97,7 +97,7 @@ def sweep(
         part: φ and how it is summed.
         excluded: rows and columns (m,), (m,) of the pairs that are no negatives, sorted by column. They are
             set to nothing within their tile; subtracting them afterwards would cancel digits.
-        item_gradient: (n, d), added to in place.
+        item_gradient: (n, d), added to in place; None where no gradients are wanted, and the slopes are not kept.
         k: take each user's K-th best score as threshold: all scores are made first, and stay for the rest.
         weights: (n,) what each candidate counts in the sum.
         items_per_tile: columns handled at a time.
@@ -115,7 +115,10 @@ def sweep(
     users, candidates = len(user_vectors), len(item_vectors)
     starts = range(0, candidates, items_per_tile)
     cuts = torch.searchsorted(cols, torch.tensor([*starts, candidates], device=cols.device)).tolist()
-    slopes = user_vectors.new_empty(users, candidates)  # where `k` is given, the scores until they are used
+    kept = k is not None or item_gradient is not None
+    slopes = user_vectors.new_empty(
+        users, candidates if kept else 0
+    )  # with `k` the scores until they are used
     if k is not None:
         for start in starts:
             here = slice(start, min(start + items_per_tile, candidates))
@@ -145,6 +148,8 @@ def sweep(
             phi = log_phi.sub_(highest).exp_()
             tile_sum = phi.sum(dim=-1)
             total[:, tile] = highest.squeeze(-1) + tile_sum.log()
+            if item_gradient is None:
+                continue
             # Divided by the tile's own sum here, so that `share` below is at most 1.
             phi.div_(tile_sum.clamp(min=torch.finfo(total.dtype).tiny).unsqueeze(-1))
             torch.mul(phi, slope, out=slopes[:, here])
@@ -157,7 +162,8 @@ def sweep(
                     piece.mul_(weights[here])
                 piece[gone] = 0.0
             total[:, tile] = phi.sum(dim=-1)
-            slopes[:, here] = slope
+            if item_gradient is not None:
+                slopes[:, here] = slope
             for name, piece in by_parameter.items():
                 so_far = parameter_sums.get(name, 0.0)
                 parameter_sums[name] = so_far + piece.sum(dim=-1)
@@ -177,12 +183,84 @@ def sweep(
         parameter_sums = {name: (per_item * coefficients * s).sum() for name, s in parameter_sums.items()}
 
     user_gradient = torch.zeros_like(user_vectors)
-    for tile, start in enumerate(starts):
+    for tile, start in enumerate(starts if item_gradient is not None else ()):
         here = slice(start, min(start + items_per_tile, candidates))
         weighted = slopes[:, here].mul_(factor[:, tile : tile + 1])
         user_gradient.addmm_(weighted, item_vectors[here])
-        item_gradient[here].addmm_(weighted.T, user_vectors)
+        item_gradient[here].addmm_(weighted.T, user_vectors)  # type: ignore[index]  # there are none without it
     return Sweep(negative, normalizer, user_gradient, parameter_sums, thresholds)
+
+
+def sweep_users(
+    users: Tensor,
+    candidates: Tensor,
+    thresholds: Tensor | None,
+    coefficients: Tensor,
+    part: NegativePart,
+    positives: tuple[Tensor, Tensor] | None,
+    item_gradient: Tensor | None,
+    *,
+    k: int | None = None,
+    item_ids: Tensor | None = None,
+    weights: Tensor | None = None,
+    users_per_chunk: int | None = None,
+    items_per_tile: int = 4096,
+) -> Sweep:
+    """`sweep` for any number of users (B, d), a few at a time; the results are of all of them.
+
+    Args:
+        users: (B, d).
+        candidates: (n, d).
+        thresholds: (B,) or None.
+        coefficients: (B,).
+        part: φ and how it is summed.
+        positives: (B + 1,) and (P,): CSR of what is left out of the negatives; None to leave out nothing.
+        item_gradient: (n, d), added to in place, or None.
+        k: take each user's K-th best score as threshold.
+        item_ids: the items that the candidates are, where they are a sample.
+        weights: (n,).
+        users_per_chunk: users at a time; by default as many as keep a few MB of slopes.
+        items_per_tile: items at a time.
+
+    >>> from talos.losses import Softmax
+    >>> users, items, part = torch.eye(2), torch.zeros(3, 2), Softmax(tau=1.0).negative_part
+    >>> sweep_users(users, items, None, torch.ones(2), part, None, None).negative   # log 3
+    tensor([1.0986, 1.0986])
+    """
+    chunk = users_per_chunk or _equal_chunks(len(users), max(16, min(128, _KEPT // max(1, len(candidates)))))
+    found = []
+    for start in range(0, len(users), chunk):
+        some = slice(start, min(start + chunk, len(users)))
+        none = torch.zeros(0, dtype=torch.int64, device=users.device)
+        excluded = (none, none)
+        if positives is not None:
+            indptr, indices = positives
+            ends = indptr[some.start : some.stop + 1]
+            rows = torch.repeat_interleave(torch.arange(some.stop - start, device=users.device), ends.diff())
+            excluded = excluded_pairs(rows, indices[int(ends[0]) : int(ends[-1])], item_ids)
+        found.append(
+            sweep(
+                users[some],
+                candidates,
+                None if thresholds is None else thresholds[some],
+                coefficients[some],
+                part,
+                excluded,
+                item_gradient,
+                k=k,
+                weights=weights,
+                items_per_tile=items_per_tile,
+            )
+        )
+    names = found[0].parameter_gradients if found else ()
+    beta = [one.thresholds for one in found if one.thresholds is not None]
+    return Sweep(
+        torch.cat([users.new_empty(0), *(one.negative for one in found)]),
+        torch.cat([users.new_empty(0), *(one.normalizer for one in found)]),
+        torch.cat([users.new_empty(0, users.shape[1]), *(one.user_gradient for one in found)]),
+        {name: torch.stack([one.parameter_gradients[name] for one in found]).sum() for name in names},
+        torch.cat(beta) if beta else None,
+    )
 
 
 @torch.no_grad()
@@ -262,34 +340,23 @@ def user_batch_loss(
     negative = users.new_full((len(users),), part.scale)
     normalizer = torch.zeros_like(negative)
     if sums:
-        chunk = users_per_chunk or _equal_chunks(
-            len(users), max(16, min(128, _KEPT // max(1, len(candidates))))
+        found = sweep_users(
+            users,
+            candidates,
+            None if fused or not loss.needs.threshold else beta,
+            coefficients,
+            part,
+            (indptr, indices) if exclude_positives else None,
+            negative_gradient,
+            k=k if fused else None,
+            item_ids=item_ids,
+            weights=weights,
+            users_per_chunk=users_per_chunk,
+            items_per_tile=items_per_tile,
         )
-        for start in range(0, len(users), chunk):
-            some = slice(start, min(start + chunk, len(users)))
-            bounds = indptr[some.start], indptr[some.stop]
-            mine = slice(int(bounds[0]), int(bounds[1]))
-            excluded = (owner[:0], indices[:0])
-            if exclude_positives:
-                excluded = excluded_pairs(owner[mine] - start, indices[mine], item_ids)
-            found = sweep(
-                users[some],
-                candidates,
-                None if beta is None or fused or not loss.needs.threshold else beta[some],
-                coefficients[some],
-                part,
-                excluded,
-                negative_gradient,
-                k=k if fused else None,
-                weights=weights,
-                items_per_tile=items_per_tile,
-            )
-            negative[some], normalizer[some] = found.negative, found.normalizer
-            if fused and beta is not None and found.thresholds is not None:
-                beta[some] = found.thresholds
-            user_gradient[some] += found.user_gradient
-            for name, gradient in found.parameter_gradients.items():
-                by_parameter[name] = by_parameter.get(name, 0.0) + gradient
+        negative, normalizer, user_gradient = found.negative, found.normalizer, found.user_gradient
+        by_parameter |= found.parameter_gradients
+        beta = found.thresholds if fused else beta
     if item_ids is not None:
         item_gradient.index_add_(0, item_ids, negative_gradient)
 
@@ -324,25 +391,46 @@ def kth_scores(
     >>> kth_scores(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), k=2)
     tensor([0.5000])
     """
+    return best_scores(user_vectors, item_vectors, k, users_per_chunk=users_per_chunk).amin(dim=-1)
+
+
+@torch.no_grad()
+def best_scores(
+    user_vectors: Tensor, item_vectors: Tensor, k: int, *, users_per_chunk: int | None = None
+) -> Tensor:
+    """The K best scores of every user over all items in any order, (B, K), without a users × items matrix.
+
+    >>> best_scores(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), k=2).sort().values
+    tensor([[0.5000, 0.9000]])
+    """
     if not 1 <= k <= len(item_vectors):
         raise ArgumentError(f"got {k}", where="k", expected=f"1 to {len(item_vectors)}, the number of items")
     dtype = torch.promote_types(user_vectors.dtype, torch.float32)
     items = item_vectors.to(dtype).T
-    kth = user_vectors.new_empty(len(user_vectors), dtype=dtype)
+    best = user_vectors.new_empty(len(user_vectors), k, dtype=dtype)
     chunk = users_per_chunk or max(16, min(64, _KEPT // len(item_vectors)))
     for start in range(0, len(user_vectors), chunk):
         scores = user_vectors[start : start + chunk].to(dtype) @ items
-        kth[start : start + chunk] = kth_largest(scores, k)
-    return kth
+        best[start : start + chunk] = largest(scores, k)
+    return best
 
 
 def kth_largest(scores: Tensor, k: int) -> Tensor:
-    """The K-th largest of each row (B, n), exactly, from the best groups of sixteen where that is less work.
-
-    The K best of a row lie in at most K groups, and these are among the K groups with the largest maxima.
+    """The K-th largest of each row (B, n), exactly.
 
     >>> kth_largest(torch.arange(100.0).unsqueeze(0), 3)
     tensor([97.])
+    """
+    return largest(scores, k).amin(dim=-1)
+
+
+def largest(scores: Tensor, k: int) -> Tensor:
+    """The K largest of each row (B, n) in any order, from the best groups of sixteen where that is less work.
+
+    The K best of a row lie in at most K groups, and these are among the K groups with the largest maxima.
+
+    >>> largest(torch.arange(100.0).unsqueeze(0), 1)
+    tensor([[99.]])
     """
     groups = scores.shape[1] // _GROUP
     if groups >= 2 * k:
@@ -351,7 +439,7 @@ def kth_largest(scores: Tensor, k: int) -> Tensor:
         best = torch.topk(grouped.amax(dim=1), k, dim=-1, sorted=False).indices
         inside = grouped.gather(2, best.unsqueeze(1).expand(-1, _GROUP, -1)).flatten(1)
         scores = torch.cat([inside, scores[:, groups * _GROUP :]], dim=1)
-    return torch.topk(scores, k, dim=-1, sorted=False).values.amin(dim=-1)
+    return torch.topk(scores, k, dim=-1, sorted=False).values
 
 
 def _equal_chunks(users: int, about: int) -> int:
