@@ -20,7 +20,19 @@ from numpy.typing import NDArray
 from talos.errors import ArgumentError, ConfigError, DataError, nearest
 from talos.interactions import Interactions
 
-__all__ = ["ColdCounts", "Split", "SplitBy", "k_core", "min_rating", "predefined", "split", "write_split"]
+__all__ = [
+    "ColdCounts",
+    "Split",
+    "SplitBy",
+    "check_shares",
+    "k_core",
+    "last_of_each",
+    "min_rating",
+    "predefined",
+    "random_share",
+    "split",
+    "write_split",
+]
 
 SplitBy: TypeAlias = Literal["user", "time", "last"]
 
@@ -149,24 +161,18 @@ def split(
     >>> split(data, seed=1)
     Split(train 7, valid 1, test 2; 1 users × 10 items)
     """
-    for name, share in (("test", test), ("valid", valid)):
-        if not 0 <= share < 1:
-            raise ConfigError(f"{share}", where=name, expected="a share from 0 to below 1")
-    if by not in get_args(SplitBy):
-        raise ConfigError(
-            f"{by!r}", where="by", expected="user, time or last", hint=nearest(by, get_args(SplitBy))
-        )
+    check_shares(by, test, valid)
     if by != "user" and data.timestamps is None:
         raise DataError(
             "no timestamps", where=data.provenance.source, expected=f"a time column to split by {by}"
         )
     rng = np.random.default_rng(seed)
     if by == "last":
-        in_test, in_valid = _last_of_each(data, with_valid=valid > 0)
+        in_test, in_valid = last_of_each(data, with_valid=valid > 0)
     else:
-        in_test = _random_share(data, test, rng) if by == "user" else _latest_share(data, test)
+        in_test = random_share(data, test, rng) if by == "user" else _latest_share(data, test)
         rest = data.where(~in_test)
-        picked = _random_share(rest, valid, rng) if by == "user" else _random_of_all(len(rest), valid, rng)
+        picked = random_share(rest, valid, rng) if by == "user" else _random_of_all(len(rest), valid, rng)
         in_valid = np.zeros(len(data), bool)
         in_valid[np.flatnonzero(~in_test)[picked]] = True
     how: dict[str, Any] = {"by": by, "seed": seed}
@@ -179,6 +185,17 @@ def split(
     )
     _check_overlap(parts)
     return parts
+
+
+def check_shares(by: str, test: float, valid: float) -> None:
+    """Refuse what is no way to split, and shares that are none."""
+    for name, share in (("test", test), ("valid", valid)):
+        if not 0 <= share < 1:
+            raise ConfigError(f"{share}", where=name, expected="a share from 0 to below 1")
+    if by not in get_args(SplitBy):
+        raise ConfigError(
+            f"{by!r}", where="by", expected="user, time or last", hint=nearest(by, get_args(SplitBy))
+        )
 
 
 def predefined(train: Interactions, valid: Interactions | None, test: Interactions) -> Split:
@@ -200,7 +217,7 @@ def _check_overlap(parts: Split) -> None:
         )
 
 
-def _random_share(data: Interactions, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+def random_share(data: Interactions, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
     """A flag an interaction: ⌈share · degree⌉ of each user's, at random."""
     if share == 0 or len(data) == 0:
         return np.zeros(len(data), bool)
@@ -229,7 +246,8 @@ def _latest_share(data: Interactions, share: float) -> NDArray[np.bool_]:
     return chosen
 
 
-def _last_of_each(data: Interactions, *, with_valid: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def last_of_each(data: Interactions, *, with_valid: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Flags an interaction: each user's last is for test, the one before it for validation; too few stay in train."""
     stamps = data.timestamps
     assert stamps is not None
     order = np.lexsort((stamps, data.rows))

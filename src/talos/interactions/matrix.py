@@ -159,6 +159,11 @@ class Interactions:
         return np.bincount(self.indices, minlength=self.num_items)
 
     @cached_property
+    def active_users(self) -> int:
+        """Users with at least one interaction."""
+        return int((self.user_degrees > 0).sum())
+
+    @cached_property
     def rows(self) -> Codes:
         """The user code of each interaction, beside `indices`."""
         return np.repeat(np.arange(self.num_users, dtype=np.int32), self.user_degrees)

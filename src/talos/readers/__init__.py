@@ -13,14 +13,19 @@ from talos.readers._read import (
     read_fit_parts,
     read_parts,
 )
+from talos.readers._stream import BlockSink, read_blocks
+from talos.readers._table import polars_errors
 
 __all__ = [
     "DEFAULT_MAX_BYTES",
     "FORMATS",
+    "BlockSink",
     "Parts",
     "Source",
     "is_parts",
+    "polars_errors",
     "read",
+    "read_blocks",
     "read_fit_parts",
     "read_lists",
     "read_parts",

@@ -11,6 +11,7 @@ import io
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -20,7 +21,7 @@ from talos.readers._table import Options, Table, polars_errors
 from talos.readers._text import Layout, Text, fields_of, headerless_roles, layout_of, rows_of
 from talos.readers._values import Problem, clean, is_integer_text, settle, time_dtype
 
-__all__ = ["read_delimited", "read_lightgcn"]
+__all__ = ["Job", "job_of", "read_delimited", "read_lightgcn"]
 
 # Above this size only the needed columns are parsed, to save memory; polars then no longer sees that a row
 # has more fields than the header.
@@ -30,6 +31,12 @@ _ROWS_AT_ONCE = 200_000
 
 def read_delimited(text: Text, roles: Sequence[Role], options: Options) -> Table:
     """Read a delimited text file."""
+    job, rows = job_of(text, roles, options)
+    return job.typed(rows) or job.as_strings() or job.row_by_row()
+
+
+def job_of(text: Text, roles: Sequence[Role], options: Options) -> tuple[Job, list[list[str]]]:
+    """How a file is to be read, and the fields of some of its rows."""
     layout = layout_of(text, options.format, roles)
     rows = [row for piece in text.samples() for row in fields_of(piece, layout)]
     if not layout.headerless:
@@ -44,8 +51,7 @@ def read_delimited(text: Text, roles: Sequence[Role], options: Options) -> Table
         # polars knows separators of one byte only.
         text = Text(text.name, text.path, text.content().replace(b"::", b"\t"), text.size)
         layout = _with_tabs(layout)
-    job = _Job(text, layout, roles, found, columns, options)
-    return job.typed(rows) or job.as_strings() or job.row_by_row()
+    return Job(text, layout, roles, found, columns, options), rows
 
 
 def _with_tabs(layout: Layout) -> Layout:
@@ -88,7 +94,9 @@ def _find_columns(text: Text, layout: Layout, roles: Sequence[Role], row: Sequen
 
 
 @dataclass(frozen=True)
-class _Job:
+class Job:
+    """A delimited file, what its columns are, and the attempts at reading it."""
+
     text: Text
     layout: Layout
     roles: Sequence[Role]
@@ -98,6 +106,10 @@ class _Job:
 
     def typed(self, rows: Sequence[Sequence[str]]) -> Table | None:
         """Attempt 1: let polars parse numbers, as the samples suggest."""
+        return self._by_polars(self.dtypes(rows))
+
+    def dtypes(self, rows: Sequence[Sequence[str]]) -> dict[str, pl.DataType]:
+        """What some rows suggest that each role's column holds."""
         dtypes: dict[str, pl.DataType] = {}
         for role in self.roles:
             position = self.found.get(role.name)
@@ -111,13 +123,19 @@ class _Job:
                 dtypes[role.name] = time_dtype(values)
             else:
                 dtypes[role.name] = pl.Float64() if role.kind == "number" else pl.String()
-        return self._by_polars(dtypes)
+        return dtypes
 
     def as_strings(self) -> Table | None:
         """Attempt 2: strings only, and their types from all of them."""
         return self._by_polars({name: pl.String() for name in self.found})
 
-    def _by_polars(self, dtypes: Mapping[str, pl.DataType]) -> Table | None:
+    def scan(self, dtypes: Mapping[str, pl.DataType]) -> pl.LazyFrame:
+        """The columns by role, not read yet."""
+        settings, wanted = self._settings(dtypes)
+        return pl.scan_csv(self.text.source, **settings).select(wanted)
+
+    def _settings(self, dtypes: Mapping[str, pl.DataType]) -> tuple[dict[str, Any], list[pl.Expr]]:
+        """What polars is told about the file, and the columns that are wanted of it."""
         schema: dict[str, pl.DataType] = {str(n): pl.String() for n in range(len(self.layout.names))}
         schema |= {str(self.found[name]): dtype for name, dtype in dtypes.items()}
         wanted = [pl.col(str(position)).alias(name) for name, position in self.found.items()]
@@ -129,12 +147,16 @@ class _Job:
             "schema": schema,
             "glob": False,
         }
+        return settings, wanted
+
+    def _by_polars(self, dtypes: Mapping[str, pl.DataType]) -> Table | None:
         try:
             with polars_errors(self.text.name):
                 if self.text.size > _PROJECT_ABOVE:
-                    frame = pl.scan_csv(self.text.source, **settings).select(wanted).collect()  # type: ignore[arg-type]
+                    frame = self.scan(dtypes).collect()
                 else:
-                    frame = pl.read_csv(self.text.source, **settings).select(wanted)  # type: ignore[arg-type]
+                    settings, wanted = self._settings(dtypes)
+                    frame = pl.read_csv(self.text.source, **settings).select(wanted)
                 cleaned, problems = self._clean(frame)
         except DataError:
             return None  # the next attempt says better what is wrong
@@ -145,7 +167,7 @@ class _Job:
         frames: list[pl.DataFrame] = []
         lines = array("q")
         bad = 0
-        for chunk in self._chunks():
+        for chunk in self.chunks():
             frame = pl.DataFrame(chunk.values, schema=dict.fromkeys(self.found, pl.String))
             if chunk.fault is not None and self.options.on_bad_row == "raise":
                 self._settled(frame, chunk.lines)  # an earlier row may be bad as well
@@ -170,7 +192,8 @@ class _Job:
     def _table(self, frame: pl.DataFrame, rows: int, bad: int) -> Table:
         return Table(frame=frame, source=self.text.name, format=self.layout.format, rows=rows, bad_rows=bad)
 
-    def _chunks(self) -> Iterator[_Chunk]:
+    def chunks(self, rows: int = _ROWS_AT_ONCE) -> Iterator[_Chunk]:
+        """Rows with their lines, some at a time; a bad one ends its chunk."""
         width = len(self.layout.names)
         needed = list(self.found.items())
         reach = max(self.found.values()) + 1
@@ -206,7 +229,7 @@ class _Job:
                     chunk.note(DataError("bytes that are not UTF-8", where=place, expected="UTF-8 text"))
                 else:
                     chunk.add(line, values)
-                if len(chunk.lines) >= _ROWS_AT_ONCE or chunk.fault is not None:
+                if len(chunk.lines) >= rows or chunk.fault is not None:
                     yield chunk
                     chunk = _Chunk({name: [] for name, _ in needed})
             yield chunk

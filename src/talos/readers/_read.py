@@ -32,9 +32,11 @@ __all__ = [
     "FORMATS",
     "Parts",
     "Source",
+    "existing",
     "is_parts",
     "load_table",
     "make_options",
+    "make_roles",
     "read",
     "read_fit_parts",
     "read_parts",
@@ -122,7 +124,7 @@ def read(
     Traceback (most recent call last):
     talos.errors.DataError: polars frame: no column 'user'; expected the user column, ...(did you mean 'usr'?)
     """
-    roles = _roles(user, item, timestamp, rating, title)
+    roles = make_roles(user, item, timestamp, rating, title)
     options = make_options(format, query, table, on_bad_row, ids, max_bytes)
     return _interactions(load_table(source, roles, options))
 
@@ -156,9 +158,9 @@ def read_parts(
     >>> parts.train.num_items, len(parts.train), parts.valid, len(parts.test)
     (3, 2, None, 1)
     """
-    roles = _roles(user, item, timestamp, rating, title)
+    roles = make_roles(user, item, timestamp, rating, title)
     options = make_options(format, None, None, on_bad_row, ids, max_bytes)
-    folder = _existing(directory)
+    folder = existing(directory)
     files = part_files(folder) if folder.is_dir() else None
     if files is None:
         raise DataError("no train and test files", where=str(directory), expected="a folder with both")
@@ -197,7 +199,7 @@ def read_fit_parts(
     }
     options = make_options(query=None, table=None, **{**defaults, **columns})
     files.pop("test", None)
-    parts = _parts_of(files, _roles(**given), options)
+    parts = _parts_of(files, make_roles(**given), options)
     return parts["train"], parts.get("valid")
 
 
@@ -245,7 +247,7 @@ def load_table(source: object, roles: Sequence[Role], options: Options) -> Table
         return read_database(source, roles, options)
     if not isinstance(source, (str, os.PathLike)):
         return _checked(from_memory(source, roles, options))
-    path = _existing(source)
+    path = existing(source)
     if not path.is_dir():
         return _checked(_load_file(path, str(source), roles, options))
     files = part_files(path)
@@ -335,7 +337,8 @@ def _checked(table: Table) -> Table:
     raise DataError(what, where=table.source, expected="one interaction a row")
 
 
-def _existing(source: str | os.PathLike[str]) -> Path:
+def existing(source: str | os.PathLike[str]) -> Path:
+    """The path, if there is something."""
     path = Path(source).expanduser()
     try:
         if path.exists():
@@ -394,9 +397,10 @@ def _provenance(table: Table) -> Provenance:
     )
 
 
-def _roles(
+def make_roles(
     user: str | None, item: str | None, timestamp: str | None, rating: str | None, title: str | None
 ) -> list[Role]:
+    """What a reader of interactions looks for."""
     return [
         Role(name="user", kind="id", given=user or None, required=True),
         Role(name="item", kind="id", given=item or None, required=True),
