@@ -84,7 +84,8 @@ class Problem:
     def __init__(self, users: int, items: int, dim: int, seed: int) -> None:
         rng = torch.Generator().manual_seed(seed)
         self.users = F.normalize(torch.randn(users, dim, generator=rng, dtype=torch.float64))
-        self.items = torch.randn(items, dim, generator=rng, dtype=torch.float64)
+        lengths = 0.5 + torch.rand(items, 1, generator=rng, dtype=torch.float64)
+        self.items = lengths * F.normalize(torch.randn(items, dim, generator=rng, dtype=torch.float64))
         self.belongs = torch.rand(users, items, generator=rng) < 0.2
         if users > 2:
             self.belongs[0], self.belongs[1], self.belongs[2] = False, True, torch.arange(items) > 0
@@ -164,7 +165,7 @@ def test_any_shape_and_any_cut(kernel, data):
     second = data.draw(st.integers(0, users - first))
     name = data.draw(st.sampled_from(sorted(LOSSES)))
     k = data.draw(st.one_of(st.none(), st.integers(1, items))) if LOSSES[name]().needs.threshold else None
-    problem = Problem(users, items, data.draw(st.integers(1, 9)), data.draw(st.integers(0, 99)))
+    problem = Problem(users, items, data.draw(st.integers(2, 9)), data.draw(st.integers(0, 99)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TALOS_KERNEL", kernel)
         compare(problem, name, [0, *cuts, items], [first, second, users - first - second], k)
