@@ -28,7 +28,9 @@ from talos.cli.source import (
     ValidShare,
     load,
     load_split,
+    write_shards,
 )
+from talos.errors import ConfigError
 
 if TYPE_CHECKING:
     from talos.datasets import DatasetInfo
@@ -128,6 +130,10 @@ def split(
     output_format: Annotated[
         Literal["tsv", "parquet"], typer.Option("--format", help="Of the files.")
     ] = "tsv",
+    shards: Annotated[
+        int | None,
+        typer.Option(help="Divide the users into so many shards; for data larger than memory."),
+    ] = None,
     user_column: UserColumn = None,
     item_column: ItemColumn = None,
     time_column: TimeColumn = None,
@@ -141,7 +147,11 @@ def split(
     raw: Raw = False,
     json: Json = False,
 ) -> None:
-    """Divide into train, validation and test files, with a `split.json` that says how to make them again."""
+    """Divide into train, validation and test files, with a `split.json` that says how to make them again.
+
+    With --shards the data may be larger than memory: users are divided into folders of parquet files, which every
+    command takes as a PATH, and of which each process of a distributed run reads its own users alone.
+    """
     from talos.splits import write_split
 
     columns = Columns(
@@ -158,8 +168,13 @@ def split(
     options = SplitOptions(
         by=by, test=test, valid=valid, split_seed=seed, min_rating=min_rating, k_core=k_core, raw=raw
     )
-    parts = load_split(path, columns, options)
-    record = write_split(parts, out, format=output_format, source=path, cleaned=cleaned)
+    if shards is not None:
+        if output_format != "tsv":
+            raise ConfigError("does not go with --shards", where="--format", expected="one of them")
+        record = write_shards(path, columns, options, out, shards)
+    else:
+        parts = load_split(path, columns, options)
+        record = write_split(parts, out, format=output_format, source=path, cleaned=cleaned)
     if json:
         print_json(record)
         return

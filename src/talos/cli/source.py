@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from talos.cli.output import say
-from talos.errors import ConfigError
+from talos.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from talos.datasets import DatasetInfo
+    from talos.distributed import Group
     from talos.interactions import Interactions
+    from talos.shards import SplitShare
     from talos.splits import Split
 
 __all__ = [
@@ -37,8 +39,10 @@ __all__ = [
     "UserColumn",
     "ValidShare",
     "load",
+    "load_share",
     "load_split",
     "test_part",
+    "write_shards",
 ]
 
 PathArgument: TypeAlias = Annotated[
@@ -131,17 +135,63 @@ class SplitOptions:
 
 
 def load_split(path: str, columns: Columns, options: SplitOptions) -> Split:
-    """A split from a PATH: as it is, if the PATH holds train/valid/test files, else made as asked."""
-    from talos import readers, splits
+    """A split from a PATH: as it is, if the PATH holds train/valid/test files or shards, else made as asked."""
+    from talos import readers, shards, splits
 
-    if _named(path) is None and "://" not in path and readers.is_parts(path):
-        if options != SplitOptions():
-            say("this folder is already split: options for the clean-up and the split have no effect")
+    split_already = (
+        _named(path) is None and "://" not in path and (shards.is_shards(path) or readers.is_parts(path))
+    )
+    if split_already and options != SplitOptions():
+        say("this folder is already split: options for the clean-up and the split have no effect")
+    if split_already and shards.is_shards(path):
+        return shards.read_shards(Path(path).expanduser())
+    if split_already:
         read_options = {name: value for name, value in vars(columns).items() if name != "query"}
         parts = readers.read_parts(path, **read_options)
         return splits.predefined(parts.train, parts.valid, parts.test)
     data = load(path, columns, min_rating=options.min_rating, k_core=options.k_core, raw=options.raw)
     return splits.split(data, by=options.by, test=options.test, valid=options.valid, seed=options.split_seed)
+
+
+def load_share(path: str, group: Group) -> SplitShare | None:
+    """What this process of a group needs of a folder of shards; None if the PATH is none, or nobody else is there."""
+    from talos import shards
+
+    if group.size == 1 or not shards.is_shards(path):
+        return None
+    index = shards.ShardIndex.read(Path(path).expanduser())
+    return shards.read_share(index, group.share(index.num_users))
+
+
+def write_shards(
+    path: str, columns: Columns, options: SplitOptions, out: Path, shards: int
+) -> dict[str, Any]:
+    """A PATH as a folder of shards: files of any size a block at a time, anything else by way of memory."""
+    from talos import shards as talos_shards
+
+    how: dict[str, Any] = {
+        "shards": shards,
+        "by": options.by,
+        "test": options.test,
+        "valid": options.valid,
+        "seed": options.split_seed,
+        "name": path,
+    }
+    if talos_shards.is_shards(path):
+        raise DataError("is divided into shards already", where=path, expected="the data it was made from")
+    if _named(path) is not None or "://" in path:
+        data = load(path, columns, min_rating=options.min_rating, k_core=options.k_core, raw=options.raw)
+        return talos_shards.write_shards(data, out, **how)
+    if options.k_core is not None:
+        raise ConfigError(
+            "does not go with --shards",
+            where="--k-core",
+            expected="data that are clean already",
+            hint="it needs all interactions in memory: split without --shards",
+        )
+    _check_exists(path)
+    given = {name: value for name, value in vars(columns).items() if name != "query"}
+    return talos_shards.write_shards(path, out, **how, min_rating=options.min_rating, **given)
 
 
 def test_part(run: Path, facts: Mapping[str, Any], path: str | None) -> Interactions:
@@ -165,13 +215,24 @@ def _named(path: str) -> DatasetInfo | None:
     return next((info for info in datasets.available() if info.name == path), None)
 
 
-def _read(path: str, columns: Columns) -> Interactions:
-    from talos import datasets, readers
-    from talos.errors import DataError, nearest
+def _check_exists(path: str) -> None:
+    from talos import datasets
+    from talos.errors import nearest
 
-    if "://" not in path and not Path(path).exists():
+    if not Path(path).expanduser().exists():
         names = [info.name for info in datasets.available()]
         raise DataError(
             "no such file, folder or dataset", where=path, hint=f"datasets: {nearest(path, names)}"
         )
+
+
+def _read(path: str, columns: Columns) -> Interactions:
+    from talos import readers, shards
+
+    if "://" not in path:
+        _check_exists(path)
+        if shards.is_shards(path):
+            parts = shards.read_shards(Path(path).expanduser())
+            both = parts.train.union(parts.test)
+            return both if parts.valid is None else both.union(parts.valid)
     return readers.read(path, **vars(columns))

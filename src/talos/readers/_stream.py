@@ -28,7 +28,7 @@ class BlockSink(Protocol):
     """Where blocks of rows go. A reader may find out late that a file has to be read in another way."""
 
     def add(self, block: pl.DataFrame) -> None:
-        """Keep some rows; columns are named by role: `user`, `item` and, where known, `timestamp`, `rating`, `title`."""
+        """Keep some rows; columns are named by role: `user`, `item`, and of the others those that are there."""
         ...
 
     def commit(self) -> None:
@@ -75,7 +75,8 @@ def read_blocks(
     roles = make_roles(user, item, timestamp, rating, title)
     options = make_options(format, None, None, on_bad_row, ids, max_bytes)
     path = existing(source)
-    files, notes = [path], ()
+    files: list[Path] = [path]
+    notes: tuple[str, ...] = ()
     if path.is_dir():
         if part_files(path) is not None:
             raise DataError(

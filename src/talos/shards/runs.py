@@ -36,51 +36,45 @@ class UserRuns:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.take_back(everything=True)
+        self.samples: list[pl.Series] = []  # one of each run
+        self.columns: list[str] | None = None  # those that all blocks have
+        self.titles: pl.DataFrame | None = None
+        self._saved: tuple[int, list[str] | None, pl.DataFrame | None] = (0, None, None)
 
     def add(self, block: pl.DataFrame) -> None:
         """Write one run; rows of a user stay in the order in which they came."""
         if "title" in block.columns:
-            self._titles.append(block.select("item", "title").unique("item", keep="last"))
-            block = block.drop("title")
-        else:
-            self._titled = False
-        common = block.columns if self.columns is None else [c for c in self.columns if c in block.columns]
-        self.columns = common
-        run = block.sort("user", maintain_order=True)
-        run.write_parquet(self._path(self.runs), row_group_size=_PIECE)
-        self._samples.append(run["user"].gather_every(_SAMPLED))
-        self.runs, self.rows = self.runs + 1, self.rows + len(run)
+            known = [] if self.titles is None else [self.titles]
+            both = pl.concat([*known, block.select("item", "title")])
+            self.titles = both.unique("item", keep="last", maintain_order=True)
+        self.columns = [c for c in self.columns or block.columns if c in block.columns]
+        run = block.drop("title", strict=False).sort("user", maintain_order=True)
+        run.write_parquet(self._path(len(self.samples)), row_group_size=_PIECE)
+        self.samples.append(run["user"].gather_every(_SAMPLED))
 
     def commit(self) -> None:
         """What was added so far stays."""
-        if self._titled and len(self._titles) > 1:
-            self._titles = [pl.concat(self._titles).unique("item", keep="last", maintain_order=True)]
-        self._kept = (self.runs, self.rows, self.columns, self._titled, len(self._titles))
+        self._saved = (len(self.samples), self.columns, self.titles)
 
     def take_back(self, *, everything: bool = False) -> None:
         """Forget what was added since the last commit, or from the beginning."""
-        if everything:
-            self._kept: tuple[int, int, list[str] | None, bool, int] = (0, 0, None, True, 0)
-            self._samples: list[pl.Series] = []
-            self._titles: list[pl.DataFrame] = []
-        self.runs, self.rows, self.columns, self._titled, titles = self._kept
-        del self._samples[self.runs :], self._titles[titles:]
+        runs, self.columns, self.titles = (0, None, None) if everything else self._saved
+        self._saved = (runs, self.columns, self.titles)
+        del self.samples[runs:]
 
     def titles_of(self, items: pl.Series) -> pl.Series | None:
-        """The title of each item, that of its last row; None where the source has none."""
-        if not self._titled or not self._titles:
+        """The title of each item, that of its last row; None where not all of the source has titles."""
+        if self.titles is None or "title" not in (self.columns or []):
             return None
-        known = pl.concat(self._titles).unique("item", keep="last", maintain_order=True)
         wanted = items.rename("item").to_frame()
-        return wanted.join(known, on="item", how="left", maintain_order="left")["title"]
+        return wanted.join(self.titles, on="item", how="left", maintain_order="left")["title"]
 
     def buckets(self, rows: int) -> Iterator[pl.DataFrame]:
         """All rows of consecutive users, about `rows` at a time and users ascending; a user is never cut.
 
         Users are in order within a bucket, and a user's rows are in the order in which they were added.
         """
-        cuts = self._cuts(rows)
+        cuts, columns = self._cuts(rows), [c for c in self.columns or [] if c != "title"]
         for low, high in zip([None, *cuts], [*cuts, None], strict=True):
             user = pl.col("user")
             inside = pl.lit(True) if low is None else user >= low
@@ -88,9 +82,9 @@ class UserRuns:
             parts = [
                 pl.scan_parquet(self._path(run), glob=False, hive_partitioning=False)
                 .filter(inside)
-                .select(self.columns or [])
+                .select(columns)
                 .collect()
-                for run in range(self.runs)
+                for run in range(len(self.samples))
             ]
             bucket = pl.concat(parts, how="vertical_relaxed")
             if len(bucket):
@@ -98,7 +92,7 @@ class UserRuns:
 
     def _cuts(self, rows: int) -> list[str | int]:
         """Users at which a bucket begins."""
-        sample = pl.concat(self._samples).sort()
+        sample = pl.concat(self.samples).sort()
         every = max(1, rows // _SAMPLED)
         return sample.gather_every(every).unique(maintain_order=True).to_list()[1:]
 
