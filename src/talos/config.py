@@ -190,9 +190,10 @@ def toml_value(value: Any) -> str:
 def _explained(error: ValidationError, where: str) -> ConfigError:
     """The first complaint of pydantic in this library's words."""
     first = error.errors(include_url=False)[0]
-    names = [str(part) for part in first["loc"] if isinstance(part, str) and not _is_type(part)]
+    unknown = first["type"] == "extra_forbidden"  # then the user wrote every part of the place
+    names = [str(part) for part in first["loc"] if isinstance(part, str) and (unknown or not _is_type(part))]
     place = f"{where}: {'.'.join(names)}" if where else ".".join(names)
-    if first["type"] == "extra_forbidden":
+    if unknown:
         section: type[BaseModel] = RunConfig
         for name in names[:-1]:
             section = section.model_fields[name].annotation  # type: ignore[assignment]  # sections are models

@@ -30,6 +30,7 @@ class Needs:
             user can share it (see `UserSeparableLoss`).
         ids: whether `users` and `items` must be given.
         adversary: whether `adversaries()` names parameters to be stepped.
+        chosen: hyperparameters that were left open and what they became, to be written down with the run.
 
     >>> Needs(threshold=True, default_threshold="regression").scores
     'cosine'
@@ -42,6 +43,7 @@ class Needs:
     user_separable: bool = False
     ids: bool = False
     adversary: bool = False
+    chosen: tuple[tuple[str, float], ...] = ()
 
 
 class Loss(nn.Module):

@@ -13,7 +13,7 @@ from talos.losses import functional
 from talos.losses.base import Needs, UserSeparableLoss
 from talos.losses.checks import one_of, positive_integer, positive_number
 from talos.losses.parts import ConstantPart, NegativePart, SigmoidPowerPart
-from talos.losses.temperature import AdaptiveTau, Schedule
+from talos.losses.temperature import AdaptiveTau, DRORadius, Schedule, tau_for
 
 __all__ = ["Talos"]
 
@@ -39,12 +39,16 @@ class Talos(UserSeparableLoss):
 
     Args:
         tau: τ > 0; or a schedule, a function of the progress in [0, 1]; or an `AdaptiveTau` such as
-            `DRORadius`, which gives every user a temperature of their own.
+            `DRORadius`, which gives every user a temperature of their own. If not given, 0.1, and less for
+            more than ten thousand items: `tau_for`.
         form: `training` or `full`.
         quantile: False takes β = 0 (ablation); no threshold is needed then.
         temperature: `outer`, σ(x)^(1/τ), or `inner`, σ(x/τ) (ablation).
         denominator: False replaces the sum over negatives by the constant K (ablation); scores inflate.
+        eta: the same radius η of robustness for every user in place of the same temperature; short for
+            `tau=DRORadius(eta=…)`.
         k: K, needed where `denominator` is False.
+        num_items: |I|, from which a temperature is chosen where none is given.
 
     >>> loss = Talos(tau=0.1)
     >>> loss(torch.tensor([0.5]), torch.tensor([[0.5, 0.5]]), threshold=torch.tensor([0.2]))   # log 2
@@ -52,17 +56,19 @@ class Talos(UserSeparableLoss):
     """
 
     short_name = "talos"
-    context: ClassVar[tuple[str, ...]] = ("k",)
+    context: ClassVar[tuple[str, ...]] = ("k", "num_items")
 
     def __init__(
         self,
         *,
-        tau: float | Schedule | AdaptiveTau = 0.1,
+        tau: float | Schedule | AdaptiveTau | None = None,
         form: Literal["training", "full"] = "training",
         quantile: bool = True,
         temperature: Literal["outer", "inner"] = "outer",
         denominator: bool = True,
+        eta: float | None = None,
         k: int | None = None,
+        num_items: int | None = None,
     ) -> None:
         super().__init__()
         self.form = one_of("form", form, ["training", "full"])
@@ -72,6 +78,14 @@ class Talos(UserSeparableLoss):
         self.k = None if k is None else positive_integer("k", k)
         if not denominator and k is None:
             raise ArgumentError("is missing", where="k", expected="the list length K, for denominator=False")
+        if eta is not None:
+            if tau is not None:
+                raise ArgumentError("given together with tau", where="eta", expected="one of the two")
+            tau = DRORadius(eta=eta)
+        self._chosen: tuple[tuple[str, float], ...] = ()
+        if tau is None:
+            tau = tau_for(num_items)
+            self._chosen = (("tau", tau),)
         self.adaptive: AdaptiveTau | None = None
         self.schedule: Schedule | None = None
         if isinstance(tau, AdaptiveTau):
@@ -93,6 +107,7 @@ class Talos(UserSeparableLoss):
             threshold=self.quantile,
             default_threshold="regression" if self.quantile else None,
             user_separable=self.form == "training" and self.adaptive is None,
+            chosen=self._chosen,
         )
 
     def set_progress(self, progress: float) -> None:

@@ -102,6 +102,10 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions) -> Plan:
         what = "needs a threshold" if needs.threshold else "uses no threshold"
         raise ConfigError(f"{threshold!r}", where="threshold", expected=f"'auto': the loss {name!r} {what}")
 
+    for option, value in needs.chosen:
+        changes[f"loss.{option}"] = value
+        notes.append(f"{option} {value:.3g}: for {train.num_items:,} items")
+
     if config.optimizer.lr == "auto":
         changes["optimizer.lr"] = 0.1 if needs.scores == "cosine" else 0.001
         notes.append(f"learning rate {changes['optimizer.lr']}: for {needs.scores} scores")
