@@ -10,7 +10,7 @@ from torch import Tensor
 from talos.errors import ArgumentError
 from talos.kernels import compiled
 
-__all__ = ["alternating_least_squares", "sweeps_for"]
+__all__ = ["alternating_least_squares", "solve_rows_", "sweeps_for"]
 
 # Sweeps are many where rows have few entries, and what is known must travel far: so many times the mean row's length.
 _ENTRIES_SWEPT = 96
@@ -75,13 +75,27 @@ def alternating_least_squares(
     # small numbers: the first sums of squares must not drown the regularisation
     users = torch.randn(len(indptr) - 1, dim, generator=generator).mul_(0.01)
     items = torch.randn(num_items, dim, generator=generator).mul_(0.01)
-    solve = compiled.least_squares_ if compiled.available() else _solve_
     for _ in range(sweeps):
         for rows, fixed, links in ((users, items, by_user), (items, users, by_item)):
             gram = fixed.T @ fixed
             gram.diagonal().add_(regularization)
-            solve(rows, *links, fixed, gram, weight=weight, steps=steps)
+            solve_rows_(rows, *links, fixed, gram, weight=weight, steps=steps)
     return users, items
+
+
+def solve_rows_(
+    solution: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    fixed: Tensor,
+    gram: Tensor,
+    *,
+    weight: float,
+    steps: int,
+) -> None:
+    """Half a sweep, in place of where it starts from: `compiled.least_squares_` or what does the same in torch."""
+    solve = compiled.least_squares_ if compiled.available() else _solve_
+    solve(solution, indptr, indices, fixed, gram, weight=weight, steps=steps)
 
 
 def sweeps_for(num_users: int, num_interactions: int) -> int:

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from talos.backbones import Backbone
 from talos.distributed import ALONE, Group
+from talos.errors import ConfigError
 from talos.kernels import alternating_least_squares
 from talos.negatives import TrainIndex
+from talos.training.divided_squares import divided_least_squares
 
 __all__ = ["singular_vectors", "start_from"]
 
@@ -45,7 +47,7 @@ def start_from(
     Args:
         how: which factorisation.
         backbone: whose tables are filled.
-        index: the interactions of all users.
+        index: the interactions of all users, or of those whose rows this process has.
         generator: of where the factorisation starts.
         cosine: whether scores are cosines.
         users: the users that the backbone's table has, where it has not all of them.
@@ -65,13 +67,24 @@ def start_from(
     if how == "random":
         return
     dim = backbone.dim
+    divided = users is not None and group.size > 1 and index.num_users == len(users)
     if how == "svd":
+        if divided:
+            raise ConfigError(
+                "'svd' without all interactions in every process",
+                where="training.init",
+                expected="'als' or 'random'",
+            )
         found = singular_vectors(index, dim, generator)
+    elif divided:
+        found = divided_least_squares(
+            index.indptr, index.indices, index.num_items, dim=dim, generator=generator, group=group
+        )
     else:
         found = alternating_least_squares(
             index.indptr, index.indices, index.num_items, dim=dim, generator=generator
         )
-    whose = found[0] if users is None else found[0][users.start : users.stop]
+    whose = found[0] if users is None or divided else found[0][users.start : users.stop]
     which = found[1] if items is None else found[1][items.start : items.stop]
     parts = ((backbone.users, whose, group), (backbone.items, which, ALONE if items is None else group))
     for table, vectors, everybody in parts:

@@ -1,0 +1,133 @@
+"""Alternating least squares in several processes, each of which has the interactions of its own users alone.
+
+A user's row needs that user's interactions and all items, so each process solves its own rows. An item's row needs
+all users: its conjugate gradients run everywhere at once, and what is a sum over users is summed over the processes,
+`items × d` numbers a step. The arithmetic is that of `talos.kernels.alternating_least_squares`, up to rounding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from talos.backbones.base import gaussian
+from talos.distributed import Group
+from talos.kernels.least_squares import solve_rows_, sweeps_for
+
+__all__ = ["divided_least_squares"]
+
+# Numbers of gathered vectors at a time.
+_BLOCK = 2**22
+_SMALL = 1e-20  # as in the core
+
+
+@torch.no_grad()
+def divided_least_squares(
+    indptr: Tensor,
+    indices: Tensor,
+    num_items: int,
+    *,
+    dim: int,
+    generator: torch.Generator | None,
+    group: Group,
+    sweeps: int | None = None,
+    regularization: float = 10.0,
+    weight: float = 40.0,
+    steps: int = 3,
+) -> tuple[Tensor, Tensor]:
+    """Vectors of this process's users, and of all items: the rows that one process with all users would find.
+
+    Args:
+        indptr: (own users + 1,), int64, CSR of the interactions of the users of this process.
+        indices: (P,), int64, items.
+        num_items: |I|.
+        dim: length of a vector.
+        generator: of the start; in the same state in every process.
+        group: the processes. The users of rank 0 come first, then those of rank 1, and so on.
+        sweeps: over users and items; `sweeps_for` all of the data if not given.
+        regularization: λ.
+        weight: α.
+        steps: of conjugate gradients a row and sweep.
+
+    Returns:
+        Own users (U/N, d) and all items (I, d), float32, on the CPU; items are the same bits everywhere.
+
+    >>> from talos.distributed import ALONE
+    >>> users, items = divided_least_squares(
+    ...     torch.tensor([0, 1, 2]), torch.tensor([0, 1]), 2, dim=2, regularization=0.1, sweeps=16,
+    ...     generator=torch.Generator().manual_seed(0), group=ALONE)
+    >>> (users @ items.T).round(decimals=1).abs()
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    indptr, indices = indptr.cpu(), indices.cpu()
+    sizes = [[int(number) for number in rank] for rank in group.exchange([len(indptr) - 1, len(indices)])]
+    first, total = sum(users for users, _ in sizes[: group.rank]), sum(users for users, _ in sizes)
+    if sweeps is None:
+        sweeps = sweeps_for(total, sum(entries for _, entries in sizes))
+    own = range(first, first + len(indptr) - 1)
+    users = gaussian(total, dim, generator, only=own).data.mul_(0.01)
+    items = gaussian(num_items, dim, generator).data.mul_(0.01)
+    links = _Links(indptr, indices, num_items)
+    known = group.sum_(torch.bincount(indices, minlength=num_items)) > 0
+    diagonal = regularization * torch.eye(dim)
+    for _ in range(sweeps):
+        solve_rows_(users, indptr, indices, items, items.T @ items + diagonal, weight=weight, steps=steps)
+        gram = group.sum_(users.T @ users) + diagonal
+        items = _solve_items(items, links, users, gram, group, weight=weight, steps=steps)
+        items = torch.where(known.unsqueeze(1), items, 0.0)
+    return users, items
+
+
+class _Links:
+    """Own users × all items, with room for a number per interaction."""
+
+    def __init__(self, indptr: Tensor, indices: Tensor, num_items: int) -> None:
+        self.indptr, self.indices = indptr, indices
+        self.matrix = scipy.sparse.csr_array(
+            (np.ones(len(indices), np.float32), indices.numpy(), indptr.numpy()),
+            shape=(len(indptr) - 1, num_items),
+        )
+
+    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+        """⟨y_u, x_i⟩ of each interaction, (P,)."""
+        found, ends = torch.empty(len(self.indices)), self.indptr
+        entries, first = max(1, _BLOCK // users.shape[1]), 0
+        while first < len(users):  # as many users as their entries allow, at least one
+            last = int(torch.searchsorted(ends, ends[first] + entries, right=True)) - 1
+            last = min(max(last, first + 1), first + entries)
+            here = slice(int(ends[first]), int(ends[last]))
+            y = users[first:last].repeat_interleave(ends[first : last + 1].diff(), dim=0)
+            found[here] = y.mul_(items[self.indices[here]]).sum(1)
+            first = last
+        return found
+
+    def gathered(self, weights: Tensor, users: Tensor) -> Tensor:
+        """Σ_u w_ui y_u for each item, over own users, (I, d)."""
+        self.matrix.data[:] = weights.numpy()
+        return torch.from_numpy(np.ascontiguousarray(self.matrix.T @ users.numpy()))
+
+
+def _solve_items(
+    x: Tensor, links: _Links, users: Tensor, gram: Tensor, group: Group, *, weight: float, steps: int
+) -> Tensor:
+    """Half a sweep: every item's row by conjugate gradients, with sums over the users of all processes."""
+
+    def apply(rows: Tensor) -> Tensor:
+        own = links.gathered(weight * links.scores(users, rows), users)
+        return group.sum_(own).add_(rows @ gram)
+
+    wanted = group.sum_(links.gathered(torch.full((len(links.indices),), 1 + weight), users))
+    residual = wanted - apply(x)
+    direction, before = residual, residual.square().sum(-1, keepdim=True)
+    for _ in range(steps):
+        image = apply(direction)
+        going = before > _SMALL
+        length = torch.where(going, before / (direction * image).sum(-1, keepdim=True), 0.0)
+        x, residual = x + length * direction, residual - length * image
+        after = residual.square().sum(-1, keepdim=True)
+        direction = residual + torch.where(going, after / before, 0.0) * direction
+        before = after
+    return x
