@@ -1,4 +1,4 @@
-"""Several processes that train one model: who owns which users, and how sums are made over all of them.
+"""Several processes that train one model: who owns which rows, and how sums are made over all of them.
 
 `start()` reads what torchrun (or SLURM, or Ray Train) left in the environment and gives a `Group`; without
 several processes that is `ALONE`, a group of one for which every operation is the identity, so that nobody who
@@ -11,6 +11,7 @@ there, and the error names the ranks that are not.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from talos.errors import ArgumentError, ConfigError, TalosError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ALONE", "Group", "LostRankError", "current", "join_gradients_", "start", "stop"]
+__all__ = ["ALONE", "Group", "LostRankError", "OwnedRows", "current", "join_gradients_", "start", "stop"]
 
 # Seconds that a rank may let the others wait, unless the environment says otherwise.
 TIMEOUT = 600.0
@@ -57,17 +58,26 @@ class Group:
     rank: int = 0
     size: int = 1
 
-    def share(self, count: int) -> range:
-        """Which of `count` users belong to this rank: consecutive ones, and as many as any other has, or one less.
+    def share(self, count: int, of: str = "users") -> range:
+        """Which of `count` users (or items) belong to this rank; see `shares`.
 
         >>> [list(_Part(rank, 3).share(7)) for rank in range(3)]
         [[0, 1], [2, 3], [4, 5, 6]]
         """
+        return self.shares(count, of)[self.rank]
+
+    def shares(self, count: int, of: str = "users") -> list[range]:
+        """Those of every rank, in order: consecutive ones, and as many as any other has, or one less.
+
+        >>> ALONE.shares(7)
+        [range(0, 7)]
+        """
         if count < self.size:
             raise ConfigError(
-                f"{self.size} processes for {count} users", where="parallel", expected="fewer processes"
+                f"{self.size} processes for {count} {of}", where="parallel", expected="fewer processes"
             )
-        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+        cuts = [count * rank // self.size for rank in range(self.size + 1)]
+        return [range(start, stop) for start, stop in itertools.pairwise(cuts)]
 
     def exchange(self, numbers: Sequence[float]) -> list[list[float]]:
         """The numbers of every rank, by rank; as many from each."""
@@ -88,6 +98,17 @@ class Group:
     def sum_rows(self, gradient: Tensor, counts: Sequence[int]) -> Tensor:
         """The sum over ranks of row-sparse tensors, of which rank r has `counts[r]` rows."""
         return gradient
+
+    def spread_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """The rows of all ranks one after the other, of which rank r has `counts[r]`."""
+        return rows
+
+    def collect_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """What every rank has in some rows, (ranks, own, …), of as many rows as all have together, (B, …).
+
+        Of these B rows the first `counts[0]` go to rank 0, the next to rank 1 and so on: each gets its own.
+        """
+        return rows.unsqueeze(0)
 
     def copy_first_(self, tensor: Tensor) -> Tensor:
         """Rank 0's numbers, in place of the tensor's own."""
@@ -152,6 +173,20 @@ class _TorchGroup(Group):
         )
         summed: Tensor = joined.coalesce()
         return summed
+
+    def spread_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        padded = rows.new_zeros((max(counts), *rows.shape[1:]))
+        padded[: len(rows)] = rows
+        parts = self._gather(padded)
+        return self._torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    def collect_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        own = counts[self.rank]
+        theirs = rows.new_empty((self.size * own, *rows.shape[1:]))
+        self._guarded(
+            lambda: self._dist.all_to_all_single(theirs, rows.contiguous(), [own] * self.size, list(counts))
+        )
+        return theirs.view(self.size, own, *rows.shape[1:])
 
     def copy_first_(self, tensor: Tensor) -> Tensor:
         self._guarded(lambda: self._dist.broadcast(tensor, src=0))
@@ -302,6 +337,37 @@ def stop() -> None:
 
         _current = ALONE
         dist.destroy_process_group()
+
+
+class OwnedRows:
+    """The rows of one batch, of which every rank of a group owns some consecutive ones.
+
+    Args:
+        group: the ranks.
+        counts: how many rows each of them owns.
+
+    >>> import torch
+    >>> rows = OwnedRows(ALONE, [2])
+    >>> rows.collect(rows.spread(torch.ones(2))).shape
+    torch.Size([1, 2])
+    """
+
+    def __init__(self, group: Group, counts: Sequence[int]) -> None:
+        self.group, self.counts = group, list(counts)
+
+    @property
+    def own(self) -> slice:
+        """Where this rank's rows are among all of them."""
+        first = sum(self.counts[: self.group.rank])
+        return slice(first, first + self.counts[self.group.rank])
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """(own, …) of every rank → (B, …): the owners' rows, for everybody."""
+        return self.group.spread_rows(rows, self.counts)
+
+    def collect(self, rows: Tensor) -> Tensor:
+        """(B, …) of every rank → (ranks, own, …): what each of them has in the rows that this rank owns."""
+        return self.group.collect_rows(rows, self.counts)
 
 
 def join_gradients_(group: Group, parameters: Sequence[Tensor], own: Sequence[Tensor], value: float) -> float:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from talos.distributed import ALONE, Group
-from talos.negatives import TrainIndex
 
 __all__ = ["Batches", "Order", "Place", "generator_for"]
 
@@ -51,20 +50,26 @@ class Place:
 class Batches:
     """Batches of users (those with interactions) or of positives (positions in the index's edges).
 
-    With `only_users`, of these users alone. In a group each process has an index of its own users, and the order
-    is drawn over the members of all processes: the same batches as one process with all users would have, of
-    which each takes those of its own. Batches ascend and so do the users of the ranks, so these are consecutive.
+    Args:
+        degrees: interactions of each user.
+        kind: what a batch is made of.
+        size: members of a batch.
+        only_users: take these users alone.
+        group: processes that have other users; each gives the degrees of its own.
+        reduction: what the mean of a batch is over.
 
-    >>> from talos.interactions import Interactions
-    >>> index = TrainIndex.from_interactions(Interactions.from_ids([1, 2, 3], [7, 8, 9]))
-    >>> batches = Batches(index, kind="users", size=2)
+    In a group the order is drawn over the members of all processes: the same batches as one process with all users
+    would have, of which each takes those of its own. Batches ascend and so do the users of the ranks, so these are
+    consecutive.
+
+    >>> batches = Batches(torch.tensor([1, 4, 2]), kind="users", size=2)
     >>> [len(batches.batch(batches.order(torch.Generator()), step)) for step in range(len(batches))]
     [2, 1]
     """
 
     def __init__(
         self,
-        index: TrainIndex,
+        degrees: Tensor,
         *,
         kind: Literal["users", "positives"],
         size: int,
@@ -72,14 +77,14 @@ class Batches:
         group: Group = ALONE,
         reduction: Literal["positives", "users"] = "positives",
     ) -> None:
-        chosen = torch.full((index.num_users,), only_users is None, device=index.device)
+        chosen = torch.full(degrees.shape, only_users is None, device=degrees.device)
         if only_users is not None:
             chosen[only_users] = True
         if kind == "users":
-            self.population = (chosen & (index.degrees > 0)).nonzero().flatten()
+            self.population = (chosen & (degrees > 0)).nonzero().flatten()
         else:
-            self.population = chosen.repeat_interleave(index.degrees).nonzero().flatten()
-        self.index, self.kind, self.size = index, kind, size
+            self.population = chosen.repeat_interleave(degrees).nonzero().flatten()
+        self.degrees, self.kind, self.size = degrees, kind, size
         self.group, self.reduction = group, reduction
         counts = [int(count) for (count,) in group.exchange([len(self.population)])]
         self.total, self.first = sum(counts), sum(counts[: group.rank])
@@ -102,13 +107,13 @@ class Batches:
         """What each member counts in the mean of its step."""
         ones = torch.ones(len(members), dtype=torch.float64)
         if self.kind == "users":
-            return self.index.degrees.cpu()[members].double() if self.reduction == "positives" else ones
+            return self.degrees.cpu()[members].double() if self.reduction == "positives" else ones
         if self.reduction == "positives":
             return ones
         # users count once a step, however many of their positives it has
-        users = torch.searchsorted(self.index.indptr.cpu(), members, right=True) - 1
+        users = torch.searchsorted(self.degrees.cpu().cumsum(0), members, right=True)
         _, which, times = torch.unique(
-            steps * self.index.num_users + users, return_inverse=True, return_counts=True
+            steps * len(self.degrees) + users, return_inverse=True, return_counts=True
         )
         weights: Tensor = ones / times[which]
         return weights

@@ -6,8 +6,9 @@ file of their own beside them, named by their epoch and written before the check
 
 Where several processes have a range of users each, a file `X.safetensors` has what they all have, and
 `X.users-A-B.safetensors` the rows of users A to B-1; the former is written last, by rank 0, and lists the latter.
-Any number of processes can read what any other number wrote: each takes the rows that it needs. All of them must
-see the same folder.
+Where they have a range of items as well, there are `X.items-A-B.safetensors` besides. Any number of processes can
+read what any other number wrote, however that was divided: each takes the rows that it needs. All of them must see
+the same folder.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from talos.distributed import ALONE, Group
 from talos.errors import DataError, TalosError
 
-__all__ = ["Checkpoints", "flatten", "replace_file", "unflatten"]
+__all__ = ["Checkpoints", "Part", "flatten", "replace_file", "unflatten"]
 
 FORMAT = 1
 _NAME = re.compile(r"\d{8}-\d{8}")
@@ -52,6 +54,21 @@ def replace_file(path: Path, write: Any) -> None:
         temporary.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Tensors of which this process has some rows and other processes have the others.
+
+    Attributes:
+        of: what the rows are of, `users` or `items`.
+        rows: which of them this process has.
+        names: the tensors.
+    """
+
+    of: str
+    rows: range
+    names: frozenset[str]
+
+
 class Checkpoints:
     """The `checkpoint/` folder of a run.
 
@@ -59,8 +76,7 @@ class Checkpoints:
         folder: made when first written to.
         keep: how many checkpoints are kept.
         group: the processes that write one together.
-        users: the users whose rows this process has; None where each has everybody's.
-        per_user: the names of the tensors with a row per user.
+        parts: the tensors that are divided among these processes; all have all of the others.
     """
 
     def __init__(
@@ -69,15 +85,13 @@ class Checkpoints:
         *,
         keep: int = 2,
         group: Group = ALONE,
-        users: range | None = None,
-        per_user: Collection[str] = (),
+        parts: Sequence[Part] = (),
     ) -> None:
-        self.folder, self.keep = folder, keep
-        self.group, self.users, self.per_user = group, users, frozenset(per_user)
-        self.shares: list[range] = []
-        if users is not None:
-            bounds = group.exchange([users.start, users.stop])
-            self.shares = [range(int(start), int(stop)) for start, stop in bounds]
+        self.folder, self.keep, self.group, self.parts = folder, keep, group, tuple(parts)
+        self.shares: dict[str, list[range]] = {}  # of every rank
+        for part in parts:
+            bounds = group.exchange([part.rows.start, part.rows.stop])
+            self.shares[part.of] = [range(int(start), int(stop)) for start, stop in bounds]
 
     def save(self, epoch: int, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Path:
         """Write one, then remove those beyond `keep`. A full disk leaves the earlier ones as they are."""
@@ -128,25 +142,23 @@ class Checkpoints:
     def _write_own(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
         """This process's rows, where they are not everybody's."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        if self.users is not None:
-            _save(
-                _shard(path, self.users),
-                {name: tensor for name, tensor in tensors.items() if name in self.per_user},
-            )
+        for part in self.parts:
+            rows = {name: tensor for name, tensor in tensors.items() if name in part.names}
+            _save(_shard(path, part.of, part.rows), rows)
 
     def _write_common(
         self, path: Path, tensors: Mapping[str, Tensor], publish: Callable[[], None] | None = None
     ) -> None:
         """What all processes have, and the names of the other files; these must be there."""
-        if self.users is None:
-            _save(path, tensors)
-        else:
-            for rank, share in enumerate(self.shares):
-                if not _shard(path, share).is_file():
+        listed = {}
+        for of, shares in self.shares.items():
+            for rank, share in enumerate(shares):
+                if not _shard(path, of, share).is_file():
                     raise OSError(f"the part of rank {rank} is not here: do all processes see this folder?")
-            common = {name: tensor for name, tensor in tensors.items() if name not in self.per_user}
-            listed = " ".join(f"{share.start}-{share.stop}" for share in self.shares)
-            _save(path, common, {"users": listed})
+            listed[of] = " ".join(f"{share.start}-{share.stop}" for share in shares)
+        divided = {name for part in self.parts for name in part.names}
+        common = {name: tensor for name, tensor in tensors.items() if name not in divided}
+        _save(path, common, listed or None)
         if publish is not None:
             publish()
 
@@ -180,29 +192,28 @@ class Checkpoints:
         return self._read(self._best(epoch))
 
     def _read(self, path: Path) -> dict[str, Tensor]:
-        """The tensors of a file, and of their rows per user those of this process."""
-        with safe_open(path, framework="pt") as file:
-            shares = (file.metadata() or {}).get("users", "").split()
-        if not shares and self.users is None:
-            return load_file(path)
+        """The tensors of a file, and of those that are divided the rows of this process."""
+        own = {name: part.rows for part in self.parts for name in part.names}
         tensors: dict[str, Tensor] = {}
-        parts: dict[str, list[Tensor]] = {}
         with safe_open(path, framework="pt") as file:
+            listed = file.metadata() or {}
             for name in file.keys():  # noqa: SIM118  # not a mapping
-                if name in self.per_user and self.users is not None:
-                    tensors[name] = file.get_slice(name)[self.users.start : self.users.stop]
+                if name in own:
+                    tensors[name] = file.get_slice(name)[own[name].start : own[name].stop]
                 else:
                     tensors[name] = file.get_tensor(name)
-        for share in shares:
-            start, stop = map(int, share.split("-"))
-            wanted = range(start, stop) if self.users is None else self.users
-            low, high = max(start, wanted.start), min(stop, wanted.stop)
-            if low < high:
-                with safe_open(_shard(path, range(start, stop)), framework="pt") as file:
-                    for name in file.keys():  # noqa: SIM118
-                        rows = file.get_slice(name)[low - start : high - start]
-                        parts.setdefault(name, []).append(rows)
-        return tensors | {name: torch.cat(rows) for name, rows in parts.items()}
+        pieces: dict[str, list[Tensor]] = {}
+        for of in ("users", "items"):
+            for share in listed.get(of, "").split():
+                start, stop = map(int, share.split("-"))
+                wanted = next((part.rows for part in self.parts if part.of == of), range(start, stop))
+                low, high = max(start, wanted.start), min(stop, wanted.stop)
+                if low < high:
+                    with safe_open(_shard(path, of, range(start, stop)), framework="pt") as file:
+                        for name in file.keys():  # noqa: SIM118
+                            rows = file.get_slice(name)[low - start : high - start]
+                            pieces.setdefault(name, []).append(rows)
+        return tensors | {name: torch.cat(rows) for name, rows in pieces.items()}
 
     def forget_best_before(self, epoch: int) -> None:
         """Remove best weights that no checkpoint mentions any more."""
@@ -221,8 +232,8 @@ class Checkpoints:
         return sorted(entry.name for entry in self.folder.iterdir() if _NAME.fullmatch(entry.name))
 
 
-def _shard(path: Path, users: range) -> Path:
-    return path.with_name(f"{path.stem}.users-{users.start}-{users.stop}.safetensors")
+def _shard(path: Path, of: str, rows: range) -> Path:
+    return path.with_name(f"{path.stem}.{of}-{rows.start}-{rows.stop}.safetensors")
 
 
 def _save(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:

@@ -26,7 +26,7 @@ from talos.negatives import TrainIndex
 from talos.ranking import DotScores
 from talos.training.batches import Batches, Place, generator_for
 from talos.training.callbacks import Callback
-from talos.training.checkpoint import Checkpoints, flatten, unflatten
+from talos.training.checkpoint import Checkpoints, Part, flatten, unflatten
 from talos.training.objective import Objective, PositiveObjective, UserObjective
 from talos.training.optim import RowAdam
 from talos.training.plan import Plan, make_plan
@@ -148,7 +148,7 @@ class Trainer:
             group=group,
         ).to(self.device)
         self.batches = Batches(
-            self.index,
+            self.index.degrees,
             kind=self.plan.batches,
             size=int(config.training.batch_size),
             only_users=only_users,
@@ -163,8 +163,9 @@ class Trainer:
                 folder,
                 keep=config.training.keep_checkpoints,
                 group=group,
-                users=None if group.size == 1 else own,
-                per_user=self._per_user_state(),
+                parts=[]
+                if group.size == 1
+                else [Part(of="users", rows=own, names=frozenset(self._per_user_state()))],
             )
         self.best: dict[str, Tensor] | None = None
         self.resumed_generator: Tensor | None = None  # its state in the middle of a pass
