@@ -44,6 +44,7 @@ def test_what_init_writes_reads_back(tmp_path: Path) -> None:
         ({"optimizer": {"lr": -1}}, "optimizer.lr: -1; expected greater than 0"),
         ({"optimizer": {"lr": float("nan")}}, "optimizer.lr: nan; expected a finite number"),
         ({"training": {"epoch": 1}}, "training.epoch: no such key .*'epochs'"),
+        ({"training": {"int": "als"}}, "training.int: no such key .*'init'"),
         ({"training": {"batch_size": "big"}}, "training.batch_size: 'big'"),
         ({"training": {"metric": "recal"}}, "training.metric: 'recal'; expected .*'recall'"),
         ({"loss": {}}, "loss.name: is missing"),

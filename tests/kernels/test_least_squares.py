@@ -11,7 +11,7 @@ from torch import Tensor
 
 from talos.errors import ArgumentError
 from talos.kernels import alternating_least_squares, compiled
-from talos.kernels.least_squares import _solve_
+from talos.kernels.least_squares import _solve_, sweeps_for
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -113,3 +113,8 @@ def test_wrong_numbers_are_refused(options: dict[str, float], where: str) -> Non
         alternating_least_squares(
             torch.tensor([0, 1]), torch.tensor([0]), 1, generator=None, **{"dim": 2, **options}
         )
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**8))
+def test_fuller_rows_get_fewer_sweeps(users: int, interactions: int) -> None:
+    assert 4 <= sweeps_for(users, interactions + users) <= sweeps_for(users, interactions) <= 16

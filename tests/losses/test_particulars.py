@@ -7,6 +7,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 
 from talos import losses
 from talos.errors import ArgumentError
@@ -117,6 +119,8 @@ def test_options_that_do_not_go_together():
         losses.Talos(denominator=False)
     with pytest.raises(ArgumentError, match=r"^temperature: got 'inner'"):
         losses.Talos(tau=losses.DRORadius(eta=0.5), temperature="inner")
+    with pytest.raises(ArgumentError, match="eta"):
+        losses.Talos(tau=0.1, eta=0.5)
     with pytest.raises(ArgumentError, match=r"^form: got"):
         losses.Talos(form="partial")
     with pytest.raises(ArgumentError, match=r"^bounds"):
@@ -207,3 +211,28 @@ def test_full_form_is_below_the_training_form(scores):
     assert full[0] <= training.mean() + 1e-12
     assert full[0].item() == pytest.approx(full[4].item())
     assert math.isfinite(full[0].item())
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**9))
+def test_the_default_temperature_never_rises_with_the_catalogue(a: int, b: int) -> None:
+    fewer, more = sorted((a, b))
+    assert 0.05 <= losses.tau_for(more) <= losses.tau_for(fewer) <= 0.1
+
+
+def test_a_temperature_left_open_is_chosen_and_said() -> None:
+    left_open = losses.by_name("talos", k=20, num_items=40_000)
+    assert left_open.needs.chosen == (("tau", 0.05),)
+    assert left_open.tau == 0.05
+    given_one = losses.by_name("talos", k=20, num_items=40_000, tau=0.1)
+    assert given_one.needs.chosen == ()
+    assert given_one.tau == 0.1
+
+
+def test_a_radius_by_number_is_the_adaptive_temperature() -> None:
+    scores = torch.randn(4, 30, generator=torch.Generator().manual_seed(0))
+    by_number, by_object = losses.Talos(eta=0.4), losses.Talos(tau=losses.DRORadius(eta=0.4))
+    beta = torch.zeros(4)
+    assert torch.equal(
+        by_number(scores[:, 0], scores[:, 1:], threshold=beta),
+        by_object(scores[:, 0], scores[:, 1:], threshold=beta),
+    )

@@ -14,7 +14,7 @@ from talos.evaluation import evaluate
 from talos.interactions import Interactions
 from talos.negatives import TrainIndex
 from talos.ranking import DotScores
-from talos.training import Trainer
+from talos.training import Trainer, plan_for
 from talos.training.warm_start import singular_vectors, start_from
 
 
@@ -109,3 +109,12 @@ def test_directions_decide_not_lengths() -> None:
     start_from("svd", mf, index, seeded(1))
     users, _ = singular_vectors(index, 6, seeded(1))
     torch.testing.assert_close(F.normalize(mf.users.detach()), F.normalize(users))
+
+
+def test_the_chosen_temperature_is_written_down_with_the_run() -> None:
+    data, _ = some_index()
+    plan = plan_for(RunConfig(k=2), data)
+    assert plan.config.loss.options == {"tau": 0.1}
+    assert "tau 0.1: for 40 items" in plan.notes
+    given_one = RunConfig(k=2).with_values({"loss.tau": 0.3})
+    assert plan_for(given_one, data).config.loss.options == {"tau": 0.3}

@@ -28,7 +28,7 @@ from talos.losses.parts import NegativePart
 from talos.losses.reduction import reduce_per_positive, reduce_per_user
 from talos.losses.softmax import BilateralSoftmax, PairwiseSoftmax, Softmax, SoftmaxAtK
 from talos.losses.talos import Talos
-from talos.losses.temperature import AdaptiveTau, DRORadius, Schedule, geometric_schedule
+from talos.losses.temperature import AdaptiveTau, DRORadius, Schedule, geometric_schedule, tau_for
 from talos.losses.topk import AATP, RecallSurrogate, SmoothI
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "geometric_schedule",
     "reduce_per_positive",
     "reduce_per_user",
+    "tau_for",
 ]
 
 SHORT_NAMES: dict[str, type[Loss]] = {
