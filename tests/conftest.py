@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from talos.distributed import Group
 from talos.interactions import Interactions
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 settings.register_profile(
     "talos", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -45,3 +52,40 @@ def random_data() -> Callable[..., Interactions]:
         )
 
     return make
+
+
+class Threads(Group):
+    """A rank that is a thread; a barrier stands for messages."""
+
+    def __init__(self, rank: int, size: int, board: list[Any], barrier: threading.Barrier) -> None:
+        self.rank, self.size, self.board, self.barrier = rank, size, board, barrier
+
+    def _all(self, value: Any) -> list[Any]:
+        self.board[self.rank] = value
+        self.barrier.wait(30)
+        found = list(self.board)
+        self.barrier.wait(30)
+        return found
+
+    def exchange(self, numbers: Sequence[float]) -> list[list[float]]:
+        return self._all(list(numbers))
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        return tensor.copy_(sum(self._all(tensor.clone())))
+
+    def mean(self, values: Tensor) -> Tensor:
+        parts = self._all(values.clone())
+        return sum(part.sum() for part in parts) / sum(map(len, parts))
+
+
+@pytest.fixture(scope="session")
+def in_threads() -> Callable[[int, Callable[[Group], Any]], list[Any]]:
+    """Does some work as each of so many ranks, and gives what each of them returns."""
+
+    def run(size: int, work: Callable[[Group], Any]) -> list[Any]:
+        board: list[Any] = [None] * size
+        barrier = threading.Barrier(size)
+        with ThreadPoolExecutor(size) as pool:
+            return list(pool.map(lambda rank: work(Threads(rank, size, board, barrier)), range(size)))
+
+    return run

@@ -1,10 +1,8 @@
-"""Least squares in several processes: threads stand for them, and a barrier for their messages."""
+"""Least squares in several processes, for which threads stand."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,35 +19,7 @@ from talos.training import divided_squares
 from talos.training.divided_squares import divided_least_squares
 from talos.training.warm_start import start_from
 
-
-class Threads(Group):
-    """A rank that is a thread."""
-
-    def __init__(self, rank: int, size: int, board: list[Any], barrier: threading.Barrier) -> None:
-        self.rank, self.size, self.board, self.barrier = rank, size, board, barrier
-
-    def _all(self, value: Any) -> list[Any]:
-        self.board[self.rank] = value
-        self.barrier.wait(30)
-        found = list(self.board)
-        self.barrier.wait(30)
-        return found
-
-    def exchange(self, numbers: Sequence[float]) -> list[list[float]]:
-        return self._all(list(numbers))
-
-    def sum_(self, tensor: Tensor) -> Tensor:
-        parts = self._all(tensor.clone())
-        return tensor.copy_(torch.stack(parts).sum(0))
-
-    def mean(self, values: Tensor) -> Tensor:
-        return torch.cat(self._all(values.clone())).mean()
-
-
-def in_threads(size: int, work: Callable[[Group], Any]) -> list[Any]:
-    board, barrier = [None] * size, threading.Barrier(size)
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(lambda rank: work(Threads(rank, size, board, barrier)), range(size)))
+InThreads = Callable[[int, Callable[[Group], Any]], list[Any]]
 
 
 def index_of(data: Any, users: range | None = None) -> TrainIndex:
@@ -62,7 +32,9 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 @pytest.mark.parametrize("kernel", ["auto", "torch"])
 @pytest.mark.parametrize("size", [2, 3])
-def test_rows_are_those_of_one_process(size: int, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_those_of_one_process(
+    size: int, kernel: str, monkeypatch: pytest.MonkeyPatch, in_threads: InThreads
+) -> None:
     monkeypatch.setenv("TALOS_KERNEL", kernel)
     monkeypatch.setattr(divided_squares, "_BLOCK", 200)  # many blocks, and users larger than one
     data = synthetic(users=83, items=47, interactions=900, seed=1)
@@ -82,7 +54,7 @@ def test_rows_are_those_of_one_process(size: int, kernel: str, monkeypatch: pyte
         assert (part[1] - items).norm() < 1e-4 * items.norm()
 
 
-def test_a_backbone_starts_as_in_one_process() -> None:
+def test_a_backbone_starts_as_in_one_process(in_threads: InThreads) -> None:
     data = synthetic(users=40, items=30, interactions=400, seed=2)
     alone = MF(40, 30, dim=4, generator=seeded())
     start_from("als", alone, index_of(data), seeded(1))
