@@ -15,6 +15,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
+from talos.distributed import Group
 from talos.errors import ConfigError, DataError, nearest
 from talos.interactions import Interactions
 from talos.metrics import (
@@ -23,13 +24,15 @@ from talos.metrics import (
     auc,
     coverage,
     exposure_gini,
+    gini_of_counts,
     llpauc,
     mean_popularity_rank,
+    popularity_ranks,
     ranking_metrics,
 )
 from talos.ranking import DEFAULT_BUDGET, Scorer, iter_top_k, mask_seen
 
-__all__ = ["DEFAULT_KS", "DEFAULT_METRICS", "Report", "evaluate", "evaluate_lists"]
+__all__ = ["DEFAULT_KS", "DEFAULT_METRICS", "Report", "evaluate", "evaluate_lists", "evaluate_together"]
 
 DEFAULT_KS = (10, 20, 50)
 DEFAULT_METRICS = tuple(RANKING_METRICS)
@@ -43,7 +46,9 @@ class Report:
     """Metrics of one set of lists on one test set; prints as a table, `as_dict` for JSON.
 
     `metrics` maps `precision@20`, … to means; `per_user` maps the ranking metrics to one value for each of
-    `user_ids`; metrics of the lists as a whole (coverage, popularity) have no per-user values.
+    `user_ids`; metrics of the lists as a whole (coverage, popularity) have no per-user values. `exposure` counts
+    how often each item is in a list, where that was asked for. Where several processes measured their users,
+    `metrics` are of all of them, who are `total_users`, and the per-user values those of one process.
     """
 
     metrics: dict[str, float]
@@ -52,11 +57,13 @@ class Report:
     dialect: Dialect
     users_without_list: int = 0
     notes: tuple[str, ...] = ()
+    exposure: NDArray[np.int64] | None = field(default=None, repr=False)
+    total_users: int | None = None
 
     @property
     def num_users(self) -> int:
         """Users that the means are over."""
-        return len(self.user_ids)
+        return len(self.user_ids) if self.total_users is None else self.total_users
 
     def with_note(self, note: str) -> Report:
         """The same report with one more thing to know about it."""
@@ -149,7 +156,84 @@ def evaluate(
         means[f"coverage@{ks[-1]}"] = coverage(shown, scorer.num_items)
         means[f"popularity_rank@{ks[-1]}"] = mean_popularity_rank(shown, torch.as_tensor(popularity))
         means[f"exposure_gini@{ks[-1]}"] = exposure_gini(shown, scorer.num_items)
-    return Report(metrics=means, per_user=per_user, user_ids=test.user_ids.decode(users), dialect=dialect)
+        exposure = torch.bincount(shown[shown >= 0], minlength=scorer.num_items).numpy()
+    return Report(
+        metrics=means,
+        per_user=per_user,
+        user_ids=test.user_ids.decode(users),
+        dialect=dialect,
+        exposure=None if popularity is None else exposure,
+    )
+
+
+def evaluate_together(
+    scorer: Scorer,
+    test: Interactions,
+    group: Group,
+    *,
+    ks: Sequence[int] = DEFAULT_KS,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    dialect: Dialect = "standard",
+    popularity: NDArray[Any] | None = None,
+    **options: Any,
+) -> Report:
+    """`evaluate` by several processes, each of which has the test items of other users: the means are over all.
+
+    Each process ranks for its own users, and sums are made over the processes; one of them may have nobody to rank for.
+    The report has the per-user values of this process alone. Without a group it is `evaluate`.
+
+    Args:
+        scorer: scores of the users of this process.
+        test: their test items.
+        group: the processes.
+        ks: list lengths.
+        metrics: which.
+        dialect: what the names mean.
+        popularity: interactions per item in all of train.
+        options: as in `evaluate`.
+
+    >>> from talos.distributed import ALONE
+    >>> from talos.ranking import FixedScores
+    >>> test = Interactions.from_ids([1, 2], [7, 8])
+    >>> evaluate_together(FixedScores(torch.tensor([1.0, 2.0])), test, ALONE, ks=[1], metrics=["recall"]).metrics
+    {'recall@1': 0.5}
+    """
+    options |= {"ks": ks, "metrics": metrics, "dialect": dialect, "popularity": popularity}
+    if group.size == 1:
+        return evaluate(scorer, test, **options)
+    own = evaluate(scorer, test, **options) if len(test) else None
+    names = [
+        f"{name}@{k}" for name in RANKING_METRICS if name in metrics for k in check_ks(ks, scorer.num_items)
+    ]
+    names += [name for name in FULL_RANKING_METRICS if name in metrics]
+    sums = torch.zeros(len(names) + 1, dtype=torch.float64)  # of the users, and of each metric
+    if own is not None:
+        sums = torch.tensor(
+            [own.num_users, *(own.per_user[name].sum() for name in names)], dtype=torch.float64
+        )
+    users, *totals = group.sum_(sums).tolist()
+    if not users:
+        users_with_tests(test)  # says what is wrong
+    means = {name: total / users for name, total in zip(names, totals, strict=True)}
+    exposure = None
+    if popularity is not None:
+        shown = torch.zeros(scorer.num_items, dtype=torch.int64)
+        if own is not None and own.exposure is not None:
+            shown = torch.from_numpy(own.exposure.copy())
+        group.sum_(shown)
+        ranks, k = popularity_ranks(torch.as_tensor(popularity)), max(ks)
+        means[f"coverage@{k}"] = float((shown > 0).double().mean())
+        means[f"popularity_rank@{k}"] = float(ranks @ shown.double() / (shown.sum() * len(ranks)))
+        means[f"exposure_gini@{k}"] = gini_of_counts(shown)
+        exposure = shown.numpy()
+    return Report(
+        metrics=means,
+        per_user={} if own is None else own.per_user,
+        user_ids=test.user_ids.ids.clear() if own is None else own.user_ids,
+        dialect=dialect,
+        exposure=exposure,
+        total_users=int(users),
+    )
 
 
 def evaluate_lists(

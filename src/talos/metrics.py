@@ -33,12 +33,14 @@ __all__ = [
     "average_precision",
     "coverage",
     "exposure_gini",
+    "gini_of_counts",
     "hit_rate",
     "llpauc",
     "mean_popularity_rank",
     "mrr",
     "mrr_paper",
     "ndcg",
+    "popularity_ranks",
     "precision",
     "ranking_metrics",
     "recall",
@@ -222,12 +224,21 @@ def exposure_gini(items: Tensor, num_items: int) -> float:
     >>> exposure_gini(torch.tensor([[0, 1], [2, 3]]), num_items=4)
     0.0
     """
-    counts = torch.bincount(items[items >= 0].flatten().long(), minlength=num_items).double().sort().values
-    total = counts.sum().item()
+    return gini_of_counts(torch.bincount(items[items >= 0].flatten().long(), minlength=num_items))
+
+
+def gini_of_counts(counts: Tensor) -> float:
+    """Gini coefficient of how often each item was counted.
+
+    >>> gini_of_counts(torch.tensor([2, 2])), gini_of_counts(torch.tensor([4, 0]))
+    (0.0, 0.5)
+    """
+    ordered, num_items = counts.double().sort().values, len(counts)
+    total = ordered.sum().item()
     if total == 0:
         return 0.0
     weights = 2 * torch.arange(1, num_items + 1, dtype=torch.float64) - num_items - 1
-    return max(0.0, float((weights @ counts).item() / (num_items * total)))
+    return max(0.0, float((weights @ ordered).item() / (num_items * total)))
 
 
 def mean_popularity_rank(items: Tensor, popularity: Tensor) -> float:
@@ -241,9 +252,17 @@ def mean_popularity_rank(items: Tensor, popularity: Tensor) -> float:
     recommended = items[items >= 0].long()
     if len(recommended) == 0:
         return 0.0
+    return float(popularity_ranks(popularity)[recommended].mean().item() / len(popularity))
+
+
+def popularity_ranks(popularity: Tensor) -> Tensor:
+    """The rank of each item, 1 for the most popular; equal counts share their mean rank.
+
+    >>> popularity_ranks(torch.tensor([9, 1, 5, 1])).tolist()
+    [1.0, 3.5, 2.0, 3.5]
+    """
     _, place, sizes = torch.unique(-popularity, return_inverse=True, return_counts=True)
-    shared_rank = sizes.cumsum(0) - (sizes - 1) / 2
-    return float(shared_rank.double()[place][recommended].mean().item() / len(popularity))
+    return (sizes.cumsum(0) - (sizes - 1) / 2).double()[place]
 
 
 def _head(hits: Tensor, relevant: Tensor, k: int) -> Tensor:
