@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from talos import losses
 from talos.artifact import Model, load_model, save_model
 from talos.config import RunConfig
-from talos.distributed import current
+from talos.distributed import ALONE, Group, current
 from talos.errors import ArgumentError, ConfigError, MissingExtraError
-from talos.evaluation import DEFAULT_KS, Report, evaluate
+from talos.evaluation import DEFAULT_KS, Report, evaluate, evaluate_together
 from talos.interactions import Ids, Interactions, Vocabulary, as_id_series
 from talos.metrics import Dialect
 from talos.ranking import DotScores, FixedScores, TopK, top_k
+from talos.shards import Share
 from talos.training import Callback, History, Trainer
 from talos.training.fold_in import fold_in, pull_of_history
 from talos.training.update import update
@@ -81,8 +82,8 @@ class Recommender:
 
     def fit(
         self,
-        train: Interactions,
-        valid: Interactions | None = None,
+        train: Interactions | Share,
+        valid: Interactions | Share | None = None,
         *,
         run: str | Path | None = None,
         resume: bool = False,
@@ -98,7 +99,8 @@ class Recommender:
             callbacks: what watches.
 
         Where this process started a group (`talos.distributed.start`), all its processes train one model, and
-        rank 0 has it afterwards.
+        rank 0 has it afterwards. If each was given its `Share` of the interactions, each has its users' part of the
+        model, and `evaluate` and `save` are things that they do together.
         """
         folder = None if run is None else Path(run)
         if folder is not None:
@@ -135,13 +137,15 @@ class Recommender:
         if results is None:  # rank 0 of the group has the model
             return
         users, items, thresholds = results
+        train, valid = trainer.train, trainer.valid
         self.model = Model(
             user_vectors=users,
             item_vectors=items,
             thresholds=thresholds,
-            train=trainer.train,
-            valid=trainer.valid,
+            train=train.own if isinstance(train, Share) else train,
+            valid=valid.own if isinstance(valid, Share) else valid,
             facts=facts,
+            users=train.users if isinstance(train, Share) else None,
         )
 
     def partial_fit(self, new: Interactions, *, epochs: int = 1, lr: float | None = None) -> Recommender:
@@ -180,7 +184,7 @@ class Recommender:
 
     def evaluate(
         self,
-        test: Interactions,
+        test: Interactions | Share,
         k: Sequence[int] | int = DEFAULT_KS,
         *,
         dialect: Dialect = "standard",
@@ -191,12 +195,17 @@ class Recommender:
         What a user is known to have is masked: train and validation by the `standard` dialect, train alone by
         `paper`. A test set with its own vocabulary is matched by id; what the model does not know is left out
         and counted in the report's notes.
+
+        Where this process has a part of the model, all processes of its group measure together, each its own users.
         """
         model = self._fitted()
-        known, lost = test.aligned_to(model.train)
-        report = evaluate(
+        group = ALONE if model.users is None else current()
+        known, _ = (test.own if isinstance(test, Share) else test).aligned_to(model.train)
+        lost = len(test) - int(sum(count for (count,) in group.exchange([float(len(known))])))
+        report = evaluate_together(
             DotScores(model.user_vectors, model.item_vectors),
             known,
+            group,
             seen=model.train if dialect == "paper" else model.seen,
             ks=[k] if isinstance(k, int) else k,
             dialect=dialect,
@@ -373,12 +382,15 @@ class Recommender:
         """Write the run directory; `facts` are added to `model.json`."""
         model = self._fitted()
         model.facts.update(facts)
-        save_model(model, Path(folder))
+        save_model(model, Path(folder), group=ALONE if model.users is None else current())
 
     @classmethod
-    def load(cls, folder: str | Path) -> Recommender:
-        """Read a run directory; the training data are not needed."""
-        model = load_model(Path(folder))
+    def load(cls, folder: str | Path, *, group: Group = ALONE) -> Recommender:
+        """Read a run directory; the training data are not needed.
+
+        In a group of several, each process gets its own users' part of the model.
+        """
+        model = load_model(Path(folder), group=group)
         recommender = cls(
             config=RunConfig.from_dict(model.facts.get("config", {}), where=f"{folder}/model.json")
         )
@@ -415,10 +427,16 @@ def _to_frame(table: pl.DataFrame, kind: FrameKind) -> Any:
 
 
 def popularity_report(
-    train: Interactions, test: Interactions, *, seen: Interactions, **options: Any
+    train: Interactions | Share, test: Interactions | Share, *, seen: Interactions, **options: Any
 ) -> Report:
-    """What ranking by popularity in `train` reaches: the baseline that any model must beat."""
-    return evaluate(FixedScores(torch.tensor(train.item_degrees)), test, seen=seen, **options)
+    """What ranking by popularity in `train` reaches: the baseline that any model must beat.
+
+    Of shares, `seen` is that of this process's users, and all processes of the group call this together.
+    """
+    scores = FixedScores(torch.tensor(train.item_degrees))
+    if isinstance(test, Share):
+        return evaluate_together(scores, test.own, current(), seen=seen, **options)
+    return evaluate(scores, test, seen=seen, **options)
 
 
 _OPTIMIZER = ("lr", "weight_decay", "lr_decay", "rows")

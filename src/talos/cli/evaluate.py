@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from talos.cli.output import print_json, print_table, say
-from talos.cli.source import Columns, load, test_part
+from talos.cli.source import Columns, load, load_share, test_part
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def evaluate(
     if chosen is None:
         raise ConfigError(f"{dialect!r}", where="--dialect", expected=" or ".join(DIALECTS))
     ks = parse_ks(k)
+    report: Report | None
     if run is not None and recs is None and truth is None:
         name, report = str(run), _of_run(run, path, ks, chosen)
     elif run is None and recs is not None and truth is not None:
@@ -66,6 +67,8 @@ def evaluate(
         raise ConfigError(
             "what to measure is not clear", where="talos evaluate", expected="RUN, or --recs and --truth"
         )
+    if report is None:  # rank 0 speaks for all
+        return
     if json:
         print_json(report.as_dict())
         return
@@ -82,10 +85,18 @@ def _of_lists(recs: str, truth: str, ks: tuple[int, ...], dialect: Dialect) -> R
     return evaluate_lists(readers.read_lists(recs), load(truth, Columns()), ks=ks, dialect=dialect)
 
 
-def _of_run(run: Path, path: str | None, ks: tuple[int, ...], dialect: Dialect) -> Report:
+def _of_run(run: Path, path: str | None, ks: tuple[int, ...], dialect: Dialect) -> Report | None:
+    """Metrics of a run; several processes measure a part of the users each, and rank 0 has the result."""
+    from talos import distributed
     from talos.recommender import Recommender
 
-    recommender = Recommender.load(run)
+    group = distributed.start()
+    recommender = Recommender.load(run, group=group)
     assert recommender.model is not None
-    test = test_part(run, recommender.model.facts, path)
-    return recommender.evaluate(test, ks, dialect=dialect)
+    facts = recommender.model.facts
+    # a PATH is a test set as a whole, of which every process reads all
+    share = load_share((facts.get("source") or {}).get("path", ""), group) if path is None else None
+    test = test_part(run, facts, path) if share is None else share.test
+    report = recommender.evaluate(test, ks, dialect=dialect)
+    distributed.stop()
+    return report if group.rank == 0 else None

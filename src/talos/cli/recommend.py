@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from talos.artifact import Model
+    from talos.distributed import Group
     from talos.interactions import Vocabulary
     from talos.recommender import Recommender
 
@@ -76,9 +77,11 @@ def recommend(
         raise ConfigError("is missing", where="--out", expected="a file or a database table for the lists")
     if on_unknown not in (None, *_ON_UNKNOWN):
         raise ConfigError(f"{on_unknown!r}", where="--on-unknown", hint=nearest(on_unknown, _ON_UNKNOWN))
+    from talos import distributed
     from talos.recommender import Recommender
 
-    recommender = Recommender.load(run)
+    group = distributed.start() if everybody else distributed.ALONE
+    recommender = Recommender.load(run, group=group)
     model = recommender.model
     assert model is not None
     items = model.train.item_ids
@@ -89,7 +92,8 @@ def recommend(
         request["exclude"] = _ids(_split(exclude), items, "--exclude")
     if everybody:
         assert out is not None
-        _write_all(recommender, out, k, request, overwrite=overwrite, json=json)
+        _write_all(recommender, out, k, request, group, overwrite=overwrite, json=json)
+        distributed.stop()
         return
     if on_unknown is not None:
         request["on_unknown"] = on_unknown
@@ -102,12 +106,22 @@ def recommend(
 
 
 def _write_all(
-    recommender: Recommender, out: str, k: int | None, request: dict[str, Any], *, overwrite: bool, json: bool
+    recommender: Recommender,
+    out: str,
+    k: int | None,
+    request: dict[str, Any],
+    group: Group,
+    *,
+    overwrite: bool,
+    json: bool,
 ) -> None:
     from talos.exports import progress, write_lists
 
+    if group.rank != 0:  # rank 0 speaks for all
+        write_lists(recommender, out, k=k, overwrite=overwrite, group=group, **request)
+        return
     with progress() as show:
-        done = write_lists(recommender, out, k=k, overwrite=overwrite, progress=show, **request)
+        done = write_lists(recommender, out, k=k, overwrite=overwrite, progress=show, group=group, **request)
     if json:
         print_json(done)
         return

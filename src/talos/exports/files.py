@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -24,7 +24,7 @@ from talos.training.checkpoint import replace_file
 if TYPE_CHECKING:
     from talos.exports.lists import Job
 
-__all__ = ["FileSink", "check_place"]
+__all__ = ["FileSink", "check_place", "join_files", "kind_of"]
 
 _FORMAT = 1
 _KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -37,11 +37,12 @@ class FileSink:
         path: the suffix says the format.
         job: what the lists are made from and how.
         overwrite: an existing file may be replaced.
+        header: whether the file begins with the names of the columns, if it is of a kind that does.
     """
 
-    def __init__(self, path: Path, job: Job, overwrite: bool) -> None:
-        self.path, self.job, self.overwrite = path, job, overwrite
-        self.kind, self.zipped = _kind_of(path)
+    def __init__(self, path: Path, job: Job, overwrite: bool, *, header: bool = True) -> None:
+        self.path, self.job, self.overwrite, self.header = path, job, overwrite, header
+        self.kind, self.zipped = kind_of(path)
         check_place(path, overwrite=overwrite)
         self.folder = path.with_name(f".{path.name}.parts")
         self.record = self.folder / "progress.json"
@@ -96,7 +97,7 @@ class FileSink:
         """Join the parts into the file, then remove them."""
         parts = [self._part(number) for number in range(self.parts)]
         with _disk_errors(self.path):
-            replace_file(self.path, lambda path: self._join(parts, path))
+            replace_file(self.path, lambda path: join_files(parts, path, self.kind))
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def close(self) -> None:
@@ -142,18 +143,24 @@ class FileSink:
                 rows.write_ndjson(cast(BinaryIO, target))
             else:
                 separator = "\t" if self.kind == "tsv" else ","
-                rows.write_csv(cast(BinaryIO, target), include_header=self.parts == 0, separator=separator)
+                rows.write_csv(
+                    cast(BinaryIO, target),
+                    include_header=self.header and self.parts == 0,
+                    separator=separator,
+                )
             if self.zipped:
                 target.close()
 
-    def _join(self, parts: list[Path], path: Path) -> None:
-        if self.kind == "parquet":
-            pl.scan_parquet(parts).sink_parquet(path, row_group_size=1 << 18)
-            return
-        with path.open("wb") as whole:  # gzip members one after another are a gzip file
-            for part in parts:
-                with part.open("rb") as file:
-                    shutil.copyfileobj(file, whole, 1 << 20)
+
+def join_files(parts: Sequence[Path], path: Path, kind: str) -> None:
+    """Parts of lists, one after the other, as one file; only the first of them may have a header."""
+    if kind == "parquet":
+        pl.scan_parquet(parts).sink_parquet(path, row_group_size=1 << 18)
+        return
+    with path.open("wb") as whole:  # gzip members one after another are a gzip file
+        for part in parts:
+            with part.open("rb") as file:
+                shutil.copyfileobj(file, whole, 1 << 20)
 
 
 def check_place(path: Path, *, overwrite: bool) -> None:
@@ -168,7 +175,8 @@ def check_place(path: Path, *, overwrite: bool) -> None:
         raise ArgumentError("exists", where=str(path), expected="a new name", hint="or --overwrite")
 
 
-def _kind_of(path: Path) -> tuple[str, bool]:
+def kind_of(path: Path) -> tuple[str, bool]:
+    """The format that a suffix means, and whether it is gzipped."""
     suffix, zipped = path.suffix.lower(), False
     if suffix == ".gz":
         suffix, zipped = Path(path.stem).suffix.lower(), True

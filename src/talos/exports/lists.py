@@ -14,14 +14,17 @@ import polars as pl
 from numpy.typing import NDArray
 
 from talos.artifact import Model
+from talos.distributed import ALONE, Group
 from talos.errors import ArgumentError, TalosError, nearest
 from talos.exports.databases import PostgresSink, SqliteSink
-from talos.exports.files import FileSink
+from talos.exports.files import FileSink, check_place, join_files, kind_of
 from talos.exports.progress import Progress
 from talos.exports.source import banned_items, checksum, list_length, model_of
 from talos.interactions import Ids, Interactions
 from talos.ranking import DotScores, TopK, iter_top_k
 from talos.recommender import Recommender
+from talos.training.checkpoint import replace_file
+from talos.training.in_step import in_step
 
 __all__ = ["InterruptedExportError", "Job", "Sink", "write_lists"]
 
@@ -100,6 +103,7 @@ def write_lists(
     filter_seen: bool = True,
     overwrite: bool = False,
     progress: Progress | None = None,
+    group: Group = ALONE,
 ) -> dict[str, Any]:
     """Write the best `k` items of every user: columns user_id, item_id, score, rank.
 
@@ -116,6 +120,8 @@ def write_lists(
         filter_seen: leave out what a user has already.
         overwrite: replace what `out` names, and give up on what was begun there with another model or options.
         progress: called with users done and users in all.
+        group: processes that have a part of the model each; every one writes the lists of its users to a file beside
+            `out`, and rank 0 joins them. Not for databases.
 
     Returns:
         `out`, `users`, `rows`, `seconds`, and `resumed_at`: how many users an earlier call had done.
@@ -129,8 +135,59 @@ def write_lists(
     ...     print(rows, Path(f"{folder}/recs.csv").read_text().split())
     2 ['user_id,item_id,score,rank', 'ann,jam,1.0,1', 'bob,tea,1.0,1']
     """
+    options: dict[str, Any] = {
+        "k": k,
+        "candidates": candidates,
+        "exclude": exclude,
+        "filter_seen": filter_seen,
+        "progress": progress,
+    }
+    if group.size == 1:
+        return _write(model_of(source), str(out), overwrite=overwrite, **options)
+    began, path = time.perf_counter(), Path(out).expanduser()
+    parts = [path.with_name(f".rank-{rank}-of-{group.size}.{path.name}") for rank in range(group.size)]
+
+    def check() -> None:
+        if "://" in str(out):
+            raise ArgumentError("a database from several processes", where="out", expected="a file")
+        kind_of(path)
+        check_place(path, overwrite=overwrite)
+
+    in_step(group, check, str(out))
+    mine, header = str(parts[group.rank]), group.rank == 0
+    done = in_step(
+        group,
+        lambda: _write(model_of(source), mine, overwrite=True, header=header, **options),
+        f"{out} could not be written",
+    )
+    assert done is not None
+    told = group.exchange([float(done[name]) for name in ("users", "rows", "resumed_at")])
+    users, rows, resumed = (int(sum(column)) for column in zip(*told, strict=True))
+
+    def join() -> None:
+        replace_file(path, lambda temporary: join_files(parts, temporary, kind_of(path)[0]))
+        for part in parts:
+            part.unlink()
+
+    in_step(group, join if group.rank == 0 else None, f"{out} could not be written")
+    seconds = round(time.perf_counter() - began, 3)
+    return {**done, "out": str(path), "users": users, "rows": rows, "resumed_at": resumed, "seconds": seconds}
+
+
+def _write(
+    model: Model,
+    out: str,
+    *,
+    k: int | None,
+    candidates: Ids | None,
+    exclude: Ids | None,
+    filter_seen: bool,
+    overwrite: bool,
+    progress: Progress | None,
+    header: bool = True,
+) -> dict[str, Any]:
+    """The lists of all users that the model has."""
     began = time.perf_counter()
-    model = model_of(source)
     k = list_length(model, k)
     banned = banned_items(model, candidates, exclude)
     job = Job(
@@ -141,7 +198,7 @@ def write_lists(
         users=model.train.num_users,
         users_in_a_part=max(1, _ROWS_IN_A_PART // k),
     )
-    sink = _sink(str(out), model, job, overwrite)
+    sink = _sink(out, model, job, overwrite, header)
     show = progress or (lambda done, total: None)
     try:
         start, rows = sink.begin()
@@ -200,10 +257,10 @@ def _frame(model: Model, lists: TopK) -> pl.DataFrame:
     )
 
 
-def _sink(out: str, model: Model, job: Job, overwrite: bool) -> Sink:
+def _sink(out: str, model: Model, job: Job, overwrite: bool, header: bool) -> Sink:
     scheme, colon, _ = out.partition("://")
     if not colon:
-        return FileSink(Path(out).expanduser(), job, overwrite)
+        return FileSink(Path(out).expanduser(), job, overwrite, header=header)
     kinds: dict[str, Callable[..., Sink]] = {
         "sqlite": SqliteSink,
         "postgresql": PostgresSink,
