@@ -79,8 +79,9 @@ class TrainingConfig(_Section):
         metric: what is watched; K is the run's.
         checkpoint_every: epochs between checkpoints.
         keep_checkpoints: how many of the last are kept.
-        parallel: what several processes (see `talos.distributed`) divide among them: `users`, or nothing
-            (`none`: each trains on its own); `auto` is `users`. One process is the same with all of it.
+        parallel: what several processes (see `talos.distributed`) divide among them: `users`, users and `items`,
+            or nothing (`none`: each trains on its own); `auto` is `users` until the catalogue is large or batches
+            are small. One process is the same with all of it.
     """
 
     epochs: Count = 200
@@ -92,7 +93,7 @@ class TrainingConfig(_Section):
     metric: Literal["precision", "recall", "ndcg", "mrr", "hit_rate", "map"] = "precision"
     checkpoint_every: Count = 5
     keep_checkpoints: Count = 2
-    parallel: Literal["auto", "none", "users"] = "auto"
+    parallel: Literal["auto", "none", "users", "items"] = "auto"
 
 
 class RunConfig(_Section):

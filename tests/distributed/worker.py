@@ -21,6 +21,7 @@ BASE = {
     "k": 5,
     "backbone.dim": 8,
     "training.epochs": 3,
+    "training.parallel": "users",
     "training.batch_size": 7,  # now and then a rank has nobody in a batch
     "training.evaluate_every": 1,
     "training.metric": "ndcg",  # hardly ever equal in two epochs, so that rounding does not decide

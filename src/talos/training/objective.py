@@ -60,7 +60,8 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         self.users = range(index.num_users) if users is None else users
-        self.group, self.divided = group, backbone.num_users == index.num_users
+        # whether the backbone's table is of these users alone
+        self.group, self.divided = group, backbone.num_users == len(self.users)
         self.backbone, self.loss, self.threshold = backbone, loss, threshold
         self.negatives, self.index = negatives, index
         self.reduction, self.touched_rows = reduction, touched_rows
@@ -87,15 +88,6 @@ class Objective(nn.Module):
             users, items = (table.detach() for table in self.backbone.vectors())
             own = users if self.divided else users[self.users.start : self.users.stop]
             return self._whole(own), self._whole(items)
-
-    def own_parameters(self) -> list[Tensor]:
-        """Parameters with rows of this process's users alone."""
-        return [self.backbone.users] if self.backbone.divisible else []
-
-    def per_user_state(self) -> list[str]:
-        """The names in `state_dict` of what has one row for each of this process's users."""
-        tables = [] if self.threshold is None else [f"threshold.{name}" for name in self.threshold.per_user]
-        return [*tables, "backbone.users"] if self.backbone.divisible else tables
 
     def _in_table(self, users: Tensor) -> Tensor:
         """Where users stand in the backbone's table, which may have those of other processes too."""

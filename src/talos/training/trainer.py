@@ -15,22 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from talos import backbones, losses, negatives, thresholds
+from talos import losses, negatives, thresholds
 from talos.backbones import Backbone
 from talos.config import RunConfig
 from talos.distributed import ALONE, Group, join_gradients_
 from talos.errors import ArgumentError, ConfigError, DataError, TalosError
-from talos.evaluation import DEFAULT_METRICS, evaluate
 from talos.interactions import Interactions
-from talos.negatives import TrainIndex
-from talos.ranking import DotScores
-from talos.training.batches import Batches, Place, generator_for
+from talos.training.batches import Place, generator_for
 from talos.training.callbacks import Callback
-from talos.training.checkpoint import Checkpoints, Part, flatten, unflatten
-from talos.training.objective import Objective, PositiveObjective, UserObjective
+from talos.training.checkpoint import Checkpoints, flatten, unflatten
+from talos.training.objective import Objective
 from talos.training.optim import RowAdam
+from talos.training.parallel import divide
 from talos.training.plan import Plan, make_plan
-from talos.training.warm_start import start_from
 
 __all__ = ["InterruptedRunError", "Position", "Trainer"]
 
@@ -68,7 +65,7 @@ class Trainer:
         backbone: takes the place of the one that the config names.
         only_users: learn from the interactions of these users alone.
         group: the processes that train together; each is given the same config and data, and keeps the rows,
-            thresholds and optimiser state of its own range of users.
+            thresholds and optimiser state of its own range of users (and of items, see `talos.training.division`).
 
     >>> data = Interactions.from_ids([1, 1, 2, 2, 3, 3], [7, 8, 7, 9, 8, 9])
     >>> config = RunConfig.from_dict({"k": 1, "backbone": {"name": "mf", "dim": 4}, "training": {"epochs": 2}})
@@ -93,15 +90,7 @@ class Trainer:
         self.group = group = ALONE if config.training.parallel == "none" else group
         self.train, self.valid, self.callbacks = train, valid, callbacks if group.rank == 0 else ()
         group.check_same(config=str(config.as_dict()), data=str(self.fingerprint()) if group.size > 1 else "")
-        own = group.share(train.num_users)  # which users this process has
-        self.own_train = train.user_range(own)
-        self.own_valid = None if valid is None else valid.user_range(own)
-        try:
-            self.device = torch.device(config.device)
-            self.index = TrainIndex.from_interactions(self.own_train, self.device)
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(f"{config.device!r} cannot be used ({reason})", where="device") from None
+        self.device = _device(config.device)
         context = {"num_users": train.num_users, "num_items": train.num_items}
         generator = generator_for(config.seed, 0)  # of everything that starts at random
         loss = losses.by_name(
@@ -109,50 +98,34 @@ class Trainer:
         )
         self.plan: Plan = make_plan(config, loss.needs, train)
         self.config = config = self.plan.config
+        self.division = divide(config, train, valid, group, self.device)
         source = negatives.parse(config.negatives)
-        source.check(self.index)
+        source.check(self.division.index)
         threshold = None
         if config.threshold.name != "none":
             threshold = thresholds.by_name(
                 config.threshold.name,
                 k=config.k,
-                num_positives=self.index.degrees,
-                num_users=len(own),
+                num_positives=self.division.user_degrees,
+                num_users=len(self.division.users),
                 num_items=train.num_items,
                 **config.threshold.options,
             )
         if backbone is None:
-            part = None if group.size == 1 else own
-            backbone = backbones.by_name(
-                config.backbone.name, train, generator=generator, users=part, **config.backbone.options
-            )
-            start_from(
-                config.training.init,
-                backbone,
-                self.index if group.size == 1 else TrainIndex.from_interactions(train),
-                generator,
-                cosine=loss.needs.scores == "cosine",
-                users=part if backbone.divisible else None,
-                group=group if backbone.divisible else ALONE,
-            )
-        kind = UserObjective if self.plan.batches == "users" else PositiveObjective
-        self.objective: Objective = kind(
+            backbone = self.division.backbone(config, generator, cosine=loss.needs.scores == "cosine")
+        self.objective: Objective = self.division.objective(
+            self.plan.batches,
             backbone,
             loss,
             source,
             threshold,
-            self.index,
             reduction=config.training.reduction,
             touched_rows=config.optimizer.rows == "touched",
-            users=own,
-            group=group,
         ).to(self.device)
-        self.batches = Batches(
-            self.index.degrees,
-            kind=self.plan.batches,
+        self.batches = self.division.batches(
+            self.plan.batches,
             size=int(config.training.batch_size),
             only_users=only_users,
-            group=group,
             reduction=config.training.reduction,
         )
         self._make_optimizers()
@@ -163,9 +136,7 @@ class Trainer:
                 folder,
                 keep=config.training.keep_checkpoints,
                 group=group,
-                parts=[]
-                if group.size == 1
-                else [Part(of="users", rows=own, names=frozenset(self._per_user_state()))],
+                parts=self.division.parts(self.objective, self.optimizer),
             )
         self.best: dict[str, Tensor] | None = None
         self.resumed_generator: Tensor | None = None  # its state in the middle of a pass
@@ -188,7 +159,7 @@ class Trainer:
             torch.optim.Adam([group.param_group(loss, lr=lr)]) for group in self.adversaries
         ]
         self.parameters = list(self.objective.parameters())
-        self.own_parameters = self.objective.own_parameters()
+        self.own_parameters = list(self.division.own_parameters(self.objective.backbone).values())
         for parameter in self.parameters:  # the same bits everywhere, whatever each process computed
             if not any(parameter is own for own in self.own_parameters):
                 self.group.copy_first_(parameter.data)
@@ -294,7 +265,7 @@ class Trainer:
         if self.valid is None or len(self.valid) == 0:
             return {}
         k, at = self.config.k, self.position
-        metrics = self._measured(k)
+        metrics = self.division.metrics(*self.vectors(), k)
         watched = metrics[f"{self.config.training.metric}@{k}"]
         if watched > at.best:
             at.best, at.best_epoch, at.best_metrics = watched, at.epoch, metrics
@@ -304,18 +275,6 @@ class Trainer:
         # the watched metric first: it is what a progress line shows
         first = f"{self.config.training.metric}@{k}"
         return {first: watched, **{name: value for name, value in metrics.items() if name != first}}
-
-    def _measured(self, k: int) -> dict[str, float]:
-        """Metrics on the validation set: each process ranks for its own users, sums are made over all."""
-        names = [f"{name}@{k}" for name in DEFAULT_METRICS]
-        sums = [0.0] * (len(names) + 1)  # of each metric, and of the users
-        if self.own_valid is not None and len(self.own_valid):
-            report = evaluate(DotScores(*self.vectors()), self.own_valid, seen=self.own_train, ks=[k])
-            if self.group.size == 1:
-                return report.metrics
-            sums = [*(float(report.per_user[name].sum()) for name in names), report.num_users]
-        *totals, users = (sum(column) for column in zip(*self.group.exchange(sums), strict=True))
-        return {name: total / users for name, total in zip(names, totals, strict=True)}
 
     def _end_epoch(self, metrics: dict[str, float]) -> None:
         at = self.position
@@ -353,30 +312,23 @@ class Trainer:
     # ------------------------------------------------------------------ results
 
     def vectors(self) -> tuple[Tensor, Tensor]:
-        """User and item vectors, as scores are made from them; in a group, those of this process's users."""
+        """User and item vectors, as scores are made from them; in a group, those that this process has."""
         return self.objective.vectors()
 
     def results(self) -> tuple[Tensor, Tensor, Tensor | None] | None:
         """User vectors, item vectors and thresholds of everybody, on rank 0 of a group; None on other ranks."""
-        users, items = self.vectors()
-        threshold, total = self.objective.threshold, self.train.num_users
-        everybody = self.group.bring_together(users, total)
-        beta = None
-        if threshold is not None:
-            own = torch.arange(self.index.num_users, device=self.device)
-            beta = self.group.bring_together(threshold.value(own), total)
-        return None if everybody is None else (everybody, items, beta)
+        threshold, users = self.objective.threshold, len(self.division.users)
+        beta = None if threshold is None else threshold.value(torch.arange(users, device=self.device))
+        return self.division.bring_together(*self.vectors(), beta)
 
     def threshold_error(self) -> float | None:
         """Mean |estimated - exact| threshold over the users with interactions; None without thresholds."""
         threshold = self.objective.threshold
         if threshold is None:
             return None
-        from talos.kernels import kth_scores
-
-        users = self.index.degrees.nonzero().flatten()
+        users = self.division.user_degrees.nonzero().flatten()
         user_vectors, item_vectors = self.vectors()
-        exact = kth_scores(user_vectors[users], item_vectors, self.config.k)
+        exact = self.division.kth_scores(user_vectors[users], item_vectors, self.config.k)
         if self.group.size == 1:
             return threshold.error_against(exact, users)
         return float(self.group.mean((threshold.value(users) - exact).abs()))
@@ -389,15 +341,6 @@ class Trainer:
         return flatten("best", {name: part.state_dict() for name, part in parts.items() if part is not None})[
             0
         ]
-
-    def _per_user_state(self) -> list[str]:
-        """The names in a checkpoint of what has a row for each of this process's users."""
-        names = self.objective.per_user_state()
-        found = [f"{whole}.{name}" for whole in ("objective", "best") for name in names]
-        for number, parameter in enumerate(self.optimizer.param_groups[0]["params"]):
-            if any(parameter is own for own in self.own_parameters):
-                found += [f"optimizer.model.{number}.{slot}" for slot in ("exp_avg", "exp_avg_sq")]
-        return found
 
     def _keep_best(self) -> None:
         if self.checkpoints is not None:
@@ -449,6 +392,8 @@ class Trainer:
                 where="--resume",
                 expected="the data it began with",
             )
+        # rows are rows, whoever has them: a run may go on divided in another way
+        facts["config"]["training"]["parallel"] = self.config.training.parallel
         different = [
             name for name, value in self.config.as_dict().items() if facts["config"].get(name) != value
         ]
@@ -504,3 +449,14 @@ class Trainer:
         raise InterruptedRunError(
             f"stopped in epoch {at.epoch + 1} after step {at.step} of {len(self.batches)}; saved"
         )
+
+
+def _device(name: str) -> torch.device:
+    """A device that is there."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{name!r} cannot be used ({reason})", where="device") from None
+    return device

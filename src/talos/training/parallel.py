@@ -1,0 +1,89 @@
+"""What several processes divide among them: chosen, or refused with the reason."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from talos import backbones, negatives
+from talos.config import RunConfig
+from talos.distributed import Group
+from talos.errors import ConfigError
+from talos.interactions import Interactions
+from talos.training.division import Division
+from talos.training.item_division import ItemDivision
+
+__all__ = ["divide", "divided_by"]
+
+# Bytes of the item table with its gradient and Adam's two moments from which it is divided.
+LARGE_CATALOGUE = 8 << 30
+# Users of a batch for each rank below which the items' gradient costs more to send than two more passes over a part
+# of the items: see docs/scale.md.
+FEW_USERS = 64
+
+
+def divided_by(
+    config: RunConfig, num_users: int, num_items: int, size: int
+) -> tuple[Literal["users", "items"], str]:
+    """What `size` processes divide, and one line that says so and why.
+
+    `items` means users and items. `auto` takes it where it can run and the catalogue is large or batches are small.
+
+    Args:
+        config: with nothing left open but `parallel`.
+        num_users: of everybody.
+        num_items: likewise.
+        size: how many processes.
+
+    >>> config = RunConfig().with_values({"negatives": "all", "threshold.name": "exact", "training.batch_size": 512})
+    >>> divided_by(config, 1_000_000, 10_000, 4)
+    ('users', 'users divided among 4 processes')
+    >>> divided_by(config, 1_000_000, 50_000_000, 4)
+    ('items', 'users and items divided among 4 processes: the item table with what training needs is 51.2 GB')
+    """
+    wanted, obstacle = config.training.parallel, _obstacle(config)
+    if wanted == "items" and obstacle:
+        raise ConfigError("'items'", where="parallel", expected=f"'users' or 'auto': {obstacle}")
+    why = ""
+    if wanted == "auto" and not obstacle and size > 1:
+        numbers = 4 * num_items * int(config.backbone.options.get("dim", 64))
+        batch = min(int(config.training.batch_size), num_users)
+        if 4 * numbers > LARGE_CATALOGUE:
+            why = f": the item table with what training needs is {4 * numbers / 1e9:.1f} GB"
+        elif batch < FEW_USERS * size:
+            why = f": batches of {batch} users are {batch // size} a process"
+    if wanted == "items" or why:
+        return "items", f"users and items divided among {size} processes{why}"
+    return "users", f"users divided among {size} processes"
+
+
+def _obstacle(config: RunConfig) -> str | None:
+    """Why items cannot be divided, if so."""
+    known = backbones.SHORT_NAMES.get(config.backbone.name)  # one that is not known is refused by others
+    if known is not None and not known.divisible:
+        return f"vectors of the backbone {config.backbone.name!r} depend on other items' rows"
+    if negatives.parse(config.negatives).per != "all":
+        return f"negatives = {config.negatives!r} are drawn from the whole catalogue, items are divided for 'all'"
+    if config.threshold.name not in ("exact", "fixed", "none"):
+        return f"the threshold {config.threshold.name!r} follows scores that no process has all of"
+    return None
+
+
+def divide(
+    config: RunConfig,
+    train: Interactions,
+    valid: Interactions | None,
+    group: Group,
+    device: torch.device,
+) -> Division:
+    """The division that a config asks for; a group of one has everything.
+
+    >>> from talos.distributed import ALONE
+    >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 7])
+    >>> divide(RunConfig(negatives="1"), data, None, ALONE, torch.device("cpu")).users
+    range(0, 2)
+    """
+    by, _ = divided_by(config, train.num_users, train.num_items, group.size)
+    made = ItemDivision if by == "items" and group.size > 1 else Division
+    return made(train, valid, group, device)
