@@ -15,11 +15,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "shared": {"negatives": "shared:16/4", "threshold.name": "regression", "threshold.lr": 0.05,
                "optimizer.rows": "touched"},
     "lightgcn": {"backbone.name": "lightgcn", "backbone.dim": 8},
+    "items": {"training.parallel": "items"},
+    "items to users": {"training.parallel": "items"},
+    "users to items": {"training.parallel": "users"},
 }  # fmt: skip
+# Runs that go on divided in another way than they began.
+AFTERWARDS: dict[str, dict[str, Any]] = {
+    "items to users": {"training.parallel": "users"},
+    "users to items": {"training.parallel": "items"},
+}
 
 
 def jobs(way: str, **more: Any) -> list[dict[str, Any]]:
-    return [{"name": f"{name} {way}", "folder": f"{name} {way}", "values": values, **more}
+    changes = AFTERWARDS if more.get("resume") else {}
+    return [{"name": f"{name} {way}", "folder": f"{name} {way}", "values": values | changes.get(name, {}), **more}
             for name, values in SETTINGS.items()]  # fmt: skip
 
 
@@ -55,19 +64,39 @@ def test_going_on_with_another_number_of_ranks(
         assert (alone[part] - together[part]).norm() / alone[part].norm() < 1e-5, part
 
 
-def test_each_rank_writes_the_rows_of_its_users_alone(folder: Path) -> None:
-    newest = sorted((folder / "exact 2-3").glob("0*"))[-1]
-    rows = {}
-    for path in newest.glob("*.safetensors"):
+def rows_of(folder: Path) -> dict[str, dict[str, int]]:
+    """How many rows of which tables each file of the newest checkpoint has."""
+    found = {}
+    for path in sorted(folder.glob("0*"))[-1].glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
-            names = [name for name in file.keys() if "backbone.users" in name or ".0.exp" in name]  # noqa: SIM118
-            rows[path.name] = {name: len(file.get_tensor(name)) for name in names}
-    tables = {"objective.backbone.users", "optimizer.model.0.exp_avg", "optimizer.model.0.exp_avg_sq"}
-    assert rows == {
+            names = [name for name in file.keys() if "backbone" in name or ".exp" in name]  # noqa: SIM118
+            found[path.name] = {name: len(file.get_tensor(name)) for name in names}
+    return found
+
+
+def tables(of: str, rows: int) -> dict[str, int]:
+    slots = f"optimizer.model.{('users', 'items').index(of)}.exp_avg"
+    return dict.fromkeys([f"objective.backbone.{of}", slots, f"{slots}_sq"], rows)
+
+
+def test_each_rank_writes_the_rows_of_its_users_alone(folder: Path) -> None:
+    assert rows_of(folder / "exact 2-3") == {
+        "state.safetensors": tables("items", 31),
+        "state.users-0-17.safetensors": tables("users", 17),
+        "state.users-17-35.safetensors": tables("users", 18),
+        "state.users-35-53.safetensors": tables("users", 18),
+    }
+
+
+def test_each_rank_writes_the_rows_of_its_items_alone(folder: Path) -> None:
+    assert rows_of(folder / "users to items 2-3") == {
         "state.safetensors": {},
-        "state.users-0-17.safetensors": dict.fromkeys(tables, 17),
-        "state.users-17-35.safetensors": dict.fromkeys(tables, 18),
-        "state.users-35-53.safetensors": dict.fromkeys(tables, 18),
+        "state.users-0-17.safetensors": tables("users", 17),
+        "state.users-17-35.safetensors": tables("users", 18),
+        "state.users-35-53.safetensors": tables("users", 18),
+        "state.items-0-10.safetensors": tables("items", 10),
+        "state.items-10-20.safetensors": tables("items", 10),
+        "state.items-20-31.safetensors": tables("items", 11),
     }
 
 

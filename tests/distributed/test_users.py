@@ -87,7 +87,7 @@ def test_every_rank_has_the_same_items_to_the_bit_and_its_own_users(
     outcomes: dict[int, Any], name: str, size: int
 ) -> None:
     parts = [outcomes[size].tensors(name, rank) for rank in range(size)]
-    assert all(torch.equal(parts[0]["items"], part["items"]) for part in parts)
+    assert all(torch.equal(parts[0]["items"], part["own_items"]) for part in parts)
     assert torch.equal(torch.cat([part["own"] for part in parts]), parts[0]["users"])
 
 

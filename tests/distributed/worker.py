@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -41,6 +42,20 @@ def data() -> tuple[Interactions, Interactions]:
     return whole.where(~valid & ~quiet), whole.where(valid | quiet)
 
 
+class Losses:
+    """Keeps the loss of every epoch; what watches is told on rank 0 alone."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def on_start(self, epoch: int, epochs: int, steps: int) -> None: ...
+    def on_step(self, epoch: int, step: int, loss: float) -> None: ...
+    def on_end(self) -> None: ...
+
+    def on_epoch(self, record: dict[str, Any]) -> None:
+        self.values.append(record["loss"])
+
+
 class Stop:
     """Asks rank 0 to stop after some steps, as a signal would."""
 
@@ -58,13 +73,14 @@ class Stop:
 
 
 def run(job: dict[str, Any], out: Path, group: distributed.Group) -> None:
+    os.environ["TALOS_KERNEL"] = job.get("kernel", "auto")
     train, valid = data()
     values = dict(job.get("values", {}))
     if job.get("differ") == group.rank:
         values["training.epochs"] = 4
     if job.get("other_data") == group.rank:
         train = train.where(np.arange(len(train)) > 0)
-    stop = Stop(job["stop"]) if "stop" in job else None
+    stop, watch = Stop(job["stop"]) if "stop" in job else None, Losses()
     error = None
     try:
         trainer = Trainer(
@@ -72,7 +88,7 @@ def run(job: dict[str, Any], out: Path, group: distributed.Group) -> None:
             train,
             valid if job.get("valid", True) else None,
             folder=out / job["folder"] if "folder" in job else None,
-            callbacks=[stop] if stop else [],
+            callbacks=[stop, watch] if stop else [watch],
             group=group,
         )
         if stop:
@@ -84,10 +100,10 @@ def run(job: dict[str, Any], out: Path, group: distributed.Group) -> None:
         facts = {"error": error}
     else:
         users, items = trainer.vectors()
-        numbers = {"items": items.contiguous(), "own": users.clone()}
+        numbers = {"own": users.clone(), "own_items": items.clone()}
         whole = trainer.results()
         if whole is not None:
-            numbers["users"] = whole[0].contiguous()
+            numbers |= {"users": whole[0].contiguous(), "items": whole[1].contiguous()}
             if whole[2] is not None:
                 numbers["thresholds"] = whole[2].contiguous()
         save_file(numbers, out / f"{job['name']}.{group.rank}.safetensors")
@@ -97,6 +113,7 @@ def run(job: dict[str, Any], out: Path, group: distributed.Group) -> None:
             "resumed": resumed,
             "threshold_error": trainer.threshold_error(),
             "numbers": tables,
+            "losses": watch.values,
         }
     (out / f"{job['name']}.{group.rank}.json").write_text(json.dumps(facts))
 

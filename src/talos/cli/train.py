@@ -66,7 +66,8 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Of everything random in training.")] = None,
     device: Annotated[str | None, typer.Option(help="Anything torch knows, such as cpu or cuda:0.")] = None,
     parallel: Annotated[
-        str | None, typer.Option(help="What the processes of torchrun divide: users, or auto.")
+        str | None,
+        typer.Option(help="What the processes of torchrun divide: users, items (and users), or auto."),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -215,19 +216,22 @@ def _run(
 
     from talos import distributed, kernels
     from talos.recommender import Recommender, popularity_report
-    from talos.training import InterruptedRunError, TensorBoard, plan_for, progress
+    from talos.training import InterruptedRunError, TensorBoard, divided_by, plan_for, progress
     from talos.training.callbacks import Callback
 
     group = distributed.start(config.device)
     if group.size > 1 and config.training.parallel == "none":
-        raise ConfigError(f"'none' in {group.size} processes", where="parallel", expected="'users' or 'auto'")
+        raise ConfigError(
+            f"'none' in {group.size} processes", where="parallel", expected="'users', 'items' or 'auto'"
+        )
     recommender = Recommender(config=config)
     watchers: list[Callback] = []
     if group.rank == 0:
         say(f"kernel: {kernels.status()}" if config.device == "cpu" else f"kernel: torch on {config.device}")
+        plan = plan_for(config, parts.train)
         if group.size > 1:
-            say(f"users divided among {group.size} processes")
-        for note in plan_for(config, parts.train).notes:
+            say(divided_by(plan.config, parts.train.num_users, parts.train.num_items, group.size)[1])
+        for note in plan.notes:
             say(f"chosen: {note}")
         watchers.append(progress())
         if tensorboard:

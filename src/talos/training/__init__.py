@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from talos.training.callbacks import Callback, History, PlainProgress, Records, TensorBoard, progress
+from talos.training.parallel import divided_by
 from talos.training.plan import Plan, make_plan, plan_for
 from talos.training.trainer import InterruptedRunError, Trainer
 
@@ -15,6 +16,7 @@ __all__ = [
     "Records",
     "TensorBoard",
     "Trainer",
+    "divided_by",
     "make_plan",
     "plan_for",
     "progress",

@@ -18,9 +18,8 @@ __all__ = ["divide", "divided_by"]
 
 # Bytes of the item table with its gradient and Adam's two moments from which it is divided.
 LARGE_CATALOGUE = 8 << 30
-# Users of a batch for each rank below which the items' gradient costs more to send than two more passes over a part
-# of the items: see docs/scale.md.
-FEW_USERS = 64
+# Numbers in the item table below which it does not matter: summing its gradient takes no longer than a few messages.
+SMALL_CATALOGUE = 1 << 20
 
 
 def divided_by(
@@ -28,7 +27,9 @@ def divided_by(
 ) -> tuple[Literal["users", "items"], str]:
     """What `size` processes divide, and one line that says so and why.
 
-    `items` means users and items. `auto` takes it where it can run and the catalogue is large or batches are small.
+    `items` means users and items. `auto` takes it where it can run and the item table is too large to have it
+    everywhere, or batches have fewer users for each process than a vector has numbers: then to send and apply the
+    items' gradient takes longer than the further passes over a part of the items (see docs/scale.md).
 
     Args:
         config: with nothing left open but `parallel`.
@@ -47,12 +48,12 @@ def divided_by(
         raise ConfigError("'items'", where="parallel", expected=f"'users' or 'auto': {obstacle}")
     why = ""
     if wanted == "auto" and not obstacle and size > 1:
-        numbers = 4 * num_items * int(config.backbone.options.get("dim", 64))
+        dim = int(config.backbone.options.get("dim", 64))
         batch = min(int(config.training.batch_size), num_users)
-        if 4 * numbers > LARGE_CATALOGUE:
-            why = f": the item table with what training needs is {4 * numbers / 1e9:.1f} GB"
-        elif batch < FEW_USERS * size:
-            why = f": batches of {batch} users are {batch // size} a process"
+        if 16 * num_items * dim > LARGE_CATALOGUE:
+            why = f": the item table with what training needs is {16 * num_items * dim / 1e9:.1f} GB"
+        elif batch < dim * size and num_items * dim >= SMALL_CATALOGUE:
+            why = f": batches of {batch} users are few for {num_items:,} items"
     if wanted == "items" or why:
         return "items", f"users and items divided among {size} processes{why}"
     return "users", f"users divided among {size} processes"
