@@ -220,7 +220,7 @@ def test_the_default_temperature_never_rises_with_the_catalogue(a: int, b: int) 
 
 
 def test_a_temperature_left_open_is_chosen_and_said() -> None:
-    left_open = losses.by_name("talos", k=20, num_items=40_000)
+    left_open = losses.by_name("talos", k=20, num_items=80_000)
     assert left_open.needs.chosen == (("tau", 0.05),)
     assert left_open.tau == 0.05
     given_one = losses.by_name("talos", k=20, num_items=40_000, tau=0.1)

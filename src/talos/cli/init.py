@@ -52,10 +52,10 @@ def init(
         raise ConfigError("exists", where=f"--out {out}", expected="a new file")
     parts = load_split(path, Columns(), SplitOptions())
     k = min(20, parts.train.num_items)
-    config = RunConfig.from_dict(
-        {"k": k, "backbone": {"name": "mf", "dim": 64}, "loss": {"name": "talos", "tau": 0.1}}
-    )
+    config = RunConfig.from_dict({"k": k, "backbone": {"name": "mf", "dim": 64}, "loss": {"name": "talos"}})
     plan = plan_for(config, parts.train)
+    # of what was chosen, the loss's own numbers are what people change first: they stand in the file
+    config = config.with_values({f"loss.{name}": value for name, value in plan.config.loss.options.items()})
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     temporary.write_text(commented(config, plan.notes))
     temporary.replace(out)

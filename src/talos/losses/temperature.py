@@ -22,24 +22,24 @@ Schedule = Callable[[float], float]
 """A temperature as a function of training progress in [0, 1]."""
 
 
-# The temperature that did best up to some ten thousand items, and at forty thousand: see docs/training.md.
+# The temperature that did best up to some ten thousand items, and the lowest: see docs/training.md.
 _TAU, _LOWEST = 0.1, 0.05
 _TEN_THOUSAND = 10_000
 
 
 def tau_for(num_items: int | None = None) -> float:
-    """A temperature to begin with: 0.1, falling with the root of the catalogue beyond 10,000 items, to 0.05.
+    """A temperature to begin with: 0.1, falling with the cube root of the catalogue beyond 10,000 items, to 0.05.
 
     The more items there are, the closer the scores around a user's K-th best are, and the sharper the step
-    between them has to be. What validation preferred at 1, 9, 11 and 41 thousand items lies on it; a search
-    (`talos tune`) still finds better ones.
+    between them has to be. What validation preferred at 9, 11 and 41 thousand items is near it, and at one
+    thousand 0.15 is a little better (`docs/training.md`); a search (`talos tune`) knows more.
 
     >>> tau_for(), tau_for(8_692), round(tau_for(20_000), 3), tau_for(1_000_000)
-    (0.1, 0.1, 0.071, 0.05)
+    (0.1, 0.1, 0.079, 0.05)
     """
     if num_items is None or num_items <= _TEN_THOUSAND:
         return _TAU
-    return max(_LOWEST, _TAU * math.sqrt(_TEN_THOUSAND / num_items))
+    return max(_LOWEST, _TAU * math.cbrt(_TEN_THOUSAND / num_items))
 
 
 def geometric_schedule(start: float, end: float) -> Schedule:
