@@ -1,7 +1,8 @@
 """What several processes cost and save: the parameters of the cost model, and what it says of 1 and 2 ranks.
 
-`python benchmarks/distributed.py` measures here (loopback, one thread a rank) and compares; with `--tables` it
-prints what the model predicts for large data on machines that it is told about. See `docs/scale.md`.
+`python benchmarks/distributed.py` measures here (loopback, one thread a rank) and compares; with `--modes ITEMS BATCH`
+it measures one rank, and two that divide users or items; with `--tables` it prints what the model predicts for large
+data on machines that it is told about. See `docs/scale.md`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 USERS, ITEMS, DIM, BATCH, EPOCHS = 4096, 16384, 64, 512, 4
+# What the passes over divided items cost, against the one pass over whole ones: Talos with exact thresholds.
+PASSES = 1.7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +59,19 @@ def cost(
     batch: float,
     dim: int = 64,
     shared: int | None = None,
+    by_items: bool = False,
+    k: int = 20,
 ) -> Cost:
-    """The cost model of `--parallel users`: exact, or with `shared` negatives for every 64 users.
+    """The cost model: users divided, exact or with `shared` negatives for every 64 users; or items divided as well.
 
     Per step, B users, N ranks, I items, d numbers a vector, w bytes/s:
 
         exact    compute  B/N · I · score · d/64
                  update   (I + U/N)·d · number + I·d · table
                  moved    2(N-1)/N · 4·I·d
+        items    compute  PASSES · B/N · I · score · d/64
+                 update   (I + U)/N·d · number + I/N·d · table
+                 moved    (N-1)/N · 4·B·(2·d + K + 4)
         shared   compute  B/N · n · score · d/64
                  update   rows·d · 10·number
                  moved    (N-1)/N · rows · (4·d + 8)
@@ -76,15 +84,22 @@ def cost(
         # plain Adam moves every row of both tables
         update = (items + own) * dim * machine.number + items * dim * machine.table
         moved = 2 * (ranks - 1) / ranks * 4 * items * dim
+        if by_items:
+            per_user, update = PASSES * items, (items + users) / ranks * dim * machine.number
+            update += items / ranks * dim * machine.table
+            moved = (ranks - 1) / ranks * 4 * batch * (2 * dim + k + 4)
     else:
         drawn = batch / 64 * shared + batch * interactions / users
         rows, per_user = min(items, drawn), shared + interactions / users
         update = (rows + batch / ranks) * dim * 10 * machine.number  # rows picked out of a table
         moved = (ranks - 1) * rows / ranks * (4 * dim + 8)
     compute = batch / ranks * per_user * machine.score * dim / 64
-    talk = 0.0 if ranks == 1 else moved / machine.bandwidth + 3 * machine.latency
-    tables = 4 * dim * (3 * own + (4 if shared is None else 3) * items)  # values and two moments; gradient
-    memory = tables + 4 * interactions + 8 * interactions / ranks + 16 * users
+    talk = 0.0 if ranks == 1 else moved / machine.bandwidth + (8 if by_items else 3) * machine.latency
+    catalogue = items / ranks if by_items else items
+    tables = (
+        4 * dim * (3 * own + (4 if shared is None else 3) * catalogue)
+    )  # values and two moments; gradient
+    memory = tables + 4 * interactions + 8 * interactions / ranks + (32 if by_items else 16) * users
     steps = users / batch
     return Cost(
         compute=compute,
@@ -95,6 +110,41 @@ def cost(
         memory=memory,
     )
 
+
+_STEPS = """
+import json, resource, sys, time
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+from talos import datasets, distributed
+from talos.config import RunConfig
+from talos.training import Records, Trainer
+users, items, dim, batch, epochs = map(int, sys.argv[1:6])
+group, sent = distributed.start(), [0, 0]
+def counted(name, tensor_of):
+    plain = getattr(dist, name)
+    def call(*arguments, **options):
+        sent[0] += 1; sent[1] += tensor_of(arguments).nbytes
+        return plain(*arguments, **options)
+    setattr(dist, name, call)
+counted("all_reduce", lambda given: given[0])
+counted("all_gather", lambda given: given[1])
+counted("all_to_all_single", lambda given: given[1])
+data = datasets.synthetic(users=users, items=items, interactions=20 * users, seed=0)
+values = {"backbone.dim": dim, "training.batch_size": batch, "training.epochs": epochs, "training.init": "random",
+          "loss.name": "talos", "negatives": "all", "training.parallel": sys.argv[6], "optimizer.rows": "all"}
+records = Records()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+trainer = Trainer(RunConfig().with_values(values), data, callbacks=[records], group=group)
+sent[:], busy = [0, 0], time.process_time()
+trainer.fit()
+steps = len(trainer.batches) * epochs
+busy = (time.process_time() - busy) / steps
+if group.rank == 0:
+    print(json.dumps({"own_ms": 1e3 * busy, "step_ms": 1e3 * sum(line["seconds"] for line in records.lines) / steps,
+                      "messages": sent[0] / steps, "mb_given": sent[1] / steps / 1e6,
+                      "memory_mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}))
+distributed.stop()
+"""
 
 _CODE = """
 import json, time, sys
@@ -145,13 +195,15 @@ distributed.stop()
 """
 
 
-def run(ranks: int) -> dict[str, float]:
+def run(
+    ranks: int, code: str = _CODE, *, items: int = ITEMS, batch: int = BATCH, more: str = ""
+) -> dict[str, float]:
     """Times of rank 0 of a group of so many, one thread each."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    sizes = map(str, (USERS, ITEMS, DIM, BATCH, EPOCHS))
-    command = [sys.executable, "-c", _CODE, *sizes]
+    sizes = map(str, (USERS, items, DIM, batch, EPOCHS))
+    command = [sys.executable, "-c", code, *sizes, more]
     environment = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
                    "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}  # fmt: skip
     processes = [
@@ -230,9 +282,14 @@ def _span(seconds: float) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", nargs=3, type=float, metavar=("SCORE_NS", "NUMBER_NS", "TABLE_NS"))
-    given = parser.parse_args().tables
+    parser.add_argument("--modes", nargs=2, type=int, metavar=("ITEMS", "BATCH"))
+    asked = parser.parse_args()
+    given = asked.tables
     if given:
         for row in tables(*(1e-9 * nanoseconds for nanoseconds in given)):
             print("| " + " | ".join(row) + " |")
+    elif asked.modes:
+        for ranks, mode in ((1, "users"), (2, "users"), (2, "items")):
+            print(ranks, mode, run(ranks, _STEPS, items=asked.modes[0], batch=asked.modes[1], more=mode))
     else:
         print(json.dumps(measure(), indent=2))

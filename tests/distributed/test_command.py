@@ -50,24 +50,36 @@ def torchrun(ranks: int, *arguments: Any, restarts: int = 0) -> list[str]:
             f"--max-restarts={restarts}", "--monitor-interval=0.2", "-m", "talos", *map(str, arguments)]  # fmt: skip
 
 
-def test_the_run_directory_is_that_of_one_process(clicks: Path, tmp_path: Path) -> None:
-    command = ("train", clicks, *OPTIONS, "--epochs", 4, "--out")
-    done = talos(*command, tmp_path / "alone")
+@pytest.fixture(scope="module")
+def one_process(clicks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("alone") / "run"
+    done = talos("train", clicks, *OPTIONS, "--epochs", 4, "--out", run)
     assert done.returncode == 0, done.stderr
+    return run
+
+
+@pytest.mark.parametrize(
+    ("parallel", "said"), [("users", "users divided"), ("items", "users and items divided")]
+)
+def test_the_run_directory_is_that_of_one_process(
+    clicks: Path, tmp_path: Path, one_process: Path, parallel: str, said: str
+) -> None:
+    command = ("train", clicks, *OPTIONS, "--epochs", 4, "--out")
     done = subprocess.run(
-        torchrun(2, *command, tmp_path / "both", "--parallel", "users"),
+        torchrun(2, *command, tmp_path / "both", "--parallel", parallel),
         env=plain_environment(),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "users divided among 2 processes" in done.stderr
+    assert f"{said} among 2 processes" in done.stderr
     assert done.stdout.count("written to") == 1
-    alone, both = (Recommender.load(tmp_path / name) for name in ("alone", "both"))
+    alone, both = (Recommender.load(run) for run in (one_process, tmp_path / "both"))
     assert alone.model is not None
     assert both.model is not None
     np.testing.assert_allclose(both.model.user_vectors, alone.model.user_vectors, atol=1e-4)
+    np.testing.assert_allclose(both.model.item_vectors, alone.model.item_vectors, atol=1e-4)
     assert both.model.facts["metrics"] == pytest.approx(alone.model.facts["metrics"], abs=0.002)
     assert len(read_history(tmp_path / "both" / "history.jsonl")) == 4
     assert both.recommend(["u3"], k=2).height == 2
@@ -82,7 +94,7 @@ def test_each_training_on_its_own_in_one_directory_is_refused(clicks: Path, tmp_
         check=False,
     )
     assert done.returncode != 0
-    assert "parallel: 'none' in 2 processes; expected 'users' or 'auto'" in done.stderr
+    assert "parallel: 'none' in 2 processes; expected 'users', 'items' or 'auto'" in done.stderr
 
 
 def children(parent: int) -> list[int]:
@@ -100,16 +112,16 @@ def children(parent: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "parallel"), [(0, "users"), (1, "users"), (2, "items")])
 def test_killed_ranks_are_started_again_and_the_metrics_are_the_same(
-    clicks: Path, tmp_path: Path, seed: int, history_of: Callable[[Path], int]
+    clicks: Path, tmp_path: Path, seed: int, parallel: str, history_of: Callable[[Path], int]
 ) -> None:
     dice = random.Random(seed)
     command = ("train", clicks, *OPTIONS, "--epochs", 300, "--patience", 300, "--out")
     assert talos(*command, tmp_path / "alone").returncode == 0
     run = tmp_path / "both"
     agent = subprocess.Popen(
-        torchrun(2, *command, run, restarts=10),
+        torchrun(2, *command, run, "--parallel", parallel, restarts=10),
         env=plain_environment(),
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

@@ -193,10 +193,12 @@ class _Unseen(DotScores):
 def _of_items(train: Interactions, items: range) -> Interactions:
     """The interactions that fall on consecutive items, with codes that begin at 0 with the first of them."""
     kept = (train.indices >= items.start) & (train.indices < items.stop)
-    before = np.concatenate([[0], np.cumsum(kept)])
+    counts, active = np.zeros(train.num_users + 1, np.int64), np.flatnonzero(train.user_degrees)
+    if len(active):
+        counts[active + 1] = np.add.reduceat(kept, train.indptr[active], dtype=np.int64)
     return replace(
         train,
-        indptr=before[train.indptr],
+        indptr=np.cumsum(counts),
         indices=(train.indices[kept] - items.start).astype(train.indices.dtype),
         item_ids=Vocabulary(train.item_ids.ids[items.start : items.stop]),
         timestamps=None,
