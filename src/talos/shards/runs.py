@@ -49,7 +49,7 @@ class UserRuns:
             self.titles = both.unique("item", keep="last", maintain_order=True)
         self.columns = [c for c in self.columns or block.columns if c in block.columns]
         run = block.drop("title", strict=False).sort("user", maintain_order=True)
-        run.write_parquet(self._path(len(self.samples)), row_group_size=_PIECE)
+        run.write_parquet(self._path(len(self.samples)), row_group_size=_PIECE, compression="lz4")
         self.samples.append(run["user"].gather_every(_SAMPLED))
 
     def commit(self) -> None:

@@ -198,10 +198,12 @@ class _Pieces:
             columns["timestamp"] = data.timestamps
         if data.ratings is not None:
             columns["rating"] = data.ratings
-        pl.DataFrame(columns).write_parquet(self._path(number, "rows"))
+        pl.DataFrame(columns).write_parquet(self._path(number, "rows"), compression="lz4")
         degrees = pl.Series("degree", data.user_degrees)
-        pl.DataFrame([data.user_ids.ids.alias("user_id"), degrees]).write_parquet(self._path(number, "users"))
-        data.item_ids.ids.alias("item_id").to_frame().write_parquet(self._path(number, "items"))
+        users = pl.DataFrame([data.user_ids.ids.alias("user_id"), degrees])
+        users.write_parquet(self._path(number, "users"), compression="lz4")
+        items = data.item_ids.ids.alias("item_id").to_frame()
+        items.write_parquet(self._path(number, "items"), compression="lz4")
         self.users.append(data.num_users)
         self.interactions += len(data)
 
@@ -298,9 +300,8 @@ class _ShardWriter:
             owner = shard_of[kept.rows]
             for shard in np.unique(owner).tolist():
                 start, stop = np.searchsorted(owner, [shard, shard + 1])
-                frame[start:stop].write_parquet(
-                    self.scratch / f"{shard:04d}-{part}-{self.number:06d}.parquet"
-                )
+                piece = self.scratch / f"{shard:04d}-{part}-{self.number:06d}.parquet"
+                frame[start:stop].write_parquet(piece, compression="lz4")
                 self.counts[part][shard] += int(stop - start)
             if not self.number:
                 self.empty = frame.clear()
