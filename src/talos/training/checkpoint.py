@@ -220,7 +220,7 @@ class Checkpoints:
         if self.group.rank != 0:
             return
         for path in self.folder.glob("best-*.safetensors"):
-            if path.name < self._best(epoch).name:
+            if path.name.split(".")[0] < self._best(epoch).stem:
                 path.unlink(missing_ok=True)
 
     def _best(self, epoch: int) -> Path:
