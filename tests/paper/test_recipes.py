@@ -6,7 +6,8 @@ import pytest
 
 from talos.errors import ConfigError
 from talos.paper import published
-from talos.paper.experiments import EXPERIMENTS, Cell
+from talos.paper.cells import Cell
+from talos.paper.experiments import EXPERIMENTS
 from talos.paper.recipes import BACKBONES, LOSSES, recipe
 from talos.paper.reproduce import Asked, jobs
 

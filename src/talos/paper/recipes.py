@@ -118,8 +118,8 @@ class Recipe:
         return [self.with_settings(one) for one in self.search] or [self]
 
     def config(self, seed: int) -> RunConfig:
-        """The run config. The paper starts from random vectors, whatever the library would choose."""
-        return RunConfig().with_values({**self.settings, "training.init": "random", "seed": seed})
+        """The run config. The paper starts from random vectors, whatever the library would choose by itself."""
+        return RunConfig().with_values({"training.init": "random", **self.settings, "seed": seed})
 
     def deviations(self) -> tuple[str, ...]:
         """In words, all that differs from the paper's own run of this row."""
@@ -149,6 +149,8 @@ _WORDS = {
     "loss.tau1": "τ1",
     "loss.tau2": "τ2",
     "loss.tau_w": "τ_w",
+    "loss.eta": "radius η",
+    "training.init": "start from",
     "backbone.contrast_weight": "contrast weight",
 }
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from talos.errors import ConfigError, DataError, nearest
 from talos.paper import data as paper_data
-from talos.paper.experiments import EXPERIMENTS, Cell, Experiment, by_name
+from talos.paper.cells import Cell
+from talos.paper.experiments import EXPERIMENTS, Experiment, by_name
 from talos.paper.recipes import BACKBONES, LOSSES, Fidelity
 from talos.paper.results import Store
 

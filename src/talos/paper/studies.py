@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from talos.paper import data as paper_data
+from talos.paper.cells import Cell
 from talos.paper.data import PaperData
-from talos.paper.experiments import EXPERIMENTS, Cell
+from talos.paper.experiments import EXPERIMENTS
 from talos.paper.results import Store, versions
 from talos.paper.runs import Runner, split_facts
 from talos.significance import compare, holm

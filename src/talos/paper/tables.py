@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from talos.comparison.export import latex_escape
+from talos.paper.cells import Cell
 from talos.paper.data import DATASETS
-from talos.paper.experiments import Cell, Experiment
+from talos.paper.experiments import Experiment
 from talos.paper.recipes import Fidelity, Recipe
 from talos.paper.results import Store, StoredRun
 
