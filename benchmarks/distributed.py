@@ -247,6 +247,11 @@ def measure() -> dict[str, Any]:
 
 # A machine with 64 cores, each as fast as the one measured, and a network of 25 Gbit/s.
 RENTED = {"cores": 64, "bandwidth": 3.1e9, "latency": 5e-5}
+MODES: dict[str, dict[str, Any]] = {
+    "all": {},
+    "all, items divided": {"by_items": True},
+    "shared:1024": {"shared": 1024},
+}
 SIZES = ((1e7, 1e6, 1e9), (1e8, 1e7, 1e10), (1e9, 1e8, 1e11))
 
 
@@ -261,14 +266,15 @@ def tables(score: float, number: float, table: float) -> list[list[str]]:
     )
     rows = []
     for users, items, interactions in SIZES:
-        for shared in (None, 1024):
+        for name, options in MODES.items():
             for ranks in (1, 8, 64):
+                if ranks == 1 and "by_items" in options:
+                    continue
                 batch = 4096.0 * ranks
                 found = cost(machine, users=users, items=items, interactions=interactions, ranks=ranks,
-                             batch=batch, shared=shared)  # fmt: skip
-                rows.append([f"{users:.0e} × {items:.0e}", "all" if shared is None else f"shared:{shared}", str(ranks),
-                             f"{batch:,.0f}", _span(found.epoch), f"{100 * found.talk / found.step:.0f} %",
-                             f"{found.memory / 2**30:,.0f}"])  # fmt: skip
+                             batch=batch, **options)  # fmt: skip
+                rows.append([f"{users:.0e} × {items:.0e}", name, str(ranks), f"{batch:,.0f}", _span(found.epoch),
+                             f"{100 * found.talk / found.step:.0f} %", f"{found.memory / 2**30:,.0f}"])  # fmt: skip
     return rows
 
 
