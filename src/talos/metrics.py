@@ -262,7 +262,8 @@ def popularity_ranks(popularity: Tensor) -> Tensor:
     [1.0, 3.5, 2.0, 3.5]
     """
     _, place, sizes = torch.unique(-popularity, return_inverse=True, return_counts=True)
-    return (sizes.cumsum(0) - (sizes - 1) / 2).double()[place]
+    ranks: Tensor = (sizes.cumsum(0) - (sizes - 1) / 2).double()[place]
+    return ranks
 
 
 def _head(hits: Tensor, relevant: Tensor, k: int) -> Tensor:

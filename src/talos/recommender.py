@@ -433,6 +433,7 @@ def popularity_report(
 
     Of shares, `seen` is that of this process's users, and all processes of the group call this together.
     """
+    assert train.item_degrees is not None
     scores = FixedScores(torch.tensor(train.item_degrees))
     if isinstance(test, Share):
         return evaluate_together(scores, test.own, current(), seen=seen, **options)

@@ -117,7 +117,7 @@ def test_a_share_is_the_rows_of_its_users(
     whole, index = read_shards(out), ShardIndex.read(out)
     for rank in range(ranks):
         users = range(index.num_users * rank // ranks, index.num_users * (rank + 1) // ranks)
-        share = read_share(index, users, columns=True)
+        share = read_share(index, users, extras=True)
         for name, part in whole.parts.items():
             mine = getattr(share, name)
             same(mine.own, part.user_range(users))
@@ -128,6 +128,14 @@ def test_a_share_is_the_rows_of_its_users(
             )
             assert mine.fingerprint() == part.fingerprint()
         np.testing.assert_array_equal(share.train.item_degrees, whole.train.item_degrees)
+        columns = share.train.columns
+        assert columns is not None
+        items = range(index.num_items * rank // ranks, index.num_items * (rank + 1) // ranks)
+        indptr, indices = columns.of_items(items)
+        wanted = whole.train.to_scipy()[:, items.start : items.stop].sorted_indices()
+        np.testing.assert_array_equal(indptr, wanted.indptr)
+        np.testing.assert_array_equal(indices, wanted.indices)
+        np.testing.assert_array_equal(columns.user_degrees(), whole.train.user_degrees)
     with pytest.raises(ArgumentError, match="expected within"):
         read_share(index, range(index.num_users + 1))
 

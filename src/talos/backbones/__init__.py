@@ -28,6 +28,7 @@ from talos.backbones.mf import MF
 from talos.backbones.xsimgcl import XSimGCL, info_nce, perturb_
 from talos.errors import ArgumentError, nearest
 from talos.interactions import Interactions
+from talos.shards import Share
 
 __all__ = [
     "MF",
@@ -52,7 +53,7 @@ SHORT_NAMES: dict[str, type[Backbone]] = {
 
 def by_name(
     name: str,
-    train: Interactions,
+    train: Interactions | Share,
     *,
     dim: int = 64,
     generator: torch.Generator | None,
@@ -100,6 +101,12 @@ def by_name(
             )
     build: Callable[..., Backbone] = backbone
     if backbone.needs_graph:
+        if isinstance(train, Share):
+            raise ArgumentError(
+                f"the backbone {name!r} without all interactions",
+                where="train",
+                expected="'mf', or all of them",
+            )
         graph = BipartiteGraph.from_interactions(train)
         return build(graph, dim=dim, generator=generator, **options)
     if backbone.divisible:

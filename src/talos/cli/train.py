@@ -28,6 +28,7 @@ from talos.cli.source import (
     TitleColumn,
     UserColumn,
     ValidShare,
+    load_share,
     load_split,
 )
 from talos.errors import ConfigError
@@ -35,6 +36,7 @@ from talos.errors import ConfigError
 if TYPE_CHECKING:
     from talos.config import RunConfig
     from talos.evaluation import Report
+    from talos.shards import SplitShare
     from talos.splits import Split
 
 __all__ = ["config_from", "train"]
@@ -132,11 +134,11 @@ def train(
     options = SplitOptions(
         by=by, test=test, valid=valid, split_seed=split_seed, min_rating=min_rating, k_core=k_core, raw=raw
     )
-    parts = load_split(path, columns, options)
     if explain:
-        _explain(resolved, parts, json)
+        _explain(resolved, load_split(path, columns, options), json)
         return
     assert out is not None
+    parts = _share(path, resolved) or load_split(path, columns, options)
     source = {"path": path, "columns": vars(columns), "split": vars(options)}
     _run(resolved, parts, out, source, resume=resume, tensorboard=tensorboard, json=json)
 
@@ -178,6 +180,21 @@ def _check_out(out: Path | None, resume: bool) -> Path:
     return out
 
 
+def _share(path: str, config: RunConfig) -> SplitShare | None:
+    """What this process needs of a folder of shards, if it is one of several that can go on with so little."""
+    from talos import backbones, distributed, shards
+
+    known = backbones.SHORT_NAMES.get(config.backbone.name)
+    if (
+        not shards.is_shards(path)
+        or known is None
+        or not known.divisible
+        or config.training.parallel == "none"
+    ):
+        return None
+    return load_share(path, distributed.start(config.device))
+
+
 def _explain(config: RunConfig, parts: Split, json: bool) -> None:
     from talos.training import Trainer
 
@@ -204,7 +221,7 @@ def _explain(config: RunConfig, parts: Split, json: bool) -> None:
 
 def _run(
     config: RunConfig,
-    parts: Split,
+    parts: Split | SplitShare,
     out: Path,
     source: dict[str, Any],
     *,
@@ -216,6 +233,7 @@ def _run(
 
     from talos import distributed, kernels
     from talos.recommender import Recommender, popularity_report
+    from talos.shards import SplitShare
     from talos.training import InterruptedRunError, TensorBoard, divided_by, plan_for, progress
     from talos.training.callbacks import Callback
 
@@ -242,13 +260,16 @@ def _run(
     except InterruptedRunError as stop:
         raise InterruptedRunError(f"{stop}. Go on with the same command and --resume") from None
     seconds = time.perf_counter() - began
-    distributed.stop()
-    if group.rank != 0:  # the model is with rank 0
-        return
+    divided = isinstance(parts, SplitShare)  # each process has its users' part of the model
+    if not divided:
+        distributed.stop()
+        if group.rank != 0:  # the model is with rank 0
+            return
     reports = {}
     ks = sorted({k for k in (5, 10, 20, 50, config.k) if k <= parts.train.num_items})
     if len(parts.test):
-        seen = parts.train if parts.valid is None else parts.train.union(parts.valid)
+        assert recommender.model is not None
+        seen = recommender.model.seen
         reports = {
             "trained": recommender.evaluate(parts.test, k=ks, popularity=parts.train.item_degrees),
             "popularity": popularity_report(parts.train, parts.test, seen=seen, ks=ks),
@@ -261,6 +282,10 @@ def _run(
         source=source,
         fit_seconds=round(seconds, 2),
     )
+    if divided:
+        distributed.stop()
+        if group.rank != 0:  # rank 0 speaks for all
+            return
     model = recommender.model
     assert model is not None
     if json:

@@ -155,7 +155,7 @@ class FileSink:
 def join_files(parts: Sequence[Path], path: Path, kind: str) -> None:
     """Parts of lists, one after the other, as one file; only the first of them may have a header."""
     if kind == "parquet":
-        pl.scan_parquet(parts).sink_parquet(path, row_group_size=1 << 18)
+        pl.scan_parquet(list(parts)).sink_parquet(path, row_group_size=1 << 18)
         return
     with path.open("wb") as whole:  # gzip members one after another are a gzip file
         for part in parts:

@@ -78,15 +78,13 @@ def _mean_scores(trainer: Trainer) -> list[float]:
     """Mean score of positives and of other items, and mean exact threshold, over the same users each time."""
     from talos.kernels import kth_scores
 
-    rng = np.random.default_rng(0)
-    active = np.flatnonzero(trainer.train.user_degrees)
+    rng, train = np.random.default_rng(0), trainer.division.train
+    active = np.flatnonzero(train.user_degrees)
     users = np.sort(rng.choice(active, min(_PROBED_USERS, len(active)), replace=False))
-    items = np.sort(
-        rng.choice(trainer.train.num_items, min(_PROBED_ITEMS, trainer.train.num_items), replace=False)
-    )
+    items = np.sort(rng.choice(train.num_items, min(_PROBED_ITEMS, train.num_items), replace=False))
     user_vectors, item_vectors = trainer.vectors()
-    indices = torch.from_numpy(trainer.train.indices.astype(np.int64))
-    ends = trainer.train.indptr
+    indices = torch.from_numpy(train.indices.astype(np.int64))
+    ends = train.indptr
     positives = [
         float((item_vectors[indices[ends[user] : ends[user + 1]]] @ user_vectors[user]).mean())
         for user in users

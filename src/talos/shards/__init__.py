@@ -6,6 +6,7 @@ what one of several processes needs. The choice of train, validation and test do
 
 from __future__ import annotations
 
+from talos.shards.columns import Columns
 from talos.shards.index import ShardIndex, is_shards
 from talos.shards.read import read_shards, read_share
 from talos.shards.share import Share, SplitShare
@@ -13,6 +14,7 @@ from talos.shards.write import DEFAULT_ROWS, write_shards
 
 __all__ = [
     "DEFAULT_ROWS",
+    "Columns",
     "ShardIndex",
     "Share",
     "SplitShare",

@@ -137,6 +137,21 @@ class ShardIndex:
             record=record,
         )
 
+    def check(self, name: str, checksum: str) -> Path:
+        """The path of a file of the folder, after its checksum was compared."""
+        path = self.folder / name
+        try:
+            found = checksum_of(path)
+        except OSError as error:
+            raise DataError(f"cannot be read ({error.strerror})", where=str(path)) from None
+        if found != checksum:
+            raise DataError(
+                "differs from its checksum in shards.json",
+                where=str(path),
+                expected="the file as `talos data split` wrote it",
+            )
+        return path
+
     def _check_files(self) -> None:
         names = [
             *self.checksums,

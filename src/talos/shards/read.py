@@ -11,7 +11,8 @@ import polars as pl
 from talos.errors import ArgumentError, DataError
 from talos.interactions import Interactions, Vocabulary
 from talos.readers import polars_errors
-from talos.shards.index import ShardIndex, Stored, checksum_of
+from talos.shards.columns import Columns
+from talos.shards.index import ShardIndex, Stored
 from talos.shards.share import Share, SplitShare
 from talos.splits import Split
 
@@ -39,13 +40,13 @@ def read_shards(source: str | Path | ShardIndex) -> Split:
     return Split(train=parts["train"], valid=parts.get("valid"), test=parts["test"], how=dict(index.how))
 
 
-def read_share(source: str | Path | ShardIndex, users: range, *, columns: bool = False) -> SplitShare:
+def read_share(source: str | Path | ShardIndex, users: range, *, extras: bool = False) -> SplitShare:
     """The interactions of some consecutive users; of the others not more than the ends of a block of rows are read.
 
     Args:
         source: the folder, or its index.
         users: positions, within those of all users.
-        columns: also timestamps and ratings, where there are any.
+        extras: also timestamps and ratings, where there are any.
 
     >>> import tempfile
     >>> from talos.shards import write_shards
@@ -59,7 +60,7 @@ def read_share(source: str | Path | ShardIndex, users: range, *, columns: bool =
     index = source if isinstance(source, ShardIndex) else ShardIndex.read(source)
     if not 0 <= users.start <= users.stop <= index.num_users:
         raise ArgumentError(f"{users}", where="users", expected=f"within {index.num_users:,} users")
-    reader = _Reader(index, users, columns=columns)
+    reader = _Reader(index, users, extras=extras)
     parts = {
         name: Share(
             own=part,
@@ -69,6 +70,7 @@ def read_share(source: str | Path | ShardIndex, users: range, *, columns: bool =
             active_users=int(index.parts[name]["users"]),
             item_degrees=reader.train_degrees if name == "train" else None,
             whole=str(index.parts[name]["fingerprint"]),
+            columns=Columns(index=index, part=name),
         )
         for name, part in reader.parts().items()
     }
@@ -78,11 +80,11 @@ def read_share(source: str | Path | ShardIndex, users: range, *, columns: bool =
 class _Reader:
     """Reads the rows of consecutive users, checking what it reads."""
 
-    def __init__(self, index: ShardIndex, users: range, *, columns: bool = True) -> None:
+    def __init__(self, index: ShardIndex, users: range, *, extras: bool = True) -> None:
         self.index, self.users = index, users
-        self.columns = index.columns if columns else ()
-        self._same(index.folder / "users.parquet", index.checksums["users.parquet"])
-        self._same(index.folder / "items.parquet", index.checksums["items.parquet"])
+        self.columns = index.columns if extras else ()
+        for name, checksum in index.checksums.items():
+            index.check(name, checksum)
         ids = self._table("users.parquet", ["user_id"], index.num_users, users)
         items = self._table("items.parquet", None, index.num_items, range(index.num_items))
         self.user_ids = self._vocabulary("users.parquet", ids, "user_id")
@@ -121,8 +123,7 @@ class _Reader:
         low, high = max(shard.users.start, self.users.start), min(shard.users.stop, self.users.stop)
         if low >= high:
             return None
-        path = self.index.folder / shard.folder / f"{part}.parquet"
-        self._same(path, shard.checksums[part])
+        path = self.index.check(f"{shard.folder}/{part}.parquet", shard.checksums[part])
         with polars_errors(str(path), _EXPECTED):
             scan = pl.scan_parquet(path, glob=False, hive_partitioning=False)
             if range(low, high) != shard.users:
@@ -148,14 +149,6 @@ class _Reader:
                 expected=_EXPECTED,
             )
         return rows
-
-    def _same(self, path: Path, checksum: str) -> None:
-        try:
-            found = checksum_of(path)
-        except OSError as error:
-            raise DataError(f"cannot be read ({error.strerror})", where=str(path)) from None
-        if found != checksum:
-            raise DataError("differs from its checksum in shards.json", where=str(path), expected=_EXPECTED)
 
     def _table(self, name: str, columns: list[str] | None, count: int, rows: range) -> pl.DataFrame:
         path = self.index.folder / name

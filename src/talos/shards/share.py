@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from talos.errors import ArgumentError
 from talos.interactions import Interactions
+from talos.shards.columns import Columns
 
 __all__ = ["Share", "SplitShare"]
 
@@ -28,6 +29,7 @@ class Share:
         active_users: how many of all users have any.
         item_degrees: interactions per item, of all users; None where nobody counted them.
         whole: the fingerprint of all interactions.
+        columns: where the interactions of all users with some items can be read, if they can.
 
     >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 8])
     >>> share = Share.of(data, range(1, 2))
@@ -42,6 +44,7 @@ class Share:
     active_users: int
     item_degrees: NDArray[np.int64] | None
     whole: str
+    columns: Columns | None = None
 
     @classmethod
     def of(cls, data: Interactions, users: range) -> Share:

@@ -22,6 +22,7 @@ from talos.interactions import Interactions
 from talos.kernels import kth_scores
 from talos.negatives import TrainIndex
 from talos.ranking import DotScores
+from talos.shards import Share
 from talos.training.batches import Batches
 from talos.training.checkpoint import Part
 from talos.training.objective import Objective, PositiveObjective, UserObjective
@@ -34,7 +35,7 @@ class Division:
     """Users divided among the processes of a group; each has all items.
 
     Args:
-        train: the interactions of everybody.
+        train: the interactions of everybody, or this process's share of them.
         valid: likewise.
         group: the processes.
         device: where the tensors go.
@@ -51,7 +52,11 @@ class Division:
     """
 
     def __init__(
-        self, train: Interactions, valid: Interactions | None, group: Group, device: torch.device
+        self,
+        train: Interactions | Share,
+        valid: Interactions | Share | None,
+        group: Group,
+        device: torch.device,
     ) -> None:
         self.whole, self.group = train, group
         self.users, self.items = group.share(train.num_users), range(train.num_items)
@@ -75,7 +80,8 @@ class Division:
         made = backbones.by_name(
             config.backbone.name, self.whole, generator=generator, **rows, **config.backbone.options
         )
-        index = self.index if self.group.size == 1 else TrainIndex.from_interactions(self.whole)
+        known = self.train if isinstance(self.whole, Share) else self.whole
+        index = self.index if self.group.size == 1 else TrainIndex.from_interactions(known)
         options: dict[str, Any] = {**rows, "group": self.group} if made.divisible else {}
         start_from(config.training.init, made, index, generator, cosine=cosine, **options)
         return made
@@ -156,7 +162,9 @@ class Division:
     def bring_together(
         self, users: Tensor, items: Tensor, thresholds: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        """The same of everybody on rank 0; None elsewhere."""
+        """The same of everybody on rank 0, None elsewhere; of shares, that of this process's users on each."""
+        if isinstance(self.whole, Share):
+            return users, items, thresholds
         everybody = self.group.bring_together(users, self.whole.num_users)
         beta = thresholds
         if thresholds is not None:

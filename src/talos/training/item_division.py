@@ -16,12 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talos.distributed import Group, OwnedRows
+from talos.errors import ConfigError
 from talos.evaluation import DEFAULT_METRICS, measure_lists
 from talos.interactions import Interactions, Vocabulary
 from talos.kernels import differentiable_divided_loss, divided_kth_scores
 from talos.losses import UserSeparableLoss
 from talos.negatives import TrainIndex
 from talos.ranking import DotScores, top_k
+from talos.shards import Columns, Share
 from talos.thresholds import ExactQuantile
 from talos.training.batches import Batches, Place
 from talos.training.division import Division
@@ -43,14 +45,28 @@ class ItemDivision(Division):
     """
 
     def __init__(
-        self, train: Interactions, valid: Interactions | None, group: Group, device: torch.device
+        self,
+        train: Interactions | Share,
+        valid: Interactions | Share | None,
+        group: Group,
+        device: torch.device,
     ) -> None:
         super().__init__(train, valid, group, device)
-        self.degrees = torch.from_numpy(train.user_degrees).to(device)  # of everybody, over all items
+        # of everybody, over all items
+        degrees = _columns(train).user_degrees() if isinstance(train, Share) else train.user_degrees
+        self.degrees = torch.from_numpy(degrees).to(device)
 
     def _index(self, device: torch.device) -> TrainIndex:
         self.items = self.group.share(self.whole.num_items, of="items")
-        return TrainIndex.from_interactions(_of_items(self.whole, self.items), device)
+        if not isinstance(self.whole, Share):
+            return TrainIndex.from_interactions(_of_items(self.whole, self.items), device)
+        indptr, indices = _columns(self.whole).of_items(self.items)
+        return TrainIndex(
+            indptr=torch.from_numpy(indptr).to(device),
+            indices=torch.from_numpy(indices).to(device, torch.int64),
+            num_users=self.whole.num_users,
+            num_items=len(self.items),
+        )
 
     @property
     def user_degrees(self) -> Tensor:
@@ -120,7 +136,10 @@ class ItemDivision(Division):
     def bring_together(
         self, users: Tensor, items: Tensor, thresholds: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        """The same of everybody on rank 0; None elsewhere."""
+        """The same of everybody on rank 0, None elsewhere; of shares, own users and all items on each."""
+        if isinstance(self.whole, Share):
+            counts = [len(share) for share in self.group.shares(self.whole.num_items, of="items")]
+            return users, self.group.spread_rows(items, counts), thresholds
         found = super().bring_together(users, items, thresholds)
         catalogue = self.group.bring_together(items, self.whole.num_items)
         return None if found is None or catalogue is None else (found[0], catalogue, found[2])
@@ -188,6 +207,16 @@ class _Unseen(DotScores):
         """A product, and nothing in the places of what is seen."""
         super().scores(users, out)
         out[self.index.pairs_of(self.codes[users])] = -torch.inf
+
+
+def _columns(share: Share) -> Columns:
+    if share.columns is None:
+        raise ConfigError(
+            "'items' with interactions of some users alone",
+            where="parallel",
+            expected="a folder of shards, or 'users'",
+        )
+    return share.columns
 
 
 def _of_items(train: Interactions, items: range) -> Interactions:

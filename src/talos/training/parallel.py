@@ -11,6 +11,7 @@ from talos.config import RunConfig
 from talos.distributed import Group
 from talos.errors import ConfigError
 from talos.interactions import Interactions
+from talos.shards import Share
 from talos.training.division import Division
 from talos.training.item_division import ItemDivision
 
@@ -73,8 +74,8 @@ def _obstacle(config: RunConfig) -> str | None:
 
 def divide(
     config: RunConfig,
-    train: Interactions,
-    valid: Interactions | None,
+    train: Interactions | Share,
+    valid: Interactions | Share | None,
     group: Group,
     device: torch.device,
 ) -> Division:

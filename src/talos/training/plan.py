@@ -12,6 +12,7 @@ from talos.config import RunConfig
 from talos.errors import ConfigError
 from talos.interactions import Interactions
 from talos.losses import Needs
+from talos.shards import Share
 
 __all__ = ["EXACT_LIMIT", "Plan", "make_plan", "plan_for"]
 
@@ -35,7 +36,7 @@ class Plan:
     notes: tuple[str, ...]
 
 
-def plan_for(config: RunConfig, train: Interactions) -> Plan:
+def plan_for(config: RunConfig, train: Interactions | Share) -> Plan:
     """The plan that a trainer of this config will follow, without making one.
 
     >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 7])
@@ -53,7 +54,7 @@ def plan_for(config: RunConfig, train: Interactions) -> Plan:
     return make_plan(config, loss.needs, train)
 
 
-def make_plan(config: RunConfig, needs: Needs, train: Interactions) -> Plan:
+def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> Plan:
     """Choose what is `auto`; refuse, with the reason, what cannot run together."""
     name = config.loss.name
     notes: list[str] = []
@@ -62,7 +63,7 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions) -> Plan:
         raise ConfigError(
             f"{config.k}", where="k", expected=f"at most {train.num_items:,}, the number of items"
         )
-    active = int((train.user_degrees > 0).sum())
+    active = train.active_users
     if active == 0:
         raise ConfigError("no interactions", where="train", expected="at least one")
 

@@ -21,6 +21,7 @@ from talos.config import RunConfig
 from talos.distributed import ALONE, Group, join_gradients_
 from talos.errors import ArgumentError, ConfigError, DataError, TalosError
 from talos.interactions import Interactions
+from talos.shards import Share
 from talos.training.batches import Place, generator_for
 from talos.training.callbacks import Callback
 from talos.training.checkpoint import Checkpoints, flatten, unflatten
@@ -58,7 +59,7 @@ class Trainer:
 
     Args:
         config: the run; `auto` values are chosen here, see `Trainer.plan`.
-        train: interactions to learn from.
+        train: interactions to learn from; in a group either all of them, or this process's `Share`.
         valid: interactions to stop by; without them training runs for all epochs.
         folder: where checkpoints go; None keeps everything in memory.
         callbacks: what watches.
@@ -78,8 +79,8 @@ class Trainer:
     def __init__(
         self,
         config: RunConfig,
-        train: Interactions,
-        valid: Interactions | None = None,
+        train: Interactions | Share,
+        valid: Interactions | Share | None = None,
         *,
         folder: Path | None = None,
         callbacks: Sequence[Callback] = (),
@@ -316,7 +317,10 @@ class Trainer:
         return self.objective.vectors()
 
     def results(self) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        """User vectors, item vectors and thresholds of everybody, on rank 0 of a group; None on other ranks."""
+        """User vectors, item vectors and thresholds of everybody, on rank 0 of a group; None on other ranks.
+
+        Where processes have shares of the interactions, each has the vectors and thresholds of its own users.
+        """
         threshold, users = self.objective.threshold, len(self.division.users)
         beta = None if threshold is None else threshold.value(torch.arange(users, device=self.device))
         return self.division.bring_together(*self.vectors(), beta)
