@@ -225,7 +225,13 @@ def measure() -> dict[str, Any]:
         bandwidth=4 * ITEMS * DIM / pair["reduce"],
         latency=pair["small"],
     )
-    data = {"users": USERS, "items": ITEMS, "interactions": 20 * USERS, "batch": BATCH, "dim": DIM}
+    data: dict[str, Any] = {
+        "users": USERS,
+        "items": ITEMS,
+        "interactions": 20 * USERS,
+        "batch": BATCH,
+        "dim": DIM,
+    }
     said = [cost(machine, ranks=ranks, **data) for ranks in (1, 2)]
     return {
         "score_ns": 1e9 * machine.score,

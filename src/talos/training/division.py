@@ -20,9 +20,11 @@ from talos.distributed import Group, OwnedRows
 from talos.evaluation import DEFAULT_METRICS, evaluate
 from talos.interactions import Interactions
 from talos.kernels import kth_scores
-from talos.negatives import TrainIndex
+from talos.losses import Loss
+from talos.negatives import Negatives, TrainIndex
 from talos.ranking import DotScores
 from talos.shards import Share
+from talos.thresholds import Threshold
 from talos.training.batches import Batches
 from talos.training.checkpoint import Part
 from talos.training.objective import Objective, PositiveObjective, UserObjective
@@ -76,7 +78,7 @@ class Division:
 
     def backbone(self, config: RunConfig, generator: torch.Generator, *, cosine: bool) -> Backbone:
         """This process's rows, as they are in the backbone of everybody."""
-        rows = self._rows() if self.group.size > 1 else {}
+        rows: dict[str, Any] = {**self._rows()} if self.group.size > 1 else {}
         made = backbones.by_name(
             config.backbone.name, self.whole, generator=generator, **rows, **config.backbone.options
         )
@@ -108,10 +110,30 @@ class Division:
             reduction=reduction,
         )
 
-    def objective(self, kind: Literal["users", "positives"], *parts: Any, **options: Any) -> Objective:
-        """The loss of this process's part of a batch; the arguments are those of `Objective` up to the index."""
+    def objective(
+        self,
+        kind: Literal["users", "positives"],
+        backbone: Backbone,
+        loss: Loss,
+        negatives: Negatives,
+        threshold: Threshold | None,
+        *,
+        reduction: Literal["positives", "users"],
+        touched_rows: bool,
+    ) -> Objective:
+        """The loss of this process's part of a batch of users or positives; the rest is as `Objective` has it."""
         made = UserObjective if kind == "users" else PositiveObjective
-        return made(*parts, self.index, users=self.users, group=self.group, **options)
+        return made(
+            backbone,
+            loss,
+            negatives,
+            threshold,
+            self.index,
+            reduction=reduction,
+            touched_rows=touched_rows,
+            users=self.users,
+            group=self.group,
+        )
 
     def own_parameters(self, backbone: Backbone) -> dict[str, Tensor]:
         """The parameters that are this process's alone, by what their rows are of."""

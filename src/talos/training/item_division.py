@@ -15,16 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from talos.backbones import Backbone
 from talos.distributed import Group, OwnedRows
 from talos.errors import ConfigError
 from talos.evaluation import DEFAULT_METRICS, measure_lists
 from talos.interactions import Interactions, Vocabulary
 from talos.kernels import differentiable_divided_loss, divided_kth_scores
-from talos.losses import UserSeparableLoss
-from talos.negatives import TrainIndex
+from talos.losses import Loss, UserSeparableLoss
+from talos.negatives import Negatives, TrainIndex
 from talos.ranking import DotScores, top_k
 from talos.shards import Columns, Share
-from talos.thresholds import ExactQuantile
+from talos.thresholds import ExactQuantile, Threshold
 from talos.training.batches import Batches, Place
 from talos.training.division import Division
 from talos.training.objective import Objective
@@ -87,16 +88,30 @@ class ItemDivision(Division):
         """The whole batches: every process has a part in each user."""
         return Batches(self.degrees, kind=kind, size=size, only_users=only_users, reduction=reduction)
 
-    def objective(self, kind: Literal["users", "positives"], *parts: Any, **options: Any) -> Objective:
+    def objective(
+        self,
+        kind: Literal["users", "positives"],
+        backbone: Backbone,
+        loss: Loss,
+        negatives: Negatives,
+        threshold: Threshold | None,
+        *,
+        reduction: Literal["positives", "users"],
+        touched_rows: bool,
+    ) -> Objective:
         """The loss of this process's items for all users of a batch."""
         return ItemObjective(
-            *parts,
+            backbone,
+            loss,
+            negatives,
+            threshold,
             self.index,
+            reduction=reduction,
+            touched_rows=touched_rows,
             users=self.users,
             group=self.group,
             degrees=self.degrees,
             num_items=self.whole.num_items,
-            **options,
         )
 
     def _metric_sums(self, users: Tensor, items: Tensor, k: int) -> Mapping[str, float]:
@@ -149,7 +164,11 @@ class ItemObjective(Objective):
     """Batches of users with all their positives, over this process's part of all items.
 
     Args:
-        parts: as for `Objective`; the index is of all users and this process's items.
+        backbone: rows of this process's users and items.
+        loss: a user-separable one.
+        negatives: all items.
+        threshold: exact or fixed, of this process's users; None for a loss without one.
+        index: interactions of all users with this process's items.
         degrees: interactions of all users, over all items.
         num_items: of all processes.
         options: as for `Objective`.
@@ -157,8 +176,19 @@ class ItemObjective(Objective):
 
     loss: UserSeparableLoss
 
-    def __init__(self, *parts: Any, degrees: Tensor, num_items: int, **options: Any) -> None:
-        super().__init__(*parts, **options)
+    def __init__(
+        self,
+        backbone: Backbone,
+        loss: Loss,
+        negatives: Negatives,
+        threshold: Threshold | None,
+        index: TrainIndex,
+        *,
+        degrees: Tensor,
+        num_items: int,
+        **options: Any,
+    ) -> None:
+        super().__init__(backbone, loss, negatives, threshold, index, **options)
         self.degrees, self.num_items = degrees, num_items
         shares = self.group.shares(self.index.num_users)
         self.bounds = torch.tensor([0, *(share.stop for share in shares)], device=degrees.device)
