@@ -83,9 +83,14 @@ def launched() -> Callable[..., Outcome]:
     return launch
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def environment() -> Callable[..., dict[str, str]]:
     return rank_environment
+
+
+@pytest.fixture(scope="session")
+def new_port() -> Callable[[], int]:
+    return free_port
 
 
 @pytest.fixture

@@ -156,11 +156,16 @@ def load_split(path: str, columns: Columns, options: SplitOptions) -> Split:
 def load_share(path: str, group: Group) -> SplitShare | None:
     """What this process of a group needs of a folder of shards; None if the PATH is none, or nobody else is there."""
     from talos import shards
+    from talos.training.in_step import in_step
 
     if group.size == 1 or not shards.is_shards(path):
         return None
-    index = shards.ShardIndex.read(Path(path).expanduser())
-    return shards.read_share(index, group.share(index.num_users))
+
+    def read() -> SplitShare:
+        index = shards.ShardIndex.read(Path(path).expanduser())
+        return shards.read_share(index, group.share(index.num_users))
+
+    return in_step(group, read, path)
 
 
 def write_shards(
