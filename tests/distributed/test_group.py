@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from talos.distributed import ALONE, Group, join_gradients_, start
+from talos.distributed import ALONE, Group, OwnedRows, join_gradients_, start
 from talos.errors import ConfigError
 
 HANG = """
@@ -29,6 +29,8 @@ def test_alone_everything_is_the_identity() -> None:
     assert start() is ALONE
     assert ALONE.sum_(numbers) is numbers
     assert ALONE.bring_together(numbers, 3) is numbers
+    assert ALONE.spread_rows(numbers, [3]) is numbers
+    assert torch.equal(ALONE.collect_rows(numbers, [3]), numbers.unsqueeze(0))
     assert ALONE.any(True)
     assert not ALONE.any(False)
     ALONE.check_same(anything="x")
@@ -50,6 +52,16 @@ def test_more_ranks_than_users_are_refused() -> None:
     group.size = 5
     with pytest.raises(ConfigError, match="5 processes for 4 users"):
         group.share(4)
+    with pytest.raises(ConfigError, match="5 processes for 3 items"):
+        group.share(3, of="items")
+
+
+def test_which_rows_of_a_batch_are_whose() -> None:
+    group = Group()
+    found = []
+    for group.rank in range(3):
+        found.append(list(range(6))[OwnedRows(group, [2, 0, 4]).own])
+    assert found == [[0, 1], [], [2, 3, 4, 5]]
 
 
 def test_gradients_of_a_group_of_one_are_left_alone() -> None:
