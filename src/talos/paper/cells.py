@@ -33,17 +33,18 @@ _SLOW = ("advinfonce", "smoothi@k", "rs@k")
 SEVERAL = ("talos", "sl", "psl", "bsl")  # the losses of which the order matters most: three seeds
 TUNED = "talos, tuned on validation"
 ADAPTIVE = "talos, adaptive τ"
-# One thing at a time around the fast recipe, and a few pairs of what could help each other.
+# One thing at a time around the fast recipe, then around the library's own default.
+_WARM: dict[str, Any] = {"training.init": "als", "optimizer.lr_decay": 0.97}
 TUNED_CANDIDATES: tuple[dict[str, Any], ...] = (
     {},
     {"training.reduction": "users"},
     {"optimizer.lr_decay": 0.97},
-    {"training.reduction": "users", "optimizer.lr_decay": 0.97},
-    {"loss.tau": 0.12, "optimizer.lr_decay": 0.97},
-    {"loss.tau": 0.08, "training.reduction": "users"},
-    {"training.batch_size": 128, "optimizer.lr_decay": 0.97},
-    {"training.batch_size": 2048},
-    {"optimizer.weight_decay": 1e-5},
+    _WARM,
+    {**_WARM, "training.reduction": "users"},
+    {**_WARM, "optimizer.lr": 0.05},
+    {**_WARM, "loss.tau": 0.12},
+    {**_WARM, "training.batch_size": 256},
+    {**_WARM, "optimizer.weight_decay": 1e-5},
 )
 TAUS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 
