@@ -8,6 +8,7 @@ data on machines that it is told about. See `docs/scale.md`.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import socket
@@ -251,6 +252,44 @@ def measure() -> dict[str, Any]:
     }
 
 
+def passes(items: int, batch: int) -> dict[str, list[float]]:
+    """Processor time in ms of a batch: in one pass, and in those over divided items; one thread, nobody to talk to."""
+    import time
+
+    import torch
+    import torch.nn.functional as F
+
+    from talos import losses
+    from talos.distributed import ALONE, OwnedRows
+    from talos.kernels import divided_batch_loss, user_batch_loss
+
+    torch.set_num_threads(1)
+    rng = torch.Generator().manual_seed(0)
+    users = F.normalize(torch.randn(batch, DIM, generator=rng))
+    table = torch.randn(items, DIM, generator=rng)
+    belongs = torch.rand(batch, items, generator=rng) < 20 / items
+    degrees, places = belongs.sum(1), belongs.nonzero()[:, 1]
+    given = (users, table, F.pad(degrees.cumsum(0), (1, 0)), places, None)
+    found = {}
+    for name, loss in {"talos": losses.Talos(), "sl": losses.Softmax(), "aatp": losses.AATP()}.items():
+        k = 20 if loss.needs.threshold else None
+        rows, times = OwnedRows(ALONE, [batch]), []
+        for act in (
+            lambda loss=loss, k=k: user_batch_loss(*given, loss, k=k, normalize_items=True),
+            lambda loss=loss, k=k, rows=rows: divided_batch_loss(
+                *given, loss, rows, degrees=degrees, num_items=items, k=k, normalize_items=True
+            ),
+        ):
+            act()
+            ends = [time.process_time()]
+            for _ in range(7):
+                act()
+                ends.append(time.process_time())
+            times.append(1e3 * min(after - before for before, after in itertools.pairwise(ends)))
+        found[name] = times
+    return found
+
+
 # A machine with 64 cores, each as fast as the one measured, and a network of 25 Gbit/s.
 RENTED = {"cores": 64, "bandwidth": 3.1e9, "latency": 5e-5}
 MODES: dict[str, dict[str, Any]] = {
@@ -301,6 +340,7 @@ if __name__ == "__main__":
         for row in tables(*(1e-9 * nanoseconds for nanoseconds in given)):
             print("| " + " | ".join(row) + " |")
     elif asked.modes:
+        print("one pass, divided (ms)", passes(*asked.modes))
         for ranks, mode in ((1, "users"), (2, "users"), (2, "items")):
             print(ranks, mode, run(ranks, _STEPS, items=asked.modes[0], batch=asked.modes[1], more=mode))
     else:
