@@ -100,7 +100,7 @@ def cost(
     tables = (
         4 * dim * (3 * own + (4 if shared is None else 3) * catalogue)
     )  # values and two moments; gradient
-    memory = tables + 4 * interactions + 8 * interactions / ranks + (32 if by_items else 16) * users
+    memory = tables + 4 * interactions + 8 * interactions / ranks + (40 if by_items else 16) * users
     steps = users / batch
     return Cost(
         compute=compute,
