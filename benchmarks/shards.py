@@ -2,12 +2,15 @@
 
 `python benchmarks/shards.py --rows 20000000` makes a folder of parquet files, divides it, and reads it as one process
 and as one of several would. Each step is a process of its own, whose highest resident memory (`VmHWM` of
-`/proc/self/status`) is printed with its time. Linux only. See `docs/scale.md`.
+`/proc/self/status`) is printed with its time. With `--train` one epoch of training is measured, on few items, in one
+process and in two. Linux only. See `docs/scale.md`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,7 +23,7 @@ import polars as pl
 ROWS_A_FILE = 2_500_000
 
 
-def make(folder: Path, rows: int) -> None:
+def make(folder: Path, rows: int, items: int) -> None:
     """Events of one user for every 20 rows, on items of very different popularity, with repeated pairs."""
     rng = np.random.default_rng(0)
     folder.mkdir()
@@ -29,7 +32,7 @@ def make(folder: Path, rows: int) -> None:
         frame = pl.DataFrame(
             {
                 "user_id": rng.integers(0, max(1, rows // 20), count),
-                "item_id": rng.zipf(1.3, count) % 200_000,
+                "item_id": rng.zipf(1.3, count) % items,
                 "timestamp": rng.integers(0, 10**9, count),
             }
         )
@@ -38,12 +41,24 @@ def make(folder: Path, rows: int) -> None:
         )
 
 
+def train(folder: Path, source: str) -> None:
+    """One epoch in this process, or in the group that it belongs to."""
+    from talos.cli import app
+
+    options = "--k 10 --dim 16 --negatives shared:64 --init als --epochs 1 --batch-size 512 --parallel users"
+    out = folder / f"run-{source}-{os.environ.get('WORLD_SIZE', '1')}"
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+        app(["train", str(folder / source), *options.split(), "--out", str(out)], standalone_mode=False)
+
+
 def step(name: str, folder: Path, ranks: int) -> None:
     """One of the things that are measured."""
     from talos import read, splits
     from talos.shards import ShardIndex, read_shards, read_share, write_shards
 
-    if name == "divide":
+    if name.startswith("train on"):
+        train(folder, name.removeprefix("train on "))
+    elif name == "divide":
         write_shards(folder / "events", folder / "shards", shards=8)
     elif name == "divide by time":
         write_shards(folder / "events", folder / "shards-by-time", shards=8, by="time")
@@ -67,6 +82,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rows", type=int, default=20_000_000)
     options.add_argument("--step", nargs=3, metavar=("NAME", "FOLDER", "RANKS"))
+    options.add_argument("--train", action="store_true")
     given = options.parse_args()
     if given.step:
         name, folder, ranks = given.step
@@ -74,19 +90,27 @@ def main() -> None:
         step(name, Path(folder), int(ranks))
         print(f"{peak():.0f} MB, {time.perf_counter() - began:.1f} s")
         return
+    steps = [
+        ("divide", 1),
+        ("divide by time", 1),
+        ("split in memory", 1),
+        ("read as one", 1),
+        ("read as one of 2", 2),
+        ("read as one of 8", 8),
+    ]
+    if given.train:
+        steps = [("divide", 1), ("train on shards", 1), ("train on shards", 2), ("train on events", 2)]
     with tempfile.TemporaryDirectory() as scratch:
-        make(Path(scratch) / "events", given.rows)
-        for name, ranks in [
-            ("divide", 1),
-            ("divide by time", 1),
-            ("split in memory", 1),
-            ("read as one", 1),
-            ("read as one of 2", 2),
-            ("read as one of 8", 8),
-        ]:
-            command = [sys.executable, __file__, "--step", name, scratch, str(ranks)]
-            found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-            print(f"{given.rows:,} rows, {name}: {found}", flush=True)
+        make(Path(scratch) / "events", given.rows, 5_000 if given.train else 200_000)
+        for name, ranks in steps:
+            several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+            start = several if name.startswith("train") and ranks > 1 else []
+            command = [sys.executable, *start, __file__, "--step", name, scratch, str(ranks)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(done.stderr)
+            found = " and ".join(done.stdout.split("\n")).removesuffix(" and ")
+            print(f"{given.rows:,} rows, {name}, {ranks}: {found}", flush=True)
 
 
 if __name__ == "__main__":
