@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -84,6 +85,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ranks(root: Path, environment: Environment, new_port: Callable[[], int]) -> list[Any]:
     """All commands that two ranks do, in one go: starting processes takes longest."""
     parts, run = root / "parts", root / "random"
+    talos("train", parts, *OPTIONS, "--init", "random", "--out", root / "alone")
+    shutil.copytree(root / "alone" / "checkpoint", root / "resumed" / "checkpoint")
     return together(
         root,
         environment,
@@ -94,13 +97,24 @@ def ranks(root: Path, environment: Environment, new_port: Callable[[], int]) -> 
         ("train", parts, *OPTIONS, "--init", "als", "--parallel", "users", "--out", root / "users"),
         ("train", parts, *OPTIONS, "--init", "als", "--parallel", "items", "--out", root / "items"),
         ("train", root / "broken", *OPTIONS, "--out", root / "never"),
+        (
+            "train",
+            parts,
+            *OPTIONS,
+            "--init",
+            "random",
+            "--parallel",
+            "users",
+            "--out",
+            root / "resumed",
+            "--resume",
+        ),
         ("train", parts, *OPTIONS, "--init", "svd", "--out", root / "never"),
     )
 
 
 def test_two_ranks_give_the_run_of_one_process(root: Path, ranks: list[Any]) -> None:
     assert ranks[0][0]["error"] is None
-    talos("train", root / "parts", *OPTIONS, "--init", "random", "--out", root / "alone")
     alone, both = model_of(root / "alone"), model_of(root / "random")
     assert distance(alone, both) < 1e-5
     assert both.facts["metrics"] == pytest.approx(alone.facts["metrics"], rel=1e-9)
@@ -113,6 +127,11 @@ def test_two_ranks_give_the_run_of_one_process(root: Path, ranks: list[Any]) -> 
     assert both.valid.fingerprint() == alone.valid.fingerprint()
     assert (root / "random" / "users-0-45.safetensors").is_file()
     assert (root / "random" / "users-45-91.safetensors").is_file()
+
+
+def test_two_ranks_go_on_with_what_one_process_began(root: Path, ranks: list[Any]) -> None:
+    assert [rank[6]["error"] for rank in ranks] == [None, None]
+    assert distance(model_of(root / "alone"), model_of(root / "resumed")) < 1e-6
 
 
 def test_lists_and_metrics_are_those_of_one_process(root: Path, ranks: list[Any]) -> None:
@@ -143,7 +162,7 @@ def test_a_broken_shard_is_named_and_no_run_appears(root: Path, ranks: list[Any]
     assert message.startswith(f"{shard}: differs from its checksum in shards.json; expected the file as")
     assert other == f"{root / 'broken'}: rank 1 could not do its part"
     for rank in range(2):
-        code, message = ranks[rank][6]["error"]
+        code, message = ranks[rank][7]["error"]
         assert code == 2
         assert message.startswith("training.init: 'svd' without all interactions in every process")
     assert not (root / "never").exists()
