@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from talos.config import RunConfig
-from talos.distributed import ALONE
+from talos.distributed import ALONE, Group
 from talos.errors import ConfigError
 from talos.interactions import Interactions
-from talos.training import Trainer, divided_by
+from talos.shards import Share
+from talos.training import Trainer, divided_by, parallel
 from talos.training.division import Division
 from talos.training.parallel import divide
 
@@ -74,3 +75,15 @@ def test_a_group_of_one_has_everything_whatever_is_asked_for() -> None:
     division = divide(config, data, None, ALONE, torch.device("cpu"))
     assert type(division) is Division
     assert (division.users, division.items) == (range(2), range(2))
+
+
+def test_items_are_not_chosen_where_nobody_has_their_interactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "SMALL_CATALOGUE", 0)
+    data, group = Interactions.from_ids([1, 1, 2, 3], [7, 8, 7, 9]), Group()
+    group.size, config = 2, RunConfig().with_values(EXACT)
+    assert divided_by(config, 3, 3, 2)[0] == "items"
+    found = divide(config, Share.of(data, range(1)), None, group, torch.device("cpu"))
+    assert type(found) is Division
+    asked = config.with_values({"training.parallel": "items"})
+    with pytest.raises(ConfigError, match="parallel: 'items' with interactions of some users alone"):
+        divide(asked, Share.of(data, range(1)), None, group, torch.device("cpu"))

@@ -87,5 +87,7 @@ def divide(
     range(0, 2)
     """
     by, _ = divided_by(config, train.num_users, train.num_items, group.size)
+    if config.training.parallel == "auto" and isinstance(train, Share) and train.columns is None:
+        by = "users"  # nobody can tell what other processes' users did with this one's items
     made = ItemDivision if by == "items" and group.size > 1 else Division
     return made(train, valid, group, device)
