@@ -88,7 +88,8 @@ def main() -> None:
         name, folder, ranks = given.step
         began = time.perf_counter()
         step(name, Path(folder), int(ranks))
-        print(f"{peak():.0f} MB, {time.perf_counter() - began:.1f} s")
+        # in one go: several processes write to the same pipe
+        os.write(1, f"{peak():.0f} MB, {time.perf_counter() - began:.1f} s\n".encode())
         return
     steps = [
         ("divide", 1),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from talos import losses as losses
     from talos import metrics as metrics
     from talos import negatives as negatives
+    from talos import shards as shards
     from talos import significance as significance
     from talos import thresholds as thresholds
     from talos import tuning as tuning
@@ -40,6 +41,7 @@ _MODULES = (
     "losses",
     "metrics",
     "negatives",
+    "shards",
     "significance",
     "thresholds",
     "tuning",

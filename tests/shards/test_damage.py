@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from talos import read
 from talos.errors import DataError
-from talos.shards import read_shards, read_share, write_shards
+from talos.shards import read_fit_shards, read_shards, read_share, write_shards
 from talos.shards.choices import ordered, smallest
 from talos.shards.index import checksum_of, own_checksum
 
@@ -143,3 +146,36 @@ def test_selection_against_sorting() -> None:
             bound, equals = smallest(lambda k=keys: np.array_split(k, 7), count)  # type: ignore[misc]
             assert bound == in_order[count - 1]
             assert equals == (in_order[:count] == bound).sum()
+
+
+def test_a_full_disk_leaves_nothing(parquet_folder: Path, tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; from pathlib import Path; from talos.shards import write_shards\n"
+        "from talos.errors import TalosError\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"
+        "try: write_shards(sys.argv[1], Path(sys.argv[2]), shards=2)\n"
+        "except TalosError as error: print(error)\n"
+    )
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(parquet_folder), str(out)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith(f"{out} could not be written ("), done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"events"}
+
+
+def test_other_readers_say_what_the_folder_is(folder: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"is a folder of shards; expected one table \(talos.shards.read_shards"
+    ):
+        read(folder)
+    train, valid = read_fit_shards(folder)
+    (folder / "shard-0001" / "test.parquet").write_bytes(b"not opened")
+    again = read_fit_shards(folder)
+    assert again[0].fingerprint() == train.fingerprint()
+    assert valid is not None
+    assert again[1] is not None
+    assert again[1].fingerprint() == valid.fingerprint()

@@ -280,12 +280,16 @@ def _paper_grid(base: RunConfig) -> dict[str, Any]:
 
 def load_fit_parts(path: str, columns: Columns, options: SplitOptions) -> FitParts:
     """Train and validation of a PATH. A test file is not opened; a test part that was split off is dropped here."""
-    from talos import readers, splits
+    from talos import readers, shards, splits
     from talos.tuning.data import fit_parts
 
     if "://" not in path:
         read_options = {name: value for name, value in vars(columns).items() if name != "query"}
-        found = readers.read_fit_parts(path, **read_options)
+        found = (
+            shards.read_fit_shards(path)
+            if shards.is_shards(path)
+            else readers.read_fit_parts(path, **read_options)
+        )
         if found is not None:
             if options != SplitOptions():
                 say("this folder is already split: options for the clean-up and the split have no effect")

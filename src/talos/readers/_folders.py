@@ -72,6 +72,13 @@ def part_files(folder: Path, required: Sequence[str] = ("train", "test")) -> dic
 def files_of(folder: Path) -> tuple[list[Path], tuple[str, ...]]:
     """The files that make up the one table of a folder, and a note on what was left out."""
     files = readable_files(folder)
+    if (folder / "shards.json").is_file():
+        raise DataError(
+            "is a folder of shards",
+            where=str(folder),
+            expected="one table",
+            hint="talos.shards.read_shards reads it",
+        )
     if not files:
         raise DataError(
             "nothing readable in this folder", where=str(folder), expected="csv, parquet, … files"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from talos.shards.columns import Columns
 from talos.shards.index import ShardIndex, is_shards
-from talos.shards.read import read_shards, read_share
+from talos.shards.read import read_fit_shards, read_shards, read_share
 from talos.shards.share import Share, SplitShare
 from talos.shards.write import DEFAULT_ROWS, write_shards
 
@@ -19,6 +19,7 @@ __all__ = [
     "Share",
     "SplitShare",
     "is_shards",
+    "read_fit_shards",
     "read_shards",
     "read_share",
     "write_shards",

@@ -61,7 +61,7 @@ class ShardIndex:
     @classmethod
     def read(cls, folder: str | Path) -> ShardIndex:
         """Read and check it: an edited index, a missing file or one of another format is a `DataError`."""
-        folder = Path(folder)
+        folder = Path(folder).expanduser()
         path = folder / INDEX
         try:
             if path.stat().st_size > _LARGEST_JSON:
@@ -114,8 +114,11 @@ class ShardIndex:
         ends = [0, *(shard.users.stop for shard in shards)]
         if [shard.users.start for shard in shards] != ends[:-1] or ends[-1] != int(record["users"]):
             raise ValueError("the shards do not tile the users")
-        if any(set(shard.interactions) != set(record["parts"]) for shard in shards):
-            raise ValueError("a shard has other parts")
+        names = set(record["parts"])
+        if not {"train", "test"} <= names <= set(PARTS):
+            raise ValueError("other parts")
+        if any(set(one.interactions) != names or Path(one.folder).name != one.folder for one in shards):
+            raise ValueError("a shard that cannot be one of these")
         source = record["source"]
         return cls(
             folder=folder,

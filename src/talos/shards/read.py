@@ -16,7 +16,7 @@ from talos.shards.index import ShardIndex, Stored
 from talos.shards.share import Share, SplitShare
 from talos.splits import Split
 
-__all__ = ["read_shards", "read_share"]
+__all__ = ["read_fit_shards", "read_shards", "read_share"]
 
 _EXPECTED = "the file as `talos data split` wrote it"
 
@@ -38,6 +38,23 @@ def read_shards(source: str | Path | ShardIndex) -> Split:
     index = source if isinstance(source, ShardIndex) else ShardIndex.read(source)
     parts = _Reader(index, range(index.num_users)).parts()
     return Split(train=parts["train"], valid=parts.get("valid"), test=parts["test"], how=dict(index.how))
+
+
+def read_fit_shards(source: str | Path | ShardIndex) -> tuple[Interactions, Interactions | None]:
+    """Train and, if there is one, validation; the files of the test part are not opened.
+
+    >>> import tempfile
+    >>> from talos.shards import write_shards
+    >>> data = Interactions.from_ids([1] * 10 + [2] * 5, [*range(10), *range(5)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = write_shards(data, Path(folder, "out"), shards=2)
+    ...     train, valid = read_fit_shards(Path(folder, "out"))
+    >>> len(train), len(valid)
+    (10, 2)
+    """
+    index = source if isinstance(source, ShardIndex) else ShardIndex.read(source)
+    parts = _Reader(index, range(index.num_users)).parts("train", "valid")
+    return parts["train"], parts.get("valid")
 
 
 def read_share(source: str | Path | ShardIndex, users: range, *, extras: bool = False) -> SplitShare:
@@ -92,9 +109,9 @@ class _Reader:
         self.titles = items["title"] if "title" in items.columns else None
         self.train_degrees = items["train_interactions"].to_numpy().astype(np.int64)
 
-    def parts(self) -> dict[str, Interactions]:
-        """The parts that there are, by name."""
-        return {name: self._part(name) for name in self.index.parts}
+    def parts(self, *names: str) -> dict[str, Interactions]:
+        """The parts that there are, by name, or of them those that are asked for."""
+        return {name: self._part(name) for name in self.index.parts if not names or name in names}
 
     def _part(self, part: str) -> Interactions:
         frames = [frame for shard in self.index.shards if (frame := self._rows(shard, part)) is not None]

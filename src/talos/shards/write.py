@@ -6,6 +6,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from talos import readers
-from talos.errors import ArgumentError, ConfigError, DataError
+from talos.errors import ArgumentError, ConfigError, DataError, TalosError
 from talos.interactions import Interactions, Provenance, Vocabulary
 from talos.shards.choices import Chooser
 from talos.shards.index import FORMAT, INDEX, PARTS, checksum_of, own_checksum
@@ -85,7 +86,7 @@ def write_shards(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
+    with _disk_errors(out), tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
         folders = {part: Path(scratch) / part for part in ("runs", "pieces", "shards", out.name)}
         for folder in folders.values():
             folder.mkdir(exist_ok=True)
@@ -136,6 +137,16 @@ def write_shards(
             out.rmdir()
         staging.rename(out)
     return record
+
+
+@contextmanager
+def _disk_errors(out: Path) -> Iterator[None]:
+    """What goes wrong with the files that are written; what is wrong with the source is a `DataError` already."""
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        raise TalosError(f"{out} could not be written ({reason})") from error
 
 
 def _add_all(data: Interactions, runs: UserRuns, rows: int) -> Provenance:
