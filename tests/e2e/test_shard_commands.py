@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from talos import splits
+from talos.cli.source import Columns, SplitOptions
+from talos.cli.tune import load_fit_parts
 from talos.readers import read
-from talos.shards import read_shards
+from talos.shards import read_shards, write_shards
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -96,3 +98,14 @@ def test_what_is_wrong_is_said_once(talos: Run, clicks: Path, tmp_path: Path) ->
         assert done.returncode == 2
         assert done.stderr.startswith("error: parts/shards.json: differs from its own checksum"), done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_tuning_sees_train_and_validation_alone(clicks: Path, tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    write_shards(clicks, parts, shards=2)
+    for part in parts.glob("*/test.parquet"):
+        part.write_bytes(b"not opened")
+    train, valid = load_fit_parts(str(parts), Columns(), SplitOptions())
+    expected = splits.split(read(clicks))
+    assert expected.valid is not None
+    assert (len(train), len(valid)) == (len(expected.train), len(expected.valid))

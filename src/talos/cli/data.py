@@ -134,6 +134,10 @@ def split(
         int | None,
         typer.Option(help="Divide the users into so many shards; for data larger than memory."),
     ] = None,
+    rows_at_once: Annotated[
+        int | None,
+        typer.Option(help="For --shards: rows held at a time, about a million if not given."),
+    ] = None,
     user_column: UserColumn = None,
     item_column: ItemColumn = None,
     time_column: TimeColumn = None,
@@ -171,7 +175,9 @@ def split(
     if shards is not None:
         if output_format != "tsv":
             raise ConfigError("does not go with --shards", where="--format", expected="one of them")
-        record = write_shards(path, columns, options, out, shards)
+        record = write_shards(path, columns, options, out, shards, rows_at_once)
+    elif rows_at_once is not None:
+        raise ConfigError("is for --shards", where="--rows-at-once", expected="both of them")
     else:
         parts = load_split(path, columns, options)
         record = write_split(parts, out, format=output_format, source=path, cleaned=cleaned)

@@ -169,7 +169,12 @@ def load_share(path: str, group: Group) -> SplitShare | None:
 
 
 def write_shards(
-    path: str, columns: Columns, options: SplitOptions, out: Path, shards: int
+    path: str,
+    columns: Columns,
+    options: SplitOptions,
+    out: Path,
+    shards: int,
+    rows_at_once: int | None = None,
 ) -> dict[str, Any]:
     """A PATH as a folder of shards: files of any size a block at a time, anything else by way of memory."""
     from talos import shards as talos_shards
@@ -181,6 +186,7 @@ def write_shards(
         "valid": options.valid,
         "seed": options.split_seed,
         "name": path,
+        "rows_at_once": talos_shards.DEFAULT_ROWS if rows_at_once is None else rows_at_once,
     }
     if talos_shards.is_shards(path):
         raise DataError("is divided into shards already", where=path, expected="the data it was made from")
