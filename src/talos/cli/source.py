@@ -186,6 +186,7 @@ def write_shards(
         "valid": options.valid,
         "seed": options.split_seed,
         "name": path,
+        "notify": say,
         "rows_at_once": talos_shards.DEFAULT_ROWS if rows_at_once is None else rows_at_once,
     }
     if talos_shards.is_shards(path):

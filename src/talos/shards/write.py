@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,7 @@ def write_shards(
     min_rating: float | None = None,
     rows_at_once: int = DEFAULT_ROWS,
     name: str | None = None,
+    notify: Callable[[str], None] = lambda said: None,
     **columns: Any,
 ) -> dict[str, Any]:
     r"""Divide interactions into train, validation and test, and their users into shards.
@@ -68,6 +69,7 @@ def write_shards(
         min_rating: drop ratings below this.
         rows_at_once: rows held at a time.
         name: of the source, as the record calls it.
+        notify: called with a line on how far it is.
         columns: which columns are what, and how to read them, as in `talos.readers.read_blocks`.
 
     Returns:
@@ -95,6 +97,7 @@ def write_shards(
             provenance = _add_all(source, runs, rows_at_once)
         else:
             provenance = readers.read_blocks(source, runs, rows=rows_at_once, **columns)
+        notify(f"{provenance.rows:,} rows read")
         pieces = _Pieces.of(runs, folders["pieces"], rows_at_once, provenance, min_rating)
         if by != "user" and "timestamp" not in pieces.columns:
             raise DataError(
@@ -104,6 +107,7 @@ def write_shards(
             raise ConfigError(
                 f"{shards}", where="--shards", expected=f"at most {pieces.num_users:,}, the number of users"
             )
+        notify(f"{pieces.interactions:,} interactions of {pieces.num_users:,} users are sorted")
         chooser = Chooser(
             by=by, test=test, valid=valid, seed=seed, total=pieces.interactions, stamps=pieces.stamps
         )
