@@ -19,13 +19,13 @@ from talos import datasets, readers, splits
 from talos.errors import ConfigError, DownloadError, nearest
 from talos.interactions import Interactions
 
-from . import engine, losses, quality, ranking, reading, recommending, scale, training, updating
+from . import engine, losses, quality, ranking, ranks, reading, recommending, scale, training, updating
 
 MEANING: dict[str, str] = {}
-for _part in (ranking, reading, losses, training, engine, quality, recommending, scale, updating):
+for _part in (ranking, reading, losses, training, engine, quality, recommending, scale, updating, ranks):
     MEANING |= _part.MEANING
 # Takes many minutes: only when asked for.
-LONG = ("scale", "updating")
+LONG = ("scale", "updating", "ranks")
 # The shapes of the real sets, for where they are not at hand.
 SHAPES = {"gowalla": (29_858, 40_988, 1_027_464), "beauty": (15_603, 8_693, 139_554)}
 
@@ -47,6 +47,7 @@ def run(
         "recommending": lambda: recommending.measure(dataset("gowalla", data)),
         "scale": scale.measure,
         "updating": lambda: updating.measure(whole("beauty", data), movielens()),
+        "ranks": lambda: ranks.measure(None if data is None else str(data)),
     }
     for name in only or ():
         if name not in available:
