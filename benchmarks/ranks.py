@@ -1,8 +1,8 @@
 """Two processes of one thread against one process of two threads, on Gowalla; and what memory each of them takes.
 
 The same global batches, exact Talos from random vectors, whole epochs on the clock; the best of three after the first.
-Memory is the highest resident size (VmHWM) that making the trainer and one epoch add, with many users and few items,
-so that it is the users' rows, moments and thresholds that are seen.
+Memory is what reading a rank's share and one epoch add to the highest resident size (VmHWM), with many users and few
+items, so that it is the users' interactions, rows, moments and thresholds that are seen.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+
+from talos.datasets import synthetic
+from talos.shards import write_shards
 
 MEANING = {
     "ranks_over_threads_512": "Gowalla, 512 users a batch: throughput of 2 ranks × 1 thread / 1 rank × 2 threads",
@@ -46,23 +51,20 @@ import json, re, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from talos import datasets, distributed
+from talos import distributed
 from talos.config import RunConfig
-from talos.shards import Share
+from talos.shards import ShardIndex, read_share
 from talos.training import Trainer
 def highest():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text()).group(1)) / 1024
 torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # imports a second's worth of modules
 group = distributed.start()
-whole = datasets.synthetic(users=400_000, items=512, interactions=1_200_000, seed=0)
-share = Share.of(whole, group.share(whole.num_users))
-del whole
-Path("/proc/self/clear_refs").write_text("5")  # the mark begins anew: making the data stood above what follows
-resident = highest()
+before, index = highest(), ShardIndex.read(sys.argv[2])
+share = read_share(index, group.share(index.num_users)).train
 values = {"training.epochs": 1, "training.init": "random", "negatives": "all", "training.batch_size": 4096}
 Trainer(RunConfig().with_values(values), share, group=group).fit()
 if group.rank == 0:
-    print(json.dumps(highest() - resident))
+    print(json.dumps(highest() - before))
 distributed.stop()
 """
 
@@ -79,7 +81,10 @@ def measure(folder: str | None = None) -> dict[str, float]:
             by_items = _run(2, 1, _EPOCHS, str(batch), "items", folder or "")
             figures[f"two_ranks_by_items_seconds_{batch}"] = by_items
             figures[f"ranks_by_items_over_threads_{batch}"] = one / by_items
-    memory = {ranks: _run(ranks, 1, _MEMORY) for ranks in (1, 2, 4)}
+    with tempfile.TemporaryDirectory() as scratch:
+        made = synthetic(users=400_000, items=512, interactions=1_200_000, seed=0)
+        write_shards(made, Path(scratch, "parts"), shards=4, valid=0.0)
+        memory = {ranks: _run(ranks, 1, _MEMORY, str(Path(scratch, "parts"))) for ranks in (1, 2, 4)}
     figures |= {f"added_mb_of_{ranks}": added for ranks, added in memory.items()}
     figures |= {"memory_of_two_ranks": memory[2] / memory[1], "memory_of_four_ranks": memory[4] / memory[1]}
     return figures
