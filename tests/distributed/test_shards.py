@@ -46,9 +46,14 @@ def together(out: Path, environment: Environment, port: int, *commands: Command)
         )
         for rank in range(2)
     ]
-    for process in ranks:
-        _, errors = process.communicate(timeout=170)
-        assert process.returncode == 0, errors
+    try:
+        for process in ranks:
+            _, errors = process.communicate(timeout=170)
+            assert process.returncode == 0, errors
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
     return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 
