@@ -2,7 +2,8 @@
 
 Time is that of fitting from the interactions on: for Talos everything from the config to the end of an epoch
 (index, warm start, steps), for implicit its `fit`. The test lists are looked at after every epoch, on a clock that
-stands still meanwhile. Recall@20 in the paper's dialect: train items masked, all items ranked.
+stands still meanwhile. Recall@20 in the paper's dialect: train items masked, all items ranked. Fits of a second are
+made several times in turn, and the quickest of each counts: one of them alone says more about the machine's mood.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MEANING = {
     "time_to_als_quality_over_als_gowalla": "Gowalla: seconds to pass that ALS's own R@20 / its seconds",
 }
 TARGETS = {"beauty": 0.147, "gowalla": 0.2079}
+_SHORT, _TIMES = 10.0, 5  # seconds: shorter fits are repeated so often
 _EASE_LIMIT = 12_000  # items: EASE inverts a dense matrix of items × items
 
 
@@ -44,6 +46,14 @@ def measure(name: str, train: Interactions, test: Interactions, *, epochs: int) 
     target, als = TARGETS[name], figures.get(f"als_recall_{name}", 0.0)
     curve = learning_curve(train, test, epochs=epochs, enough=max(target, als))
     seconds, reached = (np.array(column) for column in zip(*curve, strict=True))
+    if "als" in _rivals(train) and seconds[-1] < _SHORT:
+        for _ in range(_TIMES - 1):
+            began = time.perf_counter()
+            _rivals(train)["als"]()
+            once = time.perf_counter() - began
+            figures[f"als_seconds_{name}"] = min(figures[f"als_seconds_{name}"], once)
+            again = learning_curve(train, test, epochs=len(seconds))
+            seconds = np.minimum(seconds, [passed for passed, _ in again])
     figures[f"talos_seconds_{name}"], figures[f"talos_recall_{name}"] = (
         float(seconds[-1]),
         float(reached.max()),
