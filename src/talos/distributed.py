@@ -306,12 +306,24 @@ def start(device: str = "cpu", *, timeout: float | None = None) -> Group:
             f"{wanted} processes", where="WORLD_SIZE", expected="1: this torch has no torch.distributed"
         )
     if not made:
+        from torch.distributed.distributed_c10d import PrefixStore
+        from torch.distributed.rendezvous import rendezvous
+
         gpu = device.startswith("cuda")
         if gpu:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         try:
+            # torchrun keeps its store when it starts the processes again: without a name for each attempt a rank
+            # may find the address that a dead one left there, and wait for it
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            span = timedelta(seconds=seconds)
+            store, rank, size = next(rendezvous("env://", timeout=span))
             dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=timedelta(seconds=seconds)
+                "cpu:gloo,cuda:nccl" if gpu else "gloo",
+                store=PrefixStore(f"talos/attempt-{attempt}", store),
+                rank=rank,
+                world_size=size,
+                timeout=span,
             )
         except (RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
