@@ -291,6 +291,10 @@ def _fast(
     # Vectors drawn from N(0, 1) have a length of 8: at a rate of 0.001 they need thousands of steps to turn.
     if backbone != "xsimgcl" and settings["optimizer.lr"] < 0.1 and loss not in ("llpauc", "aatp"):
         settings["optimizer.lr"] = 0.1
+    # The printed .001 is for batches of positives; batches of users are some thirty steps an epoch. On MF validation
+    # chose .01 for these two.
+    if loss in ("llpauc", "aatp") and (backbone == "lightgcn" or scenario == "temporal"):
+        settings["optimizer.lr"] = max(settings["optimizer.lr"], 0.01)
     if backbone == "lightgcn" or scenario == "temporal" or loss in ("advinfonce", "smoothi@k", "llpauc"):
         settings |= {"training.epochs": 60, "training.patience": 15}
     if backbone == "xsimgcl":
