@@ -82,9 +82,10 @@ def main() -> None:
             raise
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == 130:  # typer turned a KeyboardInterrupt into this, without a word
+            typer.echo("interrupted", err=True)
+        raise
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         sys.stderr.close()
         sys.exit(1)
