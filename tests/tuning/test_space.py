@@ -71,7 +71,7 @@ def test_a_bad_space_is_refused(values: dict[str, Any], said: str) -> None:
         ({"loss": {"tau": {"low": -0.1, "high": 1.0}}}, "space.toml: loss.tau: got -0.1"),
         (
             {"loss": {"tua": [0.1]}},
-            "space.toml: loss.tua: the loss 'talos' has no such argument (did you mean 'tau'?)",
+            "space.toml: loss.tua: the loss 'talos' has no such argument (did you mean 'tau' or 'eta'?)",
         ),
         ({"los": {"tau": [0.1]}}, "space.toml: los: no such key (did you mean 'loss'?)"),
         ({"training": {"epoch": [3, 4]}}, "space.toml: training.epoch: no such key (did you mean 'epochs'?)"),
