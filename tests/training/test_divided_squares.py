@@ -15,7 +15,6 @@ from talos.distributed import Group
 from talos.errors import ConfigError
 from talos.kernels import alternating_least_squares
 from talos.negatives import TrainIndex
-from talos.training import divided_squares
 from talos.training.divided_squares import divided_least_squares
 from talos.training.warm_start import start_from
 
@@ -36,7 +35,7 @@ def test_rows_are_those_of_one_process(
     size: int, kernel: str, monkeypatch: pytest.MonkeyPatch, in_threads: InThreads
 ) -> None:
     monkeypatch.setenv("TALOS_KERNEL", kernel)
-    monkeypatch.setattr(divided_squares, "_BLOCK", 200)  # many blocks, and users larger than one
+    monkeypatch.setattr("talos.kernels.least_squares._BLOCK", 200)  # many blocks, and users larger than one
     data = synthetic(users=83, items=47, interactions=900, seed=1)
     whole = index_of(data)
     options = {"dim": 8, "num_items": data.num_items}

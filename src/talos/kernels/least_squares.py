@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import scipy.sparse
 import torch
@@ -17,6 +19,8 @@ _ENTRIES_SWEPT = 96
 _FEWEST_SWEEPS, _MOST_SWEEPS = 4, 16
 # Numbers of gathered vectors at a time in the torch version.
 _BLOCK = 2**22
+# A residual this small cannot be improved in float32; as in the core.
+_SMALL = 1e-20
 
 
 @torch.no_grad()
@@ -129,21 +133,27 @@ def _solve_(
     steps: int,
 ) -> None:
     """What the core does, some rows at a time."""
-    dim = solution.shape[1]
-    first = 0
-    while first < len(solution):
-        # as many rows as their entries allow, at least one
-        last = int(torch.searchsorted(indptr, indptr[first] + _BLOCK // dim, right=True)) - 1
-        last = min(max(last, first + 1), first + _BLOCK // dim)
-        ends = indptr[first : last + 1] - indptr[first]
-        y = fixed[indices[indptr[first] : indptr[last]]]
-        solution[first:last] = _conjugate_gradients(solution[first:last], ends, y, gram, weight, steps)
+    for rows, entries in row_blocks(indptr, solution.shape[1]):
+        ends = indptr[rows.start : rows.stop + 1] - indptr[rows.start]
+        solution[rows] = _solved(solution[rows], ends, fixed[indices[entries]], gram, weight, steps)
+
+
+def row_blocks(indptr: Tensor, dim: int) -> Iterator[tuple[slice, slice]]:
+    """Rows of a CSR and their entries, as many at a time as a few MB of vectors allow, at least one row.
+
+    >>> list(row_blocks(torch.tensor([0, 2, 3]), dim=64))
+    [(slice(0, 2, None), slice(0, 3, None))]
+    """
+    most, first = max(1, _BLOCK // dim), 0
+    while first < len(indptr) - 1:
+        last = int(torch.searchsorted(indptr, indptr[first] + most, right=True)) - 1
+        last = min(max(last, first + 1), first + most)
+        yield slice(first, last), slice(int(indptr[first]), int(indptr[last]))
         first = last
 
 
-def _conjugate_gradients(
-    x: Tensor, ends: Tensor, y: Tensor, gram: Tensor, weight: float, steps: int
-) -> Tensor:
+def _solved(x: Tensor, ends: Tensor, y: Tensor, gram: Tensor, weight: float, steps: int) -> Tensor:
+    """Some rows, with the vectors `y` of their entries one after the other."""
     owner = torch.arange(len(x)).repeat_interleave(ends.diff())
 
     def gathered(values: Tensor) -> Tensor:
@@ -152,14 +162,25 @@ def _conjugate_gradients(
     def apply(rows: Tensor) -> Tensor:
         return rows @ gram + gathered(weight * (y * rows[owner]).sum(-1))
 
-    residual = gathered(torch.full((len(y),), 1 + weight)) - apply(x)
+    x = conjugate_gradients(x, gathered(torch.full((len(y),), 1 + weight)), apply, steps)
+    return torch.where((ends.diff() > 0).unsqueeze(-1), x, 0.0)
+
+
+def conjugate_gradients(x: Tensor, wanted: Tensor, apply: Callable[[Tensor], Tensor], steps: int) -> Tensor:
+    """Some steps from x (R, d) towards A x = `wanted`, each row with a positive definite A of its own.
+
+    >>> wanted = torch.tensor([[2.0, 8.0]])
+    >>> conjugate_gradients(torch.zeros(1, 2), wanted, lambda rows: rows * torch.tensor([1.0, 4.0]), steps=2)
+    tensor([[2., 2.]])
+    """
+    residual = wanted - apply(x)
     direction, before = residual, residual.square().sum(-1, keepdim=True)
     for _ in range(steps):
         image = apply(direction)
-        going = before > 1e-20  # as in the core
+        going = before > _SMALL
         length = torch.where(going, before / (direction * image).sum(-1, keepdim=True), 0.0)
         x, residual = x + length * direction, residual - length * image
         after = residual.square().sum(-1, keepdim=True)
         direction = residual + torch.where(going, after / before, 0.0) * direction
         before = after
-    return torch.where((ends.diff() > 0).unsqueeze(-1), x, 0.0)
+    return x

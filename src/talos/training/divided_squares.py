@@ -14,13 +14,9 @@ from torch import Tensor
 
 from talos.backbones.base import gaussian
 from talos.distributed import Group
-from talos.kernels.least_squares import solve_rows_, sweeps_for
+from talos.kernels.least_squares import conjugate_gradients, row_blocks, solve_rows_, sweeps_for
 
 __all__ = ["divided_least_squares"]
-
-# Numbers of gathered vectors at a time.
-_BLOCK = 2**22
-_SMALL = 1e-20  # as in the core
 
 
 @torch.no_grad()
@@ -93,15 +89,10 @@ class _Links:
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
         """⟨y_u, x_i⟩ of each interaction, (P,)."""
-        found, ends = torch.empty(len(self.indices)), self.indptr
-        entries, first = max(1, _BLOCK // users.shape[1]), 0
-        while first < len(users):  # as many users as their entries allow, at least one
-            last = int(torch.searchsorted(ends, ends[first] + entries, right=True)) - 1
-            last = min(max(last, first + 1), first + entries)
-            here = slice(int(ends[first]), int(ends[last]))
-            y = users[first:last].repeat_interleave(ends[first : last + 1].diff(), dim=0)
-            found[here] = y.mul_(items[self.indices[here]]).sum(1)
-            first = last
+        found, lengths = torch.empty(len(self.indices)), self.indptr.diff()
+        for rows, entries in row_blocks(self.indptr, users.shape[1]):
+            y = users[rows].repeat_interleave(lengths[rows], dim=0)
+            found[entries] = y.mul_(items[self.indices[entries]]).sum(1)
         return found
 
     def gathered(self, weights: Tensor, users: Tensor) -> Tensor:
@@ -120,14 +111,4 @@ def _solve_items(
         return group.sum_(own).add_(rows @ gram)
 
     wanted = group.sum_(links.gathered(torch.full((len(links.indices),), 1 + weight), users))
-    residual = wanted - apply(x)
-    direction, before = residual, residual.square().sum(-1, keepdim=True)
-    for _ in range(steps):
-        image = apply(direction)
-        going = before > _SMALL
-        length = torch.where(going, before / (direction * image).sum(-1, keepdim=True), 0.0)
-        x, residual = x + length * direction, residual - length * image
-        after = residual.square().sum(-1, keepdim=True)
-        direction = residual + torch.where(going, after / before, 0.0) * direction
-        before = after
-    return x
+    return conjugate_gradients(x, wanted, apply, steps)
