@@ -220,7 +220,7 @@ def status(asked: Asked, store: Store) -> list[dict[str, Any]]:
                     have = sum(store.run_path(resolved, seed).exists() for seed in range(seeds))
                 wanted += seeds
                 there_count += have
-                if have < seeds:
+                if have < seeds and (cell.needed or not needed):  # of the core set only what it needs
                     of = f"{cell.group} {cell.method}"
                     missing.append(of if have == 0 else f"{of} ({have} of {seeds} seeds)")
             lines.append(_line(experiment, dataset, needed, wanted, there_count, missing))
