@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 CORE = Path("src") / "talos" / "kernels" / "core"
 PER_LEVEL = ("sweep.cpp", "rows.cpp", "least_squares.cpp")
@@ -20,6 +22,8 @@ LEVELS = {
     "avx2": ["-mavx2", "-mfma"],
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"],
 }
+# The sweep once more, with products of bfloat16; compilers from before 2020 do not know them.
+BFLOAT16 = [*LEVELS["avx512"], "-mavx512bf16"]
 
 
 class BuildCore(build_ext):
@@ -39,12 +43,13 @@ class BuildCore(build_ext):
         common = [*FLAGS, *os.environ.get("TALOS_CORE_FLAGS", "").split(), *(["-DTALOS_X86"] if x86 else [])]
         objects: list[str] = []
         for level in LEVELS if x86 else ["plain"]:
-            objects += self.compiler.compile(
-                [str(CORE / name) for name in PER_LEVEL],
-                output_dir=str(Path(self.build_temp) / level),
-                macros=[("TALOS_LEVEL", level)],
-                extra_postargs=[*common, *LEVELS[level]],
-            )
+            objects += self.compile_level(level, PER_LEVEL, [*common, *LEVELS[level]])
+        if x86:
+            try:
+                objects += self.compile_level("avx512bf16", ["sweep.cpp"], [*common, *BFLOAT16])
+                common.append("-DTALOS_BFLOAT16")
+            except CompileError:
+                print("the compiler does not know bfloat16: the core is built without it", file=sys.stderr)
         objects += self.compiler.compile(
             [str(CORE / "dispatch.cpp")], output_dir=self.build_temp, extra_postargs=common
         )
@@ -56,6 +61,16 @@ class BuildCore(build_ext):
             target_lang="c++",
             extra_postargs=["-pthread", *os.environ.get("TALOS_CORE_FLAGS", "").split()],
         )
+
+    def compile_level(self, level: str, names: Sequence[str], flags: list[str]) -> list[str]:
+        """These sources with the flags of an instruction set."""
+        objects: list[str] = self.compiler.compile(
+            [str(CORE / name) for name in names],
+            output_dir=str(Path(self.build_temp) / level),
+            macros=[("TALOS_LEVEL", level)],
+            extra_postargs=flags,
+        )
+        return objects
 
 
 setup(

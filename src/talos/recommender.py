@@ -451,6 +451,7 @@ _TRAINING = (
     "metric",
     "checkpoint_every",
     "keep_checkpoints",
+    "arithmetic",
     "parallel",
 )
 _BACKBONE = ("dim", "layers", "epsilon", "contrast_layer", "contrast_temperature", "contrast_weight")

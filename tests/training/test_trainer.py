@@ -197,11 +197,13 @@ def test_bad_settings(planted: Split, values: dict[str, Any], message: str) -> N
 
 
 def test_threshold_error_is_small_for_exact_and_none_without(planted: Split) -> None:
-    exact = Trainer(config(**{"optimizer.lr": 1e-9}), planted.train)
-    exact.fit()
-    error = exact.threshold_error()
-    assert error is not None
-    assert error < 1e-5
+    for arithmetic, bound in (("float32", 1e-5), ("bfloat16", 2.0**-7)):
+        settings = {"optimizer.lr": 1e-9, "training.arithmetic": arithmetic}
+        exact = Trainer(config(**settings), planted.train)
+        exact.fit()
+        error = exact.threshold_error()
+        assert error is not None
+        assert error < bound
     assert Trainer(config(**{"loss.name": "sl"}), planted.train).threshold_error() is None
 
 

@@ -86,6 +86,7 @@ def divided_batch_loss(
     k: int | None = None,
     reduction: Literal["positives", "users"] = "positives",
     normalize_items: bool = False,
+    bfloat16: bool = False,
 ) -> DividedBatch:
     """`user_batch_loss` over all items, where each rank has some of them; every rank calls it for the same batch.
 
@@ -103,6 +104,7 @@ def divided_batch_loss(
         reduction: the mean over `positives`, or over `users` with at least one.
         normalize_items: divide the rows of `item_vectors` by their lengths first; the gradient is that of the
             rows as given.
+        bfloat16: as in `user_batch_loss`; positives' own scores stay float32 here.
 
     >>> from talos.losses import Softmax
     >>> class Alone:
@@ -121,8 +123,11 @@ def divided_batch_loss(
     check_arguments(users, item_vectors, indptr, indices, asked, None, None, loss)
     part = loss.negative_part
     use_core = compiled.supports(part, users, item_vectors) and compiled.available()
-    passes = (_CorePasses if use_core else _TorchPasses)(
-        item_vectors.detach().to(dtype), indptr, indices, normalize=normalize_items
+    rows = item_vectors.detach().to(dtype)
+    passes = (
+        _CorePasses(rows, indptr, indices, normalize=normalize_items, bfloat16=bfloat16)
+        if use_core
+        else _TorchPasses(rows, indptr, indices, normalize=normalize_items)
     )
 
     own_beta = thresholds
@@ -196,6 +201,7 @@ def differentiable_divided_loss(
     k: int | None = None,
     reduction: Literal["positives", "users"] = "positives",
     normalize_items: bool = False,
+    bfloat16: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """`divided_batch_loss` inside autograd: this rank's part of the value, and the thresholds (own,) of its users.
 
@@ -222,6 +228,7 @@ def differentiable_divided_loss(
         k=k,
         reduction=reduction,
         normalize_items=normalize_items,
+        bfloat16=bfloat16,
     )
     return in_autograd(user_vectors, item_vectors, loss, compute)
 
@@ -309,7 +316,9 @@ class _CorePasses:
         indices: Tensor | None = None,
         *,
         normalize: bool = False,
+        bfloat16: bool = False,
     ) -> None:
+        self.bfloat16 = bfloat16
         self.lengths: Tensor | None = None
         self.table = rows.detach().contiguous()
         if normalize:
@@ -320,14 +329,27 @@ class _CorePasses:
 
     def best(self, users: Tensor, k: int) -> Tensor:
         """The K best scores of each user, or as many as there are items."""
-        found = compiled.core_sweep(users, self.table, part=None, k=min(k, len(self.table)), keep_best=True)
+        found = compiled.core_sweep(
+            users,
+            self.table,
+            part=None,
+            k=min(k, len(self.table)),
+            keep_best=True,
+            bfloat16=self.bfloat16,
+        )
         assert found.best is not None
         return found.best
 
     def sums(self, users: Tensor, beta: Tensor | None, part: NegativePart) -> Tensor:
         """Each user's log Σφ or Σφ."""
         return compiled.core_sweep(
-            users, self.table, part=part, thresholds=beta, excluded=self.positives, gradients=False
+            users,
+            self.table,
+            part=part,
+            thresholds=beta,
+            excluded=self.positives,
+            gradients=False,
+            bfloat16=self.bfloat16,
         ).normalizer
 
     def gradients(
@@ -341,6 +363,7 @@ class _CorePasses:
             coefficients=coefficients,
             thresholds=beta,
             excluded=self.positives,
+            bfloat16=self.bfloat16,
         )
         return _Gradients(found.normalizer, found.user_gradient, found.item_gradient, {})
 

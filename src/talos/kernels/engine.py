@@ -43,6 +43,7 @@ def user_batch_loss(
     item_ids: Tensor | None = None,
     weights: Tensor | None = None,
     normalize_items: bool = False,
+    bfloat16: bool = False,
     users_per_chunk: int | None = None,
     items_per_tile: int = 4096,
 ) -> UserBatch:
@@ -69,6 +70,9 @@ def user_batch_loss(
         weights: what each of the negatives counts, (n,) or (I,); for samples that are not uniform.
         normalize_items: divide the rows of `item_vectors` by their lengths first; the gradient is that of the
             rows as given. The core does both on its way.
+        bfloat16: let the core make its three products of numbers rounded to bfloat16 where the processor
+            multiplies these faster. Scores and thresholds are then within 2⁻⁷ of the lengths' product; all
+            sums stay float32. Without effect in torch.
         users_per_chunk: users at a time; chosen by cache size if None.
         items_per_tile: items at a time, in torch.
 
@@ -105,6 +109,7 @@ def user_batch_loss(
             loss,
             k=k,
             normalize_items=normalize_items,
+            bfloat16=bfloat16,
             **options,
         )
     items = F.normalize(item_vectors, dim=-1) if normalize_items else item_vectors
@@ -145,6 +150,7 @@ def _core_batch(
     exclude_positives: bool,
     item_ids: Tensor | None,
     normalize_items: bool,
+    bfloat16: bool,
     users_per_chunk: int | None,
 ) -> UserBatch:
     """`user_batch_loss` by the core, for arguments that it takes."""
@@ -188,6 +194,7 @@ def _core_batch(
         kth_is_threshold=fused and loss.needs.threshold,
         excluded=excluded,
         users_per_block=users_per_chunk,
+        bfloat16=bfloat16,
     )
     if fused:
         beta = found.kth

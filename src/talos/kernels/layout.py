@@ -47,6 +47,7 @@ class Task(ctypes.Structure):
         ("power", ctypes.c_float),
         ("slope", ctypes.c_float),
         ("scale", ctypes.c_float),
+        ("bfloat16", ctypes.c_int32),
         ("k", ctypes.c_int64),
         ("kth_is_threshold", ctypes.c_int32),
         ("threads", ctypes.c_int32),

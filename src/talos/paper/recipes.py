@@ -118,8 +118,9 @@ class Recipe:
         return [self.with_settings(one) for one in self.search] or [self]
 
     def config(self, seed: int) -> RunConfig:
-        """The run config. The paper starts from random vectors, whatever the library would choose by itself."""
-        return RunConfig().with_values({"training.init": "random", **self.settings, "seed": seed})
+        """The run config. The paper starts from random vectors and has float32, whatever the library would choose."""
+        fixed = {"training.init": "random", "training.arithmetic": "float32"}
+        return RunConfig().with_values({**fixed, **self.settings, "seed": seed})
 
     def deviations(self) -> tuple[str, ...]:
         """In words, all that differs from the paper's own run of this row."""

@@ -120,6 +120,7 @@ class Division:
         *,
         reduction: Literal["positives", "users"],
         touched_rows: bool,
+        bfloat16: bool,
     ) -> Objective:
         """The loss of this process's part of a batch of users or positives; the rest is as `Objective` has it."""
         made = UserObjective if kind == "users" else PositiveObjective
@@ -131,6 +132,7 @@ class Division:
             self.index,
             reduction=reduction,
             touched_rows=touched_rows,
+            bfloat16=bfloat16,
             users=self.users,
             group=self.group,
         )

@@ -98,6 +98,7 @@ class ItemDivision(Division):
         *,
         reduction: Literal["positives", "users"],
         touched_rows: bool,
+        bfloat16: bool,
     ) -> Objective:
         """The loss of this process's items for all users of a batch."""
         return ItemObjective(
@@ -108,6 +109,7 @@ class ItemDivision(Division):
             self.index,
             reduction=reduction,
             touched_rows=touched_rows,
+            bfloat16=bfloat16,
             users=self.users,
             group=self.group,
             degrees=self.degrees,
@@ -220,6 +222,7 @@ class ItemObjective(Objective):
             k=threshold.k if isinstance(threshold, ExactQuantile) else None,
             reduction=self.reduction,
             normalize_items=self.cosine,
+            bfloat16=self.in_bfloat16,
         )
         if isinstance(threshold, ExactQuantile):
             threshold.set(own, beta)

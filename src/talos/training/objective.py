@@ -41,6 +41,7 @@ class Objective(nn.Module):
         index: the train interactions.
         reduction: mean over `positives` or over `users`.
         touched_rows: whether look-ups in a table of parameters give row-sparse gradients.
+        bfloat16: whether the kernels may round what they multiply, see `talos.kernels.user_batch_loss`.
         users: which users the index and the thresholds are of; all of the backbone's, if None.
         group: the processes that share a batch.
     """
@@ -55,6 +56,7 @@ class Objective(nn.Module):
         *,
         reduction: Literal["positives", "users"] = "positives",
         touched_rows: bool = False,
+        bfloat16: bool = False,
         users: range | None = None,
         group: Group = ALONE,
     ) -> None:
@@ -64,7 +66,7 @@ class Objective(nn.Module):
         self.group, self.divided = group, backbone.num_users == len(self.users)
         self.backbone, self.loss, self.threshold = backbone, loss, threshold
         self.negatives, self.index = negatives, index
-        self.reduction, self.touched_rows = reduction, touched_rows
+        self.reduction, self.touched_rows, self.in_bfloat16 = reduction, touched_rows, bfloat16
         self.cosine = loss.needs.scores == "cosine"
 
     @abstractmethod
@@ -176,7 +178,11 @@ class UserObjective(Objective):
     def _over_all(self, batch: Tensor, users: Tensor, item_table: Tensor, positives: Tensor) -> Tensor:
         threshold, ends = self.threshold, self._ends(batch)
         # items are normalised by the kernel, on its way
-        options: dict[str, Any] = {"reduction": self.reduction, "normalize_items": self.cosine}
+        options: dict[str, Any] = {
+            "reduction": self.reduction,
+            "normalize_items": self.cosine,
+            "bfloat16": self.in_bfloat16,
+        }
         if isinstance(threshold, ExactQuantile):
             # all scores are made anyway: the kernel finds the K-th best among them on its way
             value, kth = exact_user_batch_loss(
@@ -239,6 +245,7 @@ class UserObjective(Objective):
                 self.loss,
                 reduction=self.reduction,
                 item_ids=group.places[len(group.owner) :],
+                bfloat16=self.in_bfloat16,
             )
             for cut, group, items in zip(cuts, groups, vectors, strict=True)
         ]

@@ -11,6 +11,7 @@ from talos import losses, negatives
 from talos.config import RunConfig
 from talos.errors import ConfigError
 from talos.interactions import Interactions
+from talos.kernels import compiled
 from talos.losses import Needs
 from talos.shards import Share
 
@@ -131,6 +132,12 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
             notes.append("vectors start from alternating least squares")
     if config.optimizer.lr_decay == "auto":
         changes["optimizer.lr_decay"] = USER_BATCH_DECAY if by_users else 1.0
+    if config.training.arithmetic == "auto":
+        # a cosine is off by less than .01, and rankings by nothing that shows; a dot product may be off by anything
+        faster = by_users and config.device == "cpu" and compiled.available() and compiled.has_bfloat16()
+        changes["training.arithmetic"] = "bfloat16" if faster else "float32"
+        if faster:
+            notes.append("products of bfloat16, sums of float32: this processor makes them twice as fast")
     return Plan(
         config=config.with_values(changes),
         batches=kind,

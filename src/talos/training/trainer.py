@@ -122,6 +122,7 @@ class Trainer:
             threshold,
             reduction=config.training.reduction,
             touched_rows=config.optimizer.rows == "touched",
+            bfloat16=config.training.arithmetic == "bfloat16",
         ).to(self.device)
         self.batches = self.division.batches(
             self.plan.batches,

@@ -25,6 +25,20 @@ constexpr Level kLevels[] = {
 };
 constexpr int kCount = sizeof(kLevels) / sizeof(kLevels[0]);
 
+bool multiplies_bfloat16() {
+#ifdef TALOS_BFLOAT16
+    static const bool has = __builtin_cpu_supports("avx512bf16");
+    return has;
+#else
+    return false;
+#endif
+}
+
+// Whether this task goes to the highest level's version with products of bfloat16.
+bool in_bfloat16(const int32_t level, const talos::Task& task) {
+    return task.bfloat16 && level == kCount - 1 && multiplies_bfloat16();
+}
+
 }  // namespace
 
 #if defined(__GNUC__)
@@ -33,7 +47,7 @@ constexpr int kCount = sizeof(kLevels) / sizeof(kLevels[0]);
 extern "C" {
 
 // Raised whenever a struct or a function changes, so that a stale build is noticed and not run.
-int32_t talos_core_version() { return 5; }
+int32_t talos_core_version() { return 6; }
 
 int32_t talos_core_task_bytes() { return static_cast<int32_t>(sizeof(talos::Task)); }
 
@@ -52,11 +66,22 @@ const char* talos_core_level_name(int32_t level) {
     return level >= 0 && level < kCount ? kLevels[level].name : "";
 }
 
+// Whether there are products of bfloat16 at the highest level.
+int32_t talos_core_has_bfloat16() { return multiplies_bfloat16(); }
+
 int64_t talos_core_workspace_bytes(int32_t level, const talos::Task* task) {
+#ifdef TALOS_BFLOAT16
+    if (in_bfloat16(level, *task)) return talos::avx512bf16::workspace_bytes(*task);
+#endif
     return kLevels[level].workspace_bytes(*task);
 }
 
-void talos_core_sweep(int32_t level, const talos::Task* task) { kLevels[level].sweep(*task); }
+void talos_core_sweep(int32_t level, const talos::Task* task) {
+#ifdef TALOS_BFLOAT16
+    if (in_bfloat16(level, *task)) return talos::avx512bf16::sweep(*task);
+#endif
+    kLevels[level].sweep(*task);
+}
 
 void talos_core_unit_rows(int32_t level, const talos::Rows* task) { kLevels[level].unit_rows(*task); }
 

@@ -11,6 +11,10 @@
 // with a barrier before 2, 3 and 4. Step 4 of one block is done tile by tile together with step 1 of the next,
 // while the tile is in cache. Which thread adds what to what is fixed, so results are the same from run to run.
 //
+// Products are made of words (words.h). Where a word is one number, slopes simply take the place of scores. Where it is two
+// (bfloat16), the users' gradient needs slopes paired by items and the items' gradient slopes paired by users; both
+// together take the room of the scores.
+//
 // Compiled once per instruction set, see vector.h.
 #include <algorithm>
 #include <atomic>
@@ -33,6 +37,7 @@ constexpr int64_t kCacheBytes = 5 << 18;      // of scores per thread: about a s
 constexpr int64_t kMaxBlock = 256;            // users
 constexpr int64_t kWorkPerThread = 1 << 20;   // multiplications: for less than that another thread does not pay
 constexpr int kHalvings = 12;                 // after which a bound is close enough
+constexpr float kRounding = kDeep == 1 ? 1.0001f : 1.01f;  // by how much a product may exceed the lengths'
 constexpr float kNothingYet = -std::numeric_limits<float>::infinity();
 
 int64_t round_up(const int64_t n, const int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -65,9 +70,11 @@ struct Layout {
     int64_t coarse;         // groups of kRows items whose maxima are taken together
     int64_t coarse_groups;  // at most, per thread
     bool pad;               // rows do not fill whole vectors: work on padded copies
+    bool copy;              // item vectors cannot be used as they lie
+    int64_t depth;          // words of a vector that go into a score
 
     int64_t kept_each;      // floats of one thread's scores
-    int64_t kept, finest, coarsest, rows, gradient, packed, scaled, partial, sums, per_user, total;
+    int64_t kept, finest, coarsest, rows, columns, gradient, packed, scaled, partial, sums, per_user, total;
 
     // Few enough for their scores to stay in the second-level caches; where that leaves too few to be worth a
     // pass over the items, as many as are worth one.
@@ -80,8 +87,10 @@ struct Layout {
         groups = (task.items + kRows - 1) / kRows;
         const int64_t busy = task.users * task.items * task.dim / kWorkPerThread;
         threads = std::max<int64_t>(1, std::min<int64_t>(task.threads, std::min(groups, busy)));
-        padded_dim = round_up(task.dim, kWidth);
+        padded_dim = round_up(task.dim, kDeep * kWidth);
         pad = padded_dim != task.dim;
+        copy = pad || kDeep > 1;
+        depth = kDeep == 1 ? task.dim : padded_dim / kDeep;
         const int64_t most = task.users_per_block ? task.users_per_block : users_that_fit(task.items);
         blocks = (task.users + most - 1) / most;
         block = round_up((task.users + blocks - 1) / std::max<int64_t>(1, blocks), kColumns);
@@ -99,9 +108,10 @@ struct Layout {
         kept = take(threads * kept_each);
         finest = take(groups * block);
         coarsest = take(threads * coarse_groups * block);
-        rows = take(pad ? task.items * padded_dim : 0);
+        rows = take(copy ? groups * kRows * padded_dim / kDeep : 0);
+        columns = kDeep == 1 ? rows : take(groups * kRows * padded_dim / kDeep);
         gradient = take(pad ? task.items * padded_dim : 0);
-        packed = take(threads * block * task.dim);
+        packed = take(threads * block * depth);
         scaled = take(threads * block * padded_dim);
         partial = take(threads * block * padded_dim);
         sums = take(threads * block);
@@ -144,12 +154,6 @@ bool any(const Integers mask) {
     return all != 0;
 }
 
-float squared_norm(const float* const v, const int64_t dim) {
-    float sum = 0;
-    for (int64_t k = 0; k < dim; ++k) sum += v[k] * v[k];
-    return sum;
-}
-
 // The k-th largest of `values`, which are reordered.
 float kth_largest(std::vector<float>& values, const int64_t k) {
     if (static_cast<int64_t>(values.size()) < k) return kNothingYet;
@@ -165,10 +169,11 @@ public:
           first_group_(at_.groups * index / at_.threads), last_group_(at_.groups * (index + 1) / at_.threads),
           begin_(first_group_ * kRows), end_(std::min(last_group_ * kRows, task_.items)),
           kept_(shared.base + at_.kept + index * at_.kept_each), finest_(shared.base + at_.finest),
-          items_(at_.pad ? shared.base + at_.rows : task_.item_vectors),
+          rows_(at_.copy ? words(shared.base + at_.rows) : words(task_.item_vectors)),
+          columns_(at_.copy ? words(shared.base + at_.columns) : words(task_.item_vectors)),
           item_gradient_(at_.pad ? shared.base + at_.gradient : task_.item_gradient),
-          packed_(shared.base + at_.packed + index * at_.block * task_.dim),
-          scaled_(shared.base + at_.scaled + index * at_.block * at_.padded_dim),
+          packed_(words(shared.base + at_.packed) + index * at_.block * at_.depth),
+          scaled_(words(shared.base + at_.scaled) + index * at_.block * at_.padded_dim),
           partial_(shared.base + at_.partial + index * at_.block * at_.padded_dim),
           sums_(shared.base + at_.sums + index * at_.block) {
         float* const own = shared.base + at_.per_user + index * 4 * at_.block;
@@ -204,6 +209,10 @@ public:
     }
 
 private:
+    // Words and floats are of one size: what is kept in place of scores, or in the workspace, may be either.
+    static Word* words(float* const p) { return reinterpret_cast<Word*>(p); }
+    static const Word* words(const float* const p) { return reinterpret_cast<const Word*>(p); }
+
     int64_t dim() const { return at_.padded_dim; }
 
     bool with_gradients() const { return task_.kind != kNothing && task_.item_gradient; }
@@ -214,18 +223,25 @@ private:
         return kept_ + start * at_.block + (u / kColumns * kTile + row - start) * kColumns + u % kColumns;
     }
 
-    // The largest norm of an item, by which scores are bounded; and padded rows where they are needed.
+    // The largest norm of an item, by which scores are bounded; and the words of all items where they are needed.
     void prepare_items() {
         float largest = 0;
-        float* const rows = shared_.base + at_.rows;
         for (int64_t j = begin_; j < end_; ++j) {
             const float* const row = task_.item_vectors + j * task_.dim;
-            largest = std::max(largest, squared_norm(row, task_.dim));
-            if (!at_.pad) continue;
-            std::copy(row, row + task_.dim, rows + j * dim());
-            std::fill(rows + j * dim() + task_.dim, rows + (j + 1) * dim(), 0.0f);
+            largest = std::max(largest, dot(row, row, task_.dim));
         }
         mine_.largest_norm = largest;
+        if (!at_.copy) return;
+        std::vector<float> padded(kDeep * dim());
+        for (int64_t j = begin_; j < end_; j += kDeep) {
+            for (int64_t i = 0; i < kDeep; ++i) {
+                float* const row = padded.data() + i * dim();
+                if (j + i < end_) std::copy_n(task_.item_vectors + (j + i) * task_.dim, task_.dim, row);
+                else std::fill_n(row, task_.dim, 0.0f);
+                pack_row(row, dim(), words(shared_.base + at_.rows) + (j + i) * dim() / kDeep);
+            }
+            if (kDeep > 1) pack_rows(padded.data(), dim(), dim(), words(shared_.base + at_.columns) + j / kDeep * dim());
+        }
     }
 
     void unpad_gradient() const {
@@ -238,16 +254,20 @@ private:
         const int64_t each = at_.block;
         first_user_ = block * each;
         count_ = std::min(each, task_.users - first_user_);
+        std::vector<float> padded(dim());
+        std::vector<Word> row(dim() / kDeep);
         for (int64_t u = 0; u < each; ++u) {
-            const float* const from = task_.user_vectors + (first_user_ + u) * task_.dim;
-            float* const to = packed_ + u / kColumns * kColumns * task_.dim + u % kColumns;
-            for (int64_t k = 0; k < task_.dim; ++k) to[k * kColumns] = u < count_ ? from[k] : 0.0f;
+            if (u < count_) std::copy_n(task_.user_vectors + (first_user_ + u) * task_.dim, task_.dim, padded.data());
+            else std::fill(padded.begin(), padded.end(), 0.0f);
+            pack_row(padded.data(), dim(), row.data());
+            Word* const to = packed_ + u / kColumns * kColumns * at_.depth + u % kColumns;
+            for (int64_t k = 0; k < at_.depth; ++k) to[k * kColumns] = row[k];
         }
     }
 
     void score(const int64_t from, const int64_t to) const {
         for (int64_t column = 0; column < at_.block; column += kColumns) {
-            const float* const users = packed_ + column * task_.dim;
+            const Word* const users = packed_ + column * at_.depth;
             int64_t j = from;
             for (; j + kRows <= to; j += kRows) score_group<kRows>(j, column, users);
             if (j < to) score_tail(j, to, column, users);
@@ -255,9 +275,10 @@ private:
     }
 
     template <int R>
-    void score_group(const int64_t j, const int64_t column, const float* const users) const {
+    void score_group(const int64_t j, const int64_t column, const Word* const users) const {
         Vector sums[R][2] = {};
-        accumulate<R, 2, true>(items_ + j * dim(), dim(), users, kColumns, task_.dim, sums);
+        const int64_t apart = dim() / kDeep;
+        accumulate<R, 2, true>(rows_ + j * apart, apart, users, kColumns, at_.depth, sums);
         float* const to = scores_of(j, column);
         Vector most[2] = {sums[0][0], sums[0][1]};
 #pragma GCC unroll 8
@@ -273,13 +294,14 @@ private:
     }
 
     // The last items, fewer than a group.
-    void score_tail(const int64_t from, const int64_t to, const int64_t column, const float* const users) const {
+    void score_tail(const int64_t from, const int64_t to, const int64_t column, const Word* const users) const {
+        constexpr int64_t chunk = kColumns / kDeep;  // rows are not divided: each chunk follows the one before
         float* const finest = finest_ + from / kRows * at_.block + column;
         float most[kColumns];
         std::fill_n(most, kColumns, kNothingYet);
         for (int64_t j = from; j < to; ++j) {
             float* const scores = scores_of(j, column);
-            product<1, 2, true>(items_ + j * dim(), dim(), kColumns, users, kColumns, task_.dim, scores, kColumns, false);
+            product<1, 2, true>(rows_ + j * (dim() / kDeep), 0, chunk, users, kColumns, at_.depth, scores, kColumns, false);
             for (int64_t c = 0; c < kColumns; ++c) most[c] = std::max(most[c], scores[c]);
         }
         std::copy_n(most, kColumns, finest);
@@ -403,10 +425,11 @@ private:
         float items = 0, users = 0, beta = 0;
         for (const Findings& theirs : shared_.findings) items = std::max(items, theirs.largest_norm);
         for (int64_t u = 0; u < count_; ++u) {
-            users = std::max(users, squared_norm(task_.user_vectors + (first_user_ + u) * task_.dim, task_.dim));
+            const float* const vector = task_.user_vectors + (first_user_ + u) * task_.dim;
+            users = std::max(users, dot(vector, vector, task_.dim));
             beta = std::max(beta, std::fabs(beta_[u]));
         }
-        const float bound = task_.slope * (std::sqrt(items * users) * 1.0001f + beta);
+        const float bound = task_.slope * (std::sqrt(items * users) * kRounding + beta);
         return bound <= SigmoidPowerNear::kNear && task_.power <= SigmoidPowerNear::kMaxPower;
     }
 
@@ -434,24 +457,56 @@ private:
     // Scores of a tile become slopes; φ is added up by user.
     template <class Phi>
     void transform(const Phi& phi, const int64_t from, const int64_t to) const {
-        for (int64_t column = 0; column < at_.block; column += kWidth) {
-            const Vector beta = load(beta_ + column), shift = load(shift_ + column);
-            Vector sum{};
+        for (int64_t column = 0; column < at_.block; column += kDeep * kWidth) {
+            Vector beta[kDeep], shift[kDeep], sum[kDeep] = {};
+            for (int v = 0; v < kDeep; ++v)
+                beta[v] = load(beta_ + column + v * kWidth), shift[v] = load(shift_ + column + v * kWidth);
             float* const scores = scores_of(from, column);
-            for (int64_t j = 0; j < to - from; ++j) {
+            if ((to - from) % kDeep) std::fill_n(scores + (to - from) * kColumns, kColumns, kGone);  // to fill a word
+            for (int64_t j = 0; j < to - from; j += kDeep) {
                 float* const place = scores + j * kColumns;
-                Vector value;
-                store(place, phi(load(place), beta, shift, value));
-                sum += value;
+                Vector slopes[kDeep][kDeep], value;
+#pragma GCC unroll 2
+                for (int i = 0; i < kDeep; ++i)
+#pragma GCC unroll 2
+                    for (int v = 0; v < kDeep; ++v) {
+                        const Vector score = load(place + i * kColumns + v * kWidth);
+                        slopes[i][v] = phi(score, beta[v], shift[v], value);
+                        sum[v] += value;
+                    }
+                keep_slopes(slopes, place);
             }
-            store(sums_ + column, load(sums_ + column) + sum);
+            for (int v = 0; v < kDeep; ++v)
+                store(sums_ + column + v * kWidth, load(sums_ + column + v * kWidth) + sum[v]);
         }
     }
 
+    static void keep_slopes(const Vector (&slopes)[1][1], float* const place) { store(place, slopes[0][0]); }
+
+#if defined(__AVX512BF16__)
+    // Two items and 32 users: the users' pairs of an item, the items' pairs of half the users, and again.
+    static void keep_slopes(const Vector (&slopes)[2][2], float* const place) {
+        store_words(words(place), in_order(slopes[0][0], slopes[0][1]));
+        store_words(words(place) + kWidth, in_pairs(slopes[0][0], slopes[1][0]));
+        store_words(words(place) + 2 * kWidth, in_order(slopes[1][0], slopes[1][1]));
+        store_words(words(place) + 3 * kWidth, in_pairs(slopes[0][1], slopes[1][1]));
+    }
+#endif
+
+    // Slopes of a user, one word after the other every kDeep · kColumns; `j` is a multiple of kDeep.
+    const Word* slopes_by_item(const int64_t j, const int64_t u) const {
+        const Word* const place = words(scores_of(j, u));
+        return kDeep == 1 ? place : place + kWidth * (1 + u % kColumns / kWidth);
+    }
+
+    // Slopes of an item, user after user; those of the next item are kColumns words further.
+    const Word* slopes_by_user(const int64_t j) const { return words(scores_of(j, 0)); }
+
     void add_user_gradient(const int64_t from, const int64_t to) const {
         for (int64_t u = 0; u < count_; u += kRows)
-            product_rows<kRows, false>(scores_of(from, u), kColumns, kColumns, items_ + from * dim(), dim(), to - from,
-                                       partial_ + u * dim(), dim(), dim(), from > begin_);
+            product_rows<kRows, false>(slopes_by_item(from, u), kDeep * kColumns, 0, columns_ + from / kDeep * dim(), dim(),
+                                       (to - from + kDeep - 1) / kDeep, partial_ + u * dim(), dim(), dim(),
+                                       from > begin_);
     }
 
     // Σφ is known: R, and where gradients are wanted the factor of every slope, the users' gradient and the vectors for
@@ -469,7 +524,6 @@ private:
             if (with_gradients()) {
                 const float share = left == 0 ? 0.0f : 1.0f / (Phi::kLogSum ? total : static_cast<float>(left));
                 factor_[u] = share * task_.scale * task_.coefficients[user] * phi.slope_factor();
-                scale_user(u);
             }
             if (u % at_.threads != index_) continue;
             const float mean = left == 0 ? 0.0f : total / static_cast<float>(left);
@@ -477,11 +531,20 @@ private:
             task_.normalizer[user] = !Phi::kLogSum ? total : left == 0 ? kNothingYet : log_sum;
             if (with_gradients()) report_user_gradient(u);
         }
+        if (with_gradients()) scale_users();
     }
 
-    void scale_user(const int64_t u) const {
-        const float* const vector = task_.user_vectors + (first_user_ + u) * task_.dim;
-        for (int64_t k = 0; k < dim(); ++k) scaled_[u * dim() + k] = k < task_.dim ? factor_[u] * vector[k] : 0.0f;
+    // User vectors times their factors, for the items' gradient.
+    void scale_users() const {
+        std::vector<float> some(kDeep * dim());
+        for (int64_t first = 0; first < count_; first += kDeep) {
+            for (int64_t u = first; u < first + kDeep; ++u) {
+                const float* const vector = task_.user_vectors + (first_user_ + u) * task_.dim;
+                float* const row = some.data() + (u - first) * dim();
+                for (int64_t k = 0; k < task_.dim; ++k) row[k] = u < count_ ? factor_[u] * vector[k] : 0.0f;
+            }
+            pack_rows(some.data(), dim(), dim(), scaled_ + first / kDeep * dim());
+        }
     }
 
     void report_user_gradient(const int64_t u) const {
@@ -495,12 +558,13 @@ private:
 
     void add_item_gradient(const int64_t from, const int64_t to, const int64_t users, const bool first) const {
         constexpr int64_t chunk = kTile * kColumns;  // from one group of users to the next
+        const int64_t depth = (users + kDeep - 1) / kDeep;
         int64_t j = from;
         for (; j + kRows <= to; j += kRows)
-            product_rows<kRows, true>(scores_of(j, 0), kColumns, chunk, scaled_, dim(), users,
+            product_rows<kRows, true>(slopes_by_user(j), kColumns, chunk, scaled_, dim(), depth,
                                       item_gradient_ + j * dim(), dim(), dim(), !first);
         for (; j < to; ++j)
-            product_rows<1, true>(scores_of(j, 0), kColumns, chunk, scaled_, dim(), users,
+            product_rows<1, true>(slopes_by_user(j), kColumns, chunk, scaled_, dim(), depth,
                                   item_gradient_ + j * dim(), dim(), dim(), !first);
     }
 
@@ -512,9 +576,10 @@ private:
     const int64_t first_group_, last_group_, begin_, end_;  // items of this thread
     float* const kept_;                                     // of this thread's items
     float* const finest_;                                   // of all threads
-    const float* const items_;
+    const Word *const rows_, *const columns_;               // of all items: for scores, for the users' gradient
     float* const item_gradient_;
-    float *const packed_, *const scaled_, *const partial_, *const sums_;
+    Word *const packed_, *const scaled_;
+    float *const partial_, *const sums_;
     float *beta_, *shift_, *factor_, *bound_, *coarse_;
     int64_t first_user_ = 0, count_ = 0, previous_count_ = 0;
 };

@@ -34,6 +34,7 @@ struct Task {
 
     int32_t kind;
     float power, slope, scale;
+    int32_t bfloat16;         // products may be made of numbers rounded to it, where the processor has them
     int64_t k;                // K-th scores are wanted if above 0
     int32_t kth_is_threshold; // β_u is this pass's own K-th score, whatever `thresholds` says
     int32_t threads;
@@ -101,5 +102,6 @@ struct LeastSquares {
 TALOS_DECLARE_LEVEL(plain)
 TALOS_DECLARE_LEVEL(avx2)
 TALOS_DECLARE_LEVEL(avx512)
+TALOS_DECLARE_LEVEL(avx512bf16)  // the sweep alone
 
 }  // namespace talos

@@ -1,0 +1,81 @@
+// What products are made of: words of 32 bits, each one float32 or, where the processor multiplies them, two bfloat16
+// that follow each other along the sum. Sums are float32 in either case.
+//
+// A translation unit has one or the other: bfloat16 if its instruction set has it.
+#pragma once
+
+#include "vector.h"
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
+namespace talos::TALOS_LEVEL {
+
+#if defined(__AVX512BF16__)
+typedef uint32_t Word;
+typedef Integers Words;
+#else
+typedef float Word;
+typedef Vector Words;
+#endif
+
+inline Words load_words(const Word* from) {
+    Words w;
+    std::memcpy(&w, from, sizeof w);
+    return w;
+}
+
+inline void store_words(Word* to, const Words w) { std::memcpy(to, &w, sizeof w); }
+
+#if defined(__AVX512BF16__)
+
+constexpr int kDeep = 2;  // numbers in a word
+
+inline Words splat_word(const Word x) { return static_cast<int32_t>(x) - Words{}; }
+
+inline Vector multiply_add(const Words a, const Words b, const Vector sum) {
+    return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+}
+
+// Numbers that lie one after the other: as words in the same order, rounded to the nearest.
+inline Words in_order(const Vector first, const Vector second) {
+    return (Words)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+}
+
+// Number by number: each word has one of `first` and one of `second`.
+inline Words in_pairs(const Vector first, const Vector second) {
+    typedef int16_t Halves __attribute__((vector_size(64)));
+    constexpr Halves lanes = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                              8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    return (Words)_mm512_permutexvar_epi16((__m512i)lanes, (__m512i)in_order(first, second));
+}
+
+// A row of numbers as words; `count` fills whole vectors of words.
+inline void pack_row(const float* const from, const int64_t count, Word* const to) {
+    for (int64_t k = 0; k < count; k += 2 * kWidth)
+        store_words(to + k / 2, in_order(load(from + k), load(from + k + kWidth)));
+}
+
+// kDeep rows, `apart` floats from each other, as one row of words along which a sum over rows can go.
+inline void pack_rows(const float* const from, const int64_t apart, const int64_t count, Word* const to) {
+    for (int64_t k = 0; k < count; k += kWidth) store_words(to + k, in_pairs(load(from + k), load(from + apart + k)));
+}
+
+#else
+
+constexpr int kDeep = 1;
+
+inline Words splat_word(const Word x) { return splat(x); }
+
+inline Vector multiply_add(const Words a, const Words b, const Vector sum) { return sum + a * b; }
+
+inline void pack_row(const float* const from, const int64_t count, Word* const to) { std::memcpy(to, from, 4 * count); }
+
+inline void pack_rows(const float* const from, int64_t, const int64_t count, Word* const to) {
+    std::memcpy(to, from, 4 * count);
+}
+
+#endif
+
+}  // namespace talos::TALOS_LEVEL
