@@ -12,15 +12,7 @@ from pathlib import Path
 import pytest
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def talos(tmp_path: Path) -> Run:
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "talos", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
-
-    return run
+Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
@@ -63,6 +55,13 @@ def test_every_public_name_is_there() -> None:
     assert set(talos.__all__) <= set(dir(talos))
     with pytest.raises(AttributeError, match="no_such_name"):
         talos.no_such_name  # noqa: B018
+
+
+def test_a_process_of_its_own_prints_and_ends_the_same(talos: Run, start: Start, clicks: Path) -> None:
+    for arguments in (("data", "describe", clicks, "--json"), ("data", "describe", "nothing.csv")):
+        process, done = start(*arguments), talos(*arguments)
+        assert process.communicate(timeout=120) == (done.stdout, done.stderr)
+        assert process.returncode == done.returncode
 
 
 def test_describe(talos: Run, clicks: Path) -> None:
@@ -156,10 +155,11 @@ def test_wrong_arguments(talos: Run, clicks: Path, arguments: list[str], words: 
     assert sorted(entry.name for entry in clicks.parent.iterdir()) == ["clicks.csv"]
 
 
-def test_debug_shows_the_traceback(talos: Run) -> None:
-    done = talos("data", "describe", "nothing.csv", "--debug")
-    assert done.returncode != 0
-    assert "Traceback" in done.stderr
+def test_debug_shows_the_traceback(start: Start) -> None:
+    process = start("data", "describe", "nothing.csv", "--debug")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "Traceback" in said
 
 
 def test_bad_rows_can_be_skipped_and_are_counted(talos: Run, tmp_path: Path) -> None:

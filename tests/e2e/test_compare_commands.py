@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from talos.cli import main
 from talos.readers import read as talos_read
 from talos.recommender import Recommender
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 SMALL = (
     "--k",
     5,
@@ -36,48 +29,8 @@ SMALL = (
 )
 
 
-@dataclass
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture
-def talos(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Run]:
-    """The command in this process: starting one for each call takes longer than all that they do."""
-    monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-
-    def run(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["talos", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Done(int(ended.value.code or 0), captured.out, captured.err)
-
-    yield run
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def clicks(tmp_path: Path) -> Path:
-    """Two tastes, and titles that are not to be trusted."""
-    rng = np.random.default_rng(0)
-    rows = ["user,item,title"]
-    for user in range(40):
-        liked = rng.permutation(20)[:12] + 20 * (user % 2)
-        rows += [f"user{user:02d},item{item:02d},<script>Title {item}</script>" for item in liked]
-    path = tmp_path / "clicks.csv"
-    path.write_text("\n".join(rows) + "\n")
-    return path
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., subprocess.Popen[str]]
 
 
 def test_compare_writes_everything_and_goes_on(talos: Run, clicks: Path, tmp_path: Path) -> None:
@@ -113,17 +66,16 @@ def test_compare_writes_everything_and_goes_on(talos: Run, clicks: Path, tmp_pat
     assert "Traceback" not in damaged.stderr
 
 
-def test_a_killed_comparison_goes_on(talos: Run, clicks: Path, tmp_path: Path) -> None:
+def test_a_killed_comparison_goes_on(talos: Run, start: Start, clicks: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("compare", clicks, "--losses", "sl", "--seeds", 3, "--k", 5, "--out", out,
                  "--set", "training.epochs=60", "--set", "training.patience=999")  # fmt: skip
-    command = [sys.executable, "-m", "talos", *map(str, arguments)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, **quiet, env=ENVIRONMENT, cwd=tmp_path) as process:
-        deadline = time.monotonic() + 60
-        while not list(out.glob("runs/*.json")) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
+    process = start(*arguments)
+    deadline = time.monotonic() + 60
+    while not list(out.glob("runs/*.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
     finished = {path.name: path.read_bytes() for path in out.glob("runs/*.json")}
     assert finished
     done = talos(*arguments)

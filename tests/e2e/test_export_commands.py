@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,41 +19,11 @@ import pytest
 import torch
 
 from talos.artifact import Model
-from talos.cli import main
 from talos.interactions import Interactions, Vocabulary
 from talos.recommender import Recommender
 
-Run = Callable[..., "Done"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "talos", *map(str, arguments)]
-
-
-@dataclass
-class Done:
-    """What a command left on the terminal."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def talos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command in this process: importing torch for each would take most of the time."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["talos", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        code = stopped.value.code
-        return Done(code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    return run
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., subprocess.Popen[str]]
 
 
 def save_run(folder: Path, users: int, items: int, k: int, *, thresholds: bool = False) -> Recommender:
@@ -193,12 +160,12 @@ def test_export_of_a_graph(talos: Run, model: Recommender) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_stopped_and_gone_on(talos: Run, tmp_path: Path, how: signal.Signals) -> None:
+def test_stopped_and_gone_on(talos: Run, start: Start, tmp_path: Path, how: signal.Signals) -> None:
     model = save_run(
         tmp_path / "run", users=40_000, items=2_000, k=100
     )  # twenty parts: time to be stopped in
     arguments = ("recommend", "run", "--all", "--out", "recs.parquet")
-    process = subprocess.Popen(command(*arguments), cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE)
+    process = start(*arguments)
     second = tmp_path / ".recs.parquet.parts" / "part-000001"  # the first is then counted
     deadline = time.monotonic() + 60
     while not second.exists():
@@ -211,7 +178,7 @@ def test_stopped_and_gone_on(talos: Run, tmp_path: Path, how: signal.Signals) ->
     assert second.exists()
     if how == signal.SIGINT:
         assert process.returncode == 130
-        assert b"of 40,000 users; the same command goes on from there" in message
+        assert "of 40,000 users; the same command goes on from there" in message
     done = talos(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["resumed_at"] >= 2_000

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from talos.cli import main
 from talos.datasets import synthetic
 from talos.paper.experiments import EXPERIMENTS
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., subprocess.Popen[str]]
 INFLATION = ("reproduce", "inflation", "--dataset", "beauty")
 
 
@@ -33,41 +29,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         table = part.to_polars().select("user_id", "item_id")
         table.write_csv(root / "beauty" / f"{name}.tsv", separator="\t")
     return root
-
-
-def _command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "talos", *map(str, arguments)]
-
-
-@dataclass
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture
-def talos(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Run]:
-    """The command in this process: starting one for each call takes longer than all that they do."""
-    monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-
-    def run(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["talos", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Done(int(ended.value.code or 0), captured.out, captured.err)
-
-    yield run
-    torch.set_num_threads(threads)
 
 
 def test_the_list_names_every_table_and_figure(talos: Run) -> None:
@@ -99,25 +60,25 @@ def test_wrong_input_is_exit_code_2(talos: Run, arguments: list[str], said: str)
     assert "Traceback" not in done.stderr
 
 
-def test_a_killed_call_goes_on_where_it_stopped(talos: Run, tmp_path: Path, folder: Path) -> None:
+def test_a_killed_call_goes_on_where_it_stopped(
+    talos: Run, start: Start, tmp_path: Path, folder: Path
+) -> None:
     whole = tmp_path
     assert talos(*INFLATION, "--data", folder).returncode == 0
     killed = tmp_path / "killed"
     killed.mkdir()
     kills = 0
     while not list(killed.glob("docs/results/README.md")):
-        with subprocess.Popen(
-            _command(*INFLATION, "--data", folder), cwd=killed, env=ENVIRONMENT, stderr=subprocess.PIPE
-        ) as process:
-            began = time.monotonic()
-            while process.poll() is None and time.monotonic() - began < 60:
-                if kills < 1 and list(killed.glob("runs/reproduce/runs/beauty/*/checkpoint/0*")):
-                    time.sleep(0.05)
-                    process.send_signal(signal.SIGKILL)
-                    kills += 1
-                    break
-                time.sleep(0.01)
-            process.wait()
+        process = start(*INFLATION, "--data", folder, cwd=killed)
+        began = time.monotonic()
+        while process.poll() is None and time.monotonic() - began < 60:
+            if kills < 1 and list(killed.glob("runs/reproduce/runs/beauty/*/checkpoint/0*")):
+                time.sleep(0.05)
+                process.kill()
+                kills += 1
+                break
+            time.sleep(0.01)
+        process.wait()
     assert kills == 1
     for path in sorted(whole.glob("docs/results/runs/beauty/*.json")):
         one, other = (json.loads((root / path.relative_to(whole)).read_text()) for root in (whole, killed))
@@ -149,15 +110,12 @@ def test_budget_and_json(talos: Run, tmp_path: Path, folder: Path) -> None:
     assert "w/o denominator" in page
 
 
-def test_ctrl_c_is_130_and_says_that_it_saved(tmp_path: Path, folder: Path) -> None:
-    with subprocess.Popen(
-        _command("reproduce", "overall", "--dataset", "beauty", "--data", folder),
-        cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        while not list(tmp_path.glob("runs/reproduce/runs/beauty/*/history.jsonl")):
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+def test_ctrl_c_is_130_and_says_that_it_saved(start: Start, tmp_path: Path, folder: Path) -> None:
+    process = start("reproduce", "overall", "--dataset", "beauty", "--data", folder)
+    while not list(tmp_path.glob("runs/reproduce/runs/beauty/*/history.jsonl")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "saved" in said or "interrupted" in said

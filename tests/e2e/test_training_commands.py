@@ -3,53 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "talos", *map(str, arguments)]
-
-
-@pytest.fixture
-def talos(tmp_path: Path) -> Run:
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command(*arguments),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            cwd=tmp_path,
-            env=ENVIRONMENT,
-            check=False,
-        )
-
-    return run
-
-
-@pytest.fixture
-def clicks(tmp_path: Path) -> Path:
-    """Two tastes and a title column."""
-    rng = np.random.default_rng(0)
-    rows = ["user,item,title"]
-    for user in range(40):
-        liked = rng.permutation(20)[:12] + 20 * (user % 2)
-        rows += [f"user{user:02d},item{item:02d},Title {item}" for item in liked]
-    path = tmp_path / "clicks.csv"
-    path.write_text("\n".join(rows) + "\n")
-    return path
+Start = Callable[..., subprocess.Popen[str]]
 
 
 SMALL = ("--k", 5, "--dim", 8, "--set", "training.batch_size=8")
@@ -159,20 +123,15 @@ def final_vectors(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(talos: Run, clicks: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_says_how_to_go_on(talos: Run, start: Start, clicks: Path, tmp_path: Path) -> None:
     whole = talos("train", clicks, "--out", "whole", *LONG)
     assert whole.returncode == 0, whole.stderr
-    process = subprocess.Popen(
-        command("train", clicks, "--out", "part", *LONG),
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        stderr=subprocess.PIPE,
-    )
+    process = start("train", clicks, "--out", "part", *LONG)
     _wait_for(tmp_path / "part" / "history.jsonl")
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
-    assert b"--resume" in stderr
+    assert "--resume" in stderr
     assert talos("train", clicks, "--out", "part", *LONG).returncode == 2  # not without --resume
     resumed = talos("train", clicks, "--out", "part", *LONG, "--resume")
     assert resumed.returncode == 0, resumed.stderr
@@ -187,16 +146,10 @@ def _wait_for(path: Path) -> None:
     pytest.fail(f"{path} did not appear")
 
 
-def kill_and_resume(talos: Run, clicks: Path, folder: Path, delay: float) -> int:
+def kill_and_resume(talos: Run, start: Start, clicks: Path, folder: Path, delay: float) -> int:
     """Kill a run after `delay` seconds, then let it finish; 0 if it had finished before."""
     arguments = ("train", clicks, "--out", folder, *LONG)
-    process = subprocess.Popen(
-        command(*arguments),
-        cwd=folder.parent,
-        env=ENVIRONMENT,
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
+    process = start(*arguments)
     time.sleep(delay)
     process.kill()
     process.wait()
@@ -207,14 +160,16 @@ def kill_and_resume(talos: Run, clicks: Path, folder: Path, delay: float) -> int
     return 1
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(talos: Run, clicks: Path, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_to_the_same_bytes(
+    talos: Run, start: Start, clicks: Path, tmp_path: Path
+) -> None:
     assert talos("train", clicks, "--out", "whole", *LONG).returncode == 0
-    kill_and_resume(talos, clicks, tmp_path / "killed", 3.0)
+    kill_and_resume(talos, start, clicks, tmp_path / "killed", 3.0)
     assert final_vectors(tmp_path / "killed") == final_vectors(tmp_path / "whole")
 
 
 @pytest.mark.slow
-def test_twenty_kills_at_random_moments(talos: Run, clicks: Path, tmp_path: Path) -> None:
+def test_twenty_kills_at_random_moments(talos: Run, start: Start, clicks: Path, tmp_path: Path) -> None:
     began = time.monotonic()
     assert talos("train", clicks, "--out", "whole", *LONG).returncode == 0
     whole = time.monotonic() - began
@@ -222,21 +177,18 @@ def test_twenty_kills_at_random_moments(talos: Run, clicks: Path, tmp_path: Path
     killed = tried = 0
     while killed < 20 and tried < 60:  # a run that was quicker than its killer does not count
         folder = tmp_path / f"killed{tried}"
-        killed += kill_and_resume(talos, clicks, folder, rng.uniform(0.3, 0.9) * whole)
+        killed += kill_and_resume(talos, start, clicks, folder, rng.uniform(0.3, 0.9) * whole)
         tried += 1
         assert final_vectors(folder) == final_vectors(tmp_path / "whole"), tried
     assert killed == 20
 
 
 @pytest.mark.slow
-def test_a_full_disk_leaves_the_checkpoint_before_intact(talos: Run, clicks: Path, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_last_checkpoint_whole(
+    talos: Run, start: Start, clicks: Path, tmp_path: Path
+) -> None:
     """A file size limit stands for a full disk: writing fails in the middle of a file."""
-    process = subprocess.Popen(
-        command("train", clicks, "--out", "run", *LONG),
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        stderr=subprocess.DEVNULL,
-    )
+    process = start("train", clicks, "--out", "run", *LONG)
     _wait_for(tmp_path / "run" / "history.jsonl")
     time.sleep(1.0)
     process.kill()
@@ -244,17 +196,11 @@ def test_a_full_disk_leaves_the_checkpoint_before_intact(talos: Run, clicks: Pat
     before = sorted(
         path.name for path in (tmp_path / "run" / "checkpoint").iterdir() if not path.name.startswith(".")
     )
-    limited = ["bash", "-c", 'ulimit -f 4; trap "" XFSZ; exec "$@"', "bash"]
-    done = subprocess.run(
-        [*limited, *command("train", clicks, "--out", "run", *LONG, "--resume")],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1, done.stderr
-    assert "intact" in done.stderr
+    limited = ("bash", "-c", 'ulimit -f 4; trap "" XFSZ; exec "$@"', "bash")
+    cramped = start("train", clicks, "--out", "run", *LONG, "--resume", before=limited)
+    _, said = cramped.communicate(timeout=300)
+    assert cramped.returncode == 1, said
+    assert "intact" in said
     after = sorted(
         path.name for path in (tmp_path / "run" / "checkpoint").iterdir() if not path.name.startswith(".")
     )

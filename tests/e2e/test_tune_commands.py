@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from talos.cli import main
 from talos.cli.tune import space_for
 from talos.config import RunConfig
 from talos.paper.published import GRID
@@ -27,48 +23,14 @@ SMALL = ("--k", 5, "--epochs", 3, "--set", "backbone.dim=4", "--set", "training.
 SPACE = "[loss]\ntau = [0.1, 0.2, 0.3]\n"
 
 
-@dataclass
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Done]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def talos(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Run]:
-    """The command in this process: starting one for each call takes longer than all that they do."""
-    monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-
-    def run(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["talos", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Done(int(ended.value.code or 0), captured.out, captured.err)
-
-    yield run
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def clicks(tmp_path: Path) -> Path:
-    """Two tastes."""
-    rng = np.random.default_rng(0)
-    rows = ["user,item"]
-    for user in range(40):
-        rows += [f"user{user:02d},item{item:02d}" for item in rng.permutation(20)[:12] + 20 * (user % 2)]
-    path = tmp_path / "clicks.csv"
-    path.write_text("\n".join(rows) + "\n")
+def clicks(clicks: Path, tmp_path: Path) -> Path:
     (tmp_path / "space.toml").write_text(SPACE)
-    return path
+    return clicks
 
 
 def test_the_test_file_does_not_exist_until_the_end(talos: Run, clicks: Path, tmp_path: Path) -> None:
@@ -250,24 +212,26 @@ def test_compare_tunes_every_loss_with_the_same_number_of_trials(
     assert talos("compare", clicks, "--losses", "sl", "--tuned", 0, "--out", "y").returncode == 2
 
 
+def _wait_for_a_trial(journal: Path) -> None:
+    deadline = time.monotonic() + 90
+    while not (journal.exists() and '"intermediate_value"' in journal.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_ctrl_c_gives_back_what_was_under_way(talos: Run, workers: int, clicks: Path, tmp_path: Path) -> None:
+def test_ctrl_c_gives_back_what_was_under_way(
+    talos: Run, start: Start, workers: int, clicks: Path, tmp_path: Path
+) -> None:
     """Stopped in the middle; the same command goes on, and no attempt is counted as a loss."""
-    arguments = ["tune", str(clicks), "--space", "space.toml", "--k", "5", "--out", "study",
-                 "--epochs", "100000", "--set", "training.patience=100000", "--set", "training.evaluate_every=1",
+    arguments = ["tune", clicks, "--space", "space.toml", "--k", 5, "--out", "study",
+                 "--epochs", 100_000, "--set", "training.patience=100000", "--set", "training.evaluate_every=1",
                  "--set", "backbone.dim=4"]  # fmt: skip
-    command = [sys.executable, "-m", "talos", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     journal = tmp_path / "study" / "study.journal"
-    first = [*command, "--workers", str(workers)]
-    with subprocess.Popen(first, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not (
-            journal.exists() and '"intermediate_value"' in journal.read_text()
-        ):
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+    process = start(*arguments, "--workers", workers)
+    _wait_for_a_trial(journal)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
     assert process.returncode == 130, said
     assert "go on with the same command" in said
     went_on = talos(*arguments, "--budget", "1s")
@@ -279,30 +243,24 @@ def test_ctrl_c_gives_back_what_was_under_way(talos: Run, workers: int, clicks: 
 
 
 @pytest.mark.slow
-def test_workers_end_with_the_process_that_started_them(clicks: Path, tmp_path: Path) -> None:
+def test_workers_end_with_the_process_that_started_them(
+    talos: Run, start: Start, clicks: Path, tmp_path: Path
+) -> None:
     """Killed outright, it leaves no workers behind, and the same command takes up what they had begun."""
-    command = [sys.executable, "-m", "talos", "tune", str(clicks), "--space", "space.toml", "--out", "study",
-               "--k", "5", "--epochs", "300", "--set", "training.patience=1000", "--set", "backbone.dim=4",
-               "--set", "training.evaluate_every=1", "--workers", "2"]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    journal = tmp_path / "study" / "study.journal"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, **quiet) as process:
-        deadline = time.monotonic() + 90
-        while time.monotonic() < deadline and not (
-            journal.exists() and '"intermediate_value"' in journal.read_text()
-        ):
-            time.sleep(0.05)
-        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        process.kill()
+    arguments = ["tune", clicks, "--space", "space.toml", "--out", "study",
+                 "--k", 5, "--epochs", 300, "--set", "training.patience=1000", "--set", "backbone.dim=4",
+                 "--set", "training.evaluate_every=1", "--workers", 2]  # fmt: skip
+    process = start(*arguments)
+    _wait_for_a_trial(tmp_path / "study" / "study.journal")
+    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.kill()
+    process.wait()
     assert listed
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and any(Path(f"/proc/{one}").exists() for one in listed):
         time.sleep(0.1)
     assert not [one for one in listed if Path(f"/proc/{one}").exists()]
-    again = subprocess.run(
-        [*command, "--json"], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    again = talos(*arguments, "--json")
     assert again.returncode == 0, again.stderr
     values = json.loads(again.stdout)
     assert values["trials"]["complete"] == 3
