@@ -30,13 +30,13 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Callable[[str], Path]:
+def real_data() -> Callable[[str], Path]:
     """Path of a real dataset's folder, or skip: only the project's own test data is always there."""
 
     def find(name: str) -> Path:
-        root = Path(os.environ.get("TALOS_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
+        root = Path(os.environ.get("TALOS_DATA", Path(__file__).parents[2] / "shared" / "data"))
         if not (root / name).is_dir():
-            pytest.skip(f"real dataset {name!r} is not at hand (TALOS_SHARED_DATA names its parent folder)")
+            pytest.skip(f"real dataset {name!r} is not at hand (TALOS_DATA names its parent folder)")
         return root / name
 
     return find

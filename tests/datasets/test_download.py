@@ -296,11 +296,12 @@ def test_the_catalogue_is_complete():
         ("linux", {}, Path("/home/me/.cache/talos")),
         ("darwin", {}, Path("/home/me/Library/Caches/talos")),
         ("win32", {"LOCALAPPDATA": "/local"}, Path("/local/talos")),
-        ("linux", {"TALOS_DATA": "/mine", "XDG_CACHE_HOME": "/x"}, Path("/mine")),
+        ("linux", {"TALOS_CACHE": "/mine", "XDG_CACHE_HOME": "/x"}, Path("/mine")),
+        ("linux", {"TALOS_DATA": "/for/benchmarks"}, Path("/home/me/.cache/talos")),
     ],
 )
 def test_cache_folder(monkeypatch, platform, environment, expected):
-    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "TALOS_DATA"):
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "TALOS_CACHE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

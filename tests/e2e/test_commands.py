@@ -181,7 +181,7 @@ def test_list_and_doctor(talos: Run) -> None:
     [("beauty", 15_603, 8_692, 139_554), ("gowalla", 29_858, 40_988, 1_027_464)],
 )
 def test_real_data(
-    talos: Run, shared_data: Callable[[str], Path], name: str, users: int, items: int, interactions: int
+    talos: Run, real_data: Callable[[str], Path], name: str, users: int, items: int, interactions: int
 ) -> None:
-    facts = json.loads(talos("data", "describe", shared_data(name), "--json").stdout)
+    facts = json.loads(talos("data", "describe", real_data(name), "--json").stdout)
     assert (facts["users"], facts["items"], facts["interactions"]) == (users, items, interactions)

@@ -80,9 +80,9 @@ def test_folders_that_cannot_be_read(write, tmp_path):
 
 
 def test_real_data(real_data):
-    beauty = readers.read(real_data / "beauty")
+    beauty = readers.read(real_data("beauty"))
     assert (beauty.num_users, len(beauty)) == (15_603, 139_554)
-    gowalla = readers.read(real_data / "gowalla")
+    gowalla = readers.read(real_data("gowalla"))
     assert (gowalla.num_users, gowalla.num_items, len(gowalla)) == (29_858, 40_988, 1_027_464)
-    parts = readers.read_parts(real_data / "beauty")
+    parts = readers.read_parts(real_data("beauty"))
     assert len(parts.train) + len(parts.valid) + len(parts.test) == len(beauty)

@@ -48,15 +48,15 @@ class Fetched:
 
 
 def cache_folder() -> Path:
-    """Where datasets are kept: `TALOS_DATA` if set, else the platform's folder for caches.
+    """Where datasets are kept: `TALOS_CACHE` if set, else the platform's folder for caches.
 
     >>> import os
-    >>> before = os.environ.get("TALOS_DATA"); os.environ["TALOS_DATA"] = "somewhere"
+    >>> before = os.environ.get("TALOS_CACHE"); os.environ["TALOS_CACHE"] = "somewhere"
     >>> str(cache_folder())
     'somewhere'
-    >>> _ = os.environ.pop("TALOS_DATA") if before is None else os.environ.update(TALOS_DATA=before)
+    >>> _ = os.environ.pop("TALOS_CACHE") if before is None else os.environ.update(TALOS_CACHE=before)
     """
-    if chosen := os.environ.get("TALOS_DATA"):
+    if chosen := os.environ.get("TALOS_CACHE"):
         return Path(chosen).expanduser()
     if sys.platform == "win32":
         root = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
