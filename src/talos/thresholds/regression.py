@@ -1,0 +1,148 @@
+"""The threshold that is learnt: quantile regression on the pinball loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from talos.errors import ArgumentError
+from talos.thresholds.base import PerUser
+from talos.thresholds.checks import check_batch, check_finite, describe
+from talos.thresholds.rows import count_above, mean_by_user
+
+__all__ = ["QuantileRegression", "pinball"]
+
+
+def pinball(x: Tensor, level: float) -> Tensor:
+    """Pinball loss ρ(x) = level·(x)+ + (1 - level)·(-x)+, whose mean over s - β is least at a quantile β.
+
+    With level 1 - K/|I| and the scores of all |I| items that quantile is the K-th best score. Roger Koenker,
+    "Quantile Regression", Cambridge University Press 2005.
+
+    >>> pinball(torch.tensor([2.0, -2.0]), level=0.75).tolist()
+    [1.5, 0.5]
+    """
+    return level * x.clamp(min=0) + (1 - level) * (-x).clamp(min=0)
+
+
+class QuantileRegression(PerUser):
+    """Quantile regression by stochastic steps on the sampled pinball loss, one parameter per user.
+
+        Q_K(u) = 1/|I| · ( Σ_{i∈P_u} ρ(s_ui - β) + (|I|-|P_u|)/n · Σ_{j∈G_u} ρ(s_uj - β) )
+
+    The weight makes Q_K unbiased for the pinball loss over all items, whose minimiser is the K-th best score.
+    Its gradient needs no autograd: the slope of ρ is one number above β and another below, so
+    ∂Q/∂β = K/|I| - (estimated share of items above β), a matter of counting.
+
+    Where each row holds one positive (no `owner`) that positive stands for all |P_u| of them, and the rows of
+    one user are averaged; both keep the expectation. With `num_positives` unknown, a row's own positive is
+    taken to be the only one.
+
+    The steps are those of plain Adam over all users, as published: in a step without them, users have a
+    gradient of 0 and move on with what momentum they have. That matters: the second moment of a user in one
+    step of m is 1/m of the squared gradient, so a visit moves them √m times as far as an Adam of their own
+    would, and users that come a few times an epoch keep up. A user never seen has β = 0. Shengjia Zhang et
+    al., WWW 2026.
+
+    Args:
+        num_users: rows.
+        k: K, from 1 to |I|.
+        num_items: |I|.
+        lr: Adam's learning rate; a step of β is about this long at most.
+        num_positives: (num_users,) |P_u|, for the weight.
+        betas: Adam's decay rates.
+
+    >>> beta = QuantileRegression(1, k=1, num_items=4, lr=0.1)
+    >>> users, scores = torch.tensor([0]), torch.tensor([[0.1, 0.2, 0.6, 0.4]])
+    >>> for _ in range(50):
+    ...     beta.update_rows(users, scores)
+    >>> 0.4 < beta.value(users).item() < 0.8   # any number next below the best score leaves one item above it
+    True
+    """
+
+    short_name = "regression"
+    per_user = ("table", "mean", "square")
+    mean: Tensor
+    square: Tensor
+    steps: Tensor
+    num_positives: Tensor | None
+
+    def __init__(
+        self,
+        num_users: int,
+        *,
+        k: int,
+        num_items: int,
+        lr: float = 1e-3,
+        num_positives: Tensor | None = None,
+        betas: tuple[float, float] = (0.9, 0.999),
+    ) -> None:
+        super().__init__(num_users, k=k, num_items=num_items, start=0.0)
+        if not lr > 0:
+            raise ArgumentError(f"got {lr!r}", where="lr", expected="a number above 0")
+        self.lr, self.betas = float(lr), betas
+        self.register_buffer("mean", torch.zeros(num_users))
+        self.register_buffer("square", torch.zeros(num_users))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        if num_positives is not None and num_positives.shape != (num_users,):
+            expected = f"shape ({num_users},)"
+            raise ArgumentError(describe(num_positives), where="num_positives", expected=expected)
+        self.register_buffer("num_positives", num_positives, persistent=False)
+
+    @torch.no_grad()
+    def update(
+        self,
+        users: Tensor,
+        positives: Tensor,
+        negatives: Tensor,
+        *,
+        mask: Tensor | None = None,
+        owner: Tensor | None = None,
+    ) -> None:
+        """One step of Adam on Q_K for every user in the batch."""
+        check_batch(users, positives, negatives, mask, owner)
+        check_finite("positives", positives)
+        if users.numel() == 0:
+            return
+        beta = self.table[users]
+        above_negatives, sampled = count_above("negatives", negatives, beta, mask)
+        if owner is None:
+            share = (positives > beta).to(self.table.dtype)
+            own = self.num_positives
+            count = torch.ones_like(share) if own is None else own[users].to(share.dtype)
+            above_positives = count * share
+        else:
+            zeros = self.table.new_zeros(len(users))
+            above_positives = zeros.index_add(0, owner, (positives > beta[owner]).to(zeros.dtype))
+            count = zeros.index_add(0, owner, torch.ones_like(positives, dtype=zeros.dtype))
+        assert self.num_items is not None
+        others = (self.num_items - count).clamp(min=0)
+        above = above_positives + others / sampled.clamp(min=1) * above_negatives
+        # A row without a single negative left says nothing about the other items: no step.
+        above = torch.where(sampled > 0, above, torch.full_like(above, float(self.k)))
+        self._step(users, (self.k - above).to(self.table.dtype) / self.num_items)
+
+    @torch.no_grad()
+    def update_rows(self, users: Tensor, scores: Tensor) -> None:
+        """One step on the pinball loss over all items."""
+        self._check_rows(users, scores)
+        if users.numel() == 0:
+            return
+        above, total = count_above("scores", scores, self.table[users], None)
+        self._step(users, ((self.k - above) / total).to(self.table.dtype))
+
+    @torch.no_grad()
+    def rest(self) -> None:
+        """One step of Adam with a gradient of 0 for everybody."""
+        self._step(self.steps.new_empty(0), self.table.new_empty(0))
+
+    def _step(self, users: Tensor, gradient: Tensor) -> None:
+        """One step of Adam: the users of the batch on the mean gradient of their rows, the others on 0."""
+        users, gradient = mean_by_user(users, gradient)
+        fast, slow = self.betas
+        self.steps += 1
+        done = int(self.steps)
+        self.mean.mul_(fast)[users] += (1 - fast) * gradient
+        self.square.mul_(slow)[users] += (1 - slow) * gradient.square()
+        scale = (self.square / (1 - slow**done)).sqrt_().add_(1e-8)
+        self.table.addcdiv_(self.mean, scale, value=-self.lr / (1 - fast**done))
