@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import signal
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,39 +17,20 @@ from talos import losses, negatives, thresholds
 from talos.backbones import Backbone
 from talos.config import RunConfig
 from talos.distributed import ALONE, Group, join_gradients_
-from talos.errors import ArgumentError, ConfigError, DataError, TalosError
+from talos.errors import ArgumentError, ConfigError, TalosError
 from talos.interactions import Interactions
 from talos.shards import Share
 from talos.training.batches import Place, generator_for
 from talos.training.callbacks import Callback
 from talos.training.checkpoint import Checkpoints, flatten, unflatten
 from talos.training.objective import Objective
-from talos.training.optim import RowAdam
+from talos.training.optimizers import Optimizers
 from talos.training.parallel import divide
 from talos.training.plan import Plan, make_plan
+from talos.training.state import Position, check_same_run, load_weights, weights_of
+from talos.training.stopping import InterruptedRunError, stop_signals
 
-__all__ = ["InterruptedRunError", "Position", "Trainer"]
-
-
-class InterruptedRunError(TalosError):
-    """Training was asked to stop, and stopped where it can go on."""
-
-    exit_code = 130
-
-
-@dataclass
-class Position:
-    """Where a run is: epochs done, the pass within the epoch, steps done in the pass; and the best so far."""
-
-    epoch: int = 0
-    pass_number: int = 0  # 0 is the model's own pass, further ones belong to adversaries
-    step: int = 0
-    loss_sum: float = 0.0
-    seconds: float = 0.0
-    best: float = -math.inf
-    best_epoch: int = 0
-    best_metrics: dict[str, float] = field(default_factory=dict)
-    finished: bool = False
+__all__ = ["Trainer"]
 
 
 class Trainer:
@@ -130,7 +109,8 @@ class Trainer:
             only_users=only_users,
             reduction=config.training.reduction,
         )
-        self._make_optimizers()
+        self.optimizers = Optimizers(self.objective.backbone, self.objective.loss, config.optimizer)
+        self._share_parameters()
         self.position = Position()
         self.checkpoints = None
         if folder is not None:
@@ -138,31 +118,17 @@ class Trainer:
                 folder,
                 keep=config.training.keep_checkpoints,
                 group=group,
-                parts=self.division.parts(self.objective, self.optimizer),
+                parts=self.division.parts(self.objective, self.optimizers.model),
             )
         self.best: dict[str, Tensor] | None = None
         self.resumed_generator: Tensor | None = None  # its state in the middle of a pass
         self.stop_requested = False
 
-    def _make_optimizers(self) -> None:
-        """The model's optimiser, that of joint adversaries, and one for each adversary with its own epochs."""
-        options, loss = self.config.optimizer, self.objective.loss
-        lr = float(options.lr)
-        self.optimizer = RowAdam(
-            self.objective.backbone.parameters(), lr=lr, weight_decay=options.weight_decay
-        )
-        joint = [group for group in loss.adversaries() if group.when == "joint"]
-        self.joint = joint
-        self.joint_optimizer = (
-            torch.optim.Adam([g.param_group(loss, lr=lr) for g in joint]) if joint else None
-        )
-        self.adversaries = [group for group in loss.adversaries() if group.when == "own-epoch"]
-        self.adversary_optimizers = [
-            torch.optim.Adam([group.param_group(loss, lr=lr)]) for group in self.adversaries
-        ]
+    def _share_parameters(self) -> None:
+        """The same bits everywhere of what all processes have, whatever each of them computed."""
         self.parameters = list(self.objective.parameters())
         self.own_parameters = list(self.division.own_parameters(self.objective.backbone).values())
-        for parameter in self.parameters:  # the same bits everywhere, whatever each process computed
+        for parameter in self.parameters:
             if not any(parameter is own for own in self.own_parameters):
                 self.group.copy_first_(parameter.data)
 
@@ -179,11 +145,12 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_start(at.epoch, settings.epochs, len(self.batches))
         try:
-            with self._stop_signals():
+            # only where there is something to go on from
+            with contextlib.nullcontext() if self.checkpoints is None else stop_signals(self._ask_to_stop):
                 while not self._is_over():
                     self.objective.loss.set_progress(at.epoch / settings.epochs)
-                    self._set_rates(float(self.config.optimizer.lr_decay) ** at.epoch)
-                    for number, adversary in enumerate([None, *self._due()]):
+                    self.optimizers.scale_rate(float(self.config.optimizer.lr_decay) ** at.epoch)
+                    for number, adversary in enumerate([None, *self.optimizers.due(epochs_done=at.epoch)]):
                         if number >= at.pass_number:
                             self._run_pass(number, adversary)
                     at.epoch += 1
@@ -207,10 +174,9 @@ class Trainer:
         if self.resumed_generator is not None:
             generator.set_state(self.resumed_generator)
             self.resumed_generator = None
-        optimizers = self._optimizers(adversary)
+        optimizers = self.optimizers.of(adversary)
         while at.step < len(self.batches):
-            for group in self.joint:
-                group.clamp_(self.objective.loss)
+            self.optimizers.clamp_joint_()
             batch, place = self.batches.batch(order, at.step), self.batches.place(order, at.step)
             value = self._step_gradients(batch, place, generator, frozen=adversary is not None)
             for optimizer in optimizers:
@@ -293,24 +259,6 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_epoch(record)
 
-    def _due(self) -> list[int]:
-        """Which adversaries get an epoch of their own after this epoch of the model."""
-        epoch = self.position.epoch
-        return [
-            i
-            for i, group in enumerate(self.adversaries)
-            if group.due(epochs_done=epoch + 1, times_done=epoch // (group.every_epochs or 1))
-        ]
-
-    def _optimizers(self, adversary: int | None) -> list[torch.optim.Optimizer]:
-        if adversary is not None:
-            return [self.adversary_optimizers[adversary]]
-        return [self.optimizer] if self.joint_optimizer is None else [self.optimizer, self.joint_optimizer]
-
-    def _set_rates(self, factor: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = float(self.config.optimizer.lr) * factor
-
     # ------------------------------------------------------------------ results
 
     def vectors(self) -> tuple[Tensor, Tensor]:
@@ -340,18 +288,11 @@ class Trainer:
 
     # ------------------------------------------------- best weights and checkpoints
 
-    def _weights(self) -> dict[str, Tensor]:
-        """What the finished model is made of."""
-        parts = {"backbone": self.objective.backbone, "threshold": self.objective.threshold}
-        return flatten("best", {name: part.state_dict() for name, part in parts.items() if part is not None})[
-            0
-        ]
-
     def _keep_best(self) -> None:
         if self.checkpoints is not None:
-            self.checkpoints.save_best(self.position.best_epoch, self._weights())
+            self.checkpoints.save_best(self.position.best_epoch, weights_of(self.objective))
         else:
-            self.best = {name: tensor.clone() for name, tensor in self._weights().items()}
+            self.best = {name: tensor.clone() for name, tensor in weights_of(self.objective).items()}
 
     def _restore_best(self) -> None:
         """Back to the weights that did best on validation; the last ones where there is no validation."""
@@ -359,24 +300,14 @@ class Trainer:
             return
         best = self.best if self.checkpoints is None else self.checkpoints.load_best(self.position.best_epoch)
         assert best is not None
-        self.objective.backbone.load_state_dict(unflatten("best.backbone", best))
-        if self.objective.threshold is not None:
-            self.objective.threshold.load_state_dict(unflatten("best.threshold", best))
-
-    def _named_optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        named: dict[str, torch.optim.Optimizer] = {"model": self.optimizer}
-        if self.joint_optimizer is not None:
-            named["joint"] = self.joint_optimizer
-        return named | {f"adversary{i}": optimizer for i, optimizer in enumerate(self.adversary_optimizers)}
+        load_weights(self.objective, best)
 
     def save(self, generator: torch.Generator | None = None) -> None:
         """A checkpoint of everything, from which training goes on to the same result, bit by bit."""
         if self.checkpoints is None:
             return
         at = self.position
-        tensors = flatten("objective", self.objective.state_dict())[0]
-        for name, optimizer in self._named_optimizers().items():
-            tensors |= flatten(f"optimizer.{name}", optimizer.state_dict()["state"])[0]
+        tensors = flatten("objective", self.objective.state_dict())[0] | self.optimizers.state()
         if generator is not None:
             tensors["generator"] = generator.get_state()
         facts = {"position": asdict(at), "config": self.config.as_dict(), "data": self.fingerprint()}
@@ -391,30 +322,9 @@ class Trainer:
         if found is None:
             return False
         tensors, facts = found
-        if facts["data"] != self.fingerprint():
-            raise DataError(
-                "the data differ from those of the checkpoint",
-                where="--resume",
-                expected="the data it began with",
-            )
-        # rows are rows, whoever has them: a run may go on divided in another way
-        facts["config"]["training"]["parallel"] = self.config.training.parallel
-        different = [
-            name for name, value in self.config.as_dict().items() if facts["config"].get(name) != value
-        ]
-        if different:
-            raise ConfigError(
-                f"{', '.join(different)} differ from those of the checkpoint",
-                where="--resume",
-                expected="the settings it began with",
-            )
+        check_same_run(facts, self.config, self.fingerprint())
         self.objective.load_state_dict(unflatten("objective", tensors))
-        for name, optimizer in self._named_optimizers().items():
-            state: dict[int, dict[str, Tensor]] = {}
-            for key, tensor in unflatten(f"optimizer.{name}", tensors).items():
-                number, _, slot = key.partition(".")
-                state.setdefault(int(number), {})[slot] = tensor
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        self.optimizers.load_state(tensors)
         self.position = Position(**facts["position"])
         self.resumed_generator = tensors.get("generator")
         return True
@@ -426,27 +336,11 @@ class Trainer:
 
     # --------------------------------------------------------------- interruption
 
-    @contextmanager
-    def _stop_signals(self) -> Iterator[None]:
-        """Within this block SIGINT and SIGTERM ask for a stop after the step at hand, instead of breaking it off.
-
-        Only where there is something to go on from, and only in the main thread, where Python allows it.
-        """
-        if self.checkpoints is None or threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def ask(number: int, frame: Any) -> None:
-            if self.stop_requested:  # asked twice: at once
-                raise KeyboardInterrupt
-            self.stop_requested = True
-
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _ask_to_stop(self) -> None:
+        """Stop after the step at hand; asked twice, at once."""
+        if self.stop_requested:
+            raise KeyboardInterrupt
+        self.stop_requested = True
 
     def _interrupt(self, generator: torch.Generator) -> None:
         self.save(generator)
