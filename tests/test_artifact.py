@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from talos.artifact import _FILES, _checksum
+from talos.artifact.layout import FILES, checksum_of
 from talos.errors import TalosError
 from talos.interactions import Interactions
 from talos.recommender import Recommender
@@ -90,7 +90,7 @@ def rewrite_header(content: bytes, rng: random.Random) -> bytes:
 
 def mutate(folder: Path, rng: random.Random) -> bool:
     """Change one file of a run; whether it is a forgery, with checksums that are right again."""
-    name = rng.choice((*_FILES, "model.json"))
+    name = rng.choice((*FILES, "model.json"))
     path = folder / name
     content = path.read_bytes()
     if name == "model.json":
@@ -104,7 +104,7 @@ def mutate(folder: Path, rng: random.Random) -> bool:
     if rng.random() < 0.2:
         return False
     facts = json.loads((folder / "model.json").read_text())
-    facts["checksums"][name] = _checksum(path)
+    facts["checksums"][name] = checksum_of(path)
     (folder / "model.json").write_text(json.dumps(facts))
     return True
 

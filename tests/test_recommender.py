@@ -105,12 +105,12 @@ def saved(model: Recommender, tmp_path: Path) -> Path:
 
 def resave(folder: Path, **changes: torch.Tensor) -> None:
     """Change tensors and make the checksum right again, as somebody with bad intentions would."""
-    from talos.artifact import _checksum
+    from talos.artifact.layout import checksum_of
 
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors | changes, folder / "model.safetensors")
     facts = json.loads((folder / "model.json").read_text())
-    facts["checksums"]["model.safetensors"] = _checksum(folder / "model.safetensors")
+    facts["checksums"]["model.safetensors"] = checksum_of(folder / "model.safetensors")
     (folder / "model.json").write_text(json.dumps(facts))
 
 
@@ -141,12 +141,12 @@ def test_hostile_interactions_are_refused(saved: Path) -> None:
 
 
 def test_a_huge_header_is_not_allocated(saved: Path) -> None:
-    from talos.artifact import _checksum
+    from talos.artifact.layout import checksum_of
 
     path = saved / "model.safetensors"
     path.write_bytes((1 << 50).to_bytes(8, "little") + b"{}")
     facts = json.loads((saved / "model.json").read_text())
-    facts["checksums"]["model.safetensors"] = _checksum(path)
+    facts["checksums"]["model.safetensors"] = checksum_of(path)
     (saved / "model.json").write_text(json.dumps(facts))
     with pytest.raises(DataError, match="claims a header"):
         load_model(saved)
