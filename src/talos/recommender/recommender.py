@@ -1,35 +1,34 @@
-"""The front door: fit, evaluate, recommend, save, load."""
+"""A recommender, from data to lists."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 
 from talos import losses
 from talos.artifact import Model, load_model, save_model
 from talos.config import RunConfig
 from talos.distributed import ALONE, Group, current
-from talos.errors import ArgumentError, ConfigError, MissingExtraError
-from talos.evaluation import DEFAULT_KS, Report, evaluate, evaluate_together
+from talos.errors import ArgumentError
+from talos.evaluation import DEFAULT_KS, Report, evaluate_together
 from talos.interactions import Ids, Interactions, Vocabulary, as_id_series
 from talos.metrics import Dialect
-from talos.ranking import DotScores, FixedScores, TopK, top_k
+from talos.ranking import DotScores, FixedScores, top_k
+from talos.recommender.frames import FrameKind, rows_of, to_frame
+from talos.recommender.lookup import OnUnknown, banned_items, known_codes, look_up
+from talos.recommender.options import place_of
 from talos.shards import Share
 from talos.training import Callback, History, Trainer
 from talos.training.fold_in import fold_in, pull_of_history
 from talos.training.update import update
 
-__all__ = ["Recommender", "popularity_report"]
-
-OnUnknown: TypeAlias = Literal["raise", "skip", "popular"]
-FrameKind: TypeAlias = Literal["polars", "pandas"]
+__all__ = ["Recommender"]
 
 
 class Recommender:
@@ -76,7 +75,7 @@ class Recommender:
             "device": device,
         }
         changes = {name: value for name, value in named.items() if value is not None}
-        changes |= {_place_of(name): value for name, value in options.items()}
+        changes |= {place_of(name): value for name, value in options.items()}
         self.config = (config or RunConfig()).with_values(changes)
         self.model: Model | None = None
 
@@ -250,12 +249,13 @@ class Recommender:
         if users is not None and history is not None:
             raise ArgumentError("both given", where="users, history", expected="one of them")
         k = self.config.k if k is None else k
-        item_ids, banned = model.train.item_ids, self._banned(candidates, exclude, on_unknown)
+        item_ids = model.train.item_ids
+        banned = banned_items(item_ids, candidates, exclude, on_unknown)
         if history is not None:
             vectors, known = self._fold_in(history, on_unknown)
             scores = DotScores(vectors, model.item_vectors)
             lists = top_k(scores, k=k, seen=known if filter_seen else None, banned=banned)
-            return _to_frame(_rows_of(lists, known.user_ids.ids, item_ids), frame)
+            return to_frame(rows_of(lists, known.user_ids.ids, item_ids), frame)
         wanted = model.train.user_ids.ids if users is None else as_id_series(users, "users")
         codes = model.train.user_ids.encode(wanted)
         known_users, unknown = wanted.filter(pl.Series(codes >= 0)), wanted.filter(pl.Series(codes < 0))
@@ -265,16 +265,16 @@ class Recommender:
             )
         seen = model.seen if filter_seen else None
         scores = DotScores(model.user_vectors, model.item_vectors)
-        found = _rows_of(
+        found = rows_of(
             top_k(scores, codes[codes >= 0], k=k, seen=seen, banned=banned), known_users, item_ids
         )
         if len(unknown) and on_unknown == "popular":
             popular = FixedScores(torch.tensor(model.train.item_degrees))
             lists = top_k(popular, np.zeros(len(unknown), np.int64), k=k, banned=banned)
-            found = pl.concat([found, _rows_of(lists, unknown, item_ids)])
+            found = pl.concat([found, rows_of(lists, unknown, item_ids)])
             asked = pl.DataFrame({"user_id": wanted.unique(maintain_order=True)}).with_row_index("asked")
             found = found.join(asked, on="user_id", maintain_order="left").sort("asked", "rank").drop("asked")
-        return _to_frame(found, frame)
+        return to_frame(found, frame)
 
     def similar_items(self, item: str | int, k: int = 10, *, frame: FrameKind = "polars") -> Any:
         """The items whose vectors point most nearly the same way: columns item_id, score (cosine), rank."""
@@ -294,8 +294,8 @@ class Recommender:
         a_h v_h adds and of a rest, what the other items take away (item_id null, last). Largest first.
         """
         model = self._fitted()
-        (item_code,) = self._codes(model.train.item_ids, [item], "item", "raise")
-        self._codes(model.train.user_ids, [user], "user", "raise")
+        (item_code,) = known_codes(model.train.item_ids, [item], "item", "raise")
+        known_codes(model.train.user_ids, [user], "user", "raise")
         history = model.seen.items_of(user)
         vectors, known = self._fold_in(history, "raise")
         places = torch.tensor(known.indices, dtype=torch.int64)
@@ -308,7 +308,26 @@ class Recommender:
         rest = pl.DataFrame(
             {"item_id": [None], "contribution": [score - float(parts.sum())]}, schema=table.schema
         )
-        return _to_frame(pl.concat([table, rest]), frame)
+        return to_frame(pl.concat([table, rest]), frame)
+
+    def save(self, folder: str | Path, **facts: Any) -> None:
+        """Write the run directory; `facts` are added to `model.json`."""
+        model = self._fitted()
+        model.facts.update(facts)
+        save_model(model, Path(folder), group=ALONE if model.users is None else current())
+
+    @classmethod
+    def load(cls, folder: str | Path, *, group: Group = ALONE) -> Recommender:
+        """Read a run directory; the training data are not needed.
+
+        In a group of several, each process gets its own users' part of the model.
+        """
+        model = load_model(Path(folder), group=group)
+        recommender = cls(
+            config=RunConfig.from_dict(model.facts.get("config", {}), where=f"{folder}/model.json")
+        )
+        recommender.model = model
+        return recommender
 
     # ------------------------------------------------------------------- helpers
 
@@ -335,7 +354,7 @@ class Recommender:
         else:
             items = as_id_series(history, "history")
             people, rows = Vocabulary.of(["history"]), np.zeros(len(items), np.int32)
-        codes = self._looked_up(model.train.item_ids, items, "history", on_unknown)
+        codes = look_up(model.train.item_ids, items, "history", on_unknown)
         known = Interactions.from_codes(
             rows[codes >= 0], codes[codes >= 0], user_ids=people, item_ids=model.train.item_ids
         )
@@ -343,125 +362,16 @@ class Recommender:
         vectors = fold_in(model.item_vectors, ends, places, self._loss(), k=self.config.k)
         return vectors, known
 
-    def _looked_up(self, ids: Vocabulary, wanted: Ids, name: str, on_unknown: OnUnknown) -> NDArray[np.int64]:
-        """Positions of ids, -1 for those that are not there and may be."""
-        codes = ids.encode(wanted)
-        if (codes < 0).any() and on_unknown == "raise":
-            first = as_id_series(wanted, name).filter(pl.Series(codes < 0))[0]
-            raise ArgumentError(f"no {name} {first!r}", where=name, expected="ids that were trained on")
-        return codes
-
-    def _codes(self, ids: Vocabulary, wanted: Ids, name: str, on_unknown: OnUnknown) -> NDArray[np.int64]:
-        codes = self._looked_up(ids, wanted, name, on_unknown)
-        return codes[codes >= 0]
-
-    def _banned(
-        self, candidates: Ids | None, exclude: Ids | None, on_unknown: OnUnknown
-    ) -> NDArray[np.int64] | None:
-        """Items that nobody gets; None if there are none."""
-        if candidates is None and exclude is None:
-            return None
-        ids = self._fitted().train.item_ids
-        allowed = np.full(len(ids), candidates is None)
-        if candidates is not None:
-            allowed[self._codes(ids, candidates, "candidates", on_unknown)] = True
-        if exclude is not None:
-            allowed[self._codes(ids, exclude, "exclude", on_unknown)] = False
-        return np.flatnonzero(~allowed)
-
     def _similar(
         self, vectors: torch.Tensor, ids: Vocabulary, one: str | int, kind: str, k: int, frame: FrameKind
     ) -> Any:
-        (code,) = self._codes(ids, [one], kind, "raise")
+        (code,) = known_codes(ids, [one], kind, "raise")
         units = F.normalize(vectors)
         lists = top_k(DotScores(units[int(code)].unsqueeze(0), units), k=k, banned=np.array([code]))
-        rows = _rows_of(lists, pl.Series([one]), ids)
-        return _to_frame(rows.drop("user_id").rename({"item_id": f"{kind}_id"}), frame)
-
-    def save(self, folder: str | Path, **facts: Any) -> None:
-        """Write the run directory; `facts` are added to `model.json`."""
-        model = self._fitted()
-        model.facts.update(facts)
-        save_model(model, Path(folder), group=ALONE if model.users is None else current())
-
-    @classmethod
-    def load(cls, folder: str | Path, *, group: Group = ALONE) -> Recommender:
-        """Read a run directory; the training data are not needed.
-
-        In a group of several, each process gets its own users' part of the model.
-        """
-        model = load_model(Path(folder), group=group)
-        recommender = cls(
-            config=RunConfig.from_dict(model.facts.get("config", {}), where=f"{folder}/model.json")
-        )
-        recommender.model = model
-        return recommender
+        rows = rows_of(lists, pl.Series([one]), ids)
+        return to_frame(rows.drop("user_id").rename({"item_id": f"{kind}_id"}), frame)
 
     def _fitted(self) -> Model:
         if self.model is None:
             raise ArgumentError("not fitted yet", where="Recommender", expected="fit or load before this")
         return self.model
-
-
-def _rows_of(lists: TopK, users: pl.Series, item_ids: Vocabulary) -> pl.DataFrame:
-    """One row a recommendation; padding is left out."""
-    rows, columns = np.nonzero(lists.items >= 0)
-    values = {
-        "user_id": users.gather(rows),
-        "item_id": item_ids.decode(lists.items[rows, columns]),
-        "score": lists.scores[rows, columns],
-        "rank": columns + 1,
-    }
-    return pl.DataFrame(values)
-
-
-def _to_frame(table: pl.DataFrame, kind: FrameKind) -> Any:
-    if kind == "polars":
-        return table
-    if kind != "pandas":
-        raise ArgumentError(f"{kind!r}", where="frame", expected="polars or pandas")
-    try:
-        return table.to_pandas()
-    except ImportError:
-        raise MissingExtraError("pandas frames", extra="pandas") from None
-
-
-def popularity_report(
-    train: Interactions | Share, test: Interactions | Share, *, seen: Interactions, **options: Any
-) -> Report:
-    """What ranking by popularity in `train` reaches: the baseline that any model must beat.
-
-    Of shares, `seen` is that of this process's users, and all processes of the group call this together.
-    """
-    assert train.item_degrees is not None
-    scores = FixedScores(torch.tensor(train.item_degrees))
-    if isinstance(test, Share):
-        return evaluate_together(scores, test.own, current(), seen=seen, **options)
-    return evaluate(scores, test, seen=seen, **options)
-
-
-_OPTIMIZER = ("lr", "weight_decay", "lr_decay", "rows")
-_TRAINING = (
-    "epochs",
-    "init",
-    "batch_size",
-    "reduction",
-    "evaluate_every",
-    "patience",
-    "metric",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "arithmetic",
-    "parallel",
-)
-_BACKBONE = ("dim", "layers", "epsilon", "contrast_layer", "contrast_temperature", "contrast_weight")
-
-
-def _place_of(name: str) -> str:
-    """Where in the config an option given by its bare name belongs; hyperparameters of the loss are the rest."""
-    for section, names in (("optimizer", _OPTIMIZER), ("training", _TRAINING), ("backbone", _BACKBONE)):
-        if name in names:
-            return f"{section}.{name}"
-    if "." in name and name.split(".")[0] not in RunConfig.model_fields:
-        raise ConfigError("no such section", where=name, expected="one of the config's sections")
-    return name if "." in name else f"loss.{name}"
