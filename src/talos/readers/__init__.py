@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from talos.readers._lists import read_lists
-from talos.readers._read import (
-    DEFAULT_MAX_BYTES,
-    FORMATS,
-    Parts,
-    Source,
-    is_parts,
-    read,
-    read_fit_parts,
-    read_parts,
-)
+from talos.readers._options import DEFAULT_MAX_BYTES, FORMATS
+from talos.readers._read import Parts, Source, is_parts, read, read_fit_parts, read_parts
 from talos.readers._stream import BlockSink, read_blocks
 from talos.readers._table import polars_errors
 

@@ -90,6 +90,23 @@ def is_usual(name: str) -> bool:
     return any(key in group for groups in USUAL.values() for group in groups)
 
 
+def make_roles(
+    user: str | None, item: str | None, timestamp: str | None, rating: str | None, title: str | None
+) -> list[Role]:
+    """What a reader of interactions looks for.
+
+    >>> [role.name for role in make_roles(None, None, None, "", None) if role.required]
+    ['user', 'item']
+    """
+    return [
+        Role(name="user", kind="id", given=user or None, required=True),
+        Role(name="item", kind="id", given=item or None, required=True),
+        Role(name="timestamp", kind="time", given=timestamp),
+        Role(name="rating", kind="number", given=rating),
+        Role(name="title", kind="text", given=title),
+    ]
+
+
 def resolve(roles: Sequence[Role], names: Sequence[str], where: str) -> dict[str, int]:
     """The position of each role's column; roles that are not there and need not be are left out."""
     found: dict[str, int] = {}

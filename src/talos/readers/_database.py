@@ -15,7 +15,8 @@ import polars as pl
 from talos.errors import DataError, MissingExtraError, nearest
 from talos.readers._columns import Role, resolve
 from talos.readers._frames import from_frame
-from talos.readers._table import Options, Table
+from talos.readers._options import Options
+from talos.readers._table import Table
 
 __all__ = ["is_database_url", "read_database"]
 

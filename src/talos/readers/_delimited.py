@@ -17,7 +17,8 @@ import polars as pl
 
 from talos.errors import DataError
 from talos.readers._columns import Role, resolve
-from talos.readers._table import Options, Table, polars_errors
+from talos.readers._options import Options
+from talos.readers._table import Table, polars_errors
 from talos.readers._text import Layout, Text, fields_of, headerless_roles, layout_of, rows_of
 from talos.readers._values import Problem, clean, is_integer_text, settle, time_dtype
 

@@ -10,7 +10,8 @@ import polars as pl
 
 from talos.errors import ArgumentError, DataError
 from talos.readers._columns import Role, resolve
-from talos.readers._table import Options, Table, polars_errors
+from talos.readers._options import Options
+from talos.readers._table import Table, polars_errors
 from talos.readers._values import clean, settle
 
 __all__ = ["from_frame", "from_memory", "read_parquet"]

@@ -6,7 +6,9 @@ import polars as pl
 
 from talos.errors import DataError
 from talos.readers._columns import Role
-from talos.readers._read import DEFAULT_MAX_BYTES, Source, load_table, make_options
+from talos.readers._load import load_table
+from talos.readers._options import DEFAULT_MAX_BYTES, Options
+from talos.readers._read import Source
 from talos.readers._values import IdMode, OnBadRow
 
 __all__ = ["read_lists"]
@@ -47,7 +49,10 @@ def read_lists(
         Role(name="rank", kind="number", given=rank),
         Role(name="score", kind="number", given="" if rank and score is None else score),
     ]
-    found = load_table(source, roles, make_options(format, query, table, on_bad_row, ids, max_bytes))
+    options = Options(
+        format=format, query=query, table=table, on_bad_row=on_bad_row, ids=ids, max_bytes=max_bytes
+    )
+    found = load_table(source, roles, options)
     frame = found.frame
     if "rank" not in frame.columns and "score" not in frame.columns:
         raise DataError("neither ranks nor scores", where=found.source, expected="a column 'rank' or 'score'")

@@ -1,26 +1,23 @@
-"""The front of the readers: what is it, read it, make it `Interactions`."""
+"""The front of the readers: any source, or a folder of parts, as `Interactions`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import polars as pl
 
-from talos.errors import ArgumentError, DataError, nearest
+from talos.errors import DataError
 from talos.interactions import Interactions, Provenance, Vocabulary
-from talos.readers._columns import Role
-from talos.readers._database import is_database_url, read_database
-from talos.readers._delimited import read_delimited, read_lightgcn
-from talos.readers._folders import files_of, part_files, readable_files
-from talos.readers._frames import from_memory, read_parquet
-from talos.readers._json import looks_like_json, read_json
-from talos.readers._table import Options, Table, polars_errors
-from talos.readers._text import lines_are_ragged, open_text
+from talos.readers._columns import Role, make_roles
+from talos.readers._folders import part_files
+from talos.readers._load import existing, load_parts, load_table
+from talos.readers._options import DEFAULT_MAX_BYTES, Options
+from talos.readers._table import Table
 from talos.readers._values import IdMode, OnBadRow
 
 if TYPE_CHECKING:
@@ -28,25 +25,13 @@ if TYPE_CHECKING:
     import scipy.sparse
 
 __all__ = [
-    "DEFAULT_MAX_BYTES",
-    "FORMATS",
     "Parts",
     "Source",
-    "existing",
     "is_parts",
-    "load_table",
-    "make_options",
-    "make_roles",
     "read",
     "read_fit_parts",
     "read_parts",
 ]
-
-DEFAULT_MAX_BYTES = 8 << 30
-"""How large a compressed file may become by default: 8 GiB."""
-
-FORMATS = ("amazon", "csv", "inter", "jsonl", "lightgcn", "movielens", "parquet", "text", "tsv")
-"""The formats that can be named; `text` is any separator, `amazon` and `movielens` have no header."""
 
 Source: TypeAlias = "str | os.PathLike[str] | pl.DataFrame | pd.DataFrame | scipy.sparse.sparray"
 
@@ -125,7 +110,9 @@ def read(
     talos.errors.DataError: polars frame: no column 'user'; expected the user column, ...(did you mean 'usr'?)
     """
     roles = make_roles(user, item, timestamp, rating, title)
-    options = make_options(format, query, table, on_bad_row, ids, max_bytes)
+    options = Options(
+        format=format, query=query, table=table, on_bad_row=on_bad_row, ids=ids, max_bytes=max_bytes
+    )
     return _interactions(load_table(source, roles, options))
 
 
@@ -159,7 +146,7 @@ def read_parts(
     (3, 2, None, 1)
     """
     roles = make_roles(user, item, timestamp, rating, title)
-    options = make_options(format, None, None, on_bad_row, ids, max_bytes)
+    options = Options(format=format, on_bad_row=on_bad_row, ids=ids, max_bytes=max_bytes)
     folder = existing(directory)
     files = part_files(folder) if folder.is_dir() else None
     if files is None:
@@ -191,13 +178,7 @@ def read_fit_parts(
     if files is None or len(files) < 2:
         return None
     given = {name: columns.pop(name, None) for name in ("user", "item", "timestamp", "rating", "title")}
-    defaults: dict[str, Any] = {
-        "format": None,
-        "on_bad_row": "raise",
-        "ids": "auto",
-        "max_bytes": DEFAULT_MAX_BYTES,
-    }
-    options = make_options(query=None, table=None, **{**defaults, **columns})
+    options = Options(query=None, table=None, **columns)
     files.pop("test", None)
     parts = _parts_of(files, make_roles(**given), options)
     return parts["train"], parts.get("valid")
@@ -205,7 +186,7 @@ def read_fit_parts(
 
 def _parts_of(files: dict[str, Path], roles: Sequence[Role], options: Options) -> dict[str, Interactions]:
     """The interactions of each file, over vocabularies that they share."""
-    tables = _part_tables(files, roles, options)
+    tables = load_parts(files, roles, options)
     users, items, titles = _shared(list(tables.values()))
     parts: dict[str, Interactions] = {}
     start = 0
@@ -236,130 +217,6 @@ def is_parts(path: str | os.PathLike[str]) -> bool:
         return folder.is_dir() and part_files(folder) is not None
     except (OSError, ValueError):
         return False
-
-
-# ------------------------------------------------------------------ any source to a table
-
-
-def load_table(source: object, roles: Sequence[Role], options: Options) -> Table:
-    """Clean columns from any source."""
-    if isinstance(source, str) and is_database_url(source):
-        return read_database(source, roles, options)
-    if not isinstance(source, (str, os.PathLike)):
-        return _checked(from_memory(source, roles, options))
-    path = existing(source)
-    if not path.is_dir():
-        return _checked(_load_file(path, str(source), roles, options))
-    files = part_files(path)
-    if files is not None:
-        tables = list(_part_tables(files, roles, options).values())
-        others = [other.name for other in readable_files(path) if other not in files.values()]
-        notes = [f"union of {', '.join(file.name for file in files.values())}"]
-        if others:
-            notes.append(f"other files there were ignored: {', '.join(others)}")
-        return _union(tables, str(source), tuple(notes))
-    several, notes_on_files = files_of(path)
-    return _union(_load_files(several, roles, options), str(source), notes_on_files)
-
-
-def _load_file(path: Path, name: str, roles: Sequence[Role], options: Options) -> Table:
-    try:
-        with path.open("rb") as stream:
-            magic = stream.read(4)
-        if not magic:
-            raise DataError("is empty", where=name, expected="one interaction a line")
-        is_parquet = magic == b"PAR1" or any(
-            suffix.lower() in (".parquet", ".pq") for suffix in path.suffixes
-        )
-        if options.format == "parquet" or (options.format is None and is_parquet):
-            return read_parquet(path, name, roles, options)
-        text = open_text(path, name, options.max_bytes)
-        # What still goes wrong in here is polars (or Python's decoder) choking on garbage.
-        with polars_errors(name):
-            if options.format == "jsonl" or (options.format is None and looks_like_json(text)):
-                return read_json(text, roles, options)
-            if options.format == "lightgcn" or (options.format is None and lines_are_ragged(text)):
-                return read_lightgcn(text, roles, options)
-            return read_delimited(text, roles, options)
-    except OSError as error:
-        raise DataError(
-            f"cannot be read ({error.strerror})", where=name, expected="a readable file"
-        ) from error
-    except MemoryError as error:
-        raise DataError("does not fit into memory", where=name, expected="a smaller file") from error
-
-
-def _load_files(files: Sequence[Path], roles: Sequence[Role], options: Options) -> list[Table]:
-    tables: list[Table] = []
-    for file in files:
-        table = _checked(_load_file(file, str(file), roles, options))
-        tables.append(table)
-        if table.format == "lightgcn":  # its short lines alone could be anything
-            options = replace(options, format="lightgcn")
-    for role in ("user", "item"):
-        if len({table.frame[role].dtype for table in tables}) > 1:
-            if options.ids == "string" or any(table.format in ("parquet", "jsonl") for table in tables):
-                raise DataError(
-                    f"{role} ids are strings in one file and integers in another",
-                    where=", ".join(map(str, files[:3])),
-                    expected="ids of one type",
-                    hint="ids='string' makes them all strings",
-                )
-            # Read anew and not cast, so that every id keeps its spelling.
-            return _load_files(files, roles, replace(options, ids="string"))
-    return tables
-
-
-def _part_tables(files: dict[str, Path], roles: Sequence[Role], options: Options) -> dict[str, Table]:
-    return dict(zip(files, _load_files(list(files.values()), roles, options), strict=True))
-
-
-def _union(tables: Sequence[Table], source: str, notes: tuple[str, ...]) -> Table:
-    common = [
-        name for name in tables[0].frame.columns if all(name in table.frame.columns for table in tables)
-    ]
-    with polars_errors(source):
-        frame = pl.concat([table.frame.select(common) for table in tables], how="vertical_relaxed")
-    return Table(
-        frame=frame,
-        source=source,
-        format=" + ".join(dict.fromkeys(table.format for table in tables)),
-        rows=sum(table.rows for table in tables),
-        bad_rows=sum(table.bad_rows for table in tables),
-        notes=notes + tuple(note for table in tables for note in table.notes),
-    )
-
-
-def _checked(table: Table) -> Table:
-    if len(table.frame):
-        return table
-    what = f"no usable row: all {table.rows:,} are bad" if table.bad_rows else "has no rows"
-    raise DataError(what, where=table.source, expected="one interaction a row")
-
-
-def existing(source: str | os.PathLike[str]) -> Path:
-    """The path, if there is something."""
-    path = Path(source).expanduser()
-    try:
-        if path.exists():
-            return path
-        folder = path.parent
-        names = [entry.stem for entry in folder.iterdir()] if folder.is_dir() else []
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(
-            f"cannot be read ({reason})", where=str(source), expected="a file or a folder"
-        ) from error
-    hint = nearest(path.stem, names) if names else ""
-    raise DataError(
-        "no such file or folder",
-        where=str(source),
-        expected="a file, a folder or a database URL",
-        hint=hint if hint.startswith("did") else None,
-    )
-
-
-# ------------------------------------------------------------------ a table to interactions
 
 
 def _interactions(table: Table) -> Interactions:
@@ -394,45 +251,4 @@ def _column(frame: pl.DataFrame, name: str) -> np.ndarray | None:
 def _provenance(table: Table) -> Provenance:
     return Provenance(
         source=table.source, format=table.format, rows=table.rows, bad_rows=table.bad_rows, notes=table.notes
-    )
-
-
-def make_roles(
-    user: str | None, item: str | None, timestamp: str | None, rating: str | None, title: str | None
-) -> list[Role]:
-    """What a reader of interactions looks for."""
-    return [
-        Role(name="user", kind="id", given=user or None, required=True),
-        Role(name="item", kind="id", given=item or None, required=True),
-        Role(name="timestamp", kind="time", given=timestamp),
-        Role(name="rating", kind="number", given=rating),
-        Role(name="title", kind="text", given=title),
-    ]
-
-
-def make_options(
-    format: str | None,  # noqa: A002
-    query: str | None,
-    table: str | None,
-    on_bad_row: OnBadRow,
-    ids: IdMode,
-    max_bytes: int,
-) -> Options:
-    """Options, checked."""
-    aliases = {"json": "jsonl", "ndjson": "jsonl"}
-    format = aliases.get(format, format) if format else None  # noqa: A001
-    choices = {
-        "format": (format, FORMATS),
-        "on_bad_row": (on_bad_row, ("raise", "skip")),
-        "ids": (ids, ("auto", "string")),
-    }
-    for name, (value, known) in choices.items():
-        if value is not None and value not in known:
-            raise ArgumentError(
-                repr(value), where=name, expected=" or ".join(known), hint=nearest(str(value), known)
-            )
-    if max_bytes < 1:
-        raise ArgumentError(str(max_bytes), where="max_bytes", expected="a positive number")
-    return Options(
-        format=format, query=query, table=table, on_bad_row=on_bad_row, ids=ids, max_bytes=max_bytes
     )

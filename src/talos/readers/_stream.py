@@ -12,12 +12,13 @@ import polars as pl
 
 from talos.errors import DataError
 from talos.interactions import Provenance
-from talos.readers._columns import Role, resolve
+from talos.readers._columns import Role, make_roles, resolve
 from talos.readers._delimited import Job, job_of
 from talos.readers._folders import files_of, part_files
 from talos.readers._json import looks_like_json
-from talos.readers._read import DEFAULT_MAX_BYTES, existing, load_table, make_options, make_roles
-from talos.readers._table import Options, Table, polars_errors
+from talos.readers._load import existing, is_parquet, load_table, mixed_ids, without_rows
+from talos.readers._options import DEFAULT_MAX_BYTES, Options
+from talos.readers._table import Table, polars_errors
 from talos.readers._text import lines_are_ragged, open_text
 from talos.readers._values import IdMode, OnBadRow, clean, settle
 
@@ -73,7 +74,7 @@ def read_blocks(
     (2, 2)
     """
     roles = make_roles(user, item, timestamp, rating, title)
-    options = make_options(format, None, None, on_bad_row, ids, max_bytes)
+    options = Options(format=format, on_bad_row=on_bad_row, ids=ids, max_bytes=max_bytes)
     path = existing(source)
     files: list[Path] = [path]
     notes: tuple[str, ...] = ()
@@ -138,18 +139,12 @@ def _read_files(
                 sink.take_back()
                 reading = replace(reading, strings=reading.strings | {str(spelling)}, types={})
         if not reading.kept:
-            what = f"no usable row: all {one.rows:,} are bad" if one.bad_rows else "has no rows"
-            raise DataError(what, where=name, expected="one interaction a row")
+            raise without_rows(name, one.rows, one.bad_rows)
         done.append(one)
         for role, kind in reading.types.items():
             if types.setdefault(role, kind) != kind:
                 if options.ids == "string" or any(one.format in ("parquet", "jsonl") for one in done):
-                    raise DataError(
-                        f"{role} ids are strings in one file and integers in another",
-                        where=", ".join(names[:3]),
-                        expected="ids of one type",
-                        hint="ids='string' makes them all strings",
-                    )
+                    raise mixed_ids(role, names)
                 raise _MixedIdsError
         sink.commit()
         if one.format == "lightgcn":  # its short lines alone could be anything
@@ -175,16 +170,9 @@ class _Reading:
         """Read it, as `read` would."""
         self.kept = 0
         try:
-            with self.path.open("rb") as stream:
-                magic = stream.read(4)
-            if not magic:
-                raise DataError("is empty", where=self.name, expected="one interaction a line")
-            suffixes = {suffix.lower() for suffix in self.path.suffixes}
-            wanted = self.options.format
-            if wanted == "parquet" or (
-                wanted is None and (magic == b"PAR1" or suffixes & {".parquet", ".pq"})
-            ):
+            if is_parquet(self.path, self.name, self.options):
                 return self._parquet()
+            wanted = self.options.format
             if wanted not in ("jsonl", "lightgcn"):
                 text = open_text(self.path, self.name, self.options.max_bytes)
                 with polars_errors(self.name):

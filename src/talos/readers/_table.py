@@ -1,4 +1,4 @@
-"""What every reader returns before it becomes Interactions, and what every reader is told."""
+"""What every reader returns before it becomes Interactions."""
 
 from __future__ import annotations
 
@@ -9,21 +9,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from talos.errors import DataError
-from talos.readers._values import IdMode, OnBadRow
 
-__all__ = ["Options", "Table", "polars_errors"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the caller asked for, apart from columns."""
-
-    format: str | None
-    query: str | None
-    table: str | None
-    on_bad_row: OnBadRow
-    ids: IdMode
-    max_bytes: int
+__all__ = ["Table", "polars_errors"]
 
 
 @dataclass(frozen=True, kw_only=True)
