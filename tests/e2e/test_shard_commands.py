@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from talos import splits
+from talos.cli.search import load_fit_parts
 from talos.cli.source import Columns, SplitOptions
-from talos.cli.tune import load_fit_parts
 from talos.readers import read
 from talos.shards import read_shards, write_shards
 

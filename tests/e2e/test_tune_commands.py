@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from talos.cli.tune import space_for
+from talos.cli.search import space_for
 from talos.config import RunConfig
 from talos.paper.published import GRID
 

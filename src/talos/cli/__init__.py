@@ -1,4 +1,4 @@
-"""The `talos` command: one file a command, each of them parse, call, print.
+"""The `talos` command: one file a command, each of them parse, call, print; what they share stands beside them.
 
 Nothing here imports torch or polars at the top, so that `talos --help` answers at once.
 """

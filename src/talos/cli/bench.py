@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from talos.cli.options import Json
 from talos.cli.output import print_facts, print_json, print_table
 
 __all__ = ["bench"]
@@ -22,7 +23,7 @@ def bench(
     rows: Annotated[
         int, typer.Option("--rows", help="Rows of the csv that reading is measured on.")
     ] = 20_000_000,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Measure reading, ranking, losses and training, each against something named, in this one run."""
     suite = importlib.import_module("talos_benchmarks.suite")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json as json_module
-import re
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from talos.cli.output import print_json, print_table, say
-from talos.cli.source import (
-    Columns,
+from talos.cli.options import (
     FormatOption,
     ItemColumn,
+    Json,
     KCore,
     MinRating,
     OnBadRow,
@@ -23,23 +20,23 @@ from talos.cli.source import (
     RatingColumn,
     Raw,
     SplitBy,
-    SplitOptions,
     SplitSeed,
     TestShare,
     TimeColumn,
     TitleColumn,
     UserColumn,
     ValidShare,
-    load_split,
 )
+from talos.cli.output import print_json, print_table, say
+from talos.cli.source import Columns, SplitOptions, load_split
+from talos.cli.values import parse_budget, parse_value
 from talos.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from talos.config import RunConfig
 
-__all__ = ["compare", "configs_for", "parse_budget"]
+__all__ = ["compare", "configs_for"]
 
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _DECIDED_ELSEWHERE = {"seed": "--seeds", "loss.name": "--losses", "backbone.name": "--backbones"}
 
 
@@ -101,7 +98,7 @@ def compare(
     min_rating: MinRating = None,
     k_core: KCore = None,
     raw: Raw = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Compare losses and backbones on one data set, over several seeds; run again to go on after a stop."""
     if out is None:
@@ -125,7 +122,7 @@ def compare(
     )
     found: dict[str, Any] = {}
     if tuned is not None:
-        from talos.cli.tune import tune_models
+        from talos.cli.search import tune_models
 
         models, found = tune_models(
             models, path, columns, options, out / "tuned", trials=tuned, space=space, workers=workers
@@ -159,19 +156,6 @@ def compare(
         print_table(*table.significance(), title=f"{table.first} against the others")
     typer.echo("\n" + textwrap.fill(table.legend, 100))
     say(f"written to {out}: compare.csv, compare.tex, compare.html, runs/")
-
-
-def parse_budget(text: str) -> float:
-    """Seconds in `90s`, `10m`, `1.5h` or a plain number of seconds.
-
-    >>> parse_budget("10m")
-    600.0
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smh]?)", text.strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not seconds > 0:
-        raise ConfigError(f"{text!r}", where="--budget", expected="a time such as 90s, 10m or 1h")
-    return seconds
 
 
 def configs_for(
@@ -224,10 +208,7 @@ def _assignment(text: str, names: list[str]) -> tuple[str | None, str, Any]:
     place = key if name is None else rest
     if place in _DECIDED_ELSEWHERE:
         raise ConfigError(f"{place!r}", where=f"--set {text}", expected=f"{_DECIDED_ELSEWHERE[place]} for it")
-    try:
-        return name, place, json_module.loads(value)
-    except ValueError:  # a bare word
-        return name, place, value
+    return name, place, parse_value(value)
 
 
 def _names(text: str, where: str) -> list[str]:

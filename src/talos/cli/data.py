@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from talos.cli.output import print_facts, print_json, print_table, say
-from talos.cli.source import (
-    Columns,
+from talos.cli.options import (
     FormatOption,
     ItemColumn,
     KCore,
@@ -20,16 +18,14 @@ from talos.cli.source import (
     RatingColumn,
     Raw,
     SplitBy,
-    SplitOptions,
     TestShare,
     TimeColumn,
     TitleColumn,
     UserColumn,
     ValidShare,
-    load,
-    load_split,
-    write_shards,
 )
+from talos.cli.output import print_facts, print_json, print_table, say
+from talos.cli.source import Columns, SplitOptions, load, load_split, write_shards
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:

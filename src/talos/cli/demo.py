@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from talos.cli.options import Json
 from talos.cli.output import print_facts, print_json, print_table, say
 from talos.cli.source import Columns, load
 from talos.errors import DownloadError
@@ -35,7 +36,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for the model and its report.")] = Path(
         "runs/demo"
     ),
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Fetch MovieLens-100K, split it, train three losses beside two baselines, print metrics and lists, report."""
     from talos.cli.report import write_page

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from typing import Annotated
 
-import typer
-
+from talos.cli.options import Json
 from talos.cli.output import print_facts, print_json
 
 __all__ = ["doctor"]
@@ -23,7 +21,7 @@ _OPTIONAL = {
 }
 
 
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+def doctor(json: Json = False) -> None:
     """What is installed, which device and how many threads would be used."""
     import torch
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from talos.cli.options import Json
 from talos.cli.output import print_json, print_table, say
 from talos.cli.source import Columns, load, load_share, test_part
 from talos.errors import ConfigError
@@ -49,7 +50,7 @@ def evaluate(
     dialect: Annotated[
         str, typer.Option(help="What the metrics' names mean: standard or paper.")
     ] = "standard",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Measure a run on its test part or on PATH, or anybody's lists (`--recs`) against a test set (`--truth`)."""
     from talos.metrics import DIALECTS

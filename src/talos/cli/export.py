@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from talos.cli.options import Json, RunArgument
 from talos.cli.output import print_facts, print_json
 from talos.errors import ConfigError, nearest
 
@@ -16,7 +17,7 @@ _FORMATS = ("parquet", "npz", "faiss", "onnx")
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    run: RunArgument,
     output_format: Annotated[
         str | None, typer.Option("--format", help="parquet or npz (vectors), faiss or onnx.")
     ] = None,
@@ -29,7 +30,7 @@ def export(
         bool, typer.Option("--own-ids", help="Of onnx: ids in and out in place of positions.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Write the vectors, a Faiss index or an ONNX graph of a trained model."""
     if output_format is None:

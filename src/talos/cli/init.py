@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from talos.cli.options import Json, PathArgument
 from talos.cli.output import print_facts, print_json
-from talos.cli.source import Columns, PathArgument, SplitOptions, load_split
+from talos.cli.source import Columns, SplitOptions, load_split
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _COMMENTS = {
 def init(
     path: PathArgument,
     out: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path("run.toml"),
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Look at the data, write a commented run.toml, and print the command to run next."""
     from talos.config import RunConfig

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from talos.cli.options import RunArgument
 from talos.cli.output import print_json, print_table
 from talos.errors import ConfigError, nearest
 
@@ -24,7 +24,7 @@ _ON_UNKNOWN = ("raise", "skip", "popular")
 
 
 def recommend(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    run: RunArgument,
     user: Annotated[list[str] | None, typer.Option("--user", help="Whom for; may be given often.")] = None,
     history: Annotated[
         list[str] | None,

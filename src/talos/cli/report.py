@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from talos.cli.options import Json
 from talos.cli.output import print_json
 from talos.cli.source import test_part
 from talos.errors import ConfigError
@@ -22,7 +23,7 @@ def report(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="The file; RUN/report.html if not given.")] = None,
     seed: Annotated[int, typer.Option(help="Of the samples of users and items that are drawn.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Write plots, tables and sample recommendations of a run, or of a comparison, to one HTML file."""
     compared = (run / "compare.json").is_file()

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from talos.cli.options import Json
 from talos.cli.output import print_json, print_table, say
+from talos.cli.values import parse_budget
 
 __all__ = ["reproduce"]
 
@@ -45,10 +47,9 @@ def reproduce(
     pages: Annotated[
         bool, typer.Option("--pages", help="Only write tables and pages from the results.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Make the tables of the paper again, the most informative runs first; run again to go on after a stop."""
-    from talos.cli.compare import parse_budget
     from talos.errors import ConfigError
     from talos.paper.reproduce import Asked
     from talos.paper.results import Store

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal
 
 from talos.cli.output import say
 from talos.errors import ConfigError, DataError
@@ -21,61 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Columns",
-    "FormatOption",
-    "ItemColumn",
-    "KCore",
-    "MinRating",
-    "OnBadRow",
-    "PathArgument",
-    "QueryOption",
-    "RatingColumn",
-    "Raw",
-    "SplitBy",
     "SplitOptions",
-    "SplitSeed",
-    "TestShare",
-    "TimeColumn",
-    "TitleColumn",
-    "UserColumn",
-    "ValidShare",
     "load",
     "load_share",
     "load_split",
     "test_part",
     "write_shards",
 ]
-
-PathArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="PATH", help="A file, a folder, a dataset's name or a database URL.")
-]
-UserColumn: TypeAlias = Annotated[str | None, typer.Option("--user-column", help="Name of the user column.")]
-ItemColumn: TypeAlias = Annotated[str | None, typer.Option("--item-column", help="Name of the item column.")]
-TimeColumn: TypeAlias = Annotated[str | None, typer.Option("--time-column", help="Name of the time column.")]
-RatingColumn: TypeAlias = Annotated[
-    str | None, typer.Option("--rating-column", help="Name of the rating column.")
-]
-TitleColumn: TypeAlias = Annotated[
-    str | None, typer.Option("--title-column", help="Name of the item title column.")
-]
-FormatOption: TypeAlias = Annotated[
-    str | None, typer.Option("--input-format", help="Format, if the guess is wrong.")
-]
-QueryOption: TypeAlias = Annotated[str | None, typer.Option("--query", help="SQL query, for a database URL.")]
-OnBadRow: TypeAlias = Annotated[str, typer.Option("--on-bad-row", help="`raise` or `skip` (and count).")]
-MinRating: TypeAlias = Annotated[float | None, typer.Option("--min-rating", help="Drop ratings below this.")]
-Raw: TypeAlias = Annotated[bool, typer.Option("--raw", help="A named dataset without the paper's clean-up.")]
-KCore: TypeAlias = Annotated[
-    int | None, typer.Option("--k-core", help="Keep users and items with this many.")
-]
-SplitBy: TypeAlias = Annotated[
-    Literal["user", "time", "last"],
-    typer.Option(
-        "--by", help="Split `user`: at random per user; `time`: latest for test; `last`: each user's last."
-    ),
-]
-TestShare: TypeAlias = Annotated[float, typer.Option("--test", help="Share for test.")]
-ValidShare: TypeAlias = Annotated[float, typer.Option("--valid", help="Share of the rest for validation.")]
-SplitSeed: TypeAlias = Annotated[int, typer.Option("--split-seed", help="Of the random split.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +40,14 @@ class Columns:
     format: str | None = None
     query: str | None = None
     on_bad_row: str = "raise"
+
+    def for_files(self) -> dict[str, Any]:
+        """As arguments of a reader of files: all but the query, which is for databases.
+
+        >>> Columns(user="who", query="SELECT 1").for_files()["user"]
+        'who'
+        """
+        return {name: value for name, value in vars(self).items() if name != "query"}
 
 
 def load(
@@ -146,8 +104,7 @@ def load_split(path: str, columns: Columns, options: SplitOptions) -> Split:
     if split_already and shards.is_shards(path):
         return shards.read_shards(Path(path).expanduser())
     if split_already:
-        read_options = {name: value for name, value in vars(columns).items() if name != "query"}
-        parts = readers.read_parts(path, **read_options)
+        parts = readers.read_parts(path, **columns.for_files())
         return splits.predefined(parts.train, parts.valid, parts.test)
     data = load(path, columns, min_rating=options.min_rating, k_core=options.k_core, raw=options.raw)
     return splits.split(data, by=options.by, test=options.test, valid=options.valid, seed=options.split_seed)
@@ -202,8 +159,7 @@ def write_shards(
             hint="it needs all interactions in memory: split without --shards",
         )
     _check_exists(path)
-    given = {name: value for name, value in vars(columns).items() if name != "query"}
-    return talos_shards.write_shards(path, out, **how, min_rating=options.min_rating, **given)
+    return talos_shards.write_shards(path, out, **how, min_rating=options.min_rating, **columns.for_files())
 
 
 def test_part(run: Path, facts: Mapping[str, Any], path: str | None) -> Interactions:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from talos.cli.output import print_facts, print_json, print_table, say
-from talos.cli.source import (
-    Columns,
+from talos.cli.options import (
     FormatOption,
     ItemColumn,
     KCore,
@@ -21,16 +18,16 @@ from talos.cli.source import (
     RatingColumn,
     Raw,
     SplitBy,
-    SplitOptions,
     SplitSeed,
     TestShare,
     TimeColumn,
     TitleColumn,
     UserColumn,
     ValidShare,
-    load_share,
-    load_split,
 )
+from talos.cli.output import print_facts, print_json, print_table, say
+from talos.cli.source import Columns, SplitOptions, load_share, load_split
+from talos.cli.values import config_from
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
     from talos.shards import SplitShare
     from talos.splits import Split
 
-__all__ = ["config_from", "train"]
+__all__ = ["train"]
 
 
 def train(
@@ -141,23 +138,6 @@ def train(
     parts = _share(path, resolved) or load_split(path, columns, options)
     source = {"path": path, "columns": vars(columns), "split": vars(options)}
     _run(resolved, parts, out, source, resume=resume, tensorboard=tensorboard, json=json)
-
-
-def config_from(path: Path | None, given: dict[str, Any], assignments: list[str]) -> RunConfig:
-    """The config of a file or the defaults, with what was given by options and by `--set` changed in it."""
-    from talos.config import RunConfig
-
-    config = RunConfig() if path is None else RunConfig.from_toml(path)
-    changes = {name: value for name, value in given.items() if value is not None}
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals:
-            raise ConfigError(f"{assignment!r}", where="--set", expected="KEY=VALUE, such as loss.tau=0.1")
-        try:
-            changes[name] = json_module.loads(text)
-        except ValueError:  # a bare word
-            changes[name] = text
-    return config.with_values(changes)
 
 
 def _started_again() -> bool:

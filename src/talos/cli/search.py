@@ -1,0 +1,143 @@
+"""What `talos tune` and `talos compare --tuned` search, and on which data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from talos.cli.output import say
+from talos.cli.source import Columns, SplitOptions, load
+from talos.cli.study import shown, write_report
+from talos.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from talos.config import RunConfig
+    from talos.tuning import Settings, Space
+    from talos.tuning.data import FitParts
+
+__all__ = ["load_fit_parts", "settings_for", "space_for", "tune_models"]
+
+
+def tune_models(
+    models: Mapping[str, RunConfig],
+    path: str,
+    columns: Columns,
+    options: SplitOptions,
+    out: Path,
+    *,
+    trials: int,
+    space: str,
+    workers: int,
+) -> tuple[dict[str, RunConfig], dict[str, Any]]:
+    """Tune each model with the same number of trials: name → best config, and what was found for each.
+
+    All spaces are checked before the data are read; what is finished in the folder is not repeated.
+    """
+    from talos.tuning.storage import import_optuna
+
+    import_optuna()
+    for name, number in (("--tuned", trials), ("--workers", workers)):
+        if number < 1:
+            raise ConfigError(f"{number}", where=name, expected="1 or more")
+    spaces = {name: space_for(space, config) for name, config in models.items()}
+
+    from talos.tuning import run_study
+
+    parts = load_fit_parts(path, columns, options)
+    configs, found = {}, {}
+    for place, (name, (chosen, settled)) in enumerate(spaces.items()):
+        settings = settings_for(settled, chosen, parts, sampler="auto", pruner="median", seed=0)
+        folder = out / f"{place:02d}-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}"
+        tuned = run_study(settings, parts, folder, trials=trials, workers=workers, notify=_labelled(name))
+        write_report(tuned, settings, folder)
+        summary = tuned.summary
+        configs[name] = summary.config
+        found[name] = {
+            "trials": len(summary.rows),
+            "validation": {summary.metric: summary.best.value},
+            "parameters": summary.best.parameters,
+        }
+        chosen_values = ", ".join(f"{key} {shown(value)}" for key, value in summary.best.parameters.items())
+        say(f"{name}: validation {summary.metric} {summary.best.value:.5f} with {chosen_values}")
+    return configs, found
+
+
+def _labelled(name: str) -> Callable[[str], None]:
+    return lambda line: say(f"tuning {name}  {line}")
+
+
+def space_for(name: str, base: RunConfig) -> tuple[Space, RunConfig]:
+    """The space that a word or a file name means for a config, checked; and the config with what it fixes."""
+    from talos.tuning.check import check_space
+    from talos.tuning.defaults import default_space
+    from talos.tuning.space import Space
+
+    if name == "default":
+        space = default_space(base)
+    elif name == "paper":
+        space = Space.from_dict(_paper_grid(base), where="--space paper")
+    else:
+        if not name.endswith(".toml") and not Path(name).exists():
+            known = ("default", "paper")
+            raise ConfigError(f"{name!r} is no space and no file", where="--space", hint=nearest(name, known))
+        space = Space.from_toml(Path(name))
+    where = "--space paper" if name == "paper" else "" if name == "default" else name
+    return space, check_space(space, base, where=where)
+
+
+def _paper_grid(base: RunConfig) -> dict[str, Any]:
+    """The values that the paper searched for a loss, by key of the config."""
+    from talos.paper.published import GRID
+
+    loss = base.loss.name
+    if loss not in GRID:
+        raise ConfigError(
+            f"the paper has no grid for the loss {loss!r}",
+            where="--space paper",
+            expected=f"one of {', '.join(sorted(GRID))}",
+            hint="--space default has one",
+        )
+    places = {
+        "lr": "optimizer.lr",
+        "weight_decay": "optimizer.weight_decay",
+        "contrast_weight": "backbone.contrast_weight",
+        "lr_quantile": "threshold.lr",
+    }
+    values: dict[str, Any] = {}
+    for name, searched in GRID[loss].items():
+        if name == "contrast_weight" and base.backbone.name != "xsimgcl":
+            continue
+        values[places.get(name, f"loss.{name}")] = list(searched)
+    if "threshold.lr" in values:  # the rate of a regression: there has to be one
+        values["threshold.name"] = "regression"
+    return values
+
+
+def load_fit_parts(path: str, columns: Columns, options: SplitOptions) -> FitParts:
+    """Train and validation of a PATH. A test file is not opened; a test part that was split off is dropped here."""
+    from talos import readers, shards, splits
+    from talos.tuning.data import fit_parts
+
+    if "://" not in path:
+        found = (
+            shards.read_fit_shards(path)
+            if shards.is_shards(path)
+            else readers.read_fit_parts(path, **columns.for_files())
+        )
+        if found is not None:
+            if options != SplitOptions():
+                say("this folder is already split: options for the clean-up and the split have no effect")
+            return fit_parts(*found)
+    data = load(path, columns, min_rating=options.min_rating, k_core=options.k_core, raw=options.raw)
+    parts = splits.split(data, by=options.by, test=options.test, valid=options.valid, seed=options.split_seed)
+    return fit_parts(parts.train, parts.valid)
+
+
+def settings_for(settled: RunConfig, space: Space, parts: FitParts, **how: Any) -> Settings:
+    """What a study is: the config it starts from, the space, the data it is on, and `how` it searches."""
+    from talos.tuning import Settings
+
+    data = {name: part.fingerprint() for name, part in zip(("train", "valid"), parts, strict=True)}
+    return Settings(config=settled, space=space, data=data, **how)
