@@ -24,6 +24,7 @@ def config(**values: object) -> RunConfig:
         "threshold.name": "exact",
         "training.epochs": 6,
         "training.batch_size": 16,
+        "training.arithmetic": "float32",
         "optimizer.lr": 0.05,
     }
     return RunConfig().with_values(chosen | values)

@@ -23,6 +23,7 @@ from talos.shards import Share
 from talos.training.batches import Place, generator_for
 from talos.training.callbacks import Callback
 from talos.training.checkpoint import Checkpoints, flatten, unflatten
+from talos.training.memory import freed_memory_kept
 from talos.training.objective import Objective
 from talos.training.optimizers import Optimizers
 from talos.training.parallel import divide
@@ -145,8 +146,10 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_start(at.epoch, settings.epochs, len(self.batches))
         try:
-            # only where there is something to go on from
-            with contextlib.nullcontext() if self.checkpoints is None else stop_signals(self._ask_to_stop):
+            with contextlib.ExitStack() as around:
+                around.enter_context(freed_memory_kept(max(p.nbytes for p in self.parameters)))
+                if self.checkpoints is not None:  # only where there is something to go on from
+                    around.enter_context(stop_signals(self._ask_to_stop))
                 while not self._is_over():
                     self.objective.loss.set_progress(at.epoch / settings.epochs)
                     self.optimizers.scale_rate(float(self.config.optimizer.lr_decay) ** at.epoch)

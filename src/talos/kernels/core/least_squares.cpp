@@ -11,6 +11,7 @@
 namespace talos::TALOS_LEVEL {
 namespace {
 
+constexpr int64_t kLine = 16;     // floats in a cache line
 constexpr float kSmall = 1e-20f;  // a residual this small cannot be improved in float32
 
 // What one thread needs for one row.
@@ -28,12 +29,54 @@ void times_gram(const LeastSquares& task, const float* const x, float* const ima
     for (; from < task.dim; ++from) image[from] = dot(task.gram + from * task.dim, x, task.dim);  // G is symmetric
 }
 
-// image = (G + α Σ y yᵀ) x
-void apply(const LeastSquares& task, const int64_t row, const float* const x, float* const image) {
+// image += Σ (α yᵀx - wanted) y over N entries: together, x and the image are read and written once, and no sum waits for
+// another.
+template <int N>
+void add_entries(const LeastSquares& task, const int64_t* const items_of, const float* const x, const float wanted,
+                 float* const image) {
+    const float* y[N];
+    for (int n = 0; n < N; ++n) y[n] = task.fixed + items_of[n] * task.dim;
+    Vector sums[N] = {};
+    int64_t k = 0;
+    for (; k + kWidth <= task.dim; k += kWidth) {
+        const Vector some = load(x + k);
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) sums[n] += load(y[n] + k) * some;
+    }
+    const int64_t whole = k;
+    float factor[N];
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) factor[n] = sum_of(sums[n]);
+    for (; k < task.dim; ++k)
+        for (int n = 0; n < N; ++n) factor[n] += y[n][k] * x[k];
+    for (int n = 0; n < N; ++n) factor[n] = task.weight * factor[n] - wanted;
+    for (k = 0; k < whole; k += kWidth) {
+        Vector some = load(image + k);
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) some += factor[n] * load(y[n] + k);
+        store(image + k, some);
+    }
+    for (; k < task.dim; ++k)
+        for (int n = 0; n < N; ++n) image[k] += factor[n] * y[n][k];
+}
+
+// image = (G + α Σ y yᵀ) x - wanted · Σ y
+void apply(const LeastSquares& task, const int64_t row, const float* const x, const float wanted, float* const image) {
     times_gram(task, x, image);
-    for (int64_t i = task.start[row]; i < task.start[row + 1]; ++i) {
+    int64_t i = task.start[row];
+    const int64_t end = task.start[row + 1];
+    for (; i + 4 <= end; i += 4) add_entries<4>(task, task.items_of + i, x, wanted, image);
+    if (i + 2 <= end) add_entries<2>(task, task.items_of + i, x, wanted, image), i += 2;
+    if (i < end) add_entries<1>(task, task.items_of + i, x, wanted, image);
+}
+
+// Ask for the vectors that the next row will need: they lie anywhere.
+void fetch(const LeastSquares& task, const int64_t row) {
+    constexpr int64_t most = 32;  // entries; of a longer row these are enough to begin with
+    const int64_t end = std::min(task.start[row + 1], task.start[row] + most);
+    for (int64_t i = task.start[row]; i < end; ++i) {
         const float* const y = task.fixed + task.items_of[i] * task.dim;
-        add_scaled(image, task.weight * dot(y, x, task.dim), y, task.dim);
+        for (int64_t k = 0; k < task.dim; k += kLine) __builtin_prefetch(y + k);
     }
 }
 
@@ -41,14 +84,11 @@ void solve(const LeastSquares& task, const int64_t row, Scratch& scratch) {
     float* const x = task.solution + row * task.dim;
     if (task.start[row] == task.start[row + 1]) return std::fill_n(x, task.dim, 0.0f), void();
     float *const r = scratch.residual.data(), *const p = scratch.direction.data(), *const q = scratch.image.data();
-    apply(task, row, x, q);
-    for (int64_t k = 0; k < task.dim; ++k) r[k] = -q[k];
-    for (int64_t i = task.start[row]; i < task.start[row + 1]; ++i)
-        add_scaled(r, 1 + task.weight, task.fixed + task.items_of[i] * task.dim, task.dim);
-    std::copy_n(r, task.dim, p);
+    apply(task, row, x, 1 + task.weight, q);
+    for (int64_t k = 0; k < task.dim; ++k) p[k] = r[k] = -q[k];
     float before = dot(r, r, task.dim);
     for (int64_t step = 0; step < task.steps && before > kSmall; ++step) {
-        apply(task, row, p, q);
+        apply(task, row, p, 0.0f, q);
         const float length = before / dot(p, q, task.dim);
         add_scaled(x, length, p, task.dim);
         add_scaled(r, -length, q, task.dim);
@@ -75,7 +115,10 @@ void least_squares(const LeastSquares& task) {
             return part == threads ? task.rows : low;
         };
         Scratch scratch(task.dim);
-        for (int64_t row = bound(share), end = bound(share + 1); row < end; ++row) solve(task, row, scratch);
+        for (int64_t row = bound(share), end = bound(share + 1); row < end; ++row) {
+            if (row + 1 < end) fetch(task, row + 1);
+            solve(task, row, scratch);
+        }
     });
 }
 

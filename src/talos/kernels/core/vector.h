@@ -4,6 +4,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 #ifndef TALOS_LEVEL
 #define TALOS_LEVEL plain
 #endif
@@ -69,6 +73,9 @@ inline Vector exp2(const Vector t) { return exp2_within(t < -127.0f ? splat(-127
 
 // The sum of a vector's numbers, by halves: one after the other they would wait for each other.
 inline float sum_of(const Vector v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)v);  // stays in registers; the same halves
+#else
     float parts[kWidth];
     store(parts, v);
 #pragma GCC unroll 4
@@ -76,6 +83,7 @@ inline float sum_of(const Vector v) {
 #pragma GCC unroll 8
         for (int i = 0; i < half; ++i) parts[i] += parts[i + half];
     return parts[0];
+#endif
 }
 
 // Σ a·b, in vectors and then one by one.
