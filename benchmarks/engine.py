@@ -32,6 +32,8 @@ from .training import epoch_seconds
 MEANING = {
     "exact_over_bound_beauty": "exact epoch on Beauty / three bare products at the best square rate",
     "exact_over_bound_gowalla": "exact epoch on Gowalla / three bare products at the best square rate",
+    "bfloat16_over_bound_beauty": "the same epoch with products of bfloat16 (the default where there are any), Beauty",
+    "bfloat16_over_bound_gowalla": "the same with products of bfloat16, Gowalla",
     "torch_over_bound_beauty": "the same without the compiled core, Beauty",
     "torch_over_bound_gowalla": "the same without the compiled core, Gowalla",
     "core_thread_scaling": "compiled step on one thread / on all of them (two at most), 512 users × Gowalla's items",
@@ -47,15 +49,18 @@ def measure(gowalla_train: Interactions, beauty_train: Interactions) -> dict[str
     sets = {"beauty": beauty_train, "gowalla": gowalla_train}
     for name, train in sets.items():
         rate = best_square_rate()
-        with kernel("torch"):
-            figures[f"torch_epoch_seconds_{name}"] = epoch_seconds(train, epochs=2, **SETTINGS)
-        with kernel("auto"):
-            figures[f"exact_epoch_seconds_{name}"] = epoch_seconds(train, epochs=4, **SETTINGS)
+        runs = {"torch": ("torch", "float32", 2), "exact": ("auto", "float32", 4)}
+        if compiled.has_bfloat16():
+            runs["bfloat16"] = ("auto", "bfloat16", 4)
+        for kind, (choice, arithmetic, epochs) in runs.items():
+            settings = {**SETTINGS, "training.arithmetic": arithmetic}
+            with kernel(choice):
+                figures[f"{kind}_epoch_seconds_{name}"] = epoch_seconds(train, epochs=epochs, **settings)
         rate = max(rate, best_square_rate())
         users = int((train.user_degrees > 0).sum())
         bound = 6.0 * users * train.num_items * DIM / rate
         figures[f"bound_seconds_{name}"] = bound
-        for kind in ("exact", "torch"):
+        for kind in runs:
             figures[f"{kind}_over_bound_{name}"] = figures[f"{kind}_epoch_seconds_{name}"] / bound
         figures[f"square_gflops_{name}"] = rate / 1e9
     figures |= steps(gowalla_train.num_items)

@@ -45,7 +45,7 @@ bool sums_agree(const int level, talos::Task task, const Result& whole) {
 }
 
 Result run(const int level, const int kind, const int64_t users, const int64_t items, const int64_t dim,
-           const int threads) {
+           const int threads, const bool bfloat16 = false) {
     const std::vector<float> user_vectors = random_numbers(users * dim, 1), rows = random_numbers(items * dim, 2);
     std::vector<float> unit(items * dim), lengths(items), coefficients(users, 1.0f), normalizer(users);
     const talos::Rows normalise{items, dim, threads, {}, rows.data(), unit.data(), lengths.data()};
@@ -65,7 +65,11 @@ Result run(const int level, const int kind, const int64_t users, const int64_t i
     task.user_vectors = user_vectors.data(), task.item_vectors = unit.data();
     task.excluded_start = start.data(), task.excluded = excluded.data();
     task.coefficients = coefficients.data();
-    task.kind = kind, task.power = 5, task.slope = 1, task.scale = 1;
+    task.kind = kind, task.scale = 1, task.bfloat16 = bfloat16;
+    const float powers[] = {5, 1, 0, 0, 0}, partial[] = {0.3f, 0.1f, 0.4f, 0.5f, 5};
+    std::copy_n(kind == talos::kPartialAUC ? partial : powers, 5, task.params);
+    std::vector<float> moments(users * 2);
+    task.moments = moments.data();
     task.kth_is_threshold = 1, task.threads = threads;
     task.negative = result.negative.data(), task.normalizer = normalizer.data();
     task.user_gradient = result.user_gradient.data(), task.item_gradient = result.item_gradient.data();
@@ -122,9 +126,16 @@ int main() {
     const int64_t shapes[][3] = {{1, 1, 1}, {1, 7, 8}, {2, 3, 9}, {33, 130, 17}, {65, 1031, 64}, {300, 2111, 33}};
     int runs = 0;
     for (const auto& [users, items, dim] : shapes)
-        for (int kind = talos::kNothing; kind <= talos::kHinge; ++kind)
+        for (int kind = talos::kNothing; kind <= talos::kPartialAUC; ++kind)
             for (int threads = 1; threads <= 3; ++threads) {
                 const Result plain = run(0, kind, users, items, dim, 1);
+                const int best = talos_core_best_level();
+                const Result first = run(best, kind, users, items, dim, 1, true);
+                const Result again = run(best, kind, users, items, dim, threads, true);
+                if (!close(again.user_gradient, first.user_gradient) || !close(again.item_gradient, first.item_gradient)) {
+                    std::printf("bfloat16 on %d threads differs: kind %d\n", threads, kind);
+                    return 1;
+                }
                 for (int level = 0; level <= talos_core_best_level(); ++level, ++runs) {
                     const Result one = run(level, kind, users, items, dim, threads);
                     if (close(one.user_gradient, plain.user_gradient) && close(one.negative, plain.negative) &&

@@ -21,6 +21,7 @@ LOSSES = {
     "sl": losses.Softmax(tau=0.2),
     "sl-cold": losses.Softmax(tau=0.02),
     "aatp": losses.AATP(),
+    "llpauc": losses.LLPAUC(alpha=0.5, beta=0.3),
 }
 # users, items, dimension: no multiple of any tile; odd numbers leave half a word empty
 SHAPES = [

@@ -30,7 +30,19 @@ LOSSES = {
     "bsl": lambda: losses.BilateralSoftmax(tau1=0.1, tau2=0.3),
     "sl@k": lambda: losses.SoftmaxAtK(tau=0.2, tau_w=0.5),
     "aatp": lambda: losses.AATP(),
+    "llpauc": lambda: moved(losses.LLPAUC(alpha=0.7, beta=0.3)),
+    "llpauc-sharp": lambda: moved(losses.LLPAUC(alpha=1.0, beta=0.05)),
 }
+
+
+def moved(loss: losses.LLPAUC) -> losses.LLPAUC:
+    """With scalars away from where they start, where some derivatives are 0."""
+    with torch.no_grad():
+        for name, value in {"a": 0.8, "b": 0.4, "gamma": -0.3, "s_p": 0.2, "s_n": 0.35}.items():
+            getattr(loss, name).fill_(value)
+    return loss
+
+
 # users, items, dimension: no multiple of any tile, and the smallest there are
 SHAPES = [
     (1, 1, 8),
@@ -76,6 +88,9 @@ def assert_close(got: torch.Tensor, want: torch.Tensor, name: str, rtol: float =
 def compare(got: kernels.UserBatch, want: kernels.UserBatch, rtol: float = 1e-5) -> None:
     for name in ("value", "user_gradient", "item_gradient", "per_user", "normalizer"):
         assert_close(getattr(got, name), getattr(want, name), name, rtol)
+    assert set(got.parameter_gradients) == set(want.parameter_gradients)
+    for name, gradient in want.parameter_gradients.items():
+        assert_close(got.parameter_gradients[name], gradient, name, rtol)
 
 
 @pytest.fixture
@@ -298,7 +313,11 @@ def test_forced_torch(monkeypatch):
 
 @pytest.mark.parametrize(
     "change",
-    [{"loss": losses.LLPAUC(alpha=0.5, beta=0.1)}, {"dtype": torch.float64}, {"weights": torch.ones(30)}],
+    [
+        {"loss": losses.Talos(tau=0.1, quantile=False, denominator=False, k=3)},
+        {"dtype": torch.float64},
+        {"weights": torch.ones(30)},
+    ],
 )
 def test_what_the_core_does_not_do_is_done_in_torch(change, monkeypatch):
     monkeypatch.setattr(compiled, "core_sweep", None)

@@ -32,10 +32,18 @@ def test_the_core_is_clean(kind, tmp_path):
         subprocess.run([compiler, *flags, *more, "-c", str(source), "-o", target], check=True)
         return target
 
+    bfloat16 = [*LEVELS["avx512"], "-mavx512bf16"]
+    known = (
+        X86
+        and subprocess.run([compiler, *bfloat16, "-E", "-xc++", "/dev/null"], capture_output=True).returncode
+        == 0
+    )
     objects = [
-        build(CORE / "dispatch.cpp", "dispatch"),
+        build(CORE / "dispatch.cpp", "dispatch", *(["-DTALOS_BFLOAT16"] if known else [])),
         build(Path(__file__).parent / "core_check.cpp", "main"),
     ]
+    if known:
+        objects.append(build(CORE / "sweep.cpp", "sweep-avx512bf16", "-DTALOS_LEVEL=avx512bf16", *bfloat16))
     for level in LEVELS if X86 else ["plain"]:
         for source in ("sweep", "rows", "least_squares"):
             level_flags = (f"-DTALOS_LEVEL={level}", *LEVELS[level])

@@ -18,14 +18,14 @@ import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import torch
 from torch import Tensor
 
 from talos.errors import ArgumentError
 from talos.kernels.layout import LeastSquares, Positives, Rows, Task, Team
-from talos.kernels.parts import NegativePart
+from talos.kernels.parts import MeanPart, NegativePart
 
 __all__ = [
     "LEVELS",
@@ -36,6 +36,7 @@ __all__ = [
     "has_bfloat16",
     "least_squares_",
     "levels",
+    "parameter_gradients",
     "status",
     "supports",
     "unit_rows",
@@ -43,9 +44,12 @@ __all__ = [
 
 # Instruction sets, lowest first, as the core numbers them.
 LEVELS: Final = ("plain", "AVX2", "AVX-512")
-_VERSION: Final = 6
+_VERSION: Final = 7
 # kind → the core's number for it
-_KINDS: Final = {"exp": 1, "sigmoid-power": 2, "hinge": 3}
+_KINDS: Final = {"exp": 1, "sigmoid-power": 2, "hinge": 3, "partial-auc": 4}
+# Of how many of its numbers, from the last, the core asks that they be above 0; of all, if it is not here.
+_POSITIVE: Final = {"partial-auc": 2}
+_MOMENTS: Final = 2
 _LARGE_PAGE: Final = 1 << 21
 _CHOICES: Final = ("auto", "compiled", "torch")
 
@@ -62,6 +66,8 @@ class CoreSweep:
         kth: K-th best scores, (B,).
         best: the K best scores in any order, (B, K).
         excluded_scores: scores of the excluded pairs, (m,).
+        moments: of a part with learnt scalars, (B, 2): `MeanPart.from_moments` makes of their sum the gradients of
+            Σ_u coefficient_u · R_u in these scalars.
     """
 
     negative: Tensor
@@ -71,6 +77,7 @@ class CoreSweep:
     kth: Tensor | None
     best: Tensor | None
     excluded_scores: Tensor | None
+    moments: Tensor | None
 
 
 class _Memory(threading.local):
@@ -197,14 +204,17 @@ def status() -> str:
 def supports(part: NegativePart, *tensors: Tensor | None) -> bool:
     """Whether the core can do this part of a loss on these vectors, leaving aside whether it is there.
 
-    It knows `exp`, `sigmoid-power` and `hinge`, in float32 on the CPU.
+    It knows `exp`, `sigmoid-power`, `hinge` and `partial-auc`, in float32 on the CPU.
 
-    >>> from talos.losses import LLPAUC, Softmax
+    >>> from talos.losses import Softmax
     >>> vectors = torch.zeros(2, 3)
     >>> supports(Softmax().negative_part, vectors), supports(Softmax().negative_part, vectors.double())
     (True, False)
     """
-    if part.kind not in _KINDS or any(not p > 0 for p in part.params):
+    if part.kind not in _KINDS:
+        return False
+    params = part.params
+    if any(not p > 0 for p in params[len(params) - _POSITIVE.get(part.kind, len(params)) :]):
         return False
     return all(t is None or (t.dtype == torch.float32 and t.device.type == "cpu") for t in tensors)
 
@@ -266,11 +276,8 @@ def core_sweep(
         kth=users.new_empty(num_users) if k else None,
         best=users.new_empty(num_users, k) if k and keep_best else None,
         excluded_scores=None if excluded is None else users.new_empty(len(excluded[1])),
+        moments=users.new_zeros(num_users, _MOMENTS) if gradients and _has_moments(part) else None,
     )
-    number, power, slope = 0, 1.0, 1.0
-    if part is not None:
-        number = _KINDS[part.kind]
-        power, slope = (*part.params, 1.0, 1.0)[:2]
     start, pairs = (None, None) if excluded is None else (t.contiguous() for t in excluded)
     beta = None if thresholds is None else thresholds.detach().contiguous()
     counts = None if coefficients is None else coefficients.contiguous()
@@ -288,9 +295,8 @@ def core_sweep(
         excluded=_pointer(pairs),
         thresholds=_pointer(beta),
         coefficients=_pointer(counts),
-        kind=number,
-        power=power,
-        slope=slope,
+        kind=0 if part is None else _KINDS[part.kind],
+        params=() if part is None else part.params,
         scale=1.0 if part is None else part.scale,
         bfloat16=bfloat16,
         k=k,
@@ -305,6 +311,7 @@ def core_sweep(
         kth=_pointer(result.kth),
         best=_pointer(result.best),
         excluded_scores=_pointer(result.excluded_scores),
+        moments=_pointer(result.moments),
     )
     memory = _memory.take(library.talos_core_workspace_bytes(at, ctypes.byref(task)))
     task.workspace = memory.data_ptr()
@@ -433,6 +440,17 @@ def _library(level: str | None) -> tuple[ctypes.CDLL, int]:
     if library is None:
         raise ArgumentError("no compiled core", where="TALOS_KERNEL", expected=why)
     return library, LEVELS.index(level or levels()[-1])
+
+
+def _has_moments(part: NegativePart | None) -> bool:
+    return part is not None and part.kind == "partial-auc"
+
+
+def parameter_gradients(part: NegativePart, found: CoreSweep) -> dict[str, Tensor]:
+    """Of Σ_u coefficient_u · R_u in the scalars that the negatives' part of the loss has learnt, by name."""
+    if found.moments is None:
+        return {}
+    return dict(cast(MeanPart, part).from_moments(found.moments.sum(0)))
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

@@ -144,7 +144,7 @@ def divided_batch_loss(
     pos = (users[owner] * passes.table[indices]).sum(dim=-1)
     pos_beta = None if beta is None else beta[owner]
     a, c = (x.detach() for x in loss.positive_part(pos, pos_beta))
-    share = _shares(degrees, reduction, dtype)  # of one positive, by user
+    share = tiled.shares(degrees, reduction, dtype)
     constant = tiled.constant_weight(loss)
     if constant is None:
         own_part = users.new_zeros(len(users)).index_add_(0, owner, share[owner] * c)
@@ -256,13 +256,6 @@ def _kth_of_all(best: Tensor, k: int, exchange: Exchange) -> Tensor:
     return tiled.kth_largest(theirs.movedim(0, 1).flatten(1), k)
 
 
-def _shares(degrees: Tensor, reduction: Literal["positives", "users"], dtype: torch.dtype) -> Tensor:
-    """What each positive counts in the loss, by user."""
-    if reduction == "users":
-        return 1 / (degrees.clamp(min=1).to(dtype) * max(1, int((degrees > 0).sum())))
-    return torch.full_like(degrees, 1 / max(1, int(degrees.sum())), dtype=dtype)
-
-
 class _TorchPasses:
     """The passes over a rank's items, in torch."""
 
@@ -365,7 +358,8 @@ class _CorePasses:
             excluded=self.positives,
             bfloat16=self.bfloat16,
         )
-        return _Gradients(found.normalizer, found.user_gradient, found.item_gradient, {})
+        by_parameter = compiled.parameter_gradients(part, found)
+        return _Gradients(found.normalizer, found.user_gradient, found.item_gradient, by_parameter)
 
     def add_positives_(
         self, user_gradient: Tensor, item_gradient: Tensor, users: Tensor, owner: Tensor, slope: Tensor

@@ -163,7 +163,10 @@ def _core_batch(
             raise ArgumentError(f"{low} to {high}", where="indices", expected=f"0 to {len(table) - 1}")
     users, rows = users.detach().contiguous(), table.detach().contiguous()
     table, lengths = compiled.unit_rows(rows) if normalize_items else (rows, None)
-    count, owner, per_positive = tiled.shares(indptr, len(indices), reduction, users.dtype)
+    count = indptr.diff()
+    owner = torch.repeat_interleave(torch.arange(len(count)), count)
+    share = tiled.shares(count, reduction, users.dtype)
+    per_positive = share[owner]
     if not bool(((indices.diff() > 0) | (owner.diff() > 0)).all()):  # the core wants them ascending
         indices = indices[torch.argsort(owner * len(table) + indices)]
     whole = item_ids is None
@@ -183,7 +186,7 @@ def _core_batch(
         c = loss.positive_part(pos, None if beta is None else beta[owner])[1].detach()
         coefficients = users.new_zeros(len(users)).index_add_(0, owner, per_positive * c)
     else:
-        coefficients = users.new_zeros(len(users)).index_add_(0, owner, per_positive).mul_(constant)
+        coefficients = constant * share * count
     found = compiled.core_sweep(
         users,
         table if item_ids is None else table[item_ids],
@@ -212,16 +215,16 @@ def _core_batch(
     compiled.add_positives_(
         user_gradient, item_gradient, users, table, indptr, indices, slope, lengths=lengths
     )
+    by_parameter = compiled.parameter_gradients(loss.negative_part, found)
+    for name, derivative in loss.da_dparameters(pos, pos_beta).items():
+        by_parameter[name] = by_parameter.get(name, 0.0) + (per_positive * derivative).sum()
     values = a + c * found.negative[owner]
     check_finite(values, user_vectors=users, item_vectors=rows, thresholds=beta)
     return UserBatch(
         value=(per_positive * values).sum(),
         user_gradient=user_gradient,
         item_gradient=item_gradient,
-        parameter_gradients={
-            name: (per_positive * derivative).sum()
-            for name, derivative in loss.da_dparameters(pos, pos_beta).items()
-        },
+        parameter_gradients=by_parameter,
         per_user=users.new_zeros(len(users)).index_add_(0, owner, values) / count.clamp(min=1),
         num_positives=count,
         normalizer=found.normalizer,

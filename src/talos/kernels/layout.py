@@ -44,8 +44,7 @@ class Task(ctypes.Structure):
         ("thresholds", _F32),
         ("coefficients", _F32),
         ("kind", ctypes.c_int32),
-        ("power", ctypes.c_float),
-        ("slope", ctypes.c_float),
+        ("params", ctypes.c_float * 5),
         ("scale", ctypes.c_float),
         ("bfloat16", ctypes.c_int32),
         ("k", ctypes.c_int64),
@@ -61,6 +60,7 @@ class Task(ctypes.Structure):
         ("kth", _F32),
         ("best", _F32),
         ("excluded_scores", _F32),
+        ("moments", _F32),
     )
 
 

@@ -53,6 +53,9 @@ class MeanPart(NegativePart, Protocol):
     def dphi_dparameters(self, s: Tensor, threshold: Tensor | None) -> Mapping[str, Tensor]:
         """Its derivatives in the loss's learnt scalars, by name."""
 
+    def from_moments(self, moments: Tensor) -> Mapping[str, Tensor]:
+        """Sums of these derivatives, from the two sums of which a core makes them, (..., 2)."""
+
 
 class PartsNeeds(Protocol):
     """What a loss says of itself, as far as a kernel cares."""

@@ -318,7 +318,10 @@ def user_batch_loss(
     candidates = table if item_ids is None else table[item_ids]
     weights = None if weights is None else weights.to(dtype)
     part = loss.negative_part
-    count, owner, per_positive = shares(indptr, len(indices), reduction, dtype)
+    count = indptr.diff()
+    owner = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
+    share = shares(count, reduction, dtype)
+    per_positive = share[owner]
     pos = (users[owner] * table[indices]).sum(dim=-1)
 
     # What each R_u counts may depend on β; where it does not, β can be found on the way.
@@ -332,7 +335,7 @@ def user_batch_loss(
         c = loss.positive_part(pos, None if beta is None else beta[owner])[1].detach()
         coefficients = users.new_zeros(len(users)).index_add(0, owner, per_positive * c)
     else:
-        coefficients = users.new_zeros(len(users)).index_add(0, owner, per_positive) * constant
+        coefficients = constant * share * count
 
     user_gradient, item_gradient = torch.zeros_like(users), torch.zeros_like(table)
     negative_gradient = item_gradient if item_ids is None else torch.zeros_like(candidates)
@@ -459,16 +462,12 @@ def constant_weight(loss: LossParts) -> float | None:
     return float(c[0]) if bool((c == c[0]).all()) else None
 
 
-def shares(
-    indptr: Tensor, positives: int, reduction: Literal["positives", "users", "sum"], dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Positives per user (B,), the user that each belongs to, and what each counts in the loss."""
-    count = indptr.diff()
-    owner = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
+def shares(count: Tensor, reduction: Literal["positives", "users", "sum"], dtype: torch.dtype) -> Tensor:
+    """What one positive of each user counts in the loss, (B,), from how many each has."""
     if reduction == "users":
-        return count, owner, 1 / (count[owner].to(dtype) * max(1, int((count > 0).sum())))
-    each = 1.0 if reduction == "sum" else 1 / max(1, positives)
-    return count, owner, torch.full_like(owner, each, dtype=dtype)
+        return 1 / (count.clamp(min=1).to(dtype) * max(1, int((count > 0).sum())))
+    each = 1.0 if reduction == "sum" else 1 / max(1, int(count.sum()))
+    return torch.full_like(count, each, dtype=dtype)
 
 
 def excluded_pairs(rows: Tensor, ids: Tensor, item_ids: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -96,6 +96,10 @@ class MeanPart(NegativePart):
         """∂φ/∂p for every learnt parameter p that φ depends on, by its name in the loss."""
         return {}
 
+    def from_moments(self, moments: Tensor) -> Mapping[str, Tensor]:
+        """Σ of `dphi_dparameters`, from the two sums (..., 2) that the compiled core makes for this kind of part."""
+        return {}
+
     def aggregate(self, neg: Tensor, threshold: Tensor | None, mask: Tensor | None) -> Tensor:
         """R (B,), by autograd."""
         return self.scale * functional.masked_mean(self.phi(neg, threshold), mask)
@@ -223,6 +227,11 @@ class PartialAUCPart(MeanPart):
         q = torch.sigmoid(s)
         u = torch.sigmoid(self.sharpness * self._excess(q)) / self.fraction
         return {"b": -2 * (q - self.b) * u, "gamma": 2 * q * u, "s_n": -u}
+
+    def from_moments(self, moments: Tensor) -> Mapping[str, Tensor]:
+        """The same summed up, from Σu and Σqu with u = h'(·)/β."""
+        u, qu = moments.unbind(-1)
+        return {"b": -2 * (qu - self.b * u), "gamma": 2 * qu, "s_n": -u}
 
 
 @dataclass(frozen=True)

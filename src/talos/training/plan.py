@@ -19,6 +19,9 @@ __all__ = ["EXACT_LIMIT", "Plan", "make_plan", "plan_for"]
 
 # Scores per epoch (users × items) up to which all items are taken as negatives unless told otherwise.
 EXACT_LIMIT = 4_000_000_000
+# From how many on products are made of bfloat16 unless told otherwise; fewer take a moment in float32 as well, and then
+# runs on several processes agree with those on one to more digits.
+BFLOAT16_FROM = 20_000_000
 # By how much the rate falls in an epoch where batches are users, unless told otherwise.
 USER_BATCH_DECAY = 0.97
 # Rate of the quantile regression where batches are users; the published 0.001 is for batches of positives.
@@ -134,7 +137,8 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
         changes["optimizer.lr_decay"] = USER_BATCH_DECAY if by_users else 1.0
     if config.training.arithmetic == "auto":
         # a cosine is off by less than .01, and rankings by nothing that shows; a dot product may be off by anything
-        faster = by_users and config.device == "cpu" and compiled.available() and compiled.has_bfloat16()
+        many = active * train.num_items >= BFLOAT16_FROM and by_users
+        faster = many and config.device == "cpu" and compiled.available() and compiled.has_bfloat16()
         changes["training.arithmetic"] = "bfloat16" if faster else "float32"
         if faster:
             notes.append("products of bfloat16, sums of float32: this processor makes them twice as fast")

@@ -47,7 +47,7 @@ bool in_bfloat16(const int32_t level, const talos::Task& task) {
 extern "C" {
 
 // Raised whenever a struct or a function changes, so that a stale build is noticed and not run.
-int32_t talos_core_version() { return 6; }
+int32_t talos_core_version() { return 7; }
 
 int32_t talos_core_task_bytes() { return static_cast<int32_t>(sizeof(talos::Task)); }
 

@@ -36,6 +36,7 @@ constexpr int64_t kAlign = 16;                // floats in a cache line
 constexpr int64_t kCacheBytes = 5 << 18;      // of scores per thread: about a second-level cache
 constexpr int64_t kMaxBlock = 256;            // users
 constexpr int64_t kWorkPerThread = 1 << 20;   // multiplications: for less than that another thread does not pay
+constexpr int kMostSums = 3;                  // of a functor
 constexpr int kHalvings = 12;                 // after which a bound is close enough
 constexpr float kRounding = kDeep == 1 ? 1.0001f : 1.01f;  // by how much a product may exceed the lengths'
 constexpr float kNothingYet = -std::numeric_limits<float>::infinity();
@@ -114,7 +115,7 @@ struct Layout {
         packed = take(threads * block * depth);
         scaled = take(threads * block * padded_dim);
         partial = take(threads * block * padded_dim);
-        sums = take(threads * block);
+        sums = take(threads * kMostSums * block);
         per_user = take(threads * 4 * block);
         total = at + kAlign;
     }
@@ -175,7 +176,7 @@ public:
           packed_(words(shared.base + at_.packed) + index * at_.block * at_.depth),
           scaled_(words(shared.base + at_.scaled) + index * at_.block * at_.padded_dim),
           partial_(shared.base + at_.partial + index * at_.block * at_.padded_dim),
-          sums_(shared.base + at_.sums + index * at_.block) {
+          sums_(sums_of(index)) {
         float* const own = shared.base + at_.per_user + index * 4 * at_.block;
         beta_ = own, shift_ = own + at_.block, factor_ = own + 2 * at_.block, bound_ = own + 3 * at_.block;
         mine_.candidates.resize(task_.k > 0 ? at_.block : 0);
@@ -214,6 +215,9 @@ private:
     static const Word* words(const float* const p) { return reinterpret_cast<const Word*>(p); }
 
     int64_t dim() const { return at_.padded_dim; }
+
+    // Of all users of the block, one sum after the other.
+    float* sums_of(const int64_t thread) const { return shared_.base + at_.sums + thread * kMostSums * at_.block; }
 
     bool with_gradients() const { return task_.kind != kNothing && task_.item_gradient; }
 
@@ -416,6 +420,7 @@ private:
         switch (task_.kind) {
             case kExp: return evaluate_with(Exp(task_));
             case kHinge: return evaluate_with(Hinge(task_));
+            case kPartialAUC: return evaluate_with(PartialAUC(task_));
             default: return is_near() ? evaluate_with(SigmoidPowerNear(task_)) : evaluate_with(SigmoidPower(task_));
         }
     }
@@ -429,14 +434,14 @@ private:
             users = std::max(users, dot(vector, vector, task_.dim));
             beta = std::max(beta, std::fabs(beta_[u]));
         }
-        const float bound = task_.slope * (std::sqrt(items * users) * kRounding + beta);
-        return bound <= SigmoidPowerNear::kNear && task_.power <= SigmoidPowerNear::kMaxPower;
+        const float bound = task_.params[1] * (std::sqrt(items * users) * kRounding + beta);
+        return bound <= SigmoidPowerNear::kNear && task_.params[0] <= SigmoidPowerNear::kMaxPower;
     }
 
     template <class Phi>
     void evaluate_with(const Phi phi) {
         for (int64_t u = 0; u < at_.block; ++u) shift_[u] = Phi::kNeedsHighest ? shift_of(phi, u) : 0.0f;
-        std::fill_n(sums_, at_.block, 0.0f);
+        std::fill_n(sums_, Phi::kSums * at_.block, 0.0f);
         for (int64_t tile = begin_; tile < end_; tile += kTile) {
             const int64_t stop = std::min(tile + kTile, end_);
             transform(phi, tile, stop);
@@ -458,26 +463,28 @@ private:
     template <class Phi>
     void transform(const Phi& phi, const int64_t from, const int64_t to) const {
         for (int64_t column = 0; column < at_.block; column += kDeep * kWidth) {
-            Vector beta[kDeep], shift[kDeep], sum[kDeep] = {};
+            Vector beta[kDeep], shift[kDeep], sums[kDeep][Phi::kSums] = {};
             for (int v = 0; v < kDeep; ++v)
                 beta[v] = load(beta_ + column + v * kWidth), shift[v] = load(shift_ + column + v * kWidth);
             float* const scores = scores_of(from, column);
             if ((to - from) % kDeep) std::fill_n(scores + (to - from) * kColumns, kColumns, kGone);  // to fill a word
             for (int64_t j = 0; j < to - from; j += kDeep) {
                 float* const place = scores + j * kColumns;
-                Vector slopes[kDeep][kDeep], value;
+                Vector slopes[kDeep][kDeep];
 #pragma GCC unroll 2
                 for (int i = 0; i < kDeep; ++i)
 #pragma GCC unroll 2
                     for (int v = 0; v < kDeep; ++v) {
                         const Vector score = load(place + i * kColumns + v * kWidth);
-                        slopes[i][v] = phi(score, beta[v], shift[v], value);
-                        sum[v] += value;
+                        slopes[i][v] = phi(score, beta[v], shift[v], sums[v]);
                     }
                 keep_slopes(slopes, place);
             }
             for (int v = 0; v < kDeep; ++v)
-                store(sums_ + column + v * kWidth, load(sums_ + column + v * kWidth) + sum[v]);
+                for (int i = 0; i < Phi::kSums; ++i) {
+                    float* const place = sums_ + i * at_.block + column + v * kWidth;
+                    store(place, load(place) + sums[v][i]);
+                }
         }
     }
 
@@ -516,7 +523,7 @@ private:
         for (int64_t u = 0; u < count_; ++u) {
             const int64_t user = first_user_ + u;
             float total = 0;
-            for (int64_t t = 0; t < at_.threads; ++t) total += (shared_.base + at_.sums + t * at_.block)[u];
+            for (int64_t t = 0; t < at_.threads; ++t) total += sums_of(t)[u];
             const int64_t gone =
                 task_.excluded_start ? task_.excluded_start[user + 1] - task_.excluded_start[user] : 0;
             const int64_t left = task_.items - gone;
@@ -529,7 +536,13 @@ private:
             const float mean = left == 0 ? 0.0f : total / static_cast<float>(left);
             task_.negative[user] = left == 0 ? 0.0f : task_.scale * (Phi::kLogSum ? log_sum : mean);
             task_.normalizer[user] = !Phi::kLogSum ? total : left == 0 ? kNothingYet : log_sum;
-            if (with_gradients()) report_user_gradient(u);
+            if (!with_gradients()) continue;
+            report_user_gradient(u);
+            for (int i = 1; i < Phi::kSums; ++i) {
+                float moment = 0;
+                for (int64_t t = 0; t < at_.threads; ++t) moment += sums_of(t)[i * at_.block + u];
+                task_.moments[user * (kMostSums - 1) + i - 1] = factor_[u] * moment;
+            }
         }
         if (with_gradients()) scale_users();
     }

@@ -8,9 +8,10 @@ namespace talos {
 // Which φ is summed over a user's negatives; the numbers are known to compiled.py.
 enum Kind : int32_t {
     kNothing = 0,       // no loss: the K-th scores alone
-    kExp = 1,           // φ = e^{power·s}
-    kSigmoidPower = 2,  // φ = σ(slope·(s - β))^power
+    kExp = 1,           // φ = e^{κs}
+    kSigmoidPower = 2,  // φ = σ(ω(s - β))^κ
     kHinge = 3,         // φ = (1 + s - β)+, summed up as a mean
+    kPartialAUC = 4,    // φ of LLPAUC, likewise; see losses.h
 };
 
 // Entry points of an OpenMP run-time that is there already, or null: GOMP_parallel and omp_get_num_threads.
@@ -33,7 +34,8 @@ struct Task {
     const float* coefficients;  // (users) what each R_u counts; null where there are no gradients
 
     int32_t kind;
-    float power, slope, scale;
+    float params[5];          // κ; κ, ω; none; b, γ, s_n, β, κ
+    float scale;
     int32_t bfloat16;         // products may be made of numbers rounded to it, where the processor has them
     int64_t k;                // K-th scores are wanted if above 0
     int32_t kth_is_threshold; // β_u is this pass's own K-th score, whatever `thresholds` says
@@ -51,6 +53,7 @@ struct Task {
     float* kth;               // (users), where k > 0
     float* best;              // (users, k) the K best scores of all items in any order, or null
     float* excluded_scores;   // one for each of `excluded`, or null
+    float* moments;           // (users, 2) of a loss with learnt scalars: its further sums, times what R_u counts; or null
 };
 
 // Rows to be divided by their lengths.

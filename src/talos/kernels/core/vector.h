@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512F__)
-#include <immintrin.h>
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define TALOS_SHUFFLES
+#endif
 #endif
 
 #ifndef TALOS_LEVEL
@@ -73,8 +75,14 @@ inline Vector exp2(const Vector t) { return exp2_within(t < -127.0f ? splat(-127
 
 // The sum of a vector's numbers, by halves: one after the other they would wait for each other.
 inline float sum_of(const Vector v) {
-#if defined(__AVX512F__)
-    return _mm512_reduce_add_ps((__m512)v);  // stays in registers; the same halves
+#if defined(__AVX512F__) && defined(TALOS_SHUFFLES)  // the same halves, without leaving the registers
+    typedef float Eight __attribute__((vector_size(32)));
+    typedef float Four __attribute__((vector_size(16)));
+    const Eight eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                        __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+    const Four four =
+        __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+    return (four[0] + four[2]) + (four[1] + four[3]);
 #else
     float parts[kWidth];
     store(parts, v);

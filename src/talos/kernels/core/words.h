@@ -6,6 +6,10 @@
 
 #include "vector.h"
 
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
 namespace talos::TALOS_LEVEL {
 
 #if defined(__AVX512BF16__)
