@@ -155,17 +155,18 @@ def test_a_batch_keeps_its_direction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "wanted"),
+    ("people", "settings", "wanted"),
     [
-        ({}, "bfloat16"),
-        ({"training.arithmetic": "float32"}, "float32"),
-        ({"loss.name": "bpr"}, "float32"),
-        ({"negatives": "4"}, "float32"),
+        (5000, {}, "bfloat16"),
+        (5000, {"training.arithmetic": "float32"}, "float32"),
+        (5000, {"loss.name": "bpr"}, "float32"),
+        (5000, {"negatives": "4"}, "float32"),
+        (50, {}, "float32"),
     ],
     ids=str,
 )
-def test_what_is_chosen(settings: dict[str, str], wanted: str) -> None:
-    data = Interactions.from_ids([1, 1, 2], [7, 8, 7])
-    chosen = plan_for(RunConfig(k=1).with_values(settings), data).config.training.arithmetic
+def test_what_is_chosen(people: int, settings: dict[str, str], wanted: str) -> None:
+    data = Interactions.from_ids(range(people), range(people))
+    chosen = plan_for(RunConfig().with_values(settings), data).config.training.arithmetic
     there = compiled.has_bfloat16() and compiled.available()
     assert chosen == (wanted if there else "float32")
