@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from talos import kernels
 from talos.config import RunConfig
 from talos.interactions import Interactions
-from talos.kernels import compiled
+from talos.kernels import compiled, library
 from talos.losses import Talos
 from talos.training import Trainer
 
@@ -50,7 +50,7 @@ def measure(gowalla_train: Interactions, beauty_train: Interactions) -> dict[str
     for name, train in sets.items():
         rate = best_square_rate()
         runs = {"torch": ("torch", "float32", 2), "exact": ("auto", "float32", 4)}
-        if compiled.has_bfloat16():
+        if library.has_bfloat16():
             runs["bfloat16"] = ("auto", "bfloat16", 4)
         for kind, (choice, arithmetic, epochs) in runs.items():
             settings = {**SETTINGS, "training.arithmetic": arithmetic}
@@ -76,7 +76,7 @@ def best_square_rate(size: int = 2048, repeats: int = 12) -> float:
 
 def steps(items: int, users: int = 512) -> dict[str, float]:
     """One batch in the core: with and without thresholds, on one thread and on two; empty without the core."""
-    if not compiled.levels():
+    if not library.levels():
         return {}
     rng = torch.Generator().manual_seed(0)
     vectors, table = (F.normalize(torch.randn(n, DIM, generator=rng)) for n in (users, items))

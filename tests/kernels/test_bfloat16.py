@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from talos import kernels, losses
 from talos.config import RunConfig
 from talos.interactions import Interactions
-from talos.kernels import compiled
+from talos.kernels import compiled, library
 from talos.training import plan_for
 
 needs_bfloat16 = pytest.mark.skipif(
-    not compiled.has_bfloat16(), reason="this core or this processor has no products of bfloat16"
+    not library.has_bfloat16(), reason="this core or this processor has no products of bfloat16"
 )
 LOSSES = {
     "talos": losses.Talos(tau=0.1),
@@ -118,7 +118,7 @@ def test_the_same_bits_again() -> None:
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("level", compiled.levels()[:-1])
+@pytest.mark.parametrize("level", library.levels()[:-1])
 def test_lower_levels_know_nothing_of_it(level: str) -> None:
     users, items, coefficients, excluded = draw(9, 50, 16)
     options = {
@@ -168,5 +168,5 @@ def test_a_batch_keeps_its_direction() -> None:
 def test_what_is_chosen(people: int, settings: dict[str, str], wanted: str) -> None:
     data = Interactions.from_ids(range(people), range(people))
     chosen = plan_for(RunConfig().with_values(settings), data).config.training.arithmetic
-    there = compiled.has_bfloat16() and compiled.available()
+    there = library.has_bfloat16() and library.available()
     assert chosen == (wanted if there else "float32")

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 
 from talos import kernels, losses
 from talos.errors import ArgumentError
-from talos.kernels import compiled, layout, tiled
+from talos.kernels import compiled, layout, library, tiled
 
 pytestmark = pytest.mark.skipif(
-    not compiled.levels(), reason=f"without the compiled core: {compiled._load()[1] or 'there'}"
+    not library.levels(), reason=f"without the compiled core: {library._load()[1] or 'there'}"
 )
-LEVELS = compiled.levels() or ("none",)
+LEVELS = library.levels() or ("none",)
 
 LOSSES = {
     "talos": lambda: losses.Talos(tau=0.1),
@@ -295,7 +295,7 @@ def test_threads_of_its_own(monkeypatch):
     problem, part = Problem(300, 2111, 64), losses.Talos(tau=0.1).negative_part
     call = {"part": part, "coefficients": torch.rand(300), "k": 20, "kth_is_threshold": True, "threads": 2}
     pooled = compiled.core_sweep(problem.users, problem.items, **call)
-    monkeypatch.setattr(compiled, "_team", layout.Team)
+    monkeypatch.setattr(library, "team", layout.Team)
     own = compiled.core_sweep(problem.users, problem.items, **call)
     assert torch.equal(pooled.item_gradient, own.item_gradient)
     assert torch.equal(pooled.user_gradient, own.user_gradient)
@@ -339,7 +339,7 @@ def test_a_wrong_choice_is_named(monkeypatch):
 
 
 def test_without_the_core(monkeypatch):
-    monkeypatch.setattr(compiled, "_load", lambda: (None, "the core was not built"))
+    monkeypatch.setattr(library, "_load", lambda: (None, "the core was not built"))
     monkeypatch.setenv("TALOS_KERNEL", "auto")
     assert kernels.status() == "torch, because the core was not built"
     assert kernels.kth_scores(torch.ones(1, 2), torch.eye(2), 1).tolist() == [1.0]

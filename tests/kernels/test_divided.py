@@ -16,7 +16,7 @@ from torch import Tensor
 
 from talos import kernels, losses
 from talos.errors import ArgumentError
-from talos.kernels import compiled, divided
+from talos.kernels import divided, library
 
 LOSSES = {
     "talos": lambda: losses.Talos(tau=0.1),
@@ -28,7 +28,7 @@ LOSSES = {
     "aatp": lambda: losses.AATP(),
     "llpauc": lambda: losses.LLPAUC(),
 }
-KERNELS = ["torch", *(["compiled"] if compiled.levels() else [])]
+KERNELS = ["torch", *(["compiled"] if library.levels() else [])]
 
 
 class Table:
@@ -218,7 +218,7 @@ def test_gradients_are_handed_to_autograd():
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ArgumentError, match="thresholds: is missing"):
         call([0, 1], k=None)
-    if compiled.available():
+    if library.available():
         with pytest.raises(ArgumentError, match="indices: 0 to 4; expected 0 to 3"):
             call([0, 4])
         with pytest.raises(ArgumentError, match="indices: do not ascend"):

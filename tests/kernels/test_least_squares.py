@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from talos.errors import ArgumentError
-from talos.kernels import alternating_least_squares, compiled
+from talos.kernels import alternating_least_squares, compiled, library
 from talos.kernels.least_squares import _solve_, sweeps_for
 
 
@@ -37,7 +37,7 @@ def problem(rows: int, columns: int, dim: int, seed: int) -> tuple[Tensor, Tenso
     )
 
 
-@pytest.mark.parametrize("kernel", ["torch", *compiled.levels()])
+@pytest.mark.parametrize("kernel", ["torch", *library.levels()])
 @given(st.integers(1, 12), st.integers(1, 20), st.integers(1, 9), st.integers(0, 10_000))
 @settings(max_examples=30, deadline=None)
 def test_enough_steps_solve_the_normal_equations(
@@ -54,8 +54,8 @@ def test_enough_steps_solve_the_normal_equations(
         torch.testing.assert_close(found[row].double(), exact, rtol=2e-3, atol=2e-4)
 
 
-@pytest.mark.skipif(not compiled.levels(), reason="the core was not built")
-@pytest.mark.parametrize("level", compiled.levels())
+@pytest.mark.skipif(not library.levels(), reason="the core was not built")
+@pytest.mark.parametrize("level", library.levels())
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("dim", [1, 8, 31, 64, 100, 130])
 def test_the_core_takes_the_steps_of_torch(level: str, threads: int, dim: int) -> None:

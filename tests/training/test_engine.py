@@ -9,11 +9,11 @@ import torch
 
 from talos import kernels
 from talos.config import RunConfig
-from talos.kernels import compiled, tiled
+from talos.kernels import compiled, library, tiled
 from talos.splits import Split
 from talos.training import InterruptedRunError, Trainer
 
-needs_core = pytest.mark.skipif(not compiled.levels(), reason="the compiled core was not built")
+needs_core = pytest.mark.skipif(not library.levels(), reason="the compiled core was not built")
 
 
 def config(**values: object) -> RunConfig:

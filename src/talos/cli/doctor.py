@@ -25,7 +25,7 @@ def doctor(json: Json = False) -> None:
     """What is installed, which device and how many threads would be used."""
     import torch
 
-    from talos.kernels import compiled
+    from talos import kernels
 
     facts = {
         "python": platform.python_version(),
@@ -33,7 +33,7 @@ def doctor(json: Json = False) -> None:
         **{name: _version(name) or f"not installed (extra `{extra}`)" for name, extra in _OPTIONAL.items()},
         "devices": ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]),
         "threads": str(torch.get_num_threads()),
-        "kernel": compiled.status(),
+        "kernel": kernels.status(),
         "vector instructions": torch.backends.cpu.get_cpu_capability(),
     }
     if json:

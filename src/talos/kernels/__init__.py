@@ -10,7 +10,6 @@ for items that lie with several processes.
 
 from __future__ import annotations
 
-from talos.kernels.compiled import status
 from talos.kernels.divided import (
     DividedBatch,
     Exchange,
@@ -25,6 +24,7 @@ from talos.kernels.engine import (
     user_batch_loss,
 )
 from talos.kernels.least_squares import alternating_least_squares
+from talos.kernels.library import status
 from talos.kernels.parts import LossParts, NegativePart
 from talos.kernels.tiled import Sweep, UserBatch, sweep
 

@@ -1,57 +1,33 @@
-"""The compiled core: found, loaded and called here; torch and the core meet in pointers and in nothing else.
-
-The core is built with the package where a C++ compiler is there (`setup.py`), and holds one version for each
-instruction set; which of them runs is decided when it is loaded. `TALOS_KERNEL` says which kernel to use:
-
-- `auto` (the default): the core where it is there and applies, torch elsewhere;
-- `compiled`: the same, but a missing core is an error;
-- `torch`: never the core.
-"""
+"""The compiled core as it is called: torch and the core meet in pointers and in nothing else."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import functools
-import mmap
-import os
-import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, cast
 
 import torch
 from torch import Tensor
 
-from talos.errors import ArgumentError
-from talos.kernels.layout import LeastSquares, Positives, Rows, Task, Team
+from talos.kernels import library
+from talos.kernels.layout import LeastSquares, Positives, Rows, Task
 from talos.kernels.parts import MeanPart, NegativePart
 
 __all__ = [
-    "LEVELS",
     "CoreSweep",
     "add_positives_",
-    "available",
     "core_sweep",
-    "has_bfloat16",
     "least_squares_",
-    "levels",
     "parameter_gradients",
-    "status",
     "supports",
     "unit_rows",
 ]
 
-# Instruction sets, lowest first, as the core numbers them.
-LEVELS: Final = ("plain", "AVX2", "AVX-512")
-_VERSION: Final = 7
 # kind → the core's number for it
 _KINDS: Final = {"exp": 1, "sigmoid-power": 2, "hinge": 3, "partial-auc": 4}
 # Of how many of its numbers, from the last, the core asks that they be above 0; of all, if it is not here.
 _POSITIVE: Final = {"partial-auc": 2}
 _MOMENTS: Final = 2
-_LARGE_PAGE: Final = 1 << 21
-_CHOICES: Final = ("auto", "compiled", "torch")
 
 
 @dataclass(frozen=True)
@@ -78,127 +54,6 @@ class CoreSweep:
     best: Tensor | None
     excluded_scores: Tensor | None
     moments: Tensor | None
-
-
-class _Memory(threading.local):
-    """Scratch memory, kept from call to call: fresh pages would cost a good part of a small step."""
-
-    def __init__(self) -> None:
-        self.block = torch.empty(0)
-
-    def take(self, size: int) -> Tensor:
-        """At least so many bytes."""
-        if self.block.numel() * 4 < size:
-            self.block = torch.empty(0)  # let go first: both at once may be too much
-            self.block = _pages(size)
-        return self.block
-
-
-def _pages(size: int) -> Tensor:
-    """Fresh memory, in large pages where the system gives them: a sweep jumps from tile to tile."""
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(-(-size // 4))
-    pages = mmap.mmap(-1, -(-size // _LARGE_PAGE) * _LARGE_PAGE + _LARGE_PAGE)
-    with contextlib.suppress(OSError):  # a kernel without them
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(pages, dtype=torch.float32)
-
-
-_memory = _Memory()
-
-
-@functools.cache
-def _load() -> tuple[ctypes.CDLL | None, str]:
-    """The library, or None and why."""
-    folder = Path(__file__).parent
-    found = sorted(path for path in folder.glob("_core*") if path.suffix in (".so", ".dylib", ".pyd"))
-    if not found:
-        return None, "the core was not built (no C++ compiler when the package was installed?)"
-    try:
-        library = ctypes.CDLL(str(found[0]))
-        version, size = library.talos_core_version(), library.talos_core_task_bytes()
-    except (OSError, AttributeError) as error:
-        return None, f"the core cannot be loaded ({error})"
-    if (version, size) != (_VERSION, ctypes.sizeof(Task)):
-        return (
-            None,
-            f"the core is of version {version} where {_VERSION} is expected: install the package again",
-        )
-    library.talos_core_workspace_bytes.restype = ctypes.c_int64
-    for name in ("sweep", "unit_rows", "add_positives", "least_squares"):
-        getattr(library, f"talos_core_{name}").restype = None
-    return library, ""
-
-
-@functools.cache
-def _team() -> Team:
-    """The entry points of torch's own pool of threads, to work in it; without them the core starts its own."""
-    beside = sorted(Path(torch.__file__).parent.glob("lib/lib*omp*"))  # libgomp, libiomp5, libomp
-    nearby = sorted(Path(torch.__file__).parents[1].glob("torch.libs/lib*omp*"))
-    for place in (None, *map(str, beside), *map(str, nearby)):
-        try:
-            library = ctypes.CDLL(place)
-            found = library.GOMP_parallel, library.omp_get_num_threads
-        except (OSError, AttributeError):
-            continue
-        return Team(*(ctypes.cast(function, ctypes.c_void_p) for function in found))
-    return Team()
-
-
-def _choice() -> str:
-    choice = os.environ.get("TALOS_KERNEL", "auto")
-    if choice not in _CHOICES:
-        raise ArgumentError(f"{choice!r}", where="TALOS_KERNEL", expected="'auto', 'compiled' or 'torch'")
-    return choice
-
-
-def available() -> bool:
-    """Whether the core is there and not ruled out by `TALOS_KERNEL`.
-
-    >>> isinstance(available(), bool)
-    True
-    """
-    choice = _choice()
-    if choice == "torch":
-        return False
-    library, why = _load()
-    if library is None and choice == "compiled":
-        raise ArgumentError("'compiled'", where="TALOS_KERNEL", expected=f"'auto' or 'torch', because {why}")
-    return library is not None
-
-
-def levels() -> tuple[str, ...]:
-    """The instruction sets that the core can use on this processor, lowest first; empty without the core.
-
-    >>> set(levels()) <= set(LEVELS)
-    True
-    """
-    library, _ = _load()
-    return () if library is None else LEVELS[: library.talos_core_best_level() + 1]
-
-
-def has_bfloat16() -> bool:
-    """Whether the core has products of bfloat16 that this processor can run.
-
-    >>> isinstance(has_bfloat16(), bool)
-    True
-    """
-    library, _ = _load()
-    return library is not None and bool(library.talos_core_has_bfloat16())
-
-
-def status() -> str:
-    """One line: which kernel is used on the CPU, and why if it is not the core.
-
-    >>> status().startswith(("compiled core, ", "torch, because "))
-    True
-    """
-    if _choice() == "torch":
-        return "torch, because TALOS_KERNEL says so"
-    if not available():
-        return f"torch, because {_load()[1]}"
-    threads = torch.get_num_threads()
-    return f"compiled core, {levels()[-1]}, {threads} thread{'s' if threads != 1 else ''}"
 
 
 def supports(part: NegativePart, *tensors: Tensor | None) -> bool:
@@ -251,16 +106,16 @@ def core_sweep(
         excluded: (B + 1,) and (m,): CSR of the pairs that are no negatives, ascending within each user.
         threads: as many as torch uses if None. Results are the same from run to run for each number.
         users_per_block: chosen by cache size if None.
-        level: one of `levels()`; the highest if None.
+        level: one of `library.levels()`; the highest if None.
         bfloat16: let products be made of numbers rounded to it (8 bits of precision, sums in float32) where
-            the processor has instructions for that: twice as fast, see `has_bfloat16`.
+            the processor has instructions for that: twice as fast, see `library.has_bfloat16`.
 
     >>> found = core_sweep(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), part=None, k=2) \
-            if available() else None
+            if library.available() else None
     >>> found is None or found.kth.tolist() == [0.5]
     True
     """
-    library, at = _library(level)
+    core, at = library.level_of(level)
     users, items = user_vectors.detach().contiguous(), item_vectors.detach().contiguous()
     (num_users, dim), num_items = users.shape, len(items)
     gradients = gradients and part is not None
@@ -303,7 +158,7 @@ def core_sweep(
         kth_is_threshold=kth_is_threshold,
         threads=threads or torch.get_num_threads(),
         users_per_block=users_per_block or 0,
-        team=_team(),
+        team=library.team(),
         negative=result.negative.data_ptr(),
         normalizer=result.normalizer.data_ptr(),
         user_gradient=result.user_gradient.data_ptr() if gradients else None,
@@ -313,9 +168,9 @@ def core_sweep(
         excluded_scores=_pointer(result.excluded_scores),
         moments=_pointer(result.moments),
     )
-    memory = _memory.take(library.talos_core_workspace_bytes(at, ctypes.byref(task)))
+    memory = library.scratch.take(core.talos_core_workspace_bytes(at, ctypes.byref(task)))
     task.workspace = memory.data_ptr()
-    library.talos_core_sweep(at, ctypes.byref(task))
+    core.talos_core_sweep(at, ctypes.byref(task))
     return result
 
 
@@ -324,23 +179,23 @@ def unit_rows(
 ) -> tuple[Tensor, Tensor]:
     """Rows divided by their lengths (at least 1e-12, as `F.normalize` has it), and the lengths.
 
-    >>> unit, lengths = unit_rows(torch.tensor([[3.0, 4.0]])) if available() else (None, torch.tensor([5.0]))
+    >>> unit, lengths = unit_rows(torch.tensor([[3.0, 4.0]])) if library.available() else (None, torch.tensor([5.0]))
     >>> lengths
     tensor([5.])
     """
-    library, at = _library(level)
+    core, at = library.level_of(level)
     rows = table.detach().contiguous()
     unit, lengths = torch.empty_like(rows), rows.new_empty(len(rows))
     task = Rows(
         count=len(rows),
         dim=rows.shape[1],
         threads=threads or torch.get_num_threads(),
-        team=_team(),
+        team=library.team(),
         rows=rows.data_ptr(),
         unit=unit.data_ptr(),
         lengths=lengths.data_ptr(),
     )
-    library.talos_core_unit_rows(at, ctypes.byref(task))
+    core.talos_core_unit_rows(at, ctypes.byref(task))
     return unit, lengths
 
 
@@ -368,10 +223,10 @@ def add_positives_(
         indices: (P,), ascending within each user.
         slopes: (P,) ∂L/∂s of each.
         lengths: (I,) what the items were divided by, if they were.
-        level: one of `levels()`; the highest if None.
+        level: one of `library.levels()`; the highest if None.
         threads: as many as torch uses if None.
     """
-    library, at = _library(level)
+    core, at = library.level_of(level)
     tensors = [t.detach().contiguous() for t in (indptr, indices, slopes, user_vectors, item_vectors)]
     start, items_of, slope, users, items = tensors
     task = Positives(
@@ -379,7 +234,7 @@ def add_positives_(
         items=len(items),
         dim=users.shape[1],
         threads=threads or torch.get_num_threads(),
-        team=_team(),
+        team=library.team(),
         start=start.data_ptr(),
         items_of=items_of.data_ptr(),
         slopes=slope.data_ptr(),
@@ -389,7 +244,7 @@ def add_positives_(
         user_gradient=user_gradient.data_ptr(),
         item_gradient=item_gradient.data_ptr(),
     )
-    library.talos_core_add_positives(at, ctypes.byref(task))
+    core.talos_core_add_positives(at, ctypes.byref(task))
 
 
 def least_squares_(
@@ -414,17 +269,17 @@ def least_squares_(
         gram: (d, d).
         weight: α.
         steps: of conjugate gradients.
-        level: one of `levels()`; the highest if None.
+        level: one of `library.levels()`; the highest if None.
         threads: as many as torch uses if None.
     """
-    library, at = _library(level)
+    core, at = library.level_of(level)
     start, items_of, other, matrix = (t.contiguous() for t in (indptr, indices, fixed, gram))
     task = LeastSquares(
         rows=len(solution),
         dim=solution.shape[1],
         threads=threads or torch.get_num_threads(),
         steps=steps,
-        team=_team(),
+        team=library.team(),
         start=start.data_ptr(),
         items_of=items_of.data_ptr(),
         fixed=other.data_ptr(),
@@ -432,14 +287,7 @@ def least_squares_(
         weight=weight,
         solution=solution.data_ptr(),
     )
-    library.talos_core_least_squares(at, ctypes.byref(task))
-
-
-def _library(level: str | None) -> tuple[ctypes.CDLL, int]:
-    library, why = _load()
-    if library is None:
-        raise ArgumentError("no compiled core", where="TALOS_KERNEL", expected=why)
-    return library, LEVELS.index(level or levels()[-1])
+    core.talos_core_least_squares(at, ctypes.byref(task))
 
 
 def _has_moments(part: NegativePart | None) -> bool:

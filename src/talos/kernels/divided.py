@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talos.errors import ArgumentError
-from talos.kernels import compiled, tiled
+from talos.kernels import compiled, library, tiled
 from talos.kernels.checks import check_arguments, check_finite
 from talos.kernels.engine import in_autograd, through_lengths
 from talos.kernels.parts import LossParts, NegativePart
@@ -122,7 +122,7 @@ def divided_batch_loss(
     asked = None if not loss.needs.threshold else users.new_zeros(len(users))
     check_arguments(users, item_vectors, indptr, indices, asked, None, None, loss)
     part = loss.negative_part
-    use_core = compiled.supports(part, users, item_vectors) and compiled.available()
+    use_core = compiled.supports(part, users, item_vectors) and library.available()
     rows = item_vectors.detach().to(dtype)
     passes = (
         _CorePasses(rows, indptr, indices, normalize=normalize_items, bfloat16=bfloat16)
@@ -245,7 +245,7 @@ def divided_kth_scores(user_vectors: Tensor, item_vectors: Tensor, k: int, excha
     """
     users = exchange.spread(user_vectors)
     plain = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (users, item_vectors))
-    passes = (_CorePasses if plain and compiled.available() else _TorchPasses)(item_vectors)
+    passes = (_CorePasses if plain and library.available() else _TorchPasses)(item_vectors)
     return _kth_of_all(passes.best(users, k), k, exchange)
 
 

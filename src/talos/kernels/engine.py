@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from talos.errors import ArgumentError
-from talos.kernels import compiled, tiled
+from talos.kernels import compiled, library, tiled
 from talos.kernels.checks import check_arguments, check_finite
 from talos.kernels.parts import LossParts
 from talos.kernels.tiled import UserBatch
@@ -98,7 +98,7 @@ def user_batch_loss(
     if (
         weights is None
         and compiled.supports(loss.negative_part, user_vectors, item_vectors, thresholds)
-        and compiled.available()
+        and library.available()
     ):
         return _core_batch(
             user_vectors,
@@ -257,7 +257,7 @@ def kth_scores(
     """
     _check_k(k, item_vectors)
     plain = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (user_vectors, item_vectors))
-    if plain and compiled.available():
+    if plain and library.available():
         kth = compiled.core_sweep(
             user_vectors, item_vectors, part=None, k=k, users_per_block=users_per_chunk
         ).kth

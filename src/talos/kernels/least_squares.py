@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from talos.errors import ArgumentError
-from talos.kernels import compiled
+from talos.kernels import compiled, library
 
 __all__ = ["alternating_least_squares", "solve_rows_", "sweeps_for"]
 
@@ -98,7 +98,7 @@ def solve_rows_(
     steps: int,
 ) -> None:
     """Half a sweep, in place of where it starts from: `compiled.least_squares_` or what does the same in torch."""
-    solve = compiled.least_squares_ if compiled.available() else _solve_
+    solve = compiled.least_squares_ if library.available() else _solve_
     solve(solution, indptr, indices, fixed, gram, weight=weight, steps=steps)
 
 

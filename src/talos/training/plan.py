@@ -11,7 +11,7 @@ from talos import losses, negatives
 from talos.config import RunConfig
 from talos.errors import ConfigError
 from talos.interactions import Interactions
-from talos.kernels import compiled
+from talos.kernels import library
 from talos.losses import Needs
 from talos.shards import Share
 
@@ -138,7 +138,7 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
     if config.training.arithmetic == "auto":
         # a cosine is off by less than .01, and rankings by nothing that shows; a dot product may be off by anything
         many = active * train.num_items >= BFLOAT16_FROM and by_users
-        faster = many and config.device == "cpu" and compiled.available() and compiled.has_bfloat16()
+        faster = many and config.device == "cpu" and library.available() and library.has_bfloat16()
         changes["training.arithmetic"] = "bfloat16" if faster else "float32"
         if faster:
             notes.append("products of bfloat16, sums of float32: this processor makes them twice as fast")
