@@ -17,18 +17,8 @@ import pytest
 from talos.readers import read as talos_read
 from talos.recommender import Recommender
 
-SMALL = (
-    "--k",
-    5,
-    "--set",
-    "backbone.dim=4",
-    "--set",
-    "training.epochs=3",
-    "--set",
-    "training.evaluate_every=1",
-)
-
-
+SMALL = ("--k", 5, "--set", "backbone.dim=4", "--set", "training.epochs=3",
+         "--set", "training.evaluate_every=1")  # fmt: skip
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
 

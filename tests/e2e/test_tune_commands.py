@@ -165,16 +165,8 @@ def test_the_paper_space_is_the_paper_s_grid() -> None:
 def test_compare_tunes_every_loss_with_the_same_number_of_trials(
     talos: Run, clicks: Path, tmp_path: Path
 ) -> None:
-    small = (
-        "--k",
-        5,
-        "--set",
-        "backbone.dim=4",
-        "--set",
-        "training.epochs=3",
-        "--set",
-        "training.evaluate_every=1",
-    )
+    small = ("--k", 5, "--set", "backbone.dim=4", "--set", "training.epochs=3",
+             "--set", "training.evaluate_every=1")  # fmt: skip
     arguments = (
         "compare",
         clicks,
