@@ -111,7 +111,9 @@ class Trainer:
             reduction=config.training.reduction,
         )
         self.optimizers = Optimizers(self.objective.backbone, self.objective.loss, config.optimizer)
-        self._share_parameters()
+        self.parameters = list(self.objective.parameters())
+        self.own_parameters = list(self.division.own_parameters(self.objective.backbone).values())
+        self._begin_alike()
         self.position = Position()
         self.checkpoints = None
         if folder is not None:
@@ -125,10 +127,8 @@ class Trainer:
         self.resumed_generator: Tensor | None = None  # its state in the middle of a pass
         self.stop_requested = False
 
-    def _share_parameters(self) -> None:
+    def _begin_alike(self) -> None:
         """The same bits everywhere of what all processes have, whatever each of them computed."""
-        self.parameters = list(self.objective.parameters())
-        self.own_parameters = list(self.division.own_parameters(self.objective.backbone).values())
         for parameter in self.parameters:
             if not any(parameter is own for own in self.own_parameters):
                 self.group.copy_first_(parameter.data)
