@@ -333,7 +333,8 @@ private:
         for (int64_t u = count_; u < at_.block; ++u) bound_[u] = std::numeric_limits<float>::infinity();
         for (int64_t g = first_group_; g < last_group_; ++g)
             for (int64_t column = 0; column < at_.block; column += kWidth)
-                if (any(load(finest_ + g * at_.block + column) >= load(bound_ + column))) collect(g, column);
+                if (const Integers reached = load(finest_ + g * at_.block + column) >= load(bound_ + column); any(reached))
+                    collect(g, column, reached);
     }
 
     // A number that at least K maxima reach, and few more than K; for as many users as there are lanes, by
@@ -362,12 +363,18 @@ private:
         }
     }
 
-    void collect(const int64_t group, const int64_t column) {
-        const int64_t from = group * kRows, to = std::min(from + kRows, end_);
-        for (int64_t u = column; u < std::min(column + kWidth, count_); ++u) {
-            if (!(finest_[group * at_.block + u] >= bound_[u])) continue;
-            for (int64_t j = from; j < to; ++j)
-                if (const float score = *scores_of(j, u); score >= bound_[u]) mine_.candidates[u].push_back(score);
+    // Of users whose highest score in a group of items reaches their bound, all scores that do.
+    void collect(const int64_t group, const int64_t column, const Integers reached) {
+        const int64_t from = group * kRows, count = std::min<int64_t>(kRows, end_ - from);
+        const float* const scores = scores_of(from, column);  // items are kColumns apart
+        int32_t lanes[kWidth];
+        std::memcpy(lanes, &reached, sizeof lanes);
+        for (int64_t lane = 0; lane < kWidth; ++lane) {
+            if (!lanes[lane]) continue;
+            const float bound = bound_[column + lane];
+            for (int64_t j = 0; j < count; ++j)
+                if (const float score = scores[j * kColumns + lane]; score >= bound)
+                    mine_.candidates[column + lane].push_back(score);
         }
     }
 
