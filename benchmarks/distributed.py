@@ -31,6 +31,9 @@ class Machine:
     table: float  # seconds a number of the item table, whatever the batch: lengths, clearing, scaling
     bandwidth: float  # bytes a second to another rank
     latency: float  # seconds of a small message to all ranks and back
+    exchange: float | None = (
+        None  # seconds a number of the item table, to sum it in memory that all ranks see
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +71,8 @@ def cost(
     Per step, B users, N ranks, I items, d numbers a vector, w bytes/s:
 
         exact    compute  B/N · I · score · d/64
-                 update   (I + U/N)·d · number + I·d · table
-                 moved    2(N-1)/N · 4·I·d
+                 update   (I + U)/N·d · number + I·d · table
+                 moved    2(N-1)/N · 4·I·d, or nothing on one machine: I·d · exchange instead
         items    compute  PASSES · B/N · I · score · d/64
                  update   (I + U)/N·d · number + I/N·d · table
                  moved    (N-1)/N · 4·B·(2·d + K + 4)
@@ -82,12 +85,13 @@ def cost(
     own = users / ranks
     if shared is None:
         rows, per_user = items, items
-        # plain Adam moves every row of both tables
-        update = (items + own) * dim * machine.number + items * dim * machine.table
-        moved = 2 * (ranks - 1) / ranks * 4 * items * dim
+        # plain Adam moves every row of both tables, on the rank that has it or updates it for all
+        update = (items + users) / ranks * dim * machine.number
+        update += items * dim * machine.table
+        moved = 0.0 if machine.exchange is not None else 2 * (ranks - 1) / ranks * 4 * items * dim
         if by_items:
-            per_user, update = PASSES * items, (items + users) / ranks * dim * machine.number
-            update += items / ranks * dim * machine.table
+            per_user = PASSES * items
+            update -= (ranks - 1) / ranks * items * dim * machine.table
             moved = (ranks - 1) / ranks * 4 * batch * (2 * dim + k + 4)
     else:
         drawn = batch / 64 * shared + batch * interactions / users
@@ -95,12 +99,18 @@ def cost(
         update = (rows + batch / ranks) * dim * 10 * machine.number  # rows picked out of a table
         moved = (ranks - 1) * rows / ranks * (4 * dim + 8)
     compute = batch / ranks * per_user * machine.score * dim / 64
-    talk = 0.0 if ranks == 1 else moved / machine.bandwidth + (8 if by_items else 3) * machine.latency
-    catalogue = items / ranks if by_items else items
+    whole = shared is None and not by_items  # gradients of the whole item table
+    messages = 6 if whole else 7 if by_items else 3
+    talk = moved / machine.bandwidth + messages * machine.latency
+    if whole and machine.exchange is not None:
+        talk += items * dim * machine.exchange
+    # values, a gradient and room for those of others, and two moments of the rows that a rank updates
     tables = (
-        4 * dim * (3 * own + (4 if shared is None else 3) * catalogue)
-    )  # values and two moments; gradient
-    memory = tables + 4 * interactions + 8 * interactions / ranks + (40 if by_items else 16) * users
+        3.0 if shared is not None else 4.0 if ranks == 1 else 4.0 / ranks if by_items else 3.0 + 2.0 / ranks
+    )
+    memory = 4 * dim * (3 * own + tables * items)
+    memory += 4 * interactions + 8 * interactions / ranks + (40 if by_items else 16) * users
+    talk *= ranks > 1
     steps = users / batch
     return Cost(
         compute=compute,
@@ -130,6 +140,7 @@ def counted(name, tensor_of):
 counted("all_reduce", lambda given: given[0])
 counted("all_gather", lambda given: given[1])
 counted("all_to_all_single", lambda given: given[1])
+counted("broadcast", lambda given: given[0])
 data = datasets.synthetic(users=users, items=items, interactions=20 * users, seed=0)
 values = {"backbone.dim": dim, "training.batch_size": batch, "training.epochs": epochs, "training.init": "random",
           "loss.name": "talos", "negatives": "all", "training.parallel": sys.argv[6], "optimizer.rows": "all"}
@@ -148,7 +159,7 @@ distributed.stop()
 """
 
 _CODE = """
-import json, time, sys
+import json, os, time, sys
 import torch
 torch.set_num_threads(1)
 from talos import datasets, distributed
@@ -173,8 +184,18 @@ def timed(act, times, clock=time.process_time):
     return min(found)
 table = torch.randn(items, dim, requires_grad=True); table.grad = torch.randn(items, dim)
 from talos.training.optim import RowAdam
-adam = RowAdam([table])
-reduce = timed(lambda: group.sum_(table.grad), 30, time.perf_counter)
+from talos.training.replicas import Replicas
+adam, gradient = RowAdam([table]), table.grad
+def exchange_of(memory):
+    os.environ["TALOS_SHARED_MEMORY"] = memory
+    replicas = Replicas(group, [table], divided=[table])
+    def act():
+        table.grad = gradient
+        replicas.join_(0.0)
+        replicas.spread_()
+    return timed(act, 30, time.perf_counter)
+messages, memory = exchange_of("no"), exchange_of("auto")
+table.grad = gradient
 small = timed(lambda: group.exchange([1.0]), 50, time.perf_counter)
 update = timed(adam.step, 10)
 from talos.kernels import exact_user_batch_loss
@@ -184,13 +205,14 @@ places = torch.stack([torch.randperm(items)[:20].sort().values for _ in range(ba
 def sweep_of(count):
     def act():
         value, _ = exact_user_batch_loss(vectors[:count], table, ends[:count + 1], places[:20 * count], 20,
-                                         Talos(tau=0.1), normalize_items=True)
+                                         Talos(tau=0.1), normalize_items=True,
+                                         bfloat16=trainer.objective.in_bfloat16)
         table.grad = None
         (0.5 * value).backward()
     return timed(act, 5)
 sweep, half = sweep_of(batch), sweep_of(batch // 2)
 if group.rank == 0:
-    print(json.dumps({"step": step, "busy": busy, "reduce": reduce, "small": small,
+    print(json.dumps({"step": step, "busy": busy, "messages": messages, "memory": memory, "small": small,
                       "update": update, "sweep": sweep, "half": half}))
 distributed.stop()
 """
@@ -223,8 +245,9 @@ def measure() -> dict[str, Any]:
         score=(alone["sweep"] - alone["half"]) / (BATCH / 2 * ITEMS),
         number=alone["update"] / (ITEMS * DIM),
         table=max(0.0, 2 * alone["half"] - alone["sweep"]) / (ITEMS * DIM),
-        bandwidth=4 * ITEMS * DIM / pair["reduce"],
+        bandwidth=4 * ITEMS * DIM / pair["messages"],
         latency=pair["small"],
+        exchange=pair["memory"] / (ITEMS * DIM),
     )
     data: dict[str, Any] = {
         "users": USERS,
@@ -240,6 +263,7 @@ def measure() -> dict[str, Any]:
         "table_ns": 1e9 * machine.table,
         "bandwidth_gb_s": machine.bandwidth / 1e9,
         "latency_us": 1e6 * machine.latency,
+        "exchange_ns": 1e9 * pair["memory"] / (ITEMS * DIM),
         "step_ms_1": 1e3 * alone["step"],
         "step_ms_2": 1e3 * pair["step"],
         "model_ms_1": 1e3 * said[0].step,

@@ -75,13 +75,20 @@ def rows_of(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def tables(of: str, rows: int) -> dict[str, int]:
+    return {f"objective.backbone.{of}": rows, **moments(of, rows)}
+
+
+def moments(of: str, rows: int) -> dict[str, int]:
     slots = f"optimizer.model.{('users', 'items').index(of)}.exp_avg"
-    return dict.fromkeys([f"objective.backbone.{of}", slots, f"{slots}_sq"], rows)
+    return dict.fromkeys([slots, f"{slots}_sq"], rows)
 
 
-def test_each_rank_writes_the_rows_of_its_users_alone(folder: Path) -> None:
+def test_each_rank_writes_its_users_and_the_moments_of_the_items_that_it_updates(folder: Path) -> None:
     assert rows_of(folder / "exact 2-3") == {
-        "state.safetensors": tables("items", 31),
+        "state.safetensors": {"objective.backbone.items": 31},
+        "state.items-0-10.safetensors": moments("items", 10),
+        "state.items-10-20.safetensors": moments("items", 10),
+        "state.items-20-31.safetensors": moments("items", 11),
         "state.users-0-17.safetensors": tables("users", 17),
         "state.users-17-35.safetensors": tables("users", 18),
         "state.users-35-53.safetensors": tables("users", 18),

@@ -17,7 +17,8 @@ import pytest
 from talos import Recommender
 from talos.training.callbacks import read_history
 
-OPTIONS = ("--k", "5", "--dim", "8", "--batch-size", "16", "--valid", "0.2", "--seed", "3")
+OPTIONS = ("--k", "5", "--dim", "8", "--batch-size", "16", "--valid", "0.2", "--seed", "3",
+           "--set", "training.arithmetic=float32")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from talos.distributed import ALONE, Group, OwnedRows, join_gradients_, start
+from talos.distributed import ALONE, Group, OwnedRows, start
 from talos.errors import ConfigError
+from talos.training.replicas import Replicas
 
 HANG = """
 import sys, time
@@ -67,7 +68,7 @@ def test_which_rows_of_a_batch_are_whose() -> None:
 def test_gradients_of_a_group_of_one_are_left_alone() -> None:
     table, idle = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))
     table.sum().backward()
-    assert join_gradients_(ALONE, [table, idle], [], 2.0) == 2.0
+    assert Replicas(ALONE, [table, idle]).join_(2.0) == 2.0
     assert idle.grad is None
 
 

@@ -20,7 +20,8 @@ from talos import Recommender
 from talos.artifact import Model
 from talos.cli import app
 
-OPTIONS = ("--k", "5", "--dim", "8", "--batch-size", "16", "--epochs", "2", "--seed", "3")
+OPTIONS = ("--k", "5", "--dim", "8", "--batch-size", "16", "--epochs", "2", "--seed", "3",
+           "--set", "training.arithmetic=float32")  # fmt: skip
 Command = Sequence[str | Path]
 Environment = Callable[..., dict[str, str]]
 

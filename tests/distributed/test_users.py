@@ -20,6 +20,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "regression": {"negatives": "shared:16/4", "threshold.name": "regression", "threshold.lr": 0.05},
     "touched rows": {"optimizer.rows": "touched"},
     "lightgcn": {"backbone.name": "lightgcn", "backbone.dim": 8},
+    "talos by messages": {},
+    "lightgcn by messages": {"backbone.name": "lightgcn", "backbone.dim": 8},
     "xsimgcl without contrast": {
         "backbone.name": "xsimgcl", "backbone.dim": 8, "backbone.contrast_weight": 0.0, "negatives": "shared:8/3",
     },
@@ -35,14 +37,24 @@ OWN_DRAWS: dict[str, dict[str, Any]] = {
         "training.batch_size": 64,
     },
 }  # fmt: skip
-# One draw a positive, or a contrast within each rank's part of a batch: other numbers, lists as good.
+# One draw a positive, a contrast within each rank's part of a batch, or roundings that a last bit decides: other
+# numbers, lists as good.
 AS_GOOD: dict[str, dict[str, Any]] = {
     "bpr": {"loss.name": "bpr", "training.batch_size": 32, "optimizer.lr": 0.05, "training.epochs": 12},
     "xsimgcl": {"backbone.name": "xsimgcl", "backbone.dim": 8, "training.epochs": 12},
+    "bfloat16": {"training.arithmetic": "bfloat16"},
 }
 ALL = {**SETTINGS, **OWN_DRAWS, **AS_GOOD}
 # On four ranks, where some often have nobody in a batch, one of each kind.
-ON_FOUR = ("talos", "mean over users", "shared, touched rows", "regression", "lightgcn", "sampled")
+ON_FOUR = (
+    "talos",
+    "talos by messages",
+    "mean over users",
+    "shared, touched rows",
+    "regression",
+    "lightgcn",
+    "sampled",
+)
 
 
 def cases(names: Iterable[str]) -> list[tuple[str, int]]:
@@ -54,7 +66,9 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory, launched: Callable[..., A
     found = {}
     for size in (1, 2, 4):
         jobs = [
-            {"name": name, "values": values} for name, values in ALL.items() if size < 4 or name in ON_FOUR
+            {"name": name, "values": values, "memory": "no" if name.endswith("by messages") else "auto"}
+            for name, values in ALL.items()
+            if size < 4 or name in ON_FOUR
         ]
         found[size] = launched(size, tmp_path_factory.mktemp(f"ranks{size}"), jobs)
     return found

@@ -20,6 +20,7 @@ from talos.training import Trainer
 
 BASE = {
     "k": 5,
+    "training.arithmetic": "float32",  # roundings to bfloat16 would tell apart what float32 hardly does
     "backbone.dim": 8,
     "training.epochs": 3,
     "training.parallel": "users",
@@ -74,6 +75,7 @@ class Stop:
 
 def run(job: dict[str, Any], out: Path, group: distributed.Group) -> None:
     os.environ["TALOS_KERNEL"] = job.get("kernel", "auto")
+    os.environ["TALOS_SHARED_MEMORY"] = job.get("memory", "auto")
     train, valid = data()
     values = dict(job.get("values", {}))
     if job.get("differ") == group.rank:

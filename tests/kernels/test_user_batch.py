@@ -170,6 +170,20 @@ def test_differentiable_scales_with_the_outer_gradient(loss):
         torch.testing.assert_close(parameter.grad, 3 * batch.parameter_gradients[name])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_scale_is_that_of_the_value_and_of_all_gradients(loss, dtype):
+    problem, loss = Problem(), loss.to(dtype)
+    vectors = [table.detach().to(dtype) for table in (problem.users, problem.items)]
+    beta = None if problem.thresholds(loss) is None else problem.beta.to(dtype)
+    given = (*vectors, problem.indptr, problem.indices, beta, loss)
+    plain, scaled = (kernels.user_batch_loss(*given, scale=scale) for scale in (1.0, 0.25))
+    torch.testing.assert_close(scaled.value, 0.25 * plain.value)
+    torch.testing.assert_close(scaled.user_gradient, 0.25 * plain.user_gradient)
+    torch.testing.assert_close(scaled.item_gradient, 0.25 * plain.item_gradient)
+    for name, gradient in plain.parameter_gradients.items():
+        torch.testing.assert_close(scaled.parameter_gradients[name], 0.25 * gradient)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_other_precisions(loss, dtype):
     problem = Problem()

@@ -14,6 +14,7 @@ from talos.interactions import Interactions
 from talos.shards import Share
 from talos.training import Trainer, divided_by, parallel
 from talos.training.division import Division
+from talos.training.even_division import EvenDivision
 from talos.training.parallel import divide
 
 EXACT = {"negatives": "all", "threshold.name": "exact", "training.batch_size": 512}
@@ -83,7 +84,7 @@ def test_items_are_not_chosen_where_nobody_has_their_interactions(monkeypatch: p
     group.size, config = 2, RunConfig().with_values(EXACT)
     assert divided_by(config, 3, 3, 2)[0] == "items"
     found = divide(config, Share.of(data, range(1)), None, group, torch.device("cpu"))
-    assert type(found) is Division
+    assert type(found) is EvenDivision
     asked = config.with_values({"training.parallel": "items"})
     with pytest.raises(ConfigError, match="parallel: 'items' with interactions of some users alone"):
         divide(asked, Share.of(data, range(1)), None, group, torch.device("cpu"))

@@ -43,6 +43,7 @@ def user_batch_loss(
     item_ids: Tensor | None = None,
     weights: Tensor | None = None,
     normalize_items: bool = False,
+    scale: float = 1.0,
     bfloat16: bool = False,
     users_per_chunk: int | None = None,
     items_per_tile: int = 4096,
@@ -70,6 +71,7 @@ def user_batch_loss(
         weights: what each of the negatives counts, (n,) or (I,); for samples that are not uniform.
         normalize_items: divide the rows of `item_vectors` by their lengths first; the gradient is that of the
             rows as given. The core does both on its way.
+        scale: what the value and all gradients are multiplied by; it costs nothing here.
         bfloat16: let the core make its three products of numbers rounded to bfloat16 where the processor
             multiplies these faster. Scores and thresholds are then within 2⁻⁷ of the lengths' product; all
             sums stay float32. Without effect in torch.
@@ -93,6 +95,7 @@ def user_batch_loss(
         "reduction": reduction,
         "exclude_positives": exclude_positives,
         "item_ids": item_ids,
+        "scale": scale,
         "users_per_chunk": users_per_chunk,
     }
     if (
@@ -150,6 +153,7 @@ def _core_batch(
     exclude_positives: bool,
     item_ids: Tensor | None,
     normalize_items: bool,
+    scale: float,
     bfloat16: bool,
     users_per_chunk: int | None,
 ) -> UserBatch:
@@ -165,7 +169,7 @@ def _core_batch(
     table, lengths = compiled.unit_rows(rows) if normalize_items else (rows, None)
     count = indptr.diff()
     owner = torch.repeat_interleave(torch.arange(len(count)), count)
-    share = tiled.shares(count, reduction, users.dtype)
+    share = tiled.shares(count, reduction, users.dtype) * scale
     per_positive = share[owner]
     if not bool(((indices.diff() > 0) | (owner.diff() > 0)).all()):  # the core wants them ascending
         indices = indices[torch.argsort(owner * len(table) + indices)]

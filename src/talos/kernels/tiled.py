@@ -277,6 +277,7 @@ def user_batch_loss(
     exclude_positives: bool = True,
     item_ids: Tensor | None = None,
     weights: Tensor | None = None,
+    scale: float = 1.0,
     users_per_chunk: int | None = None,
     items_per_tile: int = 4096,
 ) -> UserBatch:
@@ -299,6 +300,7 @@ def user_batch_loss(
         item_ids: (n,) a sample of items, shared by all users, to take as negatives in place of all items;
             repetitions count again.
         weights: what each of the negatives counts, (n,) or (I,); for samples that are not uniform.
+        scale: what the value and all gradients are multiplied by.
         users_per_chunk: users at a time; by default as many as keep a few MB of slopes.
         items_per_tile: items at a time.
 
@@ -320,7 +322,7 @@ def user_batch_loss(
     part = loss.negative_part
     count = indptr.diff()
     owner = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
-    share = shares(count, reduction, dtype)
+    share = shares(count, reduction, dtype) * scale
     per_positive = share[owner]
     pos = (users[owner] * table[indices]).sum(dim=-1)
 

@@ -206,11 +206,11 @@ class Checkpoints:
         for of in ("users", "items"):
             for share in listed.get(of, "").split():
                 start, stop = map(int, share.split("-"))
-                wanted = next((part.rows for part in self.parts if part.of == of), range(start, stop))
-                low, high = max(start, wanted.start), min(stop, wanted.stop)
-                if low < high:
-                    with safe_open(_shard(path, of, range(start, stop)), framework="pt") as file:
-                        for name in file.keys():  # noqa: SIM118
+                with safe_open(_shard(path, of, range(start, stop)), framework="pt") as file:
+                    for name in file.keys():  # noqa: SIM118
+                        wanted = own.get(name, range(start, stop))
+                        low, high = max(start, wanted.start), min(stop, wanted.stop)
+                        if low < high:
                             rows = file.get_slice(name)[low - start : high - start]
                             pieces.setdefault(name, []).append(rows)
         return tensors | {name: torch.cat(rows) for name, rows in pieces.items()}

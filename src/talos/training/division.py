@@ -28,6 +28,7 @@ from talos.thresholds import Threshold
 from talos.training.batches import Batches
 from talos.training.checkpoint import Part
 from talos.training.objective import Objective, PositiveObjective, UserObjective
+from talos.training.replicas import Replicas
 from talos.training.warm_start import start_from
 
 __all__ = ["Division"]
@@ -123,8 +124,7 @@ class Division:
         bfloat16: bool,
     ) -> Objective:
         """The loss of this process's part of a batch of users or positives; the rest is as `Objective` has it."""
-        made = UserObjective if kind == "users" else PositiveObjective
-        return made(
+        return self._objective(kind)(
             backbone,
             loss,
             negatives,
@@ -137,26 +137,48 @@ class Division:
             group=self.group,
         )
 
+    def _objective(self, kind: Literal["users", "positives"]) -> type[Objective]:
+        return UserObjective if kind == "users" else PositiveObjective
+
     def own_parameters(self, backbone: Backbone) -> dict[str, Tensor]:
         """The parameters that are this process's alone, by what their rows are of."""
         return {of: getattr(backbone, of) for of in self._rows()} if backbone.divisible else {}
 
-    def parts(self, objective: Objective, optimizer: torch.optim.Optimizer) -> list[Part]:
+    def replicas(self, objective: Objective) -> Replicas:
+        """What keeps the other parameters the same everywhere."""
+        own = list(self.own_parameters(objective.backbone).values())
+        divided = list(self._divided(objective).values())
+        return Replicas(self.group, list(objective.parameters()), own, divided)
+
+    def _divided(self, objective: Objective) -> dict[str, Tensor]:
+        """Tables that all processes have, of which each updates a range of rows; by what their rows are of.
+
+        Those with row-sparse gradients are updated by everybody: it is quicker than to bring their rows together.
+        """
+        if self.group.size == 1 or objective.touched_rows:
+            return {}
+        own, backbone = self.own_parameters(objective.backbone), objective.backbone
+        tables: dict[str, Tensor] = {"users": backbone.users, "items": backbone.items}
+        return {of: table for of, table in tables.items() if of not in own and len(table) >= self.group.size}
+
+    def parts(self, objective: Objective) -> list[Part]:
         """Which tensors of a checkpoint have rows of this process alone."""
         if self.group.size == 1:
             return []
-        names: dict[str, list[str]] = {of: [] for of in self._rows()}
+        own, divided = self.own_parameters(objective.backbone), self._divided(objective)
+        rows = self._rows() | {of: self.group.share(len(table), of) for of, table in divided.items()}
+        names: dict[str, list[str]] = {of: [] for of in rows}
         if objective.threshold is not None:
             names["users"] += [f"threshold.{name}" for name in objective.threshold.per_user]
-        own = self.own_parameters(objective.backbone)
         for of in own:
             names[of].append(f"backbone.{of}")
         found = {of: [f"{top}.{name}" for top in ("objective", "best") for name in names[of]] for of in names}
-        for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
-            for of, mine in own.items():
-                if parameter is mine:
+        # the optimiser has one number for each parameter of the backbone, in order
+        for number, parameter in enumerate(objective.backbone.parameters()):
+            for of, table in (own | divided).items():
+                if parameter is table:
                     found[of] += [f"optimizer.model.{number}.{slot}" for slot in ("exp_avg", "exp_avg_sq")]
-        return [Part(of=of, rows=rows, names=frozenset(found[of])) for of, rows in self._rows().items()]
+        return [Part(of=of, rows=rows[of], names=frozenset(found[of])) for of in rows]
 
     # ------------------------------------------------------------------ what came out
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
-from talos.backbones import Backbone
 from talos.config import OptimizerConfig
 from talos.losses import Loss
 from talos.training.checkpoint import flatten, unflatten
@@ -20,7 +19,7 @@ class Optimizers:
     """The model's optimiser, that of joint adversaries, and one for each adversary with its own epochs.
 
     Args:
-        backbone: the model's parameters are its own.
+        model: the parameters of the model.
         loss: has adversaries, or none.
         options: the rates.
 
@@ -28,14 +27,14 @@ class Optimizers:
     >>> from talos.interactions import Interactions
     >>> train = Interactions.from_ids([1, 1, 2], [7, 8, 7])
     >>> backbone = backbones.by_name("mf", train, dim=2, generator=None)
-    >>> optimizers = Optimizers(backbone, losses.by_name("sl"), OptimizerConfig(lr=0.1))
+    >>> optimizers = Optimizers(backbone.parameters(), losses.by_name("sl"), OptimizerConfig(lr=0.1))
     >>> optimizers.due(epochs_done=4), [type(one).__name__ for one in optimizers.of(None)]
     ([], ['RowAdam'])
     """
 
-    def __init__(self, backbone: Backbone, loss: Loss, options: OptimizerConfig) -> None:
+    def __init__(self, model: Iterable[Tensor], loss: Loss, options: OptimizerConfig) -> None:
         self.loss, self.rate = loss, float(options.lr)
-        self.model = RowAdam(backbone.parameters(), lr=self.rate, weight_decay=options.weight_decay)
+        self.model = RowAdam(model, lr=self.rate, weight_decay=options.weight_decay)
         groups = loss.adversaries()
         self.joint = [group for group in groups if group.when == "joint"]
         self.adversaries = [group for group in groups if group.when == "own-epoch"]

@@ -13,6 +13,7 @@ from talos.errors import ConfigError
 from talos.interactions import Interactions
 from talos.shards import Share
 from talos.training.division import Division
+from talos.training.even_division import EvenDivision
 from talos.training.item_division import ItemDivision
 
 __all__ = ["divide", "divided_by"]
@@ -89,5 +90,18 @@ def divide(
     by, _ = divided_by(config, train.num_users, train.num_items, group.size)
     if config.training.parallel == "auto" and isinstance(train, Share) and train.columns is None:
         by = "users"  # nobody can tell what other processes' users did with this one's items
-    made = ItemDivision if by == "items" and group.size > 1 else Division
+    made: type[Division] = Division
+    if group.size > 1:
+        made = ItemDivision if by == "items" else EvenDivision if _evens(config) else Division
     return made(train, valid, group, device)
+
+
+def _evens(config: RunConfig) -> bool:
+    """Whether one process can work on another's users: no draws, no state of theirs but the vector."""
+    known = backbones.SHORT_NAMES.get(config.backbone.name)
+    return (
+        known is not None
+        and known.divisible
+        and negatives.parse(config.negatives).per == "all"
+        and config.threshold.name in ("exact", "none")
+    )

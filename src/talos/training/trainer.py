@@ -16,7 +16,7 @@ from torch import Tensor
 from talos import losses, negatives, thresholds
 from talos.backbones import Backbone
 from talos.config import RunConfig
-from talos.distributed import ALONE, Group, join_gradients_
+from talos.distributed import ALONE, Group
 from talos.errors import ArgumentError, ConfigError, TalosError
 from talos.interactions import Interactions
 from talos.shards import Share
@@ -110,10 +110,12 @@ class Trainer:
             only_users=only_users,
             reduction=config.training.reduction,
         )
-        self.optimizers = Optimizers(self.objective.backbone, self.objective.loss, config.optimizer)
         self.parameters = list(self.objective.parameters())
         self.own_parameters = list(self.division.own_parameters(self.objective.backbone).values())
         self._begin_alike()
+        self.replicas = self.division.replicas(self.objective)
+        updated = self.replicas.optimized(self.objective.backbone.parameters())
+        self.optimizers = Optimizers(updated, self.objective.loss, config.optimizer)
         self.position = Position()
         self.checkpoints = None
         if folder is not None:
@@ -121,7 +123,7 @@ class Trainer:
                 folder,
                 keep=config.training.keep_checkpoints,
                 group=group,
-                parts=self.division.parts(self.objective, self.optimizers.model),
+                parts=self.division.parts(self.objective),
             )
         self.best: dict[str, Tensor] | None = None
         self.resumed_generator: Tensor | None = None  # its state in the middle of a pass
@@ -184,6 +186,7 @@ class Trainer:
             value = self._step_gradients(batch, place, generator, frozen=adversary is not None)
             for optimizer in optimizers:
                 optimizer.step()
+            self.replicas.spread_()
             for parameter in self.parameters:
                 parameter.grad = None
             at.step += 1
@@ -191,7 +194,8 @@ class Trainer:
                 at.loss_sum += value
                 for callback in self.callbacks:
                     callback.on_step(at.epoch, at.step, at.loss_sum / at.step)
-            if self.group.any(self.stop_requested) and at.step < len(self.batches):
+            stop = self.stop_requested if self.group.size == 1 else self.replicas.stop_requested
+            if stop and at.step < len(self.batches):
                 at.seconds += time.perf_counter() - began
                 self._interrupt(generator)
         at.pass_number, at.step = number + 1, 0
@@ -206,7 +210,7 @@ class Trainer:
         except ArgumentError as error:  # a loss or threshold met scores that are no numbers
             raise self._diverged(str(error)) from error
         value.backward()  # type: ignore[no-untyped-call]
-        total = join_gradients_(self.group, self.parameters, self.own_parameters, value.item())
+        total = self.replicas.join_(value.item(), stop=self.stop_requested)
         if not math.isfinite(total):
             raise self._diverged(f"the loss is {total}")
         return total
@@ -299,6 +303,7 @@ class Trainer:
 
     def _restore_best(self) -> None:
         """Back to the weights that did best on validation; the last ones where there is no validation."""
+        self.replicas.release()
         if self.position.best_epoch == 0:
             return
         best = self.best if self.checkpoints is None else self.checkpoints.load_best(self.position.best_epoch)
