@@ -212,7 +212,7 @@ class EvenObjective(UserObjective):
         assert isinstance(place, EvenPlace)
         user_table, item_table = self._tables(generator, frozen)
         vectors: Tensor = _Dealt.apply(  # type: ignore[no-untyped-call]
-            self._rows(user_table, batch), self.group, place.given, place.taken
+            self._rows(user_table, self._in_table(batch)), self.group, place.given, place.taken
         )
         found = vectors.new_empty(0)
         options: dict[str, Any] = {
