@@ -65,6 +65,34 @@ def test_a_search_is_decided_by_validation_and_kept(runner: Runner, store: Store
     assert not any("recall@50" in trial for trial in kept["trials"]), "nothing of the test part"
 
 
+def test_a_search_that_runs_out_of_time_has_no_losers(
+    runner: Runner, store: Store, short: Recipe, tmp_path: Path
+) -> None:
+    searched = replace(short, search=({"loss.tau": 0.5}, {"loss.tau": 0.1}))
+    whole = runner.resolve(searched)
+    other = Runner(Store(tmp_path / "other"), tmp_path / "other-work", runner.data)
+    stops = 0
+    while other.store.search(searched) is None:
+        other.deadline = time.monotonic()  # over at the first step
+        try:
+            other.resolve(searched)
+        except OutOfTimeError:
+            stops += 1
+    assert stops > 5
+    assert other.store.resolved(searched) == whole
+    kept = other.store.search(searched)
+    assert kept is not None
+    assert not any("failed" in trial for trial in kept["trials"])
+
+
+def test_a_candidate_that_diverges_has_lost(runner: Runner, store: Store, short: Recipe) -> None:
+    searched = replace(short, search=({"optimizer.lr": 1e38}, {"loss.tau": 0.1}))
+    assert runner.resolve(searched).settings["optimizer.lr"] == short.settings["optimizer.lr"]
+    kept = store.search(searched)
+    assert kept is not None
+    assert "finite" in kept["trials"][0]["failed"]
+
+
 def test_mean_scores_are_recorded_where_asked_for(runner: Runner, short: Recipe) -> None:
     run = runner.run(replace(short, probe=True), 0)
     assert len(run.scores) == 6

@@ -224,6 +224,7 @@ def readme(store: Store) -> str:
         "",
         *_beyond(store),
         *_deviating(store),
+        *_searched(store),
         *_overview(store),
         *_missing(store),
     ]
@@ -232,6 +233,12 @@ def readme(store: Store) -> str:
 
 def _beyond(store: Store) -> list[str]:
     from talos.paper.beyond import lines_of
+
+    return lines_of(store)
+
+
+def _searched(store: Store) -> list[str]:
+    from talos.paper.searched import lines_of
 
     return lines_of(store)
 

@@ -24,7 +24,7 @@ from talos.errors import ConfigError, nearest
 from talos.paper import published
 from talos.paper.data import DATASETS, Scenario
 
-__all__ = ["BACKBONES", "LOSSES", "Fidelity", "Recipe", "recipe", "unknown"]
+__all__ = ["BACKBONES", "LOSSES", "Fidelity", "Recipe", "recipe", "shown_setting", "unknown"]
 
 Fidelity: TypeAlias = Literal["fast", "paper"]
 Settings: TypeAlias = Mapping[str, Any]
@@ -54,6 +54,25 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "rs@k": {"lr": 0.1, "tau1": 0.05, "tau2": 5.0},
     "advinfonce": {"lr": 0.1, "tau": 0.2, "adv_every": 15, "adv_epochs": 25, "adv_lr": 1e-5},
     "sl@k": {"lr": 0.1, "tau": 0.2, "tau_w": 1.0},
+}
+# BPR's mean loss pulls at one pair of directions at a time with the singular values of (positives - negatives) / 2
+# per interaction, seen through the graph: on Beauty the largest is 1.1e-4 on XSimGCL and 1.3e-4 on LightGCN, the 64th
+# 8e-6 and 2e-5. Coupled weight decay above such a value lets its direction shrink to nothing, so the printed 1e-4
+# leaves one of 64 on XSimGCL; the paper's own penalty must be weaker than Adam's weight decay of that name.
+# LLPAUC: the pair that validation chose on MF, and its neighbour on the paper's grid.
+_TRIED_ON_GRAPHS: dict[tuple[str, str], tuple[Settings, ...]] = {
+    ("lightgcn", "bpr"): (
+        {},
+        {"optimizer.weight_decay": 1e-6},
+        {"optimizer.lr": 1e-3, "optimizer.weight_decay": 1e-6},
+    ),
+    ("xsimgcl", "bpr"): ({}, {"optimizer.weight_decay": 1e-5}, {"optimizer.weight_decay": 1e-6}),
+    ("lightgcn", "llpauc"): (
+        {},
+        {"loss.alpha": 0.7, "loss.beta": 0.1},
+        {"loss.alpha": 0.5, "loss.beta": 0.1},
+    ),
+    ("xsimgcl", "llpauc"): ({}, {"loss.alpha": 0.7, "loss.beta": 0.1}, {"loss.alpha": 0.5, "loss.beta": 0.1}),
 }
 
 
@@ -132,11 +151,9 @@ class Recipe:
             elif name == "training.epochs" and value != there:
                 found.append(f"at most {value} epochs (paper: no limit named)")
             elif there is None:
-                found.append(f"{_WORDS.get(name, name.rpartition('.')[2])} {_text(value)}")
+                found.append(shown_setting(name, value))
             elif there != value:
-                found.append(
-                    f"{_WORDS.get(name, name.rpartition('.')[2])} {_text(value)} (paper {_text(there)})"
-                )
+                found.append(f"{shown_setting(name, value)} (paper {_text(there)})")
         return tuple(found)
 
 
@@ -146,6 +163,8 @@ _WORDS = {
     "training.batch_size": "batch",
     "training.reduction": "loss averaged over",
     "optimizer.weight_decay": "weight decay",
+    "loss.alpha": "α",
+    "loss.beta": "β",
     "loss.tau": "τ",
     "loss.tau1": "τ1",
     "loss.tau2": "τ2",
@@ -154,6 +173,15 @@ _WORDS = {
     "training.init": "start from",
     "backbone.contrast_weight": "contrast weight",
 }
+
+
+def shown_setting(name: str, value: Any) -> str:
+    """A setting as pages name it.
+
+    >>> shown_setting("optimizer.weight_decay", 1e-6), shown_setting("training.patience", 15)
+    ('weight decay 1e-06', 'patience 15')
+    """
+    return f"{_WORDS.get(name, name.rpartition('.')[2])} {_text(value)}"
 
 
 def _text(value: Any) -> str:
@@ -288,7 +316,8 @@ def _fast(
         if backbone != "mf" and loss != "bpr":
             settings["training.batch_size"] = 4096  # the graph is gone through once a batch
     if loss == "bpr":
-        return _fast_bpr(settings, backbone, scenario)
+        settings = _fast_bpr(settings, backbone, scenario)
+        return settings, _tried_on_graph(settings, backbone, loss)
     # Vectors drawn from N(0, 1) have a length of 8: at a rate of 0.001 they need thousands of steps to turn.
     if backbone != "xsimgcl" and settings["optimizer.lr"] < 0.1 and loss not in ("llpauc", "aatp"):
         settings["optimizer.lr"] = 0.1
@@ -303,13 +332,22 @@ def _fast(
         if loss == "bsl":
             settings["loss.tau2"] = 0.2  # printed as 0.02, which is not on the paper's grid
         settings["optimizer.lr"] = max(settings["optimizer.lr"], 0.01)
-    return settings, _tried(backbone, loss, scenario, printed=printed)
-
-
-def _tried(backbone: str, loss: str, scenario: Scenario, *, printed: bool) -> list[Settings]:
-    """Candidates around the printed values: neighbours on the paper's grid; wider where nothing is printed."""
     if backbone != "mf":
-        return []
+        return settings, _tried_on_graph(settings, backbone, loss)
+    return settings, _tried(loss, scenario, printed=printed)
+
+
+def _tried_on_graph(settings: Settings, backbone: str, loss: str) -> list[Settings]:
+    """Candidates that change something, after the settings themselves."""
+    return [
+        one
+        for one in _TRIED_ON_GRAPHS.get((backbone, loss), ())
+        if not one or any(settings[name] != value for name, value in one.items())
+    ]
+
+
+def _tried(loss: str, scenario: Scenario, *, printed: bool) -> list[Settings]:
+    """Candidates on MF around the printed values: neighbours on the paper's grid; wider where nothing is printed."""
     if not printed and loss in ("talos", "sl", "sl@k"):
         return [{"loss.tau": tau} for tau in (0.05, 0.1, 0.15, 0.2, 0.25)]
     if not printed and loss == "bsl":
@@ -333,13 +371,11 @@ def _tried(backbone: str, loss: str, scenario: Scenario, *, printed: bool) -> li
     return []
 
 
-def _fast_bpr(
-    settings: dict[str, Any], backbone: str, scenario: Scenario
-) -> tuple[dict[str, Any], list[Settings]]:
+def _fast_bpr(settings: dict[str, Any], backbone: str, scenario: Scenario) -> dict[str, Any]:
     """BPR needs another rate: raw products of N(0, 1) vectors stop at once with the printed one."""
     if backbone != "xsimgcl":
         settings |= {"optimizer.lr": 0.01, "optimizer.weight_decay": 1e-5, "training.patience": 50}
         settings["training.epochs"] = 200 if backbone == "mf" and scenario == "iid" else 100
     else:
         settings |= {"training.epochs": 50, "training.patience": 15, "training.batch_size": 4096}
-    return settings, []
+    return settings

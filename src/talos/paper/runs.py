@@ -173,9 +173,12 @@ class Runner:
             return kept
         try:
             trainer, history = self._fit(candidate, 0, data)
-        except InterruptedRunError:
-            raise
-        except TalosError as error:  # a candidate that diverges has lost
+        except (InterruptedRunError, OutOfTimeError, InputError):
+            raise  # says nothing about the candidate
+        except TalosError as error:
+            if isinstance(error.__cause__, OSError):  # a full disk
+                raise
+            # a candidate that diverges has lost
             return {candidate.watched: 0.0, "epochs": 0, "failed": str(error)}
         trial = {
             candidate.watched: trainer.position.best,
