@@ -66,7 +66,7 @@ _TRIED_ON_GRAPHS: dict[tuple[str, str], tuple[Settings, ...]] = {
         {"optimizer.weight_decay": 1e-6},
         {"optimizer.lr": 1e-3, "optimizer.weight_decay": 1e-6},
     ),
-    ("xsimgcl", "bpr"): ({}, {"optimizer.weight_decay": 1e-5}, {"optimizer.weight_decay": 1e-6}),
+    ("xsimgcl", "bpr"): ({}, {"optimizer.weight_decay": 1e-6}),
     ("lightgcn", "llpauc"): (
         {},
         {"loss.alpha": 0.7, "loss.beta": 0.1},
