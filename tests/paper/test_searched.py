@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from talos.paper.experiments import EXPERIMENTS
 from talos.paper.recipes import recipe
 from talos.paper.results import Store
 from talos.paper.searched import lines_of
@@ -15,8 +16,16 @@ def test_settings_that_lost_are_listed_beside_the_one_that_was_chosen(store: Sto
     store.save_search(searched, [{"precision@20": 0.00123}, {"precision@20": 0.00456}], 1)
     entries = [line for line in lines_of(store) if line.startswith("- ")]
     assert entries == [
-        "- overall, Beauty, MF, RS@K: 2 settings: as the recipe begins (1.23); **τ1 0.05, τ2 5 (4.56)**."
+        "- overall, Beauty, MF, RS@K: 2 settings: τ1 0.01, τ2 1 (1.23); **τ1 0.05, τ2 5 (4.56)**."
     ]
+
+
+def test_the_same_search_on_two_data_sets_is_two(store: Store) -> None:
+    for dataset in ("beauty", "movielens-100k"):
+        rows = EXPERIMENTS["slatk"].rows(dataset)
+        cell = next(row for row in rows if (row.group, row.method) == ("8 negatives", "sl@k"))
+        store.save_search(cell.recipe, [{"precision@20": 0.1}, {"precision@20": 0.2}], 1)
+    assert len([line for line in lines_of(store) if line.startswith("- slatk")]) == 2
 
 
 @pytest.mark.parametrize("backbone", ["lightgcn", "xsimgcl"])

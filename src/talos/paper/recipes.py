@@ -58,7 +58,7 @@ _DEFAULTS: dict[str, dict[str, float]] = {
 # BPR's mean loss pulls at one pair of directions at a time with the singular values of (positives - negatives) / 2
 # per interaction, seen through the graph: on Beauty the largest is 1.1e-4 on XSimGCL and 1.3e-4 on LightGCN, the 64th
 # 8e-6 and 2e-5. Coupled weight decay above such a value lets its direction shrink to nothing, so the printed 1e-4
-# leaves one of 64 on XSimGCL; the paper's own penalty must be weaker than Adam's weight decay of that name.
+# leaves one of 64 on XSimGCL; the paper's own penalty is probably another, weaker one.
 # LLPAUC: the pair that validation chose on MF, and its neighbour on the paper's grid.
 _TRIED_ON_GRAPHS: dict[tuple[str, str], tuple[Settings, ...]] = {
     ("lightgcn", "bpr"): (

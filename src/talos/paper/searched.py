@@ -29,7 +29,8 @@ def lines_of(store: Store) -> list[str]:
         "",
         "One fit of seed 0 a setting; in brackets 1,000 times its best validation Precision@K, the chosen one in bold.",
         "Rows that are not here were run with one setting. BPR and LLPAUC on graphs were searched because first runs",
-        "fell far short of the published numbers on test: that there was a search is owed to that, what it chose is not.",
+        "fell far short of the published numbers on test: that there was a search is owed to the test part, what it",
+        "chose is not.",
         "",
         *found,
         "",
@@ -42,22 +43,23 @@ def _entries(store: Store) -> Iterator[str]:
         for dataset in experiment.datasets:
             for cell in experiment.rows(dataset):
                 kept = store.search(cell.recipe) if cell.recipe.search else None
-                if kept is None or cell.recipe.key in seen:
+                if kept is None or (dataset, cell.recipe.key) in seen:
                     continue
-                seen.add(cell.recipe.key)  # tables share rows
-                tried = "; ".join(
-                    _tried(candidate, trial[cell.recipe.watched], chosen=place == kept["best"])
-                    for place, (candidate, trial) in enumerate(
-                        zip(kept["candidates"], kept["trials"], strict=True)
-                    )
-                )
+                seen.add((dataset, cell.recipe.key))  # tables share rows
+                values = [trial[cell.recipe.watched] for trial in kept["trials"]]
                 yield (
                     f"- {experiment.name}, {DATASETS[dataset]}, {shown_name(cell.group)}, "
-                    f"{shown_name(cell.method)}: {len(kept['trials'])} settings: {tried}."
+                    f"{shown_name(cell.method)}: {len(values)} settings: {_tried(kept, values)}."
                 )
 
 
-def _tried(candidate: Mapping[str, Any], value: float, *, chosen: bool) -> str:
-    words = ", ".join(shown_setting(name, setting) for name, setting in candidate.items())
-    text = f"{words or 'as the recipe begins'} ({1000 * value:.2f})"
-    return f"**{text}**" if chosen else text
+def _tried(kept: Mapping[str, Any], values: list[float]) -> str:
+    """Each candidate with its value. One that changes nothing is called by what the others change."""
+    varied = {name for candidate in kept["candidates"] for name in candidate}
+    begun = {name: value for name, value in kept["settings"].items() if name in varied}
+    texts = []
+    for place, (candidate, value) in enumerate(zip(kept["candidates"], values, strict=True)):
+        words = ", ".join(shown_setting(*setting) for setting in (candidate or begun).items())
+        text = f"{words} ({1000 * value:.2f})"
+        texts.append(f"**{text}**" if place == kept["best"] else text)
+    return "; ".join(texts)
