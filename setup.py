@@ -23,7 +23,7 @@ LEVELS = {
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"],
 }
 # The sweep once more, with products of bfloat16; compilers from before 2020 do not know them.
-BFLOAT16 = [*LEVELS["avx512"], "-mavx512bf16"]
+BFLOAT16 = [*LEVELS["avx512"], "-mavx512bf16", "-DTALOS_PAIRS"]
 
 
 class BuildCore(build_ext):
@@ -44,15 +44,11 @@ class BuildCore(build_ext):
         objects: list[str] = []
         for level in LEVELS if x86 else ["plain"]:
             objects += self.compile_level(level, PER_LEVEL, [*common, *LEVELS[level]])
-        if x86:
-            try:
-                objects += self.compile_level("avx512bf16", ["sweep.cpp"], [*common, *BFLOAT16])
-                common.append("-DTALOS_BFLOAT16")
-            except CompileError:
-                print("the compiler does not know bfloat16: the core is built without it", file=sys.stderr)
-        objects += self.compiler.compile(
-            [str(CORE / "dispatch.cpp")], output_dir=self.build_temp, extra_postargs=common
-        )
+        try:
+            objects += self.compile_bfloat16(common) if x86 else self.compile_dispatch(common)
+        except CompileError:
+            print("the compiler does not know bfloat16: the core is built without it", file=sys.stderr)
+            objects += self.compile_dispatch(common)
         target = self.get_ext_fullpath(ext.name)
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         self.compiler.link_shared_object(
@@ -61,6 +57,18 @@ class BuildCore(build_ext):
             target_lang="c++",
             extra_postargs=["-pthread", *os.environ.get("TALOS_CORE_FLAGS", "").split()],
         )
+
+    def compile_bfloat16(self, common: list[str]) -> list[str]:
+        """What is more with products of bfloat16, and who knows of it."""
+        sweep = self.compile_level("avx512bf16", ["sweep.cpp"], [*common, *BFLOAT16])
+        return sweep + self.compile_dispatch([*common, "-DTALOS_BFLOAT16"])
+
+    def compile_dispatch(self, flags: list[str]) -> list[str]:
+        """The C interface."""
+        objects: list[str] = self.compiler.compile(
+            [str(CORE / "dispatch.cpp")], output_dir=self.build_temp, extra_postargs=flags
+        )
+        return objects
 
     def compile_level(self, level: str, names: Sequence[str], flags: list[str]) -> list[str]:
         """These sources with the flags of an instruction set."""

@@ -81,8 +81,8 @@ class TrainingConfig(_Section):
         keep_checkpoints: how many of the last are kept.
         arithmetic: what scores and gradients over whole batches are made of: `float32`, or `bfloat16` where the
             processor multiplies these faster (sums, tables, optimiser and evaluation stay float32); `auto` is
-            `bfloat16` for cosines from 20 million an epoch on. Where there is no such instruction, `bfloat16` is
-            `float32`.
+            `bfloat16` from 20 million cosines an epoch on. Where it has no effect the plan says so: batches are
+            positives, or there is no such instruction.
         parallel: what several processes (see `talos.distributed`) divide among them: `users`, users and `items`,
             or nothing (`none`: each trains on its own); `auto` is `users` until the catalogue is large or batches
             are small. One process is the same with all of it.

@@ -67,6 +67,9 @@ def test_against_the_same_numbers_rounded(name: str, shape: tuple[int, int, int]
     want = compiled.core_sweep(rounded(users), rounded(items), kth_is_threshold=True, **options)
     for field in ("kth", "excluded_scores", "negative", "normalizer"):
         torch.testing.assert_close(getattr(found, field), getattr(want, field), rtol=2e-5, atol=2e-5)
+    assert (found.moments is None) == (name != "llpauc")
+    if found.moments is not None:
+        torch.testing.assert_close(found.moments, want.moments, rtol=2e-5, atol=2e-5)
 
     # slopes and the vectors they are multiplied with are rounded once more each: a bound for every single number
     scores = rounded(users) @ rounded(items).T
@@ -132,11 +135,12 @@ def test_lower_levels_know_nothing_of_it(level: str) -> None:
 
 
 @needs_bfloat16
-def test_no_number_stays_none() -> None:
+@pytest.mark.parametrize("name", LOSSES)
+def test_no_number_stays_none(name: str) -> None:
     users, items, coefficients, _ = draw(40, 100, 32)
     items[57, 3] = torch.nan
     found = compiled.core_sweep(
-        users, items, part=LOSSES["sl"].negative_part, coefficients=coefficients, bfloat16=True
+        users, items, part=LOSSES[name].negative_part, coefficients=coefficients, bfloat16=True
     )
     assert found.negative.isnan().all()
 
@@ -161,6 +165,7 @@ def test_a_batch_keeps_its_direction() -> None:
         (5000, {"training.arithmetic": "float32"}, "float32"),
         (5000, {"loss.name": "bpr"}, "float32"),
         (5000, {"negatives": "4"}, "float32"),
+        (5000, {"negatives": "shared:64"}, "float32"),
         (50, {}, "float32"),
     ],
     ids=str,
@@ -170,3 +175,9 @@ def test_what_is_chosen(people: int, settings: dict[str, str], wanted: str) -> N
     chosen = plan_for(RunConfig().with_values(settings), data).config.training.arithmetic
     there = library.has_bfloat16() and library.available()
     assert chosen == (wanted if there else "float32")
+
+
+def test_where_it_has_no_effect_the_plan_says_so() -> None:
+    settings = {"training.arithmetic": "bfloat16", "loss.name": "bpr"}
+    plan = plan_for(RunConfig(k=1).with_values(settings), Interactions.from_ids([1, 1, 2], [7, 8, 7]))
+    assert any("products stay float32" in note for note in plan.notes)

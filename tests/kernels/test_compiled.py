@@ -187,6 +187,13 @@ def test_dimensions_and_blocks(dim, threads, use):
         compare(kernels.user_batch_loss(*problem.call(loss, problem.beta), users_per_chunk=block), want)
 
 
+def test_many_blocks_of_few_users(use):
+    use()
+    problem = Problem(5000, 200, 16)
+    found = kernels.kth_scores(problem.users, problem.items, 5, users_per_chunk=1)
+    torch.testing.assert_close(found, tiled.kth_scores(problem.users, problem.items, 5))
+
+
 @pytest.mark.parametrize("reduction", ["positives", "users", "sum"])
 @pytest.mark.parametrize("exclude", [True, False])
 def test_options(reduction, exclude, use):

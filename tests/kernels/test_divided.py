@@ -185,6 +185,20 @@ def test_thresholds_alone(kernel, monkeypatch):
     close(torch.cat(found), kernels.kth_scores(problem.users, problem.items, 5), "kth")
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_thresholds_with_a_rank_that_has_no_items(kernel, monkeypatch):
+    monkeypatch.setenv("TALOS_KERNEL", kernel)
+    problem = Problem(6, 20, 8, seed=3)
+    found = in_parts(
+        [0, 20, 20],
+        [4, 2],
+        lambda seat, items, users: divided.divided_kth_scores(
+            problem.users[users].float(), problem.items[items].float(), 5, seat
+        ),
+    )
+    close(torch.cat(found), kernels.kth_scores(problem.users, problem.items, 5), "kth")
+
+
 class Alone:
     def spread(self, rows: Tensor) -> Tensor:
         return rows

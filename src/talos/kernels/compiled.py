@@ -108,7 +108,8 @@ def core_sweep(
         users_per_block: chosen by cache size if None.
         level: one of `library.levels()`; the highest if None.
         bfloat16: let products be made of numbers rounded to it (8 bits of precision, sums in float32) where
-            the processor has instructions for that: twice as fast, see `library.has_bfloat16`.
+            the processor has instructions for that, which make products at twice the rate; see
+            `library.has_bfloat16`.
 
     >>> found = core_sweep(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), part=None, k=2) \
             if library.available() else None

@@ -132,7 +132,7 @@ def divided_batch_loss(
 
     own_beta = thresholds
     if k is not None:
-        own_beta = _kth_of_all(passes.best(users, k), k, exchange)
+        own_beta = _kth_of_all(passes, users, k, exchange)
     beta = None
     if loss.needs.threshold:
         if own_beta is None:
@@ -246,11 +246,13 @@ def divided_kth_scores(user_vectors: Tensor, item_vectors: Tensor, k: int, excha
     users = exchange.spread(user_vectors)
     plain = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (users, item_vectors))
     passes = (_CorePasses if plain and library.available() else _TorchPasses)(item_vectors)
-    return _kth_of_all(passes.best(users, k), k, exchange)
+    return _kth_of_all(passes, users, k, exchange)
 
 
-def _kth_of_all(best: Tensor, k: int, exchange: Exchange) -> Tensor:
-    """The K-th best of the users that this rank owns, from the K best (B, K) of every rank."""
+def _kth_of_all(passes: _TorchPasses | _CorePasses, users: Tensor, k: int, exchange: Exchange) -> Tensor:
+    """The K-th best of the users that this rank owns, from the K best of every rank for everybody."""
+    there = min(k, len(passes.table))
+    best = passes.best(users, there) if there else users.new_empty(len(users), 0)
     # fewer than K items on a rank: places without a score
     theirs = exchange.collect(F.pad(best, (0, k - best.shape[1]), value=-torch.inf))
     return tiled.kth_largest(theirs.movedim(0, 1).flatten(1), k)
@@ -272,8 +274,8 @@ class _TorchPasses:
         self.positives = None if indptr is None or indices is None else (indptr, indices)
 
     def best(self, users: Tensor, k: int) -> Tensor:
-        """The K best scores of each user, or as many as there are items."""
-        return tiled.best_scores(users, self.table, min(k, len(self.table)))
+        """The K best scores of each user."""
+        return tiled.best_scores(users, self.table, k)
 
     def sums(self, users: Tensor, beta: Tensor | None, part: NegativePart) -> Tensor:
         """Each user's log Σφ or Σφ."""
@@ -321,12 +323,12 @@ class _CorePasses:
             self.positives = (indptr, _trusted(indptr, indices, len(rows)))
 
     def best(self, users: Tensor, k: int) -> Tensor:
-        """The K best scores of each user, or as many as there are items."""
+        """The K best scores of each user."""
         found = compiled.core_sweep(
             users,
             self.table,
             part=None,
-            k=min(k, len(self.table)),
+            k=k,
             keep_best=True,
             bfloat16=self.bfloat16,
         )

@@ -73,8 +73,9 @@ def user_batch_loss(
             rows as given. The core does both on its way.
         scale: what the value and all gradients are multiplied by; it costs nothing here.
         bfloat16: let the core make its three products of numbers rounded to bfloat16 where the processor
-            multiplies these faster. Scores and thresholds are then within 2⁻⁷ of the lengths' product; all
-            sums stay float32. Without effect in torch.
+            multiplies these faster. Scores, and thresholds found on the way, are then within 2⁻⁷ of the
+            lengths' product; thresholds that take a pass of their own and all sums are float32. Without
+            effect in torch.
         users_per_chunk: users at a time; chosen by cache size if None.
         items_per_tile: items at a time, in torch.
 

@@ -83,7 +83,8 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
             source, why = "shared:1024", f"more than {EXACT_LIMIT:,} scores an epoch"
         changes["negatives"] = source
         notes.append(f"negatives = {source!r}: {why}")
-    per = negatives.parse(source).per
+    sampled = negatives.parse(source)
+    per = sampled.per
     if per != "positive" and not needs.user_separable:
         raise ConfigError(
             f"{source!r} with the loss {name!r}",
@@ -135,13 +136,18 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
             notes.append("vectors start from alternating least squares")
     if config.optimizer.lr_decay == "auto":
         changes["optimizer.lr_decay"] = USER_BATCH_DECAY if by_users else 1.0
+    usable = kind == "users" and config.device == "cpu" and library.available() and library.has_bfloat16()
     if config.training.arithmetic == "auto":
         # a cosine is off by less than .01, and rankings by nothing that shows; a dot product may be off by anything
-        many = active * train.num_items >= BFLOAT16_FROM and by_users
-        faster = many and config.device == "cpu" and library.available() and library.has_bfloat16()
+        scores = active * (train.num_items if per == "all" else int(getattr(sampled, "n", 0)))
+        faster = usable and by_users and scores >= BFLOAT16_FROM
         changes["training.arithmetic"] = "bfloat16" if faster else "float32"
         if faster:
-            notes.append("products of bfloat16, sums of float32: this processor makes them twice as fast")
+            notes.append("products of bfloat16 at twice the rate, sums of float32")
+    elif config.training.arithmetic == "bfloat16" and not usable:
+        notes.append(
+            "products stay float32: bfloat16 needs batches of users, and a core and a processor that have it"
+        )
     return Plan(
         config=config.with_values(changes),
         batches=kind,

@@ -61,8 +61,9 @@ def check_same_run(facts: Mapping[str, Any], config: RunConfig, data: Mapping[st
             expected="the data it began with",
         )
     ours, theirs = config.as_dict(), dict(facts["config"])
-    # rows are rows, whoever has them: a run may go on divided in another way
-    theirs["training"] = {**theirs["training"], "parallel": config.training.parallel}
+    # rows are rows, whoever has them: a run may go on divided in another way, and on another processor
+    free = {name: getattr(config.training, name) for name in ("parallel", "arithmetic")}
+    theirs["training"] = {**theirs["training"], **free}
     different = [name for name, value in ours.items() if theirs.get(name) != value]
     if different:
         raise ConfigError(

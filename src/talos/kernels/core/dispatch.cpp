@@ -35,7 +35,7 @@ bool multiplies_bfloat16() {
 }
 
 // Whether this task goes to the highest level's version with products of bfloat16.
-bool in_bfloat16(const int32_t level, const talos::Task& task) {
+[[maybe_unused]] bool in_bfloat16(const int32_t level, const talos::Task& task) {
     return task.bfloat16 && level == kCount - 1 && multiplies_bfloat16();
 }
 

@@ -95,6 +95,7 @@ struct Layout {
         const int64_t most = task.users_per_block ? task.users_per_block : users_that_fit(task.items);
         blocks = (task.users + most - 1) / most;
         block = round_up((task.users + blocks - 1) / std::max<int64_t>(1, blocks), kColumns);
+        blocks = (task.users + block - 1) / block;  // rounded up, fewer may do
         // Four maxima for each of the K: then little more than K scores reach the K-th of them.
         coarse = std::max<int64_t>(1, groups / std::max<int64_t>(1, 4 * task.k));
         coarse_groups = (groups / threads + 1 + coarse) / coarse + 1;
@@ -497,7 +498,7 @@ private:
 
     static void keep_slopes(const Vector (&slopes)[1][1], float* const place) { store(place, slopes[0][0]); }
 
-#if defined(__AVX512BF16__)
+#if defined(TALOS_PAIRS)
     // Two items and 32 users: the users' pairs of an item, the items' pairs of half the users, and again.
     static void keep_slopes(const Vector (&slopes)[2][2], float* const place) {
         store_words(words(place), in_order(slopes[0][0], slopes[0][1]));
@@ -554,7 +555,8 @@ private:
         if (with_gradients()) scale_users();
     }
 
-    // User vectors times their factors, for the items' gradient.
+    // User vectors times their factors, for the items' gradient. A pair that lacks its second user has zeros in its place, and
+    // slopes of zero scores: an item that is not finite then spoils its own gradient, which no other arithmetic would save.
     void scale_users() const {
         std::vector<float> some(kDeep * dim());
         for (int64_t first = 0; first < count_; first += kDeep) {

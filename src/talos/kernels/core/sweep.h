@@ -53,7 +53,7 @@ struct Task {
     float* kth;               // (users), where k > 0
     float* best;              // (users, k) the K best scores of all items in any order, or null
     float* excluded_scores;   // one for each of `excluded`, or null
-    float* moments;           // (users, 2) of a loss with learnt scalars: its further sums, times what R_u counts; or null
+    float* moments;           // (users, 2) further sums, times what R_u counts; needed for gradients of kPartialAUC alone
 };
 
 // Rows to be divided by their lengths.

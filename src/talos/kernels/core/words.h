@@ -1,18 +1,19 @@
 // What products are made of: words of 32 bits, each one float32 or, where the processor multiplies them, two bfloat16
 // that follow each other along the sum. Sums are float32 in either case.
 //
-// A translation unit has one or the other: bfloat16 if its instruction set has it.
+// A translation unit has one or the other: pairs of bfloat16 if it is compiled with TALOS_PAIRS. (Not whenever the
+// compiler may use such instructions: it may in all of them, if it was told to build for this machine alone.)
 #pragma once
 
 #include "vector.h"
 
-#if defined(__AVX512BF16__)
+#if defined(TALOS_PAIRS)
 #include <immintrin.h>
 #endif
 
 namespace talos::TALOS_LEVEL {
 
-#if defined(__AVX512BF16__)
+#if defined(TALOS_PAIRS)
 typedef uint32_t Word;
 typedef Integers Words;
 #else
@@ -28,7 +29,7 @@ inline Words load_words(const Word* from) {
 
 inline void store_words(Word* to, const Words w) { std::memcpy(to, &w, sizeof w); }
 
-#if defined(__AVX512BF16__)
+#if defined(TALOS_PAIRS)
 
 constexpr int kDeep = 2;  // numbers in a word
 
