@@ -165,6 +165,22 @@ def test_other_data_or_settings_cannot_be_resumed(planted: Split, tmp_path: Path
         Trainer(config(), planted.train, None, folder=tmp_path).resume()
 
 
+@pytest.mark.parametrize("arithmetic", ["bfloat16", "float32"])
+def test_a_run_goes_on_where_the_arithmetic_is_another(
+    planted: Split, tmp_path: Path, arithmetic: str
+) -> None:
+    """As on another processor, or from a checkpoint of before there was a choice."""
+    settings = {"training.arithmetic": "float32", "training.epochs": 8}
+    first = Trainer(config(**settings), planted.train, planted.valid, folder=tmp_path, callbacks=[StopAt(9)])
+    with pytest.raises(InterruptedRunError):
+        first.fit()
+    settings["training.arithmetic"] = arithmetic
+    second = Trainer(config(**settings), planted.train, planted.valid, folder=tmp_path)
+    assert second.resume()
+    second.fit()
+    assert second.position.epoch == 8
+
+
 def test_a_finished_run_resumes_to_itself(planted: Split, tmp_path: Path) -> None:
     first = Trainer(config(), planted.train, planted.valid, folder=tmp_path)
     first.fit()
