@@ -49,7 +49,7 @@ def measure(gowalla_train: Interactions, beauty_train: Interactions) -> dict[str
     sets = {"beauty": beauty_train, "gowalla": gowalla_train}
     for name, train in sets.items():
         rate = best_square_rate()
-        runs = {"torch": ("torch", "float32", 2), "exact": ("auto", "float32", 4)}
+        runs = {"torch": ("torch", "float32", 4), "exact": ("auto", "float32", 4)}
         if library.has_bfloat16():
             runs["bfloat16"] = ("auto", "bfloat16", 4)
         for kind, (choice, arithmetic, epochs) in runs.items():

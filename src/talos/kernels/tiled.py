@@ -125,7 +125,7 @@ def sweep(
             torch.mm(user_vectors, item_vectors[here].T, out=slopes[:, here])
         thresholds = kth_largest(slopes, k)
     beta = None if thresholds is None else thresholds.unsqueeze(-1)
-    total = user_vectors.new_empty(users, len(starts))
+    total, peaks = user_vectors.new_empty(2, users, len(starts))
     parameter_sums: dict[str, Tensor] = {}
     log_sum = part.reduction == "log-sum"
     # The weight left of each user's candidates; also tells who has none.
@@ -150,8 +150,8 @@ def sweep(
             total[:, tile] = highest.squeeze(-1) + tile_sum.log()
             if item_gradient is None:
                 continue
-            # Divided by the tile's own sum here, so that `share` below is at most 1.
-            phi.div_(tile_sum.clamp(min=torch.finfo(total.dtype).tiny).unsqueeze(-1))
+            # Relative to the tile's maximum, which is no more than the whole sum: `share` below is at most 1.
+            peaks[:, tile] = highest.squeeze(-1)
             torch.mul(phi, slope, out=slopes[:, here])
         else:
             mean = cast(MeanPart, part)
@@ -173,7 +173,7 @@ def sweep(
     if log_sum:
         normalizer = torch.logsumexp(total, dim=-1)
         negative = torch.where(left, part.scale * normalizer, nothing)
-        share = torch.exp(total - normalizer.clamp(min=torch.finfo(total.dtype).min).unsqueeze(-1))
+        share = torch.exp(peaks - normalizer.clamp(min=torch.finfo(total.dtype).min).unsqueeze(-1))
         factor = torch.where(left, part.scale * coefficients, nothing).unsqueeze(-1) * share
     else:
         normalizer = total.sum(dim=-1)
@@ -185,9 +185,10 @@ def sweep(
     user_gradient = torch.zeros_like(user_vectors)
     for tile, start in enumerate(starts if item_gradient is not None else ()):
         here = slice(start, min(start + items_per_tile, candidates))
-        weighted = slopes[:, here].mul_(factor[:, tile : tile + 1])
-        user_gradient.addmm_(weighted, item_vectors[here])
-        item_gradient[here].addmm_(weighted.T, user_vectors)  # type: ignore[index]  # there are none without it
+        # the factors go to the short side of each product: a pass over all slopes saved
+        weight = factor[:, tile : tile + 1]
+        user_gradient.addcmul_(weight, slopes[:, here] @ item_vectors[here])
+        item_gradient[here].addmm_(slopes[:, here].T, weight * user_vectors)  # type: ignore[index]  # there is one
     return Sweep(negative, normalizer, user_gradient, parameter_sums, thresholds)
 
 

@@ -155,7 +155,9 @@ class SigmoidPowerPart(LogSumPart):
     @torch.no_grad()
     def log_phi_and_slope(self, s: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
         """κ·log σ(ω(s - β)) and κω·σ(ω(β - s)), the one from the other where that is exact enough."""
-        y = (-s if threshold is None else threshold - s).mul_(self.slope)
+        y = -s if threshold is None else threshold - s
+        if self.slope != 1:  # a pass over all scores
+            y.mul_(self.slope)
         log_sigmoid, below = functional.log_sigmoid_and_slope_(y)
         return log_sigmoid.mul_(self.power), below.mul_(self.power * self.slope)
 
