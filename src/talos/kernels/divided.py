@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -322,43 +322,26 @@ class _CorePasses:
         if indptr is not None and indices is not None:
             self.positives = (indptr, _trusted(indptr, indices, len(rows)))
 
+    def _sweep(self, users: Tensor, **how: Any) -> compiled.CoreSweep:
+        return compiled.core_sweep(users, self.table, bfloat16=self.bfloat16, **how)
+
     def best(self, users: Tensor, k: int) -> Tensor:
         """The K best scores of each user."""
-        found = compiled.core_sweep(
-            users,
-            self.table,
-            part=None,
-            k=k,
-            keep_best=True,
-            bfloat16=self.bfloat16,
-        )
+        found = self._sweep(users, part=None, k=k, keep_best=True)
         assert found.best is not None
         return found.best
 
     def sums(self, users: Tensor, beta: Tensor | None, part: NegativePart) -> Tensor:
         """Each user's log Σφ or Σφ."""
-        return compiled.core_sweep(
-            users,
-            self.table,
-            part=part,
-            thresholds=beta,
-            excluded=self.positives,
-            gradients=False,
-            bfloat16=self.bfloat16,
-        ).normalizer
+        found = self._sweep(users, part=part, thresholds=beta, excluded=self.positives, gradients=False)
+        return found.normalizer
 
     def gradients(
         self, users: Tensor, beta: Tensor | None, part: NegativePart, coefficients: Tensor
     ) -> _Gradients:
         """Gradients of Σ_u coefficient_u · R_u, with R_u of these items alone."""
-        found = compiled.core_sweep(
-            users,
-            self.table,
-            part=part,
-            coefficients=coefficients,
-            thresholds=beta,
-            excluded=self.positives,
-            bfloat16=self.bfloat16,
+        found = self._sweep(
+            users, part=part, coefficients=coefficients, thresholds=beta, excluded=self.positives
         )
         by_parameter = compiled.parameter_gradients(part, found)
         return _Gradients(found.normalizer, found.user_gradient, found.item_gradient, by_parameter)

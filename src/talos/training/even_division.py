@@ -215,12 +215,7 @@ class EvenObjective(UserObjective):
             self._rows(user_table, self._in_table(batch)), self.group, place.given, place.taken
         )
         found = vectors.new_empty(0)
-        options: dict[str, Any] = {
-            "reduction": self.reduction,
-            "normalize_items": self.cosine,
-            "scale": place.weight,
-            "bfloat16": self.in_bfloat16,
-        }
+        options = {**self._options(), "scale": place.weight}
         given = (vectors, item_table, place.ends, place.positives)
         if len(vectors) == 0:
             value = vectors.sum()  # nothing, but the lenders wait for their gradients

@@ -176,13 +176,7 @@ class UserObjective(Objective):
         return self._with_auxiliary(value, batch, positives, frozen, place)
 
     def _over_all(self, batch: Tensor, users: Tensor, item_table: Tensor, positives: Tensor) -> Tensor:
-        threshold, ends = self.threshold, self._ends(batch)
-        # items are normalised by the kernel, on its way
-        options: dict[str, Any] = {
-            "reduction": self.reduction,
-            "normalize_items": self.cosine,
-            "bfloat16": self.in_bfloat16,
-        }
+        threshold, ends, options = self.threshold, self._ends(batch), self._options()
         if isinstance(threshold, ExactQuantile):
             # all scores are made anyway: the kernel finds the K-th best among them on its way
             value, kth = exact_user_batch_loss(
@@ -195,6 +189,14 @@ class UserObjective(Objective):
             self._follow_full_rows(threshold, batch, users, self._whole(item_table))
             beta = threshold.value(batch)
         return differentiable_user_batch_loss(users, item_table, ends, positives, beta, self.loss, **options)
+
+    def _options(self) -> dict[str, Any]:
+        """How a kernel goes over all items; they are normalised on its way."""
+        return {
+            "reduction": self.reduction,
+            "normalize_items": self.cosine,
+            "bfloat16": self.in_bfloat16,
+        }
 
     def _over_samples(
         self,
