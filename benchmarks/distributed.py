@@ -126,7 +126,8 @@ _STEPS = """
 import json, resource, sys, time
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
-from talos import datasets, distributed
+from talos.data import datasets
+from talos import distributed
 from talos.config import RunConfig
 from talos.training import Records, Trainer
 users, items, dim, batch, epochs = map(int, sys.argv[1:6])
@@ -162,7 +163,8 @@ _CODE = """
 import json, os, time, sys
 import torch
 torch.set_num_threads(1)
-from talos import datasets, distributed
+from talos.data import datasets
+from talos import distributed
 from talos.config import RunConfig
 from talos.training import Records, Trainer
 users, items, dim, batch, epochs = map(int, sys.argv[1:6])
@@ -184,7 +186,7 @@ def timed(act, times, clock=time.process_time):
     return min(found)
 table = torch.randn(items, dim, requires_grad=True); table.grad = torch.randn(items, dim)
 from talos.training.optim import RowAdam
-from talos.training.replicas import Replicas
+from talos.training.parallel.replicas import Replicas
 adam, gradient = RowAdam([table]), table.grad
 def exchange_of(memory):
     os.environ["TALOS_SHARED_MEMORY"] = memory

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 
 from talos import kernels
 from talos.config import RunConfig
-from talos.interactions import Interactions
+from talos.data.interactions import Interactions
 from talos.kernels import compiled, library
 from talos.losses import Talos
 from talos.training import Trainer

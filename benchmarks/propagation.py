@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from talos.backbones import BipartiteGraph, LightGCN, XSimGCL, propagate
-from talos.interactions import Interactions, Vocabulary
+from talos.data.interactions import Interactions
+from talos.data.vocabulary import Vocabulary
 
 USERS, ITEMS, EDGES = 29_858, 40_988, 810_000
 

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from talos.config import RunConfig
-from talos.evaluation import evaluate
-from talos.interactions import Interactions
-from talos.ranking import DotScores, Scorer
+from talos.data.interactions import Interactions
+from talos.evaluation.evaluate import evaluate
+from talos.evaluation.ranking import DotScores, Scorer
 from talos.training import Trainer
 
 MEANING = {

@@ -7,8 +7,8 @@ import time
 import torch
 import torch.nn.functional as F
 
-from talos.interactions import Interactions
-from talos.ranking import DEFAULT_BUDGET, DotScores, iter_top_k
+from talos.data.interactions import Interactions
+from talos.evaluation.ranking import DEFAULT_BUDGET, DotScores, iter_top_k
 
 MEANING = {
     "ranking_over_bare": "top-100 of all users with masking / matmul + topk loop of the same chunking",

@@ -15,8 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from talos.datasets import synthetic
-from talos.shards import write_shards
+from talos.data.datasets import synthetic
+from talos.data.shards import write_shards
 
 MEANING = {
     "ranks_over_threads_512": "Gowalla, 512 users a batch: throughput of 2 ranks × 1 thread / 1 rank × 2 threads",
@@ -53,7 +53,7 @@ import torch
 torch.set_num_threads(1)
 from talos import distributed
 from talos.config import RunConfig
-from talos.shards import ShardIndex, read_share
+from talos.data.shards import ShardIndex, read_share
 from talos.training import Trainer
 def highest():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text()).group(1)) / 1024

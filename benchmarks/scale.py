@@ -19,7 +19,7 @@ MEANING = {
 
 _CODE = """
 import json, resource, sys, time
-from talos import datasets
+from talos.data import datasets
 from talos.config import RunConfig
 from talos.training import Trainer
 users, items, interactions = map(int, sys.argv[1:4])

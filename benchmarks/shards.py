@@ -53,8 +53,9 @@ def train(folder: Path, source: str) -> None:
 
 def step(name: str, folder: Path, ranks: int) -> None:
     """One of the things that are measured."""
-    from talos import read, splits
-    from talos.shards import ShardIndex, read_shards, read_share, write_shards
+    from talos import read
+    from talos.data import splits
+    from talos.data.shards import ShardIndex, read_shards, read_share, write_shards
 
     if name.startswith("train on"):
         train(folder, name.removeprefix("train on "))

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from talos import datasets, readers, splits
+from talos.data import datasets, readers, splits
+from talos.data.interactions import Interactions
 from talos.errors import ConfigError, DownloadError, nearest
-from talos.interactions import Interactions
 
 from . import engine, losses, quality, ranking, ranks, reading, recommending, scale, training, updating
 

@@ -22,10 +22,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from talos.interactions import Interactions, Vocabulary
+from talos.data.interactions import Interactions
+from talos.data.readers import read
+from talos.data.vocabulary import Vocabulary
 from talos.kernels.sampled import Way, sampled_scores
 from talos.negatives import TrainIndex, UniformNegatives
-from talos.readers import read
 
 
 def textbook_step(

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from talos.config import RunConfig
-from talos.interactions import Interactions
+from talos.data.interactions import Interactions
 from talos.training import Trainer
 
 from . import textbook

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from talos.evaluation import evaluate
-from talos.interactions import Interactions
+from talos.data.interactions import Interactions
+from talos.evaluation.evaluate import evaluate
+from talos.evaluation.ranking import DotScores
 from talos.losses import Talos
-from talos.ranking import DotScores
-from talos.recommender import Recommender
-from talos.training.fold_in import fold_in
+from talos.model.fold_in import fold_in
+from talos.model.recommender import Recommender
 
 MEANING = {
     "fold_in_over_trained_beauty": "R@20 of users folded in / of the same users trained in, Beauty",

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from talos.data.interactions import Interactions
 from talos.distributed import Group
-from talos.interactions import Interactions
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,54 +10,54 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from talos import datasets as datasets
     from talos import errors as errors
     from talos import exports as exports
     from talos import losses as losses
-    from talos import metrics as metrics
     from talos import negatives as negatives
-    from talos import shards as shards
-    from talos import significance as significance
     from talos import thresholds as thresholds
-    from talos import tuning as tuning
-    from talos.evaluation import Report as Report
-    from talos.evaluation import evaluate as evaluate
-    from talos.evaluation import evaluate_lists as evaluate_lists
-    from talos.interactions import Interactions as Interactions
-    from talos.ranking import top_k as top_k
-    from talos.readers import read as read
-    from talos.recommender import Recommender as Recommender
-    from talos.splits import Split as Split
-    from talos.splits import k_core as k_core
-    from talos.splits import min_rating as min_rating
-    from talos.tuning import tune as tune
+    from talos.data import datasets as datasets
+    from talos.data import shards as shards
+    from talos.data.interactions import Interactions as Interactions
+    from talos.data.readers import read as read
+    from talos.data.splits import Split as Split
+    from talos.data.splits import k_core as k_core
+    from talos.data.splits import min_rating as min_rating
+    from talos.evaluation import metrics as metrics
+    from talos.evaluation import significance as significance
+    from talos.evaluation.evaluate import Report as Report
+    from talos.evaluation.evaluate import evaluate as evaluate
+    from talos.evaluation.evaluate import evaluate_lists as evaluate_lists
+    from talos.evaluation.ranking import top_k as top_k
+    from talos.model.recommender import Recommender as Recommender
+    from talos.studies import tune as tuning  # noqa: F401
+    from talos.studies.tune import tune as tune
 
 __version__ = "0.1.0"
 
-_MODULES = (
-    "datasets",
-    "errors",
-    "exports",
-    "losses",
-    "metrics",
-    "negatives",
-    "shards",
-    "significance",
-    "thresholds",
-    "tuning",
-)
+_MODULES = {
+    "datasets": "data.datasets",
+    "errors": "errors",
+    "exports": "exports",
+    "losses": "losses",
+    "metrics": "evaluation.metrics",
+    "negatives": "negatives",
+    "shards": "data.shards",
+    "significance": "evaluation.significance",
+    "thresholds": "thresholds",
+    "tuning": "studies.tune",
+}
 _HOME = {
-    "Interactions": "interactions",
-    "Recommender": "recommender",
-    "Report": "evaluation",
-    "Split": "splits",
-    "evaluate": "evaluation",
-    "evaluate_lists": "evaluation",
-    "k_core": "splits",
-    "min_rating": "splits",
-    "read": "readers",
-    "top_k": "ranking",
-    "tune": "tuning",
+    "Interactions": "data.interactions",
+    "Recommender": "model.recommender",
+    "Report": "evaluation.evaluate",
+    "Split": "data.splits",
+    "evaluate": "evaluation.evaluate",
+    "evaluate_lists": "evaluation.evaluate",
+    "k_core": "data.splits",
+    "min_rating": "data.splits",
+    "read": "data.readers",
+    "top_k": "evaluation.ranking",
+    "tune": "studies.tune",
 }
 
 __all__ = [*_MODULES, *_HOME]  # names are imported on first use below
@@ -65,7 +65,7 @@ __all__ = [*_MODULES, *_HOME]  # names are imported on first use below
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(f"talos.{name}")
+        return import_module(f"talos.{_MODULES[name]}")
     if name in _HOME:
         return getattr(import_module(f"talos.{_HOME[name]}"), name)
     raise AttributeError(f"module 'talos' has no attribute {name!r}")

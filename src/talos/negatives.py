@@ -5,7 +5,7 @@ every positive from the items its user does not have, `SharedNegatives(1024)` ("
 every few users of a batch, `AllItems()` ("all") takes every item. Randomness comes from the generator that is
 passed in and from nothing else.
 
->>> from talos.interactions import Interactions
+>>> from talos.data.interactions import Interactions
 >>> index = TrainIndex.from_interactions(Interactions.from_ids(["a", "a", "b"], ["x", "y", "z"]))
 >>> UniformNegatives(3).draw(index, torch.tensor([0]), torch.Generator().manual_seed(0))   # "a" has not "z"
 tensor([[2, 2, 2]])
@@ -22,8 +22,9 @@ from typing import ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from talos.data.interactions import Interactions
+from talos.data.vocabulary import Vocabulary
 from talos.errors import ArgumentError, ConfigError, DataError
-from talos.interactions import Interactions, Vocabulary
 
 __all__ = [
     "AllItems",

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from talos.backbones import SHORT_NAMES, Backbone, BipartiteGraph, by_name
-from talos.interactions import Interactions, Vocabulary
+from talos.data.interactions import Interactions
+from talos.data.vocabulary import Vocabulary
 
 USERS, ITEMS, DIM = 9, 7, 5
 

@@ -10,8 +10,8 @@ import torch
 
 from talos import backbones
 from talos.backbones import Backbone
+from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, DataError
-from talos.interactions import Interactions
 
 Build = Callable[..., Backbone]
 Seeded = Callable[[int], torch.Generator]

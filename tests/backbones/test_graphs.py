@@ -10,8 +10,8 @@ import torch
 
 from talos.backbones import BipartiteGraph, LightGCN, XSimGCL, info_nce, perturb_, propagate
 from talos.backbones import xsimgcl as xsimgcl_module
+from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
-from talos.interactions import Interactions
 
 Seeded = Callable[[int], torch.Generator]
 

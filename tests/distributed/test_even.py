@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from talos.interactions import Interactions
+from talos.data.interactions import Interactions
 from talos.negatives import TrainIndex
 from talos.training.batches import Batches
 
@@ -20,7 +20,7 @@ USERS, ITEMS, SIZE = 23, 12, 6
 
 DATA = f"""
 import numpy as np
-from talos.interactions import Interactions
+from talos.data.interactions import Interactions
 rng = np.random.default_rng(0)
 # users have less to do the later they come, so that shares by number are not shares by interactions; some have nothing
 pairs = np.array([(user, item) for user in range({USERS}) for item in range({ITEMS}) if rng.random() < 0.9 - user / 30])
@@ -33,7 +33,7 @@ RANK = (
 import json, torch
 from talos import distributed
 from talos.negatives import TrainIndex
-from talos.training.even_division import EvenBatches
+from talos.training.parallel.even_division import EvenBatches
 group = distributed.start()
 own = group.share(data.num_users)
 batches = EvenBatches(TrainIndex.from_interactions(data.user_range(own)), size={SIZE}, group=group)

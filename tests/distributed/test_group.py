@@ -12,7 +12,7 @@ import torch
 
 from talos.distributed import ALONE, Group, OwnedRows, start
 from talos.errors import ConfigError
-from talos.training.replicas import Replicas
+from talos.training.parallel.replicas import Replicas
 
 HANG = """
 import sys, time

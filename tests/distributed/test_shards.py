@@ -17,8 +17,8 @@ import polars as pl
 import pytest
 
 from talos import Recommender
-from talos.artifact import Model
 from talos.cli import app
+from talos.model.run_directory import Model
 
 OPTIONS = ("--k", "5", "--dim", "8", "--batch-size", "16", "--epochs", "2", "--seed", "3",
            "--set", "training.arithmetic=float32")  # fmt: skip

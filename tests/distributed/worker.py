@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from talos import distributed
 from talos.config import RunConfig
-from talos.interactions import Interactions
+from talos.data.interactions import Interactions
 from talos.training import Trainer
 
 BASE = {

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from talos.readers import read as talos_read
-from talos.recommender import Recommender
+from talos.data.readers import read as talos_read
+from talos.model.recommender import Recommender
 
 SMALL = ("--k", 5, "--set", "backbone.dim=4", "--set", "training.epochs=3",
          "--set", "training.evaluate_every=1")  # fmt: skip

@@ -11,11 +11,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from talos import datasets
 from talos.cli import demo as module
 from talos.cli import main
+from talos.data import datasets
+from talos.data.interactions import Interactions
 from talos.errors import DownloadError
-from talos.interactions import Interactions
 
 
 @pytest.fixture

@@ -18,9 +18,10 @@ import polars as pl
 import pytest
 import torch
 
-from talos.artifact import Model
-from talos.interactions import Interactions, Vocabulary
-from talos.recommender import Recommender
+from talos.data.interactions import Interactions
+from talos.data.vocabulary import Vocabulary
+from talos.model.recommender import Recommender
+from talos.model.run_directory import Model
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]

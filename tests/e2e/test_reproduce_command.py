@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from talos.datasets import synthetic
-from talos.paper.experiments import EXPERIMENTS
+from talos.data.datasets import synthetic
+from talos_paper.experiments import EXPERIMENTS
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from talos import splits
 from talos.cli.search import load_fit_parts
 from talos.cli.source import Columns, SplitOptions
-from talos.readers import read
-from talos.shards import read_shards, write_shards
+from talos.data import splits
+from talos.data.readers import read
+from talos.data.shards import read_shards, write_shards
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

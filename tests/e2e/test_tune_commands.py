@@ -15,7 +15,7 @@ import pytest
 
 from talos.cli.search import space_for
 from talos.config import RunConfig
-from talos.paper.published import GRID
+from talos_paper.published import GRID
 
 pytest.importorskip("optuna", reason="optuna is not installed (extra `tune`)")
 

@@ -15,8 +15,9 @@ import polars as pl
 import pytest
 import torch
 
-from talos.artifact import Model
-from talos.interactions import Interactions, Vocabulary
+from talos.data.interactions import Interactions
+from talos.data.vocabulary import Vocabulary
+from talos.model.run_directory import Model
 
 Make = Callable[..., Model]
 

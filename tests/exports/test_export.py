@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 import torch
 
-from talos.artifact import Model
 from talos.errors import ArgumentError, DataError, MissingExtraError, TalosError
+from talos.evaluation.ranking import DotScores, TopK, top_k
 from talos.exports import agreement, export, faiss_index, onnx_graph
-from talos.ranking import DotScores, TopK, top_k
+from talos.model.run_directory import Model
 
 Make = Callable[..., Model]
 

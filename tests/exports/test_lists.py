@@ -11,12 +11,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from talos.artifact import Model
 from talos.config import RunConfig
+from talos.data.readers import read_lists
 from talos.errors import ArgumentError, DataError, MissingExtraError, TalosError
 from talos.exports import InterruptedExportError, files, lists, write_lists
-from talos.readers import read_lists
-from talos.recommender import Recommender
+from talos.model.recommender import Recommender
+from talos.model.run_directory import Model
 
 Make = Callable[..., Model]
 SUFFIXES = ["parquet", "csv", "tsv", "jsonl", "ndjson", "csv.gz", "jsonl.gz"]

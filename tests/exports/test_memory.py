@@ -12,9 +12,10 @@ import pytest
 CODE = """
 import json, sys
 import numpy as np, polars as pl, torch
-from talos.artifact import Model
+from talos.model.run_directory import Model
 from talos.exports import write_lists
-from talos.interactions import Interactions, Vocabulary
+from talos.data.interactions import Interactions
+from talos.data.vocabulary import Vocabulary
 users, items, rng = int(sys.argv[1]), 300, np.random.default_rng(0)
 train = Interactions.from_codes(
     rng.integers(0, users, 3 * users), rng.integers(0, items, 3 * users),

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from talos import kernels, losses
 from talos.config import RunConfig
-from talos.interactions import Interactions
+from talos.data.interactions import Interactions
 from talos.kernels import compiled, library
 from talos.training import plan_for
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from talos import negatives
+from talos.data.interactions import Interactions
+from talos.data.vocabulary import Vocabulary
 from talos.errors import ArgumentError, ConfigError, DataError
-from talos.interactions import Interactions, Vocabulary
 from talos.negatives import AllItems, SharedNegatives, TrainIndex, UniformNegatives, meetings, parse
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from talos.datasets import synthetic
-from talos.paper import data as paper_data
-from talos.paper.recipes import Recipe, recipe
-from talos.paper.results import Store
-from talos.paper.runs import Runner
+from talos.data.datasets import synthetic
+from talos_paper import data as paper_data
+from talos_paper.recipes import Recipe, recipe
+from talos_paper.results import Store
+from talos_paper.runs import Runner
 
 
 @pytest.fixture(scope="session")

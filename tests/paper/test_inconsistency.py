@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from talos.data.interactions import Interactions
+from talos.data.splits import Split
 from talos.errors import ArgumentError
-from talos.interactions import Interactions
-from talos.paper import data as paper_data
-from talos.paper import published
-from talos.paper.inconsistency import (
+from talos_paper import data as paper_data
+from talos_paper import published
+from talos_paper.inconsistency import (
     DEFAULT_READING,
     READINGS,
     SOURCES,
@@ -24,7 +25,6 @@ from talos.paper.inconsistency import (
     positives_per_user,
     random_lists,
 )
-from talos.splits import Split
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 METRICS = ("auc", "llpauc", "ndcg", "ndcg@20")

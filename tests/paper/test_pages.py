@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from talos.errors import DataError
-from talos.paper.experiments import EXPERIMENTS
-from talos.paper.findings import checks
-from talos.paper.pages import write_pages
-from talos.paper.recipes import Recipe
-from talos.paper.results import Store, StoredRun
-from talos.paper.runs import Runner
-from talos.paper.tables import rows_of, tables_of
+from talos_paper.experiments import EXPERIMENTS
+from talos_paper.findings import checks
+from talos_paper.pages import write_pages
+from talos_paper.recipes import Recipe
+from talos_paper.results import Store, StoredRun
+from talos_paper.runs import Runner
+from talos_paper.tables import rows_of, tables_of
 
 
 def _plausible(example: StoredRun, cell_recipe: Recipe, seed: int, recall: float) -> StoredRun:

@@ -11,7 +11,7 @@ import pytest
 
 from talos import losses
 from talos.errors import ArgumentError
-from talos.paper.published import (
+from talos_paper.published import (
     FIGURES,
     GRID,
     IMPROVEMENTS,
@@ -300,6 +300,6 @@ def test_entries_are_plain_and_frozen():
 
 
 def test_needs_no_torch():
-    code = "import sys, talos.paper.published.lookup; print('torch' in sys.modules)"
+    code = "import sys, talos_paper.published.lookup; print('torch' in sys.modules)"
     quick = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert quick.stdout.strip() == "False"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from talos.errors import ConfigError
-from talos.paper import published
-from talos.paper.cells import Cell
-from talos.paper.experiments import EXPERIMENTS
-from talos.paper.recipes import BACKBONES, LOSSES, recipe
-from talos.paper.reproduce import Asked, jobs
+from talos_paper import published
+from talos_paper.cells import Cell
+from talos_paper.experiments import EXPERIMENTS
+from talos_paper.recipes import BACKBONES, LOSSES, recipe
+from talos_paper.reproduce import Asked, jobs
 
 CELLS = [
     cell

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from talos.errors import DataError
-from talos.paper import data as paper_data
-from talos.paper.recipes import Recipe
-from talos.paper.reproduce import Asked, reproduce, status
-from talos.paper.results import Store
-from talos.paper.runs import OutOfTimeError, Runner
+from talos_paper import data as paper_data
+from talos_paper.recipes import Recipe
+from talos_paper.reproduce import Asked, reproduce, status
+from talos_paper.results import Store
+from talos_paper.runs import OutOfTimeError, Runner
 
 
 def test_a_run_is_kept_and_not_made_again(runner: Runner, store: Store, short: Recipe) -> None:

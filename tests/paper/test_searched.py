@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from talos.paper.experiments import EXPERIMENTS
-from talos.paper.recipes import recipe
-from talos.paper.results import Store
-from talos.paper.searched import lines_of
+from talos_paper.experiments import EXPERIMENTS
+from talos_paper.recipes import recipe
+from talos_paper.results import Store
+from talos_paper.searched import lines_of
 
 
 def test_settings_that_lost_are_listed_beside_the_one_that_was_chosen(store: Store) -> None:

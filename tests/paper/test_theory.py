@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talos.errors import ArgumentError
-from talos.paper.theory import (
+from talos_paper.theory import (
     MadeUpScores,
     bound_constant,
     bound_curve,

@@ -10,14 +10,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from talos.comparison import ComparisonTable, compare
 from talos.config import RunConfig
-from talos.datasets import synthetic
+from talos.data.datasets import synthetic
+from talos.data.interactions import Interactions
+from talos.data.splits import Split
 from talos.errors import ArgumentError
-from talos.interactions import Interactions
-from talos.recommender import Recommender
+from talos.model.recommender import Recommender
 from talos.report import comparison_report, run_report
-from talos.splits import Split
+from talos.studies.compare import ComparisonTable, compare
 from talos.training.callbacks import History, read_history
 
 EVIL = "<script>alert('x')</script> & \"Co\" </title></svg>"

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from talos.interactions import Interactions
-from talos.splits import Split
+from talos.data.interactions import Interactions
+from talos.data.splits import Split
 
 
 def planted_split(groups: int = 4, users: int = 12, items: int = 8, seed: int = 0) -> Split:

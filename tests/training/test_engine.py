@@ -9,8 +9,8 @@ import torch
 
 from talos import kernels
 from talos.config import RunConfig
+from talos.data.splits import Split
 from talos.kernels import compiled, library, tiled
-from talos.splits import Split
 from talos.training import InterruptedRunError, Trainer
 
 needs_core = pytest.mark.skipif(not library.levels(), reason="the compiled core was not built")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from talos import losses
 from talos.backbones import MF
-from talos.datasets import synthetic
+from talos.data.datasets import synthetic
 from talos.negatives import SharedNegatives, TrainIndex
 from talos.thresholds import FixedThreshold, QuantileRegression
 from talos.training.objective import UserObjective

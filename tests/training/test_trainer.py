@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from talos.config import RunConfig
+from talos.data.interactions import Interactions
+from talos.data.splits import Split
 from talos.errors import ConfigError, DataError, TalosError
-from talos.evaluation import evaluate
-from talos.interactions import Interactions
-from talos.ranking import DotScores
-from talos.splits import Split
+from talos.evaluation.evaluate import evaluate
+from talos.evaluation.ranking import DotScores
 from talos.training import History, InterruptedRunError, Trainer
 from talos.training.callbacks import read_history
 

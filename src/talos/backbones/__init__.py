@@ -4,7 +4,7 @@ Each is a `Backbone`: `vectors()` gives both tables, `auxiliary_loss(users, item
 a batch where it has one. Nothing here knows which loss the scores go into or where negatives come from.
 
 >>> import torch
->>> from talos.interactions import Interactions
+>>> from talos.data.interactions import Interactions
 >>> train = Interactions.from_ids(["ann", "bob", "ann"], ["tea", "tea", "jam"])
 >>> by_name("lightgcn", train, dim=8, generator=torch.Generator().manual_seed(0), layers=1)
 LightGCN(
@@ -26,9 +26,9 @@ from talos.backbones.graph import BipartiteGraph, propagate
 from talos.backbones.lightgcn import LightGCN
 from talos.backbones.mf import MF
 from talos.backbones.xsimgcl import XSimGCL, info_nce, perturb_
+from talos.data.interactions import Interactions
+from talos.data.shards import Share
 from talos.errors import ArgumentError, nearest
-from talos.interactions import Interactions
-from talos.shards import Share
 
 __all__ = [
     "MF",

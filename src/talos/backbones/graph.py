@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, DataError
-from talos.interactions import Interactions
 
 __all__ = ["BipartiteGraph", "propagate"]
 

@@ -25,7 +25,7 @@ class LightGCN(Backbone):
         layers: L; 0 is matrix factorisation.
         generator: of the starting values.
 
-    >>> from talos.interactions import Interactions
+    >>> from talos.data.interactions import Interactions
     >>> graph = BipartiteGraph.from_interactions(Interactions.from_ids([1, 1, 2], [7, 8, 8]))
     >>> users, items = LightGCN(graph, dim=4, generator=torch.Generator().manual_seed(0)).vectors()
     >>> users.shape, items.requires_grad

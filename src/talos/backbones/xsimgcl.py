@@ -46,7 +46,7 @@ class XSimGCL(Backbone):
         contrast_weight: of the auxiliary loss; 0 leaves it out.
         generator: of the starting values.
 
-    >>> from talos.interactions import Interactions
+    >>> from talos.data.interactions import Interactions
     >>> graph = BipartiteGraph.from_interactions(Interactions.from_ids([1, 1, 2], [7, 8, 8]))
     >>> generator = torch.Generator().manual_seed(0)
     >>> model = XSimGCL(graph, dim=4, generator=generator)

@@ -21,11 +21,11 @@ from talos.cli import (
     init,
     recommend,
     report,
-    reproduce,
     train,
     tune,
 )
 from talos.errors import TalosError
+from talos_paper import command
 
 __all__ = ["app", "main"]
 
@@ -46,7 +46,7 @@ app.command("recommend")(recommend.recommend)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
-app.command("reproduce")(reproduce.reproduce)
+app.command("reproduce")(command.reproduce)
 app.command("export")(export.export)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)

@@ -129,7 +129,7 @@ def compare(
         )
     parts = load_split(path, columns, options)
 
-    from talos import comparison
+    from talos.studies import compare as comparison
 
     table = comparison.compare(
         parts,

@@ -29,7 +29,7 @@ from talos.cli.source import Columns, SplitOptions, load, load_split, write_shar
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
-    from talos.datasets import DatasetInfo
+    from talos.data.datasets import DatasetInfo
 
 __all__ = ["app"]
 
@@ -43,7 +43,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 @app.command("list")
 def list_datasets(json: Json = False) -> None:
     """Datasets that can be used by name, and which of them are here already."""
-    from talos import datasets
+    from talos.data import datasets
 
     infos = datasets.available()
     if json:
@@ -54,7 +54,7 @@ def list_datasets(json: Json = False) -> None:
 
 
 def _summary(info: DatasetInfo) -> dict[str, Any]:
-    from talos import datasets
+    from talos.data import datasets
 
     return {
         "name": info.name,
@@ -72,7 +72,7 @@ def get(
     json: Json = False,
 ) -> None:
     """Fetch a named dataset into the cache and describe it."""
-    from talos import datasets
+    from talos.data import datasets
 
     description = load(datasets.info(name).name, Columns(), raw=raw).describe()
     if json:
@@ -152,7 +152,7 @@ def split(
     With --shards the data may be larger than memory: users are divided into folders of parquet files, which every
     command takes as a PATH, and of which each process of a distributed run reads its own users alone.
     """
-    from talos.splits import write_split
+    from talos.data.splits import write_split
 
     columns = Columns(
         user=user_column,

@@ -14,9 +14,9 @@ from talos.cli.source import Columns, load
 from talos.errors import DownloadError
 
 if TYPE_CHECKING:
-    from talos.evaluation import Report
-    from talos.interactions import Interactions
-    from talos.recommender import Recommender
+    from talos.data.interactions import Interactions
+    from talos.evaluation.evaluate import Report
+    from talos.model.recommender import Recommender
 
 __all__ = ["demo"]
 
@@ -40,7 +40,8 @@ def demo(
 ) -> None:
     """Fetch MovieLens-100K, split it, train three losses beside two baselines, print metrics and lists, report."""
     from talos.cli.report import write_page
-    from talos.recommender import Recommender, popularity_report
+    from talos.model.popularity import popularity_report
+    from talos.model.recommender import Recommender
     from talos.report import run_report
     from talos.training import Records, progress
 
@@ -86,7 +87,7 @@ def demo(
 
 
 def _data(seed: int) -> Interactions:
-    from talos import datasets
+    from talos.data import datasets
 
     try:
         return load("movielens-100k", Columns())
@@ -99,9 +100,9 @@ def _als_report(train: Interactions, test: Interactions, seen: Interactions, see
     """What alternating least squares reach, the factorisation that most libraries start with."""
     import torch
 
-    from talos.evaluation import evaluate
+    from talos.evaluation.evaluate import evaluate
+    from talos.evaluation.ranking import DotScores
     from talos.kernels import alternating_least_squares
-    from talos.ranking import DotScores
 
     users, items = alternating_least_squares(
         torch.tensor(train.indptr),

@@ -13,8 +13,8 @@ from talos.cli.source import Columns, load, load_share, test_part
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
-    from talos.evaluation import Report
-    from talos.metrics import Dialect
+    from talos.evaluation.evaluate import Report
+    from talos.evaluation.metrics import Dialect
 
 __all__ = ["evaluate", "parse_ks"]
 
@@ -53,7 +53,7 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Measure a run on its test part or on PATH, or anybody's lists (`--recs`) against a test set (`--truth`)."""
-    from talos.metrics import DIALECTS
+    from talos.evaluation.metrics import DIALECTS
 
     chosen: Dialect | None = next((name for name in DIALECTS if name == dialect), None)
     if chosen is None:
@@ -80,8 +80,8 @@ def evaluate(
 
 
 def _of_lists(recs: str, truth: str, ks: tuple[int, ...], dialect: Dialect) -> Report:
-    from talos import readers
-    from talos.evaluation import evaluate_lists
+    from talos.data import readers
+    from talos.evaluation.evaluate import evaluate_lists
 
     return evaluate_lists(readers.read_lists(recs), load(truth, Columns()), ks=ks, dialect=dialect)
 
@@ -89,7 +89,7 @@ def _of_lists(recs: str, truth: str, ks: tuple[int, ...], dialect: Dialect) -> R
 def _of_run(run: Path, path: str | None, ks: tuple[int, ...], dialect: Dialect) -> Report | None:
     """Metrics of a run; several processes measure a part of the users each, and rank 0 has the result."""
     from talos import distributed
-    from talos.recommender import Recommender
+    from talos.model.recommender import Recommender
 
     group = distributed.start()
     recommender = Recommender.load(run, group=group)

@@ -43,7 +43,7 @@ def export(
     options: dict[str, Any] = {"index": index, "k": k, "own_ids": own_ids or None}
     options = {name: value for name, value in options.items() if value is not None}
     from talos import exports
-    from talos.recommender import Recommender
+    from talos.model.recommender import Recommender
 
     done = exports.export(Recommender.load(run), output_format, out, overwrite=overwrite, **options)
     if json:

@@ -13,10 +13,10 @@ from talos.errors import ConfigError, nearest
 if TYPE_CHECKING:
     import polars as pl
 
-    from talos.artifact import Model
+    from talos.data.vocabulary import Vocabulary
     from talos.distributed import Group
-    from talos.interactions import Vocabulary
-    from talos.recommender import Recommender
+    from talos.model.recommender import Recommender
+    from talos.model.run_directory import Model
 
 __all__ = ["recommend"]
 
@@ -78,7 +78,7 @@ def recommend(
     if on_unknown not in (None, *_ON_UNKNOWN):
         raise ConfigError(f"{on_unknown!r}", where="--on-unknown", hint=nearest(on_unknown, _ON_UNKNOWN))
     from talos import distributed
-    from talos.recommender import Recommender
+    from talos.model.recommender import Recommender
 
     group = distributed.start() if everybody else distributed.ALONE
     recommender = Recommender.load(run, group=group)

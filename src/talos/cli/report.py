@@ -30,8 +30,8 @@ def report(
     target = out or run / ("compare.html" if compared else "report.html")
     _check_target(target)
     if compared:
-        from talos import comparison
         from talos.report import comparison_report
+        from talos.studies import compare as comparison
 
         text = comparison_report(comparison.load(run), title=f"Comparison {run.name}", date=_today())
     else:
@@ -45,7 +45,7 @@ def report(
 
 def report_of_run(run: Path, path: str | None = None, *, seed: int = 0) -> str:
     """The page of a finished run directory, measured on its own test part or on PATH."""
-    from talos.recommender import Recommender
+    from talos.model.recommender import Recommender
     from talos.report import run_report
     from talos.training.callbacks import read_history
 
@@ -64,11 +64,11 @@ def report_of_run(run: Path, path: str | None = None, *, seed: int = 0) -> str:
 
 def write_page(text: str, target: Path) -> Path:
     """Put a page in place in one go, and say where it is."""
-    from talos.training.checkpoint import replace_file
+    from talos.files import replace_text
 
     _check_target(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(target, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    replace_text(target, text)
     return target
 
 

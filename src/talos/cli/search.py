@@ -14,8 +14,8 @@ from talos.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from talos.config import RunConfig
-    from talos.tuning import Settings, Space
-    from talos.tuning.data import FitParts
+    from talos.studies.tune import Settings, Space
+    from talos.studies.tune.data import FitParts
 
 __all__ = ["load_fit_parts", "settings_for", "space_for", "tune_models"]
 
@@ -35,7 +35,7 @@ def tune_models(
 
     All spaces are checked before the data are read; what is finished in the folder is not repeated.
     """
-    from talos.tuning.storage import import_optuna
+    from talos.studies.tune.storage import import_optuna
 
     import_optuna()
     for name, number in (("--tuned", trials), ("--workers", workers)):
@@ -43,7 +43,7 @@ def tune_models(
             raise ConfigError(f"{number}", where=name, expected="1 or more")
     spaces = {name: space_for(space, config) for name, config in models.items()}
 
-    from talos.tuning import run_study
+    from talos.studies.tune import run_study
 
     parts = load_fit_parts(path, columns, options)
     configs, found = {}, {}
@@ -70,9 +70,9 @@ def _labelled(name: str) -> Callable[[str], None]:
 
 def space_for(name: str, base: RunConfig) -> tuple[Space, RunConfig]:
     """The space that a word or a file name means for a config, checked; and the config with what it fixes."""
-    from talos.tuning.check import check_space
-    from talos.tuning.defaults import default_space
-    from talos.tuning.space import Space
+    from talos.studies.tune.check import check_space
+    from talos.studies.tune.defaults import default_space
+    from talos.studies.tune.space import Space
 
     if name == "default":
         space = default_space(base)
@@ -89,7 +89,7 @@ def space_for(name: str, base: RunConfig) -> tuple[Space, RunConfig]:
 
 def _paper_grid(base: RunConfig) -> dict[str, Any]:
     """The values that the paper searched for a loss, by key of the config."""
-    from talos.paper.published import GRID
+    from talos_paper.published import GRID
 
     loss = base.loss.name
     if loss not in GRID:
@@ -117,8 +117,8 @@ def _paper_grid(base: RunConfig) -> dict[str, Any]:
 
 def load_fit_parts(path: str, columns: Columns, options: SplitOptions) -> FitParts:
     """Train and validation of a PATH. A test file is not opened; a test part that was split off is dropped here."""
-    from talos import readers, shards, splits
-    from talos.tuning.data import fit_parts
+    from talos.data import readers, shards, splits
+    from talos.studies.tune.data import fit_parts
 
     if "://" not in path:
         found = (
@@ -137,7 +137,7 @@ def load_fit_parts(path: str, columns: Columns, options: SplitOptions) -> FitPar
 
 def settings_for(settled: RunConfig, space: Space, parts: FitParts, **how: Any) -> Settings:
     """What a study is: the config it starts from, the space, the data it is on, and `how` it searches."""
-    from talos.tuning import Settings
+    from talos.studies.tune import Settings
 
     data = {name: part.fingerprint() for name, part in zip(("train", "valid"), parts, strict=True)}
     return Settings(config=settled, space=space, data=data, **how)

@@ -11,11 +11,11 @@ from talos.cli.output import say
 from talos.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from talos.datasets import DatasetInfo
+    from talos.data.datasets import DatasetInfo
+    from talos.data.interactions import Interactions
+    from talos.data.shards import SplitShare
+    from talos.data.splits import Split
     from talos.distributed import Group
-    from talos.interactions import Interactions
-    from talos.shards import SplitShare
-    from talos.splits import Split
 
 __all__ = [
     "Columns",
@@ -59,7 +59,7 @@ def load(
     raw: bool = False,
 ) -> Interactions:
     """Interactions from a PATH, cleaned up as asked; a named dataset brings the paper's clean-up unless `raw`."""
-    from talos import datasets, splits
+    from talos.data import datasets, splits
 
     info = _named(path)
     data = _read(path, columns) if info is None else datasets.load(info, notify=say)
@@ -94,7 +94,7 @@ class SplitOptions:
 
 def load_split(path: str, columns: Columns, options: SplitOptions) -> Split:
     """A split from a PATH: as it is, if the PATH holds train/valid/test files or shards, else made as asked."""
-    from talos import readers, shards, splits
+    from talos.data import readers, shards, splits
 
     split_already = (
         _named(path) is None and "://" not in path and (shards.is_shards(path) or readers.is_parts(path))
@@ -112,8 +112,8 @@ def load_split(path: str, columns: Columns, options: SplitOptions) -> Split:
 
 def load_share(path: str, group: Group) -> SplitShare | None:
     """What this process of a group needs of a folder of shards; None if the PATH is none, or nobody else is there."""
-    from talos import shards
-    from talos.training.in_step import in_step
+    from talos.data import shards
+    from talos.training.parallel.in_step import in_step
 
     if group.size == 1 or not shards.is_shards(path):
         return None
@@ -134,7 +134,7 @@ def write_shards(
     rows_at_once: int | None = None,
 ) -> dict[str, Any]:
     """A PATH as a folder of shards: files of any size a block at a time, anything else by way of memory."""
-    from talos import shards as talos_shards
+    from talos.data import shards as talos_shards
 
     how: dict[str, Any] = {
         "shards": shards,
@@ -176,7 +176,7 @@ def test_part(run: Path, facts: Mapping[str, Any], path: str | None) -> Interact
 
 def _named(path: str) -> DatasetInfo | None:
     """The named dataset that PATH means, if it is one; a file or folder of that name comes first."""
-    from talos import datasets
+    from talos.data import datasets
 
     if Path(path).exists() or "://" in path:
         return None
@@ -184,7 +184,7 @@ def _named(path: str) -> DatasetInfo | None:
 
 
 def _check_exists(path: str) -> None:
-    from talos import datasets
+    from talos.data import datasets
     from talos.errors import nearest
 
     if not Path(path).expanduser().exists():
@@ -195,7 +195,7 @@ def _check_exists(path: str) -> None:
 
 
 def _read(path: str, columns: Columns) -> Interactions:
-    from talos import readers, shards
+    from talos.data import readers, shards
 
     if "://" not in path:
         _check_exists(path)

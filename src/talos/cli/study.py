@@ -13,7 +13,7 @@ import typer
 from talos.cli.output import print_facts, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from talos.tuning import Final, Settings, Tuned
+    from talos.studies.tune import Final, Settings, Tuned
 
 __all__ = ["print_final", "print_tuned", "shown", "write_report"]
 
@@ -94,13 +94,13 @@ def print_final(final: Final, out: Path) -> None:
 
 
 def _is_default(parameters: Mapping[str, Any], settings: Settings) -> bool:
-    from talos.tuning.check import default_point
+    from talos.studies.tune.check import default_point
 
     return default_point(settings.space, settings.config) == dict(parameters)
 
 
 def _dashboard(out: Path) -> str:
-    from talos.tuning import read_folder
+    from talos.studies.tune import read_folder
 
     return f"optuna-dashboard {shlex.quote(str(read_folder(out)[1]['storage']))}"
 

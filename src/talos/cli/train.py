@@ -32,9 +32,9 @@ from talos.errors import ConfigError
 
 if TYPE_CHECKING:
     from talos.config import RunConfig
-    from talos.evaluation import Report
-    from talos.shards import SplitShare
-    from talos.splits import Split
+    from talos.data.shards import SplitShare
+    from talos.data.splits import Split
+    from talos.evaluation.evaluate import Report
 
 __all__ = ["train"]
 
@@ -162,7 +162,8 @@ def _check_out(out: Path | None, resume: bool) -> Path:
 
 def _share(path: str, config: RunConfig) -> SplitShare | None:
     """What this process needs of a folder of shards, if it is one of several that can go on with so little."""
-    from talos import backbones, distributed, shards
+    from talos import backbones, distributed
+    from talos.data import shards
 
     known = backbones.SHORT_NAMES.get(config.backbone.name)
     if (
@@ -212,8 +213,9 @@ def _run(
     import time
 
     from talos import distributed, kernels
-    from talos.recommender import Recommender, popularity_report
-    from talos.shards import SplitShare
+    from talos.data.shards import SplitShare
+    from talos.model.popularity import popularity_report
+    from talos.model.recommender import Recommender
     from talos.training import InterruptedRunError, TensorBoard, divided_by, plan_for, progress
     from talos.training.callbacks import Callback
 

@@ -141,13 +141,13 @@ def tune(
     options = SplitOptions(
         by=by, test=test, valid=valid, split_seed=split_seed, min_rating=min_rating, k_core=k_core, raw=raw
     )
-    from talos.tuning.storage import check_reachable, import_optuna, parse_storage
+    from talos.studies.tune.storage import check_reachable, import_optuna, parse_storage
 
     import_optuna()
     check_reachable(parse_storage(storage, out))
     chosen, settled = space_for(space, base)
 
-    from talos.tuning import run_study
+    from talos.studies.tune import run_study
 
     parts = load_fit_parts(path, columns, options)
     settings = settings_for(settled, chosen, parts, sampler=sampler, pruner=pruner, seed=search_seed)
@@ -174,8 +174,8 @@ def tune(
 
 
 def _finalize(out: Path, path: str | None, storage: str | None, json: bool) -> None:
+    from talos.studies.tune import finalize, open_study, read_folder, stored_final
     from talos.training import progress
-    from talos.tuning import finalize, open_study, read_folder, stored_final
 
     final = stored_final(out)
     if final is None:

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from talos.artifact import Model
 from talos.errors import TalosError
-from talos.ranking import TopK
+from talos.evaluation.ranking import TopK
+from talos.model.run_directory import Model
 
 __all__ = ["check_same_lists", "recall", "sample_users"]
 

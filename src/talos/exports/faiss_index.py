@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from talos.artifact import Model
 from talos.errors import ArgumentError, MissingExtraError, nearest
+from talos.evaluation.ranking import DotScores, top_k
 from talos.exports.agreement import check_same_lists, recall, sample_users
 from talos.exports.folders import new_folder, write_ids
 from talos.exports.source import list_length
-from talos.ranking import DotScores, top_k
+from talos.model.run_directory import Model
 
 __all__ = ["INDEXES", "write_faiss"]
 

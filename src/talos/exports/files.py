@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import polars as pl
 
 from talos.errors import ArgumentError, DataError, TalosError, nearest
-from talos.training.checkpoint import replace_file
+from talos.files import replace_file, replace_text
 
 if TYPE_CHECKING:
     from talos.exports.lists import Job
@@ -115,7 +115,7 @@ class FileSink:
         state = {"format": _FORMAT, "job": self.job.as_dict(),
                  "users": self.users, "rows": self.rows, "parts": self.parts}  # fmt: skip
         text = json.dumps(state, indent=2) + "\n"
-        replace_file(self.record, lambda path: path.write_text(text, encoding="utf-8"))
+        replace_text(self.record, text)
 
     def _begun(self) -> dict[str, Any] | None:
         """What an earlier try says about itself, if all that it counts is still there."""

@@ -13,9 +13,10 @@ from typing import Any
 
 import polars as pl
 
-from talos.artifact import Model
 from talos.errors import ArgumentError, TalosError
 from talos.exports.source import checksum
+from talos.files import sync
+from talos.model.run_directory import Model
 
 __all__ = ["new_folder", "write_ids"]
 
@@ -58,7 +59,7 @@ def new_folder(
             json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
         )
         for path in (*temporary.iterdir(), temporary):
-            _sync(path)
+            sync(path)
         old = out.with_name(f".{out.name}.{os.getpid()}.old")
         if out.exists():
             out.rename(old)
@@ -86,14 +87,3 @@ def write_ids(folder: Path, model: Model, *, user_vectors: bool, item_vectors: b
         items["vector"] = model.item_vectors.detach().float().cpu().numpy()
     pl.DataFrame(users).write_parquet(folder / "users.parquet")
     pl.DataFrame(items).write_parquet(folder / "items.parquet")
-
-
-def _sync(path: Path) -> None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:  # a folder cannot be opened for that on every platform
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

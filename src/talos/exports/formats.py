@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from talos.artifact import Model
 from talos.errors import ArgumentError, nearest
 from talos.exports import faiss_index, onnx_graph, vectors
 from talos.exports.source import model_of
-from talos.recommender import Recommender
+from talos.model.recommender import Recommender
+from talos.model.run_directory import Model
 
 __all__ = ["FORMATS", "export"]
 
@@ -45,7 +45,7 @@ def export(
         options: `k` of faiss and onnx, `index` (`flat`, `hnsw`, `ivf`) of faiss, `own_ids` of onnx.
 
     >>> import tempfile, torch
-    >>> from talos.interactions import Interactions
+    >>> from talos.data.interactions import Interactions
     >>> data = Interactions.from_ids(["ann", "bob"], ["tea", "jam"])
     >>> eye = torch.eye(2)
     >>> model = Model(user_vectors=eye, item_vectors=eye, thresholds=None, train=data, valid=None)

@@ -13,18 +13,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.artifact import Model
+from talos.data.interactions import Interactions
+from talos.data.vocabulary import Ids
 from talos.distributed import ALONE, Group
 from talos.errors import ArgumentError, TalosError, nearest
+from talos.evaluation.ranking import DotScores, TopK, iter_top_k
 from talos.exports.databases import PostgresSink, SqliteSink
 from talos.exports.files import FileSink, check_place, join_files, kind_of
 from talos.exports.progress import Progress
 from talos.exports.source import banned_items, checksum, list_length, model_of
-from talos.interactions import Ids, Interactions
-from talos.ranking import DotScores, TopK, iter_top_k
-from talos.recommender import Recommender
-from talos.training.checkpoint import replace_file
-from talos.training.in_step import in_step
+from talos.files import replace_file
+from talos.model.recommender import Recommender
+from talos.model.run_directory import Model
+from talos.training.parallel.in_step import in_step
 
 __all__ = ["InterruptedExportError", "Job", "Sink", "write_lists"]
 

@@ -15,12 +15,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.artifact import Model
 from talos.errors import MissingExtraError
+from talos.evaluation.ranking import DotScores, top_k
 from talos.exports.agreement import check_same_lists, sample_users
 from talos.exports.folders import new_folder, write_ids
 from talos.exports.source import list_length
-from talos.ranking import DotScores, top_k
+from talos.model.run_directory import Model
 
 __all__ = ["write_onnx"]
 

@@ -7,10 +7,10 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from talos.artifact import Model
+from talos.data.vocabulary import Ids
 from talos.errors import ArgumentError
-from talos.interactions import Ids
-from talos.recommender import Recommender
+from talos.model.recommender import Recommender
+from talos.model.run_directory import Model
 
 __all__ = ["banned_items", "checksum", "list_length", "model_of"]
 

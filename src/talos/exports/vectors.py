@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.artifact import Model
 from talos.errors import DataError
 from talos.exports.files import check_place
 from talos.exports.folders import new_folder, write_ids
-from talos.training.checkpoint import replace_file
+from talos.files import replace_file
+from talos.model.run_directory import Model
 
 __all__ = ["write_npz", "write_parquet"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from talos.comparison import ComparisonTable, RunResult
 from talos.report.page import Figure, Section, Table, page, table_html
 from talos.report.scales import number
 from talos.report.svg import COLOURS, Frame, Series, intervals, lines
+from talos.studies.compare import ComparisonTable, RunResult
 
 __all__ = ["comparison_report"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from talos.artifact import Model
-from talos.interactions import Interactions
+from talos.data.interactions import Interactions
+from talos.model.run_directory import Model
 from talos.report.measures import Lists, ScoreSample, by_activity, by_popularity
 from talos.report.page import Figure, Table
 from talos.report.scales import fixed, number

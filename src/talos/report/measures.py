@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from talos.artifact import Model
-from talos.evaluation import measure_lists, users_with_tests
-from talos.interactions import Interactions
+from talos.data.interactions import Interactions
+from talos.evaluation.evaluate import measure_lists, users_with_tests
+from talos.evaluation.metrics import RANKING_METRICS, coverage, exposure_gini, mean_popularity_rank
+from talos.evaluation.ranking import DotScores, FixedScores, Scorer, top_k
 from talos.kernels import kth_scores
-from talos.metrics import RANKING_METRICS, coverage, exposure_gini, mean_popularity_rank
-from talos.ranking import DotScores, FixedScores, Scorer, top_k
+from talos.model.run_directory import Model
 
 __all__ = ["Lists", "ScoreSample", "by_activity", "by_popularity", "make_lists", "sample_scores"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from talos.artifact import Model
+from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
-from talos.interactions import Interactions
-from talos.recommender import Recommender
+from talos.model.recommender import Recommender
+from talos.model.run_directory import Model
 from talos.report import figures
 from talos.report.measures import Lists, make_lists, sample_scores
 from talos.report.page import Section, Table, page, table_html, tiles

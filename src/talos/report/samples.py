@@ -6,8 +6,8 @@ from html import escape
 
 import numpy as np
 
-from talos.artifact import Model
-from talos.interactions import Interactions
+from talos.data.interactions import Interactions
+from talos.model.run_directory import Model
 from talos.report.measures import Lists
 
 __all__ = ["sample_cards"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from talos.training.callbacks import Callback, History, PlainProgress, Records, TensorBoard, progress
-from talos.training.parallel import divided_by
+from talos.training.parallel.choose import divided_by
 from talos.training.plan import Plan, make_plan, plan_for
 from talos.training.stopping import InterruptedRunError
 from talos.training.trainer import Trainer

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from talos.errors import MissingExtraError
-from talos.training.checkpoint import replace_file
+from talos.files import replace_file
 
 __all__ = ["Callback", "History", "PlainProgress", "Records", "TensorBoard", "progress", "read_history"]
 

@@ -29,29 +29,12 @@ from torch import Tensor
 
 from talos.distributed import ALONE, Group
 from talos.errors import DataError, TalosError
+from talos.files import replace_file, sync
 
-__all__ = ["Checkpoints", "Part", "flatten", "replace_file", "unflatten"]
+__all__ = ["Checkpoints", "Part", "flatten", "unflatten"]
 
 FORMAT = 1
 _NAME = re.compile(r"\d{8}-\d{8}")
-
-
-def replace_file(path: Path, write: Any) -> None:
-    """Write a file under another name, make sure that it is on the disk, and put it in place in one go.
-
-    `write` is called with the temporary path; if it fails, the old file stays and the temporary one goes.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        _open_to_readers(temporary)
-        _sync(temporary)
-        temporary.replace(path)
-        _sync(path.parent)
-    except (OSError, SafetensorError) as error:
-        raise TalosError(f"{path} could not be written ({error}); what was there before is intact") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +90,11 @@ class Checkpoints:
         def publish() -> None:
             (staging / "state.json").write_text(json.dumps({"format": FORMAT, **facts}))
             for file in (*staging.iterdir(), staging):
-                _sync(file)
+                sync(file)
             if target.exists():  # the same place in training is the same state
                 shutil.rmtree(target)
             staging.rename(target)
-            _sync(self.folder)
+            sync(self.folder)
 
         try:
             self._together(target, begin if first else None)
@@ -274,22 +257,3 @@ def unflatten(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         name[len(prefix) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")
     }
-
-
-def _open_to_readers(path: Path) -> None:
-    """The permissions that any new file gets: safetensors makes its files for the owner alone."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
-
-
-def _sync(path: Path) -> None:
-    """Force a file or folder to the disk; a folder cannot be opened for that on every platform."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -24,7 +24,7 @@ class Optimizers:
         options: the rates.
 
     >>> from talos import backbones, losses
-    >>> from talos.interactions import Interactions
+    >>> from talos.data.interactions import Interactions
     >>> train = Interactions.from_ids([1, 1, 2], [7, 8, 7])
     >>> backbone = backbones.by_name("mf", train, dim=2, generator=None)
     >>> optimizers = Optimizers(backbone.parameters(), losses.by_name("sl"), OptimizerConfig(lr=0.1))

@@ -9,11 +9,11 @@ import torch
 
 from talos import losses, negatives
 from talos.config import RunConfig
+from talos.data.interactions import Interactions
+from talos.data.shards import Share
 from talos.errors import ConfigError
-from talos.interactions import Interactions
 from talos.kernels import library
 from talos.losses import Needs
-from talos.shards import Share
 
 __all__ = ["EXACT_LIMIT", "Plan", "make_plan", "plan_for"]
 

@@ -16,17 +16,17 @@ from torch import Tensor
 from talos import losses, negatives, thresholds
 from talos.backbones import Backbone
 from talos.config import RunConfig
+from talos.data.interactions import Interactions
+from talos.data.shards import Share
 from talos.distributed import ALONE, Group
 from talos.errors import ArgumentError, ConfigError, TalosError
-from talos.interactions import Interactions
-from talos.shards import Share
 from talos.training.batches import Place, generator_for
 from talos.training.callbacks import Callback
 from talos.training.checkpoint import Checkpoints, flatten, unflatten
 from talos.training.memory import freed_memory_kept
 from talos.training.objective import Objective
 from talos.training.optimizers import Optimizers
-from talos.training.parallel import divide
+from talos.training.parallel.choose import divide
 from talos.training.plan import Plan, make_plan
 from talos.training.state import Position, check_same_run, load_weights, weights_of
 from talos.training.stopping import InterruptedRunError, stop_signals
@@ -46,7 +46,7 @@ class Trainer:
         backbone: takes the place of the one that the config names.
         only_users: learn from the interactions of these users alone.
         group: the processes that train together; each is given the same config and data, and keeps the rows,
-            thresholds and optimiser state of its own range of users (and of items, see `talos.training.division`).
+            thresholds and optimiser state of its own range of users (and of items, see `talos.training.parallel`).
 
     >>> data = Interactions.from_ids([1, 1, 2, 2, 3, 3], [7, 8, 7, 9, 8, 9])
     >>> config = RunConfig.from_dict({"k": 1, "backbone": {"name": "mf", "dim": 4}, "training": {"epochs": 2}})

@@ -15,7 +15,7 @@ from talos.distributed import ALONE, Group
 from talos.errors import ConfigError
 from talos.kernels import alternating_least_squares
 from talos.negatives import TrainIndex
-from talos.training.divided_squares import divided_least_squares
+from talos.training.parallel.least_squares import divided_least_squares
 
 __all__ = ["singular_vectors", "start_from"]
 
@@ -55,7 +55,7 @@ def start_from(
         group: the processes that have the others.
 
     >>> from talos.backbones import MF
-    >>> from talos.interactions import Interactions
+    >>> from talos.data.interactions import Interactions
     >>> data = Interactions.from_ids([1, 1, 2, 2], [7, 8, 8, 9])
     >>> rng = torch.Generator().manual_seed(0)
     >>> mf, index = MF(2, 3, dim=2, generator=rng), TrainIndex.from_interactions(data)
@@ -100,7 +100,7 @@ def singular_vectors(index: TrainIndex, dim: int, generator: torch.Generator) ->
     By randomised subspace iteration (Halko, Martinsson & Tropp, SIAM Review 2011): a few sparse products.
     Directions that the matrix does not have are 0.
 
-    >>> from talos.interactions import Interactions
+    >>> from talos.data.interactions import Interactions
     >>> index = TrainIndex.from_interactions(Interactions.from_ids([1, 2], [7, 8]))
     >>> users, items = singular_vectors(index, 2, torch.Generator().manual_seed(0))
     >>> (users @ items.T).abs().round(decimals=3)

@@ -1,0 +1,1 @@
+"""Interactions: reading, cleaning, splitting and storing them."""

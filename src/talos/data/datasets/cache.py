@@ -1,0 +1,297 @@
+"""The cache of named datasets: fetch what is not there, check what is, read it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import polars as pl
+
+from talos.data import readers
+from talos.data.datasets.catalogue import Counts, DatasetInfo, Download, info
+from talos.data.datasets.download import ChecksumError, Progress, download
+from talos.data.interactions import Interactions
+from talos.errors import DataError, DownloadError
+from talos.files import checksum_of
+
+__all__ = ["Fetched", "cache_folder", "fetch", "is_cached", "load"]
+
+_RECORD = "source.json"
+_LARGEST_MEMBER = 1 << 30
+_log = logging.getLogger("talos.datasets")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """A dataset in the cache: its folder, its files, where they came from, what was noticed.
+
+    >>> from talos.data.datasets import info
+    >>> one = info("gowalla")
+    >>> Fetched(info=one, folder=Path("x"), files=(), download=one.downloads[0], notes=()).download.name
+    'loc-gowalla_totalCheckins.txt.gz'
+    """
+
+    info: DatasetInfo
+    folder: Path
+    files: tuple[Path, ...]
+    download: Download
+    notes: tuple[str, ...]
+
+
+def cache_folder() -> Path:
+    """Where datasets are kept: `TALOS_CACHE` if set, else the platform's folder for caches.
+
+    >>> import os
+    >>> before = os.environ.get("TALOS_CACHE"); os.environ["TALOS_CACHE"] = "somewhere"
+    >>> str(cache_folder())
+    'somewhere'
+    >>> _ = os.environ.pop("TALOS_CACHE") if before is None else os.environ.update(TALOS_CACHE=before)
+    """
+    if chosen := os.environ.get("TALOS_CACHE"):
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        root = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        root = Path.home() / "Library" / "Caches"
+    else:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "talos"
+
+
+def is_cached(name: str | DatasetInfo, *, cache: str | os.PathLike[str] | None = None) -> bool:
+    """Whether a dataset is in the cache, so that `load` needs no network; its files are not checked.
+
+    >>> is_cached("gowalla", cache="no/such/folder")
+    False
+    """
+    return _read_record(_folder(name, cache)) is not None
+
+
+def fetch(
+    name: str | DatasetInfo,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    notify: Callable[[str], None] | None = None,
+    force: bool = False,
+) -> Fetched:
+    """Make sure that a dataset is in the cache and unharmed.
+
+    The sources are tried in order of preference until one works. A download that breaks off is gone on with
+    the next time; one whose checksum differs is thrown away; what is in the cache already stays as it is
+    until a whole and right download takes its place.
+
+    Args:
+        name: a name from `available`, or the description of a dataset of your own.
+        cache: the folder to keep datasets in, instead of `cache_folder()`.
+        progress: called with the bytes that came and the bytes there will be (None if unknown).
+        notify: called with one line of news a time: the licence, on the first fetch, and which source worked.
+            Without it they go to the logger `talos.datasets`.
+        force: download again even if the dataset is there.
+
+    Raises:
+        ArgumentError: there is no such dataset.
+        DownloadError: no source worked (each with its reason), or a file in the cache was changed.
+
+    >>> fetch("movielens-2m")
+    Traceback (most recent call last):
+    talos.errors.ArgumentError: dataset: no dataset 'movielens-2m'; ...
+    """
+    one = info(name) if isinstance(name, str) else name
+    tell = notify or _log.info
+    folder = _folder(one, cache)
+    record = _read_record(folder)
+    if record is not None and not force:
+        return _from_cache(one, folder, record)
+    if record is None:
+        tell(f"{one.title}. {one.licence}")
+    failures: list[DownloadError] = []
+    for source in one.downloads:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            fetched = _fetch_from(source, one, folder, record, progress)
+        except DownloadError as error:
+            failures.append(error)
+        except OSError as error:
+            raise DownloadError(
+                f"{one.name}: cannot write to {folder} ({error.strerror or error})"
+            ) from error
+        else:
+            tell(f"{one.name}: downloaded from {source.url}")
+            failed = tuple(f"not available: {failure}" for failure in failures)
+            return replace(fetched, notes=(*failed, *fetched.notes))
+    with contextlib.suppress(OSError):
+        folder.rmdir()  # if nothing came at all
+    kept = f"; what is in {folder} is kept" if record is not None else ""
+    reasons = "; ".join(map(str, failures)) or "it has no source"
+    wrong = any(isinstance(failure, ChecksumError) for failure in failures)
+    kind = ChecksumError if wrong else DownloadError
+    raise kind(f"{one.name} could not be fetched: {reasons}{kept}")
+
+
+def load(
+    name: str | DatasetInfo,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    notify: Callable[[str], None] | None = None,
+) -> Interactions:
+    """A named dataset as it was published, fetched first if need be; the arguments are those of `fetch`.
+
+    The clean-up that the paper applies is in `info(name)` as `min_rating` and `k_core`. The source is said in
+    `provenance`. MovieLens comes with titles.
+
+    Raises:
+        DownloadError: it could not be fetched.
+        DataError: the files cannot be read, or do not hold what is published about them.
+
+    >>> load("movielens-2m")
+    Traceback (most recent call last):
+    talos.errors.ArgumentError: dataset: no dataset 'movielens-2m'; ...
+    """
+    fetched = fetch(name, cache=cache, progress=progress, notify=notify)
+    data = _LAYOUTS[fetched.download.layout](fetched.files)
+    counts = Counts(data.num_users, data.num_items, len(data))
+    wanted = fetched.download.counts
+    if wanted is not None and counts != wanted:
+        raise DataError(
+            f"{counts.users:,} users, {counts.items:,} items, {counts.interactions:,} interactions",
+            where=f"{fetched.info.name} from {fetched.download.url}",
+            expected=f"{wanted.users:,}, {wanted.items:,} and {wanted.interactions:,}",
+        )
+    notes = (f"source: {fetched.download.url}", *fetched.notes, *data.provenance.notes)
+    return replace(data, provenance=replace(data.provenance, source=fetched.info.name, notes=notes))
+
+
+# ------------------------------------------------------------------------ cache
+
+
+def _folder(name: str | DatasetInfo, cache: str | os.PathLike[str] | None) -> Path:
+    one = info(name) if isinstance(name, str) else name
+    return (cache_folder() if cache is None else Path(cache).expanduser()) / one.name
+
+
+def _fetch_from(
+    source: Download,
+    one: DatasetInfo,
+    folder: Path,
+    record: Mapping[str, Any] | None,
+    progress: Progress | None,
+) -> Fetched:
+    target = folder / (source.name if not source.url.startswith("pip:") else "package.whl")
+    fresh = target.with_name(target.name + ".new")
+    download(source.url, fresh, checksum=source.checksum, progress=progress)
+    digest = checksum_of(fresh)
+    known = (record or {}).get("seen", {})
+    if source.checksum is None and known.get(source.url, digest) != digest:
+        fresh.unlink()
+        raise ChecksumError(
+            f"{source.url}: checksum {digest}, expected {known[source.url]} as at the first download "
+            f"(delete {folder} if the change is right)"
+        )
+    names = tuple(PurePosixPath(member).name for member in source.files) or (target.name,)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        if source.files:
+            _unpack(fresh, source.files, Path(scratch))
+            fresh.unlink()
+        else:
+            fresh.replace(Path(scratch) / target.name)
+        written = {
+            "dataset": one.name,
+            "url": source.url,
+            "files": {file: checksum_of(Path(scratch) / file) for file in names},
+            "seen": {**known, source.url: digest},
+        }
+        Path(scratch, _RECORD).write_text(json.dumps(written, indent=1), encoding="utf-8")
+        for file in (*names, _RECORD):  # the record last: without it the files do not count
+            Path(scratch, file).replace(folder / file)
+    unchecked = ("no checksum is published for this source: the first download's was written down",)
+    return Fetched(
+        info=one,
+        folder=folder,
+        files=tuple(folder / file for file in names),
+        download=source,
+        notes=unchecked if source.checksum is None else (),
+    )
+
+
+def _unpack(archive: Path, members: tuple[str, ...], folder: Path) -> None:
+    try:
+        with zipfile.ZipFile(archive) as packed:
+            for member in members:
+                if packed.getinfo(member).file_size > _LARGEST_MEMBER:
+                    raise DownloadError(f"{archive.name}: {member} is larger than {_LARGEST_MEMBER:,} bytes")
+                with packed.open(member) as source, (folder / PurePosixPath(member).name).open("wb") as file:
+                    shutil.copyfileobj(source, file)
+    except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError, RuntimeError) as error:
+        raise DownloadError(f"{archive.name}: cannot be unpacked ({error})") from error
+
+
+def _read_record(folder: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(record, dict) and all(isinstance(record.get(key), dict) for key in ("files", "seen"))
+    return record if whole else None
+
+
+def _from_cache(one: DatasetInfo, folder: Path, record: Mapping[str, Any]) -> Fetched:
+    source = next((source for source in one.downloads if source.url == record.get("url")), None)
+    if source is None:
+        raise DownloadError(
+            f"{folder} came from {record.get('url')}, which is no source of {one.name}: delete it"
+        )
+    for file, expected in record["files"].items():
+        path = folder / file
+        actual = checksum_of(path) if path.is_file() else "no such file"
+        if actual != expected:
+            raise ChecksumError(
+                f"{path} was changed ({actual}, expected {expected}): delete {folder} to fetch it anew"
+            )
+    files = tuple(folder / file for file in record["files"])
+    return Fetched(info=one, folder=folder, files=files, download=source, notes=())
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def _table(files: tuple[Path, ...]) -> Interactions:
+    return readers.read(files[0])
+
+
+def _movielens(files: tuple[Path, ...], separator: str) -> Interactions:
+    """GroupLens' own files: ratings, and films as `id SEPARATOR title SEPARATOR …` in Latin-1."""
+    lines = files[1].read_text(encoding="latin-1").splitlines()
+    rows = [line.split(separator) for line in lines]
+    titles = {int(row[0]): row[1] for row in rows if len(row) > 1 and row[0].isdigit()}
+    return _titled(readers.read(files[0], format="movielens"), titles)
+
+
+def _movielens_recbole(files: tuple[Path, ...]) -> Interactions:
+    rows = [line.split("\t") for line in files[1].read_text(encoding="utf-8").splitlines()[1:]]
+    titles = {int(row[0]): f"{row[1]} ({row[2]})" if row[2] else row[1] for row in rows if len(row) > 2}
+    return _titled(readers.read(files[0], format="inter"), titles)
+
+
+def _titled(data: Interactions, titles: Mapping[int, str]) -> Interactions:
+    ordered = [titles.get(item) for item in data.item_ids.ids.to_list()]
+    return data.with_titles(pl.Series("title", ordered, dtype=pl.String))
+
+
+_LAYOUTS: Mapping[str, Callable[[tuple[Path, ...]], Interactions]] = {
+    "table": _table,
+    "movielens-100k": lambda files: _movielens(files, "|"),
+    "movielens-1m": lambda files: _movielens(files, "::"),
+    "movielens-recbole": _movielens_recbole,
+}

@@ -1,0 +1,242 @@
+"""What each named dataset is: where from, under which terms, how the paper cleaned it, what must come out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from talos.data.interactions import Interactions
+from talos.errors import ArgumentError, nearest
+
+__all__ = ["CATALOGUE", "Counts", "DatasetInfo", "Download", "available", "info"]
+
+
+class Counts(NamedTuple):
+    """How many users, items and interactions there are.
+
+    >>> Counts(943, 1682, 100_000).interactions
+    100000
+    """
+
+    users: int
+    items: int
+    interactions: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Download:
+    """One place to get a dataset from.
+
+    Args:
+        url: an http(s) address, or `pip:NAME==VERSION` for a file inside a wheel of the Python package index.
+        checksum: `sha256:…` or `md5:…` of what is downloaded; None where nobody has published one: then that
+            of the first download is written down and later ones must agree with it.
+        files: the files taken out of a zip or wheel; empty if what is downloaded is the file itself.
+        layout: how the files are read.
+        counts: what the files hold, before any clean-up; None if not known for certain.
+
+    >>> Download(url="https://example.org/clicks.csv", layout="table").name
+    'clicks.csv'
+    """
+
+    url: str
+    layout: str
+    checksum: str | None = None
+    files: tuple[str, ...] = ()
+    counts: Counts | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the file that is downloaded."""
+        return self.url.rpartition("/")[2] or "download"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetInfo:
+    """A named dataset; `min_rating` and `k_core` are the paper's clean-up, `expected` what it must leave.
+
+    `load` returns the data as published. Whoever wants the paper's data applies the clean-up, in this order:
+    ratings below `min_rating` go, then users and items with fewer than `k_core` interactions, repeatedly.
+
+    >>> ml = info("movielens-100k")
+    >>> ml.min_rating, ml.k_core, ml.expected
+    (3.0, 10, Counts(users=939, items=1016, interactions=80393))
+    """
+
+    name: str
+    title: str
+    homepage: str
+    licence: str
+    downloads: tuple[Download, ...]
+    min_rating: float | None = None
+    k_core: int | None = None
+    expected: Counts | None = None
+
+    def differences(self, cleaned: Interactions) -> tuple[str, ...]:
+        """How data after the clean-up differ from `expected`; empty if they do not, or nothing is expected.
+
+        >>> info("gowalla").differences(Interactions.from_ids([1], [2]))[0]
+        'gowalla: 1 users after the clean-up, 29,858 expected'
+        """
+        if self.expected is None:
+            return ()
+        active = int((cleaned.user_degrees > 0).sum()), int((cleaned.item_degrees > 0).sum()), len(cleaned)
+        return tuple(
+            f"{self.name}: {found:,} {what} after the clean-up, {wanted:,} expected"
+            for what, found, wanted in zip(Counts._fields, active, self.expected, strict=True)
+            if found != wanted
+        )
+
+
+_MOVIELENS_LICENCE = (
+    "MovieLens data are free for research: do not imply endorsement by the University of Minnesota or the "
+    "GroupLens Research Group, acknowledge their use in publications (F. M. Harper, J. A. Konstan: The "
+    "MovieLens Datasets: History and Context, ACM TiiS 5(4), 2015), do not redistribute them without "
+    "separate permission, nor use them commercially without permission of the GroupLens Research Group."
+)
+_AMAZON_LICENCE = (
+    "Amazon product data (J. McAuley et al., UC San Diego), made available for research. Cite R. He, "
+    "J. McAuley: Ups and downs, WWW 2016, and J. McAuley et al.: Image-based recommendations on styles and "
+    "substitutes, SIGIR 2015. The reviews belong to their authors and to Amazon."
+)
+_GOWALLA_LICENCE = (
+    "Gowalla check-ins, collected through Gowalla's public interface and published by the Stanford Network "
+    "Analysis Project for research. Cite E. Cho, S. A. Myers, J. Leskovec: Friendship and Mobility, KDD 2011."
+)
+_SNAP = "https://snap.stanford.edu/data"
+_GROUPLENS = "https://files.grouplens.org/datasets/movielens"
+
+
+def _amazon(name: str, category: str, title: str, raw: Counts, expected: Counts) -> DatasetInfo:
+    folder = "amazon/productGraph/categoryFiles"
+    return DatasetInfo(
+        name=name,
+        title=f"Amazon {title} 2014, reviews",
+        homepage="https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html",
+        licence=_AMAZON_LICENCE,
+        # The 5-core file is much the smaller one, and the clean-up makes the same of both: the k-core of
+        # some of the ratings lies within the k-core of all of them.
+        downloads=(
+            Download(url=f"{_SNAP}/{folder}/reviews_{category}_5.json.gz", layout="table", counts=raw),
+            Download(url=f"{_SNAP}/{folder}/ratings_{category}.csv", layout="table"),
+        ),
+        min_rating=3.0,
+        k_core=5,
+        expected=expected,
+    )
+
+
+CATALOGUE: tuple[DatasetInfo, ...] = (
+    DatasetInfo(
+        name="movielens-100k",
+        title="MovieLens 100K, film ratings of 1997-98",
+        homepage="https://grouplens.org/datasets/movielens/100k/",
+        licence=_MOVIELENS_LICENCE,
+        downloads=(
+            Download(
+                url=f"{_GROUPLENS}/ml-100k.zip",
+                checksum="sha256:50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
+                files=("ml-100k/u.data", "ml-100k/u.item"),
+                layout="movielens-100k",
+                counts=Counts(943, 1682, 100_000),
+            ),
+            Download(
+                url="pip:recbole==1.2.1",
+                checksum="sha256:9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407",
+                files=(
+                    "recbole/dataset_example/ml-100k/ml-100k.inter",
+                    "recbole/dataset_example/ml-100k/ml-100k.item",
+                ),
+                layout="movielens-recbole",
+                counts=Counts(943, 1682, 100_000),
+            ),
+        ),
+        min_rating=3.0,
+        k_core=10,
+        expected=Counts(939, 1016, 80_393),
+    ),
+    DatasetInfo(
+        name="movielens-1m",
+        title="MovieLens 1M, film ratings of 2000-03",
+        homepage="https://grouplens.org/datasets/movielens/1m/",
+        licence=_MOVIELENS_LICENCE,
+        downloads=(
+            Download(
+                url=f"{_GROUPLENS}/ml-1m.zip",
+                checksum="sha256:a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+                files=("ml-1m/ratings.dat", "ml-1m/movies.dat"),
+                layout="movielens-1m",
+                counts=Counts(6040, 3706, 1_000_209),
+            ),
+        ),
+        min_rating=3.0,
+        k_core=10,
+    ),
+    DatasetInfo(
+        name="gowalla",
+        title="Gowalla, check-ins of 2009-10",
+        homepage=f"{_SNAP}/loc-gowalla.html",
+        licence=_GOWALLA_LICENCE,
+        downloads=(
+            Download(url=f"{_SNAP}/loc-gowalla_totalCheckins.txt.gz", layout="table"),
+            Download(
+                url="https://paddlerec.bj.bcebos.com/datasets/Gowalla/loc-gowalla_totalCheckins.txt.gz",
+                layout="table",
+            ),
+        ),
+        k_core=10,
+        expected=Counts(29_858, 40_988, 1_027_464),
+    ),
+    # The paper counts 8,693 items of Beauty; in its own files one of those ids never occurs.
+    _amazon(
+        "amazon-beauty", "Beauty", "Beauty", Counts(22_363, 12_101, 198_502), Counts(15_603, 8_692, 139_554)
+    ),
+    _amazon(
+        "amazon-games",
+        "Video_Games",
+        "Video Games",
+        Counts(24_303, 10_672, 231_780),
+        Counts(18_813, 8_691, 177_572),
+    ),
+    _amazon(
+        "amazon-electronics",
+        "Electronics",
+        "Electronics",
+        Counts(192_403, 63_001, 1_689_188),
+        Counts(150_523, 52_024, 1_312_545),
+    ),
+)
+
+
+def available() -> list[DatasetInfo]:
+    """All named datasets.
+
+    >>> [one.name for one in available()][:3]
+    ['movielens-100k', 'movielens-1m', 'gowalla']
+    """
+    return list(CATALOGUE)
+
+
+def info(name: str) -> DatasetInfo:
+    """What is known about one named dataset; case and `_` for `-` do not matter.
+
+    Raises:
+        ArgumentError: there is none of that name.
+
+    >>> info("MovieLens_1M").k_core
+    10
+    >>> info("movielens")
+    Traceback (most recent call last):
+    talos.errors.ArgumentError: dataset: no dataset 'movielens'; expected ...(did you mean ...)
+    """
+    wanted = name.casefold().replace("_", "-")
+    for one in CATALOGUE:
+        if one.name == wanted:
+            return one
+    names = [one.name for one in CATALOGUE]
+    raise ArgumentError(
+        f"no dataset {name!r}",
+        where="dataset",
+        expected=f"one of {', '.join(names)}",
+        hint=nearest(wanted, names),
+    )

@@ -1,0 +1,141 @@
+"""One file from the network: resumable, checked, and in place only when it is whole and right."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from talos.errors import DownloadError
+from talos.files import checksum_of
+
+__all__ = ["ChecksumError", "Progress", "download"]
+
+Progress: TypeAlias = Callable[[int, int | None], None]
+"""Called with the bytes that are there and the bytes there will be, None if the server does not say."""
+
+_TIMEOUT = 10.0
+_PIP_TIMEOUT = 300.0
+_CHUNK = 1 << 18
+_ATTEMPTS = 3
+
+
+class ChecksumError(DownloadError):
+    """What came, or what is in the cache, is not what was promised; the command line exits with 2."""
+
+    exit_code = 2
+
+
+def download(
+    url: str,
+    target: Path,
+    *,
+    checksum: str | None = None,
+    progress: Progress | None = None,
+    timeout: float = _TIMEOUT,
+) -> None:
+    """Fetch `url` into `target`, or raise and leave `target` as it was.
+
+    What has come is kept in `target.part`, and an interrupted download goes on from there.
+
+    Args:
+        url: http(s), or `pip:NAME==VERSION` for a wheel.
+        target: the file to make; its folder must exist.
+        checksum: `sha256:…` or `md5:…` that the file must have.
+        progress: told about every piece.
+        timeout: seconds to wait for the server, each time.
+
+    Raises:
+        ChecksumError: the file is whole and wrong; it is thrown away.
+        DownloadError: no connection, no such file, or it kept breaking off.
+    """
+    part = target.with_name(target.name + ".part")
+    if url.startswith("pip:"):
+        _from_package_index(url.removeprefix("pip:"), part)
+    else:
+        resumed = part.exists()
+        _from_server(url, part, progress, timeout)
+        if resumed and checksum is not None and checksum_of(part, checksum.partition(":")[0]) != checksum:
+            # What an earlier run left may be the beginning of another file.
+            part.unlink()
+            _from_server(url, part, progress, timeout)
+    if checksum is not None and (actual := checksum_of(part, checksum.partition(":")[0])) != checksum:
+        part.unlink()
+        raise ChecksumError(f"{url}: checksum {actual}, expected {checksum}")
+    part.replace(target)
+
+
+def _from_server(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            if _one_request(url, part, progress, timeout):
+                return
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == 416 and part.exists():  # more is here than there: not the same file
+                part.unlink()
+                continue
+            raise DownloadError(f"{url}: the server says {error.code} {error.reason}") from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", None) or error
+            # Nothing came at all: another attempt would only take as long again.
+            if attempt == _ATTEMPTS or not part.exists():
+                raise DownloadError(f"{url}: {reason or type(error).__name__}") from error
+    raise DownloadError(f"{url}: broke off {_ATTEMPTS} times; run again to go on from there")
+
+
+def _one_request(url: str, part: Path, progress: Progress | None, timeout: float) -> bool:
+    """One request for what is still missing; whether the file is whole then."""
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "talos-rec", "Accept-Encoding": "identity"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    if not url.startswith(("http://", "https://")):
+        raise DownloadError(f"{url}: not an http(s) address")
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout) as answer:
+        given = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range") or "")
+        goes_on = answer.status == 206 and given is not None and int(given[1]) == have
+        done = have if goes_on else 0
+        length = answer.headers.get("Content-Length")
+        total = done + int(length) if length is not None else None
+        with part.open("ab" if goes_on else "wb") as file:
+            while piece := answer.read(_CHUNK):
+                file.write(piece)
+                done += len(piece)
+                if progress is not None:
+                    progress(done, total)
+    return total is None or done == total
+
+
+def _from_package_index(requirement: str, part: Path) -> None:
+    """A wheel, by pip: it knows the indexes and proxies that work on this machine."""
+    if importlib.util.find_spec("pip") is None:
+        raise DownloadError(f"pip:{requirement}: pip is not installed in this environment")
+    with tempfile.TemporaryDirectory(dir=part.parent) as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+        command += ["--disable-pip-version-check", "--no-input", "--timeout", "10", "--retries", "1"]
+        try:
+            done = subprocess.run(
+                [*command, "--dest", folder, requirement],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_PIP_TIMEOUT,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise DownloadError(f"pip:{requirement}: {error}") from error
+        wheels = list(Path(folder).glob("*.whl"))
+        if done.returncode or not wheels:
+            reason = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]
+            raise DownloadError(f"pip:{requirement}: {reason}")
+        shutil.move(wheels[0], part)

@@ -1,0 +1,392 @@
+"""Users × items as an immutable sparse matrix with the caller's ids."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from talos.data.description import Description, gini, quantiles_of
+from talos.data.sorting import sorted_rows, taken
+from talos.data.vocabulary import Codes, Ids, Vocabulary, as_id_series
+from talos.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+    from talos.data.splits import Split
+
+__all__ = ["Interactions", "Provenance"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where interactions came from and what was done to the rows on the way."""
+
+    source: str = "memory"
+    format: str = "memory"
+    rows: int = 0
+    duplicates: int = 0
+    bad_rows: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Interactions:
+    """Users × items as CSR, with the caller's ids; immutable.
+
+    Row `u` holds `indices[indptr[u]:indptr[u+1]]`: the codes of the user's items, ascending and distinct.
+    `timestamps` and `ratings`, where known, stand beside `indices`. Build one with `talos.read`,
+    `Interactions.from_ids` or `Interactions.from_codes`; the constructor itself trusts its arguments.
+
+    >>> data = Interactions.from_ids(["ann", "bob", "ann"], ["tea", "tea", "jam"])
+    >>> data.num_users, data.num_items, len(data)
+    (2, 2, 3)
+    >>> data.items_of("ann").to_list()
+    ['jam', 'tea']
+    """
+
+    indptr: NDArray[np.int64]
+    indices: Codes
+    user_ids: Vocabulary
+    item_ids: Vocabulary
+    timestamps: NDArray[Any] | None = None
+    ratings: NDArray[np.float32] | None = None
+    item_titles: pl.Series | None = None
+    provenance: Provenance = field(default_factory=Provenance)
+
+    def __post_init__(self) -> None:
+        for array in (self.indptr, self.indices, self.timestamps, self.ratings):
+            if array is not None:
+                array.flags.writeable = False
+
+    # ---------------------------------------------------------------- building
+
+    @classmethod
+    def from_ids(
+        cls,
+        users: Ids,
+        items: Ids,
+        *,
+        timestamps: NDArray[Any] | Sequence[float] | None = None,
+        ratings: NDArray[Any] | Sequence[float] | None = None,
+        titles: Ids | None = None,
+        provenance: Provenance | None = None,
+    ) -> Interactions:
+        """From one row per event: ids of any one type a side, optional timestamp, rating and item title.
+
+        A pair that occurs more than once is kept once, with its latest timestamp (the last row, where there
+        are no timestamps or several share the latest); how many rows went is in `provenance.duplicates`.
+        """
+        user_ids, user_codes = Vocabulary.encoding(as_id_series(users, "users"))
+        item_ids, item_codes = Vocabulary.encoding(as_id_series(items, "items"))
+        return cls.from_codes(
+            user_codes,
+            item_codes,
+            user_ids=user_ids,
+            item_ids=item_ids,
+            timestamps=timestamps,
+            ratings=ratings,
+            item_titles=None if titles is None else _titles_by_item(item_codes, len(item_ids), titles),
+            provenance=provenance,
+        )
+
+    @classmethod
+    def from_codes(
+        cls,
+        users: NDArray[np.integer[Any]],
+        items: NDArray[np.integer[Any]],
+        *,
+        user_ids: Vocabulary,
+        item_ids: Vocabulary,
+        timestamps: NDArray[Any] | Sequence[float] | None = None,
+        ratings: NDArray[Any] | Sequence[float] | None = None,
+        item_titles: pl.Series | None = None,
+        provenance: Provenance | None = None,
+    ) -> Interactions:
+        """From positions in given vocabularies, in any order; duplicates are collapsed as in `from_ids`."""
+        if len(users) != len(items):
+            raise ArgumentError(
+                f"{len(users)} users and {len(items)} items", where="users, items", expected="the same length"
+            )
+        stamps = None if timestamps is None else np.asarray(timestamps)
+        stars = None if ratings is None else np.asarray(ratings, np.float32)
+        for name, column in (("timestamps", stamps), ("ratings", stars)):
+            if column is not None and len(column) != len(users):
+                raise ArgumentError(f"{len(column)} values", where=name, expected=f"{len(users)}, one a row")
+        kept = sorted_rows(users, items, len(user_ids), len(item_ids), stamps)
+        provenance = provenance or Provenance(rows=len(users))
+        return cls(
+            indptr=kept.indptr,
+            indices=kept.items,
+            user_ids=user_ids,
+            item_ids=item_ids,
+            timestamps=None if stamps is None else taken(stamps, kept.rows),
+            ratings=None if stars is None else taken(stars, kept.rows),
+            item_titles=item_titles,
+            provenance=replace(provenance, duplicates=provenance.duplicates + len(users) - len(kept.items)),
+        )
+
+    # ----------------------------------------------------------------- reading
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def num_users(self) -> int:
+        """Number of users in the vocabulary, active here or not."""
+        return len(self.user_ids)
+
+    @property
+    def num_items(self) -> int:
+        """Number of items in the vocabulary, active here or not."""
+        return len(self.item_ids)
+
+    @cached_property
+    def user_degrees(self) -> NDArray[np.int64]:
+        """Interactions per user, (num_users,)."""
+        return np.diff(self.indptr)
+
+    @cached_property
+    def item_degrees(self) -> NDArray[np.int64]:
+        """Interactions per item, (num_items,): popularity."""
+        return np.bincount(self.indices, minlength=self.num_items)
+
+    @cached_property
+    def active_users(self) -> int:
+        """Users with at least one interaction."""
+        return int((self.user_degrees > 0).sum())
+
+    @cached_property
+    def rows(self) -> Codes:
+        """The user code of each interaction, beside `indices`."""
+        return np.repeat(np.arange(self.num_users, dtype=np.int32), self.user_degrees)
+
+    def items_of(self, user: str | int) -> pl.Series:
+        """The ids of one user's items; an unknown user is an error."""
+        code = self.user_ids.encode([user])[0]
+        if code < 0:
+            raise ArgumentError(
+                f"no user {user!r}", where="user", expected=f"one of {self.num_users:,} users"
+            )
+        return self.item_ids.decode(self.indices[self.indptr[code] : self.indptr[code + 1]])
+
+    def users(self, ids: Ids) -> Interactions:
+        """The interactions of these users alone; vocabularies stay, so positions keep their meaning."""
+        codes = self.user_ids.encode(ids)
+        if (codes < 0).any():
+            missing = as_id_series(ids, "ids").filter(pl.Series(codes < 0)).to_list()
+            raise ArgumentError(f"no user {missing[0]!r}", where="ids", expected="ids of known users")
+        chosen = np.zeros(self.num_users, bool)
+        chosen[codes] = True
+        return self.where(np.repeat(chosen, self.user_degrees))
+
+    def user_range(self, users: range) -> Interactions:
+        """The interactions of consecutive users, as a matrix of their rows alone; shares memory with this one.
+
+        >>> Interactions.from_ids([1, 1, 2], [7, 8, 8]).user_range(range(1, 2)).to_polars().rows()
+        [(2, 8)]
+        """
+        if users == range(self.num_users):
+            return self
+        edges = slice(int(self.indptr[users.start]), int(self.indptr[users.stop]))
+        return replace(
+            self,
+            indptr=self.indptr[users.start : users.stop + 1] - self.indptr[users.start],
+            indices=self.indices[edges],
+            user_ids=Vocabulary(self.user_ids.ids[users.start : users.stop]),
+            timestamps=None if self.timestamps is None else self.timestamps[edges],
+            ratings=None if self.ratings is None else self.ratings[edges],
+        )
+
+    def pairs_of(self, codes: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], Codes]:
+        """All interactions of some users: for each, its user's place in `codes`, and the item.
+
+        >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 8])
+        >>> [column.tolist() for column in data.pairs_of(np.array([1, 0]))]
+        [[0, 1, 1], [1, 0, 1]]
+        """
+        starts, degrees = self.indptr[codes], self.user_degrees[codes]
+        owner = np.repeat(np.arange(len(codes)), degrees)
+        shift = np.repeat(starts - (np.cumsum(degrees) - degrees), degrees)
+        return owner, self.indices[np.arange(len(owner)) + shift]
+
+    def where(self, keep: NDArray[np.bool_]) -> Interactions:
+        """The interactions at which `keep` (one flag an interaction) is true; vocabularies stay."""
+        counts = np.zeros(self.num_users + 1, np.int64)
+        np.cumsum(np.bincount(self.rows[keep], minlength=self.num_users), out=counts[1:])
+        return replace(
+            self,
+            indptr=counts,
+            indices=self.indices[keep],
+            timestamps=None if self.timestamps is None else self.timestamps[keep],
+            ratings=None if self.ratings is None else self.ratings[keep],
+        )
+
+    def compact(self) -> Interactions:
+        """The same interactions with users and items that have none left out of the vocabularies."""
+        users = np.flatnonzero(self.user_degrees)
+        items = np.flatnonzero(self.item_degrees)
+        position = np.full(self.num_items, -1, np.int32)
+        position[items] = np.arange(len(items), dtype=np.int32)
+        return replace(
+            self,
+            indptr=np.concatenate([[0], np.cumsum(self.user_degrees[users])]).astype(np.int64),
+            indices=position[self.indices],
+            user_ids=Vocabulary(self.user_ids.decode(users)),
+            item_ids=Vocabulary(self.item_ids.decode(items)),
+            item_titles=None if self.item_titles is None else self.item_titles.gather(items),
+        )
+
+    def with_titles(self, titles: pl.Series) -> Interactions:
+        """The same interactions with one title an item, in the order of `item_ids`."""
+        if len(titles) != self.num_items:
+            raise ArgumentError(
+                f"{len(titles)} titles", where="titles", expected=f"{self.num_items}, one an item"
+            )
+        return replace(self, item_titles=titles)
+
+    def aligned_to(self, other: Interactions) -> tuple[Interactions, int]:
+        """The same interactions over the vocabularies of `other`, and how many were lost because it lacks an id.
+
+        >>> model = Interactions.from_ids(["a", "b"], ["x", "y"])
+        >>> test = Interactions.from_ids(["b", "c"], ["x", "x"])
+        >>> aligned, lost = test.aligned_to(model)
+        >>> aligned.to_polars().rows(), lost
+        ([('b', 'x')], 1)
+        """
+        if self.user_ids == other.user_ids and self.item_ids == other.item_ids:
+            return self, 0
+        users, items = other.user_ids.encode(self.user_ids.ids), other.item_ids.encode(self.item_ids.ids)
+        users, items = users[self.rows], items[self.indices]
+        known = (users >= 0) & (items >= 0)
+        aligned = Interactions.from_codes(
+            users[known],
+            items[known],
+            user_ids=other.user_ids,
+            item_ids=other.item_ids,
+            timestamps=None if self.timestamps is None else self.timestamps[known],
+            ratings=None if self.ratings is None else self.ratings[known],
+            item_titles=other.item_titles,
+            provenance=self.provenance,
+        )
+        return aligned, int((~known).sum())
+
+    def union(self, other: Interactions) -> Interactions:
+        """Both sets of interactions over the same vocabularies; timestamps stay where both have them."""
+        if self.user_ids != other.user_ids or self.item_ids != other.item_ids:
+            raise ArgumentError("other users or items", where="other", expected="the same vocabularies")
+
+        def both(mine: NDArray[Any] | None, theirs: NDArray[Any] | None) -> NDArray[Any] | None:
+            return None if mine is None or theirs is None else np.concatenate([mine, theirs])
+
+        return Interactions.from_codes(
+            np.concatenate([self.rows, other.rows]),
+            np.concatenate([self.indices, other.indices]),
+            user_ids=self.user_ids,
+            item_ids=self.item_ids,
+            timestamps=both(self.timestamps, other.timestamps),
+            ratings=both(self.ratings, other.ratings),
+            item_titles=self.item_titles,
+            provenance=self.provenance,
+        )
+
+    # -------------------------------------------------------------- converting
+
+    def to_scipy(self) -> scipy.sparse.csr_array:
+        """A `scipy.sparse.csr_array` of ones, sharing this object's index arrays."""
+        import scipy.sparse
+
+        ones = np.ones(len(self), np.float32)
+        return scipy.sparse.csr_array(
+            (ones, self.indices, self.indptr), shape=(self.num_users, self.num_items)
+        )
+
+    def to_polars(self) -> pl.DataFrame:
+        """One row an interaction: user_id, item_id and, where known, timestamp and rating."""
+        columns: dict[str, Any] = {
+            "user_id": self.user_ids.decode(self.rows),
+            "item_id": self.item_ids.decode(self.indices),
+        }
+        if self.timestamps is not None:
+            columns["timestamp"] = self.timestamps
+        if self.ratings is not None:
+            columns["rating"] = self.ratings
+        return pl.DataFrame(columns)
+
+    def fingerprint(self) -> str:
+        """A short hash of who interacted with what, ids included; equal data give equal hashes.
+
+        >>> data = Interactions.from_ids([1, 1], [7, 8])
+        >>> data.fingerprint() == Interactions.from_ids([1, 1], [8, 7]).fingerprint()
+        True
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (self.indptr, self.indices):
+            digest.update(np.ascontiguousarray(array).data)
+        for ids in (self.user_ids.ids, self.item_ids.ids):
+            digest.update(str(ids.dtype).encode())
+            digest.update(np.ascontiguousarray(ids.hash(seed=0).to_numpy()).data)
+        return digest.hexdigest()
+
+    def split(self, **options: Any) -> Split:
+        """Divide into train, validation and test: see `talos.data.splits.split` for the options."""
+        from talos.data.splits import split
+
+        return split(self, **options)
+
+    def describe(self) -> Description:
+        """Counts, density, degree quantiles, popularity skew and time span.
+
+        Users and items without any interaction here do not count.
+
+        >>> print(Interactions.from_ids([1, 1, 2], [7, 8, 8]).describe())
+        users                      2
+        items                      2
+        interactions               3
+        density                    75.0000%
+        ...
+        """
+        users = self.user_degrees[self.user_degrees > 0]
+        items = np.sort(self.item_degrees[self.item_degrees > 0])
+        cells = len(users) * len(items)
+        stamps = self.timestamps
+        dated = stamps is not None and len(stamps) > 0
+        return Description(
+            source=self.provenance.source,
+            users=len(users),
+            items=len(items),
+            interactions=len(self),
+            density=len(self) / cells if cells else 0.0,
+            per_user=quantiles_of(users),
+            per_item=quantiles_of(items),
+            popularity_gini=gini(items),
+            top_1pct_share=float(items[-max(1, len(items) // 100) :].sum() / max(1, len(self))),
+            first_timestamp=stamps.min().item() if stamps is not None and dated else None,
+            last_timestamp=stamps.max().item() if stamps is not None and dated else None,
+            duplicates=self.provenance.duplicates,
+            bad_rows=self.provenance.bad_rows,
+            notes=self.provenance.notes,
+        )
+
+    def __repr__(self) -> str:
+        extras = [
+            name for name in ("timestamps", "ratings", "item_titles") if getattr(self, name) is not None
+        ]
+        with_extras = f", with {', '.join(extras)}" if extras else ""
+        size = f"{self.num_users:,} users × {self.num_items:,} items, {len(self):,} pairs"
+        return f"Interactions({size}{with_extras})"
+
+
+def _titles_by_item(item_codes: Codes, num_items: int, titles: Ids) -> pl.Series:
+    """One title an item: that of the item's last row."""
+    column = pl.Series("title", titles).cast(pl.String)
+    row_of_item = np.zeros(num_items, np.int64)
+    row_of_item[item_codes] = np.arange(len(item_codes))
+    return column.gather(row_of_item)

@@ -1,0 +1,347 @@
+"""Opening text files, compressed or not, and seeing how they are laid out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from talos.data.readers.columns import Role, folded, is_usual, untyped
+from talos.data.readers.values import is_integer_text
+from talos.errors import DataError
+
+if TYPE_CHECKING:
+    import _csv
+
+__all__ = [
+    "Layout",
+    "Text",
+    "fields_of",
+    "first_lines",
+    "headerless_roles",
+    "layout_of",
+    "lines_are_ragged",
+    "open_text",
+    "rows_of",
+]
+
+_SAMPLE = 256 << 10
+_CHUNK = 4 << 20
+# gzip squeezes text ten- to fifty-fold; a file that grows far more is a bomb or worthless.
+_MAX_RATIO = 250
+_RATIO_FROM = 64 << 20
+_SEPARATORS = ("::", "\t", ",", ";", "|", " ")
+_MAGIC = {
+    b"PK\x03\x04": ("a zip archive", "unpack it first"),
+    b"SQLite format 3\0": ("a SQLite database", "read it as sqlite:///FILE"),
+    b"BZh": ("a bzip2 archive", "unpack it first"),
+    b"\xfd7zXZ": ("an xz archive", "unpack it first"),
+    b"\x28\xb5\x2f\xfd": ("a zstandard archive", "unpack it first"),
+    b"\x89HDF": ("an HDF5 file", "export it as csv or parquet first"),
+    b"\xff\xfe": ("UTF-16 text", "save it as UTF-8 first"),
+    b"\xfe\xff": ("UTF-16 text", "save it as UTF-8 first"),
+}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text file: a plain one stays on disk, a decompressed one is in memory."""
+
+    name: str
+    path: Path
+    data: bytes | None
+    size: int
+
+    @property
+    def source(self) -> bytes | Path:
+        """What polars is to read."""
+        return self.path if self.data is None else self.data
+
+    def open(self) -> IO[bytes]:
+        """The bytes from the beginning."""
+        return self.path.open("rb") if self.data is None else io.BytesIO(self.data)
+
+    def content(self) -> bytes:
+        """All the bytes."""
+        return self.path.read_bytes() if self.data is None else self.data
+
+    def samples(self) -> list[bytes]:
+        """Whole lines from the beginning, the middle and the end: all of a small file."""
+        with self.open() as stream:
+            head = stream.read(_SAMPLE if self.size > 3 * _SAMPLE else -1)
+            if self.size <= 3 * _SAMPLE:
+                return [head]
+            pieces = [head[: head.rfind(b"\n") + 1] or head]
+            for start in (self.size // 2, self.size - _SAMPLE):
+                stream.seek(start)
+                piece = stream.read(_SAMPLE)
+                cut = piece[piece.find(b"\n") + 1 :]
+                pieces.append(cut[: cut.rfind(b"\n") + 1])
+        return pieces
+
+
+def open_text(path: Path, name: str, max_bytes: int) -> Text:
+    """Open a text file, decompressing it if it is gzip; refuse binary files and bombs."""
+    with path.open("rb") as stream:
+        head = stream.read(_SAMPLE)
+    if head.startswith(b"\x1f\x8b"):
+        data = _gunzip(path, name, max_bytes)
+        head = data[:_SAMPLE]
+        text = Text(name, path, data, len(data))
+    else:
+        text = Text(name, path, None, path.stat().st_size)
+    for magic, (what, hint) in _MAGIC.items():
+        if head.startswith(magic):
+            raise DataError(f"is {what}", where=name, expected="text or parquet", hint=hint)
+    if b"\0" in head:
+        raise DataError("is a binary file (it holds zero bytes)", where=name, expected="text or parquet")
+    if not head.removeprefix(b"\xef\xbb\xbf").strip():
+        raise DataError("is empty", where=name, expected="one interaction a line")
+    return text
+
+
+def _gunzip(path: Path, name: str, max_bytes: int) -> bytes:
+    """Decompress in pieces, so that a bomb is found out while it is small."""
+    pieces: list[bytes] = []
+    total = read = 0
+    whole = False
+    unpack = zlib.decompressobj(31)
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            read += len(block)
+            piece = b""
+            # A full piece may have left output inside zlib even if no input is left.
+            while block or len(piece) == _CHUNK:
+                try:
+                    piece = unpack.decompress(block, _CHUNK)
+                except zlib.error as error:
+                    raise DataError(
+                        f"is damaged gzip data ({error})", where=name, expected="a whole .gz file"
+                    ) from error
+                total += len(piece)
+                if total > max_bytes or (total > _RATIO_FROM and total > _MAX_RATIO * read):
+                    raise _bomb(name, total, max_bytes)
+                pieces.append(piece)
+                whole = unpack.eof
+                block = unpack.unconsumed_tail
+                if whole:  # a gzip file may be several, one after the other
+                    block = unpack.unused_data.lstrip(b"\0")
+                    unpack = zlib.decompressobj(31)
+                    piece = b""
+    if not whole:
+        raise DataError("ends in the middle: truncated gzip data", where=name, expected="a whole .gz file")
+    return b"".join(pieces)
+
+
+def _bomb(name: str, total: int, max_bytes: int) -> DataError:
+    grown = f"exceeds {max_bytes:,} bytes" if total > max_bytes else f"grows more than {_MAX_RATIO}-fold"
+    return DataError(
+        f"{grown} when decompressed",
+        where=name,
+        expected=f"at most {max_bytes:,} bytes and no compression bomb",
+        hint="if you trust it, decompress it yourself or raise max_bytes",
+    )
+
+
+# ----------------------------------------------------------------------- layout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How a delimited text file is laid out."""
+
+    format: str
+    separator: str
+    names: tuple[str, ...]
+    skip_lines: int  # up to and including the header
+    headerless: bool
+    quoted: bool = True
+
+
+def first_lines(text: Text, count: int = 50) -> list[str]:
+    """The first lines that are not blank, decoded."""
+    head = text.samples()[0].removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    return [line for line in head.splitlines() if line.strip()][:count]
+
+
+def lines_are_ragged(text: Text) -> bool:
+    """Whether the file looks like LightGCN's `u i1 i2 …`: integers, blanks, and lines of any length.
+
+    A table with a bad row or two is not to be mistaken for it, nor it for a table because of a bad id or two.
+    """
+    lines = first_lines(text, 2000)
+    rows = [line.split(" ") for line in map(str.strip, lines)]
+    if not rows or not all(map(is_integer_text, rows[0])) or any("\t" in line for line in lines):
+        return False
+    tokens = [token for row in rows for token in row if token]
+    usual_width = Counter(map(len, rows)).most_common(1)[0][1]
+    integers = sum(1 for token in tokens if is_integer_text(token))
+    return integers >= 0.8 * len(tokens) and usual_width <= 0.8 * len(rows) and max(map(len, rows)) > 4
+
+
+def layout_of(text: Text, format: str | None, roles: Sequence[Role]) -> Layout:  # noqa: A002
+    """Guess separator, header and column names; `format` narrows the guess."""
+    lines = first_lines(text)
+    if not lines:
+        raise DataError("is empty", where=text.name, expected="one interaction a line")
+    inter = format == "inter" or (format is None and ".inter" in text.path.suffixes)
+    if inter or format == "tsv":
+        separator = "\t"
+    elif format == "amazon":
+        separator = ","
+    else:
+        separator = _separator(text, lines)
+    quoted = not inter and separator != "::"
+    first = _fields(lines[0], separator, quoted)
+    given = {role.given for role in roles if role.given}
+    if len(first) < 2:
+        raise DataError(
+            f"one field in the first line ({_short(lines[0])})",
+            where=text.name,
+            expected="at least a user and an item, separated by comma, tab, ';', '|', '::' or blank",
+        )
+    headerless = format in ("amazon", "movielens") or not _is_header(first, given)
+    names = _positional(first) if headerless else tuple(untyped(name.strip()) for name in first)
+    return Layout(
+        format=_format_name(format, inter=inter, separator=separator, headerless=headerless, first=first),
+        separator=separator,
+        names=names,
+        skip_lines=0 if headerless else _header_lines(text),
+        headerless=headerless,
+        quoted=quoted,
+    )
+
+
+def rows_of(lines: Iterable[str], separator: str, quoted: bool) -> _csv.Reader:
+    """A reader of the `csv` module."""
+    if quoted:
+        return csv.reader(lines, delimiter=separator)
+    return csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
+
+
+def fields_of(piece: bytes, layout: Layout) -> list[list[str]]:
+    """The rows of a sample."""
+    text = piece.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    if layout.separator == "::":
+        return [line.split("::") for line in text.splitlines() if line.strip()]
+    reader = rows_of(io.StringIO(text, newline=""), layout.separator, layout.quoted)
+    rows: list[list[str]] = []
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return rows
+        except csv.Error:  # a mangled row says nothing about the others
+            continue
+        if row:
+            rows.append(row)
+
+
+def headerless_roles(row: Sequence[str]) -> dict[str, int]:
+    """What the columns of a file without header are, by the usual orders.
+
+    user item · user item rating-or-time · user item rating time (or time rating) · Gowalla's check-ins
+    user time latitude longitude place. Empty for anything else.
+    """
+    if len(row) > 1 and _is_date(row[1]):
+        return {"user": 0, "timestamp": 1, "item": 4} if len(row) == 5 else {}
+    if len(row) > 4:
+        return {}
+    found = {"user": 0, "item": 1}
+    if len(row) == 3:
+        found["timestamp" if _is_time(row[2]) else "rating"] = 2
+    elif len(row) == 4:
+        swapped = _is_time(row[2]) and not _is_time(row[3])
+        found |= {"timestamp": 2, "rating": 3} if swapped else {"rating": 2, "timestamp": 3}
+    return found
+
+
+def _is_time(token: str) -> bool:
+    try:
+        return abs(float(token)) > 1e6
+    except ValueError:
+        return _is_date(token)
+
+
+def _is_date(token: str) -> bool:
+    token = token.strip()
+    return len(token) >= 8 and token[:4].isdigit() and token[4] in "-/"
+
+
+def _separator(text: Text, lines: Sequence[str]) -> str:
+    usual = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+    hinted = next((usual[suffix.lower()] for suffix in text.path.suffixes if suffix.lower() in usual), None)
+    candidates = [hinted, *_SEPARATORS] if hinted else list(_SEPARATORS)
+    for separator in candidates:
+        if separator in lines[0]:
+            widths = {len(_fields(line, separator, separator != "::")) for line in lines}
+            if len(widths) == 1 and widths != {1}:
+                return separator
+    # No separator fits all the lines: some of them are bad, and the first line decides.
+    return next((s for s in candidates if s in lines[0]), ",")
+
+
+def _fields(line: str, separator: str, quoted: bool) -> list[str]:
+    if separator == "::":
+        return line.split("::")
+    try:
+        return next(rows_of([line], separator, quoted), [])
+    except csv.Error:
+        return line.split(separator)
+
+
+def _is_header(first: Sequence[str], given: set[str]) -> bool:
+    tokens = [token.strip() for token in first]
+    known = {name.casefold() for name in given if not name.isdigit()}
+    if any(is_usual(token) or token.casefold() in known or untyped(token) != token for token in tokens):
+        return True
+    return not any(_is_number(token) or _is_amazon_id(token) for token in tokens)
+
+
+def _is_number(token: str) -> bool:
+    try:
+        float(token)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_amazon_id(token: str) -> bool:
+    return len(token) >= 10 and token.isalnum() and token.upper() == token and any(map(str.isdigit, token))
+
+
+def _positional(first: Sequence[str]) -> tuple[str, ...]:
+    return tuple(str(position) for position in range(1, len(first) + 1))
+
+
+def _header_lines(text: Text) -> int:
+    head = text.samples()[0].removeprefix(b"\xef\xbb\xbf")
+    return next((n for n, line in enumerate(head.split(b"\n"), 1) if line.strip()), 1)
+
+
+def _format_name(
+    format: str | None,  # noqa: A002
+    *,
+    inter: bool,
+    separator: str,
+    headerless: bool,
+    first: Sequence[str],
+) -> str:
+    if inter:
+        return "inter"
+    if format not in (None, "csv", "tsv", "text"):
+        return str(format)
+    if headerless and (separator == "::" or (separator == "\t" and len(first) == 4)):
+        return "movielens"
+    if headerless and separator == "," and len(first) == 4 and folded(first[0]) and not first[0].isdigit():
+        return "amazon"
+    return {",": "csv", "\t": "tsv"}.get(separator, "text")
+
+
+def _short(line: str) -> str:
+    return repr(line if len(line) <= 40 else line[:37] + "...")

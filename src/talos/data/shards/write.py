@@ -1,0 +1,399 @@
+"""Interactions larger than memory to a folder of shards, split into train, validation and test on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from talos.data import readers
+from talos.data.interactions import Interactions, Provenance
+from talos.data.shards.choices import Chooser
+from talos.data.shards.index import FORMAT, INDEX, PARTS, own_checksum
+from talos.data.shards.runs import UserRuns
+from talos.data.splits import SplitBy, check_shares
+from talos.data.vocabulary import Vocabulary
+from talos.errors import ArgumentError, ConfigError, DataError, TalosError
+from talos.files import checksum_of
+
+__all__ = ["DEFAULT_ROWS", "write_shards"]
+
+DEFAULT_ROWS = 1 << 20
+"""Rows that are held at a time."""
+
+# Rows of a parquet file that are read together: what a process reads too much at the ends of its range.
+_ROW_GROUP = 1 << 16
+
+
+def write_shards(
+    source: str | Path | Interactions,
+    out: Path,
+    *,
+    shards: int,
+    by: SplitBy = "user",
+    test: float = 0.2,
+    valid: float = 0.1,
+    seed: int = 0,
+    min_rating: float | None = None,
+    rows_at_once: int = DEFAULT_ROWS,
+    name: str | None = None,
+    notify: Callable[[str], None] = lambda said: None,
+    **columns: Any,
+) -> dict[str, Any]:
+    r"""Divide interactions into train, validation and test, and their users into shards.
+
+    Holds about `rows_at_once` rows, and the ids of the items with a few numbers each; everything else goes through
+    temporary files beside `out`. Ids, duplicates and errors are those of `talos.read`. The split depends on the data
+    and the seed, not on the number of shards, and by `user` and by `last` it is that of `talos.data.splits.split`; by
+    `time` the test part is, and validation is another draw of the same size.
+
+    The folder appears under its name only when it is complete: `shards.json`, `users.parquet` and `items.parquet`
+    (positions are row numbers), and `shard-0000/train.parquet`, … with user and item positions, sorted. Shards are
+    consecutive users with about the same number of interactions.
+
+    Args:
+        source: a file, a folder of files that are one table, or interactions.
+        out: the folder to write; must not exist or be empty.
+        shards: how many.
+        by: `user`, `time` or `last`, see `talos.data.splits.split`.
+        test: share for test.
+        valid: share of the rest for validation.
+        seed: of the random draws.
+        min_rating: drop ratings below this.
+        rows_at_once: rows held at a time.
+        name: of the source, as the record calls it.
+        notify: called with a line on how far it is.
+        columns: which columns are what, and how to read them, as in `talos.data.readers.read_blocks`.
+
+    Returns:
+        What `shards.json` holds.
+
+    >>> data = Interactions.from_ids([1] * 10 + [2] * 5, [*range(10), *range(5)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     record = write_shards(data, Path(folder, "out"), shards=2)
+    >>> [shard["users"] for shard in record["shards"]], record["parts"]["test"]["interactions"]
+    ([[0, 1], [1, 2]], 3)
+    """
+    check_shares(by, test, valid)
+    for option, number in (("shards", shards), ("rows_at_once", rows_at_once)):
+        if number < 1:
+            raise ArgumentError(f"{number}", where=option, expected="1 or more")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with _disk_errors(out), tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
+        folders = {part: Path(scratch) / part for part in ("runs", "pieces", "shards", out.name)}
+        for folder in folders.values():
+            folder.mkdir(exist_ok=True)
+        runs = UserRuns(folders["runs"])
+        if isinstance(source, Interactions):
+            provenance = _add_all(source, runs, rows_at_once)
+        else:
+            provenance = readers.read_blocks(source, runs, rows=rows_at_once, **columns)
+        notify(f"{provenance.rows:,} rows read")
+        pieces = _Pieces.of(runs, folders["pieces"], rows_at_once, provenance, min_rating)
+        if by != "user" and "timestamp" not in pieces.columns:
+            raise DataError(
+                "no timestamps", where=provenance.source, expected=f"a time column to split by {by}"
+            )
+        if shards > pieces.num_users:
+            raise ConfigError(
+                f"{shards}", where="--shards", expected=f"at most {pieces.num_users:,}, the number of users"
+            )
+        notify(f"{pieces.interactions:,} interactions of {pieces.num_users:,} users are sorted")
+        chooser = Chooser(
+            by=by, test=test, valid=valid, seed=seed, total=pieces.interactions, stamps=pieces.stamps
+        )
+        staging = folders[out.name]
+        writer = _ShardWriter(staging, folders["shards"], pieces, shards, with_valid=valid > 0)
+        for data in pieces:
+            writer.add(data, chooser.of(data))
+        titles = runs.titles_of(pieces.item_ids.ids)
+        how: dict[str, Any] = {"by": by, "seed": seed}
+        how |= {} if by == "last" else {"test": test, "valid": valid}
+        record: dict[str, Any] = {
+            "format": FORMAT,
+            "source": {
+                "path": name or provenance.source,
+                "format": provenance.format,
+                "rows": provenance.rows,
+                "bad_rows": provenance.bad_rows,
+                "duplicates": provenance.duplicates + pieces.duplicates,
+                "notes": list(provenance.notes),
+            },
+            "how": how,
+            "cleaned": {} if min_rating is None else {"min_rating": min_rating},
+            "users": pieces.num_users,
+            "items": len(pieces.item_ids),
+            "columns": [column for column in ("timestamp", "rating") if column in pieces.columns],
+            **writer.finish(titles, provenance.source),
+        }
+        record["checksum"] = own_checksum(record)
+        (staging / INDEX).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        if out.exists():
+            out.rmdir()
+        staging.rename(out)
+    return record
+
+
+@contextmanager
+def _disk_errors(out: Path) -> Iterator[None]:
+    """What goes wrong with the files that are written; what is wrong with the source is a `DataError` already."""
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        raise TalosError(f"{out} could not be written ({reason})") from error
+
+
+def _add_all(data: Interactions, runs: UserRuns, rows: int) -> Provenance:
+    """Interactions that are in memory already, as if they had been read."""
+    frame = data.to_polars().rename({"user_id": "user", "item_id": "item"})
+    if data.item_titles is not None:
+        frame = frame.with_columns(title=data.item_titles.gather(data.indices))
+    for block in frame.iter_slices(rows):
+        runs.add(block)
+    runs.commit()
+    return data.provenance
+
+
+@dataclass
+class _Pieces:
+    """The clean interactions of all users on disk, some users at a time, over one vocabulary of items."""
+
+    folder: Path
+    columns: tuple[str, ...] = ()
+    users: list[int] = field(default_factory=list)  # in each piece
+    interactions: int = 0
+    duplicates: int = 0
+    item_ids: Vocabulary = field(default_factory=lambda: Vocabulary(pl.Series([], dtype=pl.Int64)))
+
+    @classmethod
+    def of(
+        cls, runs: UserRuns, folder: Path, rows: int, provenance: Provenance, min_rating: float | None
+    ) -> _Pieces:
+        """Keep each pair once, drop low ratings, and see which users and items are left."""
+        pieces, found = cls(folder), _Distinct()
+        for bucket in runs.buckets(rows):
+            if min_rating is not None and "rating" not in bucket.columns:
+                raise DataError(
+                    "no ratings", where=provenance.source, expected="a rating column to filter by"
+                )
+            stamps, ratings = (
+                bucket[column].to_numpy() if column in bucket.columns else None
+                for column in ("timestamp", "rating")
+            )
+            data = Interactions.from_ids(bucket["user"], bucket["item"], timestamps=stamps, ratings=ratings)
+            pieces.duplicates += data.provenance.duplicates
+            pieces.columns = tuple(bucket.columns)
+            if min_rating is not None:
+                assert data.ratings is not None
+                data = data.where(data.ratings >= min_rating).compact()
+            if len(data):
+                pieces._write(data)
+                found.add(data.item_ids.ids)
+        if not pieces.interactions:
+            raise DataError(
+                f"no rating of {min_rating:g} or higher", where=provenance.source, expected="at least one"
+            )
+        pieces.item_ids = Vocabulary(found.sorted())
+        return pieces
+
+    def _write(self, data: Interactions) -> None:
+        number = len(self.users)
+        columns: dict[str, Any] = {"item": data.indices}
+        if data.timestamps is not None:
+            columns["timestamp"] = data.timestamps
+        if data.ratings is not None:
+            columns["rating"] = data.ratings
+        pl.DataFrame(columns).write_parquet(self._path(number, "rows"), compression="lz4")
+        degrees = pl.Series("degree", data.user_degrees)
+        users = pl.DataFrame([data.user_ids.ids.alias("user_id"), degrees])
+        users.write_parquet(self._path(number, "users"), compression="lz4")
+        items = data.item_ids.ids.alias("item_id").to_frame()
+        items.write_parquet(self._path(number, "items"), compression="lz4")
+        self.users.append(data.num_users)
+        self.interactions += len(data)
+
+    @property
+    def num_users(self) -> int:
+        return sum(self.users)
+
+    def __iter__(self) -> Iterator[Interactions]:
+        """The pieces in the order of their users, each over its own users and all items."""
+        for number in range(len(self.users)):
+            rows = pl.read_parquet(self._path(number, "rows"))
+            users = pl.read_parquet(self._path(number, "users"))
+            items = pl.read_parquet(self._path(number, "items"))["item_id"]
+            positions = self.item_ids.encode(items).astype(np.int32)
+            indptr = np.zeros(len(users) + 1, np.int64)
+            np.cumsum(users["degree"].to_numpy(), out=indptr[1:])
+            yield Interactions(
+                indptr=indptr,
+                indices=positions[rows["item"].to_numpy()],  # both vocabularies ascend, and so do the rows
+                user_ids=Vocabulary(users["user_id"]),
+                item_ids=self.item_ids,
+                timestamps=rows["timestamp"].to_numpy() if "timestamp" in rows.columns else None,
+                ratings=rows["rating"].to_numpy() if "rating" in rows.columns else None,
+            )
+
+    def stamps(self) -> Iterator[NDArray[Any]]:
+        """All timestamps, a piece at a time."""
+        for number in range(len(self.users)):
+            yield pl.read_parquet(self._path(number, "rows"), columns=["timestamp"])["timestamp"].to_numpy()
+
+    def _path(self, number: int, kind: str) -> Path:
+        return self.folder / f"{kind}-{number:06d}.parquet"
+
+
+class _Distinct:
+    """Distinct ids of many series, brought together now and then."""
+
+    def __init__(self) -> None:
+        self.known: pl.Series | None = None
+        self.new: list[pl.Series] = []
+
+    def add(self, ids: pl.Series) -> None:
+        self.new.append(ids.rename("id"))
+        if sum(map(len, self.new)) > max(1 << 20, 0 if self.known is None else len(self.known)):
+            self.known, self.new = self.sorted(), []
+
+    def sorted(self) -> pl.Series:
+        every = self.new if self.known is None else [self.known, *self.new]
+        return pl.concat(every).unique().sort()
+
+
+class _ShardWriter:
+    """Takes interactions and their parts in the order of users, and leaves shards."""
+
+    def __init__(self, out: Path, scratch: Path, pieces: _Pieces, shards: int, *, with_valid: bool) -> None:
+        self.out, self.scratch, self.pieces, self.shards = out, scratch, pieces, shards
+        self.parts = [part for part in PARTS if part != "valid" or with_valid]
+        self.users = self.interactions = self.number = 0
+        self.ends = [0] * shards  # of each shard, in users
+        self.counts = {part: [0] * shards for part in self.parts}
+        self.active = dict.fromkeys(self.parts, 0)
+        self.cold = {part: [0, 0] for part in self.parts}  # users, and their interactions
+        self.item_degrees = {part: np.zeros(len(pieces.item_ids), np.int64) for part in self.parts}
+        self.shared_users = 0  # with something in both train and test
+        self.prints = {part: hashlib.blake2b(digest_size=16) for part in self.parts}
+        self.edges = dict.fromkeys(self.parts, 0)
+        for digest in self.prints.values():
+            digest.update(np.zeros(1, np.int64).data)
+
+    def add(self, data: Interactions, flags: NDArray[np.int8]) -> None:
+        """The interactions of the next users."""
+        # a user belongs to the shard in which the interactions of the users before end
+        before = data.indptr[:-1] + self.interactions
+        shard_of = np.minimum(before * self.shards // self.pieces.interactions, self.shards - 1)
+        in_train = None
+        for part in self.parts:
+            kept = data.where(flags == PARTS.index(part))
+            active = kept.user_degrees > 0
+            in_train = active if in_train is None else in_train
+            self.active[part] += int(active.sum())
+            self.cold[part][0] += int((active & ~in_train).sum())
+            self.cold[part][1] += int(kept.user_degrees[active & ~in_train].sum())
+            self.item_degrees[part] += kept.item_degrees
+            self.prints[part].update(np.ascontiguousarray(kept.indptr[1:] + self.edges[part]).data)
+            self.edges[part] += len(kept)
+            if part == "test":
+                self.shared_users += int((active & in_train).sum())
+            columns: dict[str, Any] = {"user": kept.rows + np.int32(self.users), "item": kept.indices}
+            if kept.timestamps is not None:
+                columns["timestamp"] = kept.timestamps
+            if kept.ratings is not None:
+                columns["rating"] = kept.ratings
+            frame = pl.DataFrame(columns)
+            owner = shard_of[kept.rows]
+            for shard in np.unique(owner).tolist():
+                start, stop = np.searchsorted(owner, [shard, shard + 1])
+                piece = self.scratch / f"{shard:04d}-{part}-{self.number:06d}.parquet"
+                frame[start:stop].write_parquet(piece, compression="lz4")
+                self.counts[part][shard] += int(stop - start)
+            if not self.number:
+                self.empty = frame.clear()
+        for shard in np.unique(shard_of).tolist():
+            self.ends[shard] = self.users + int(np.searchsorted(shard_of, shard, side="right"))
+        self.users += data.num_users
+        self.interactions += len(data)
+        self.number += 1
+
+    def finish(self, titles: pl.Series | None, source: str) -> dict[str, Any]:
+        """Join what belongs together; returns what the index says about it."""
+        if self.edges["test"] and not self.shared_users:
+            raise DataError(
+                "the test part has no user in common with train",
+                where=source,
+                expected="users that train knows",
+            )
+        if "valid" in self.parts and not self.edges["valid"]:
+            self.parts.remove("valid")  # as `talos.data.splits.split` has none where nobody has enough
+        shards = [self._join(shard) for shard in range(self.shards)]
+        users = pl.scan_parquet(sorted(self.pieces.folder.glob("users-*.parquet"))).select("user_id")
+        users.sink_parquet(self.out / "users.parquet", row_group_size=_ROW_GROUP)
+        items = pl.DataFrame(
+            {"item_id": self.pieces.item_ids.ids, "train_interactions": self.item_degrees["train"]}
+        )
+        if titles is not None:
+            items = items.with_columns(title=titles)
+        items.write_parquet(self.out / "items.parquet")
+        in_train = self.item_degrees["train"] > 0
+        record: dict[str, Any] = {"parts": {}, "cold": {}}
+        for part in self.parts:
+            degrees = self.item_degrees[part]
+            record["parts"][part] = {
+                "users": self.active[part],
+                "items": int((degrees > 0).sum()),
+                "interactions": self.edges[part],
+                "fingerprint": self._fingerprint(part),
+            }
+            if part != "train":
+                record["cold"][part] = {
+                    "users": self.cold[part][0],
+                    "items": int(((degrees > 0) & ~in_train).sum()),
+                    "interactions_of_cold_users": self.cold[part][1],
+                    "interactions_of_cold_items": int(degrees[~in_train].sum()),
+                }
+        record["shards"] = shards
+        record["checksums"] = {
+            name: checksum_of(self.out / name) for name in ("users.parquet", "items.parquet")
+        }
+        return record
+
+    def _join(self, shard: int) -> dict[str, Any]:
+        folder = self.out / f"shard-{shard:04d}"
+        folder.mkdir()
+        parts = {}
+        for part in self.parts:
+            pieces, target = sorted(self.scratch.glob(f"{shard:04d}-{part}-*")), folder / f"{part}.parquet"
+            if pieces:
+                pl.scan_parquet(pieces).sink_parquet(target, row_group_size=_ROW_GROUP)
+            else:
+                self.empty.write_parquet(target)
+            parts[part] = {"interactions": self.counts[part][shard], "checksum": checksum_of(target)}
+        start = max(self.ends[:shard], default=0)
+        return {"folder": folder.name, "users": [start, max(start, self.ends[shard])], "parts": parts}
+
+    def _fingerprint(self, part: str) -> str:
+        """That of `Interactions.fingerprint`, of the part as a whole; the row ends are in it already."""
+        digest = self.prints[part]
+        for shard in range(self.shards):
+            scan = pl.scan_parquet(self.out / f"shard-{shard:04d}" / f"{part}.parquet").select("item")
+            for block in scan.collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True):
+                digest.update(np.ascontiguousarray(block["item"].to_numpy()).data)
+        for name, column in (("users.parquet", "user_id"), ("items.parquet", "item_id")):
+            scan = pl.scan_parquet(self.out / name).select(column)
+            digest.update(str(scan.collect_schema()[column]).encode())
+            for block in scan.collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True):
+                digest.update(np.ascontiguousarray(block[column].hash(seed=0).to_numpy()).data)
+        return digest.hexdigest()

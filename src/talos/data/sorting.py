@@ -1,0 +1,157 @@
+"""Rows of events to CSR: sorted by user and item, each pair once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from talos.data.threads import in_threads
+from talos.data.vocabulary import Codes
+
+__all__ = ["SortedRows", "sorted_rows", "taken"]
+
+
+@dataclass(frozen=True)
+class SortedRows:
+    """CSR of distinct pairs, and where each of them stood in the input."""
+
+    indptr: NDArray[np.int64]
+    items: Codes
+    rows: NDArray[np.int64]  # which input row each kept interaction comes from
+
+
+# Rows handled at a time while packing and unpacking: small enough to stay in a core's cache, because for
+# tens of millions of rows fresh memory costs more than the arithmetic.
+_BLOCK = 1 << 17
+
+
+def sorted_rows(
+    users: NDArray[np.integer[Any]],
+    items: NDArray[np.integer[Any]],
+    num_users: int,
+    num_items: int,
+    timestamps: NDArray[Any] | None,
+) -> SortedRows:
+    """Sort rows by (user, item) and keep the latest row of each pair.
+
+    User, item and row number are packed into one unsigned integer where they fit, because sorting plain
+    integers is several times faster than sorting anything with a payload.
+    """
+    n = len(users)
+    user_bits, item_bits, row_bits = (max(0, size - 1).bit_length() for size in (num_users, num_items, n))
+    if user_bits + item_bits + row_bits <= 64:
+        packed = pl.Series(_pack(users, items, item_bits, row_bits)).sort().to_numpy()
+        codes, rows, last = _unpack(packed, item_bits, row_bits)
+        first_of_user = np.arange(num_users, dtype=np.uint64) << np.uint64(item_bits + row_bits)
+        starts = np.searchsorted(packed, first_of_user)
+    else:
+        rows = np.lexsort((items, users))
+        codes, sorted_users = items[rows].astype(np.int32), users[rows]
+        last = np.ones(n, bool)
+        last[:-1] = (sorted_users[1:] != sorted_users[:-1]) | (codes[1:] != codes[:-1])
+        starts = np.searchsorted(sorted_users, np.arange(num_users))
+    indptr = np.append(starts, n).astype(np.int64)
+    if not last.all():
+        if timestamps is not None:
+            _latest_to_the_end(rows, last, timestamps)
+        indptr -= np.searchsorted(np.flatnonzero(~last), indptr)
+        codes, rows = _compressed(last, codes, rows)
+    return SortedRows(indptr, codes, rows)
+
+
+def taken(values: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
+    """The values at the given places, all of which exist, on all cores."""
+    found = np.empty(len(places), values.dtype)
+
+    def take_block(start: int) -> None:
+        some = places[start : start + _BLOCK]
+        # "clip" writes straight into the output, where the default would go through a buffer
+        np.take(values, some, out=found[start : start + len(some)], mode="clip")
+
+    in_threads(take_block, range(0, len(places), _BLOCK))
+    return found
+
+
+def _compressed(
+    keep: NDArray[np.bool_], codes: Codes, rows: NDArray[np.int64]
+) -> tuple[Codes, NDArray[np.int64]]:
+    """Both arrays where `keep` is true, on all cores."""
+    starts = range(0, len(keep), _BLOCK)
+    ends = np.cumsum([np.count_nonzero(keep[start : start + _BLOCK]) for start in starts])
+    kept_codes, kept_rows = np.empty(ends[-1], codes.dtype), np.empty(ends[-1], rows.dtype)
+
+    def compress_block(start: int) -> None:
+        end = int(ends[start // _BLOCK])
+        flags = keep[start : start + _BLOCK]
+        here = slice(end - int(np.count_nonzero(flags)), end)
+        kept_codes[here] = codes[start : start + _BLOCK][flags]
+        kept_rows[here] = rows[start : start + _BLOCK][flags]
+
+    in_threads(compress_block, starts)
+    return kept_codes, kept_rows
+
+
+def _unpack(
+    packed: NDArray[np.uint64], item_bits: int, row_bits: int
+) -> tuple[Codes, NDArray[np.int64], NDArray[np.bool_]]:
+    """Items, row numbers and whether the next row has another pair, of sorted packed rows."""
+    n = len(packed)
+    codes, rows, last = np.empty(n, np.int32), np.empty(n, np.int64), np.ones(n, bool)
+    shift, item_mask, row_mask = (
+        np.uint64(row_bits),
+        np.uint64((1 << item_bits) - 1),
+        np.uint64((1 << row_bits) - 1),
+    )
+
+    def unpack_block(start: int) -> None:
+        stop = min(start + _BLOCK, n)
+        block = packed[start : stop + 1]  # one more than is unpacked, to compare with the row that follows
+        last[start : start + len(block) - 1] = (block[1:] ^ block[:-1]) > row_mask
+        block = block[: stop - start]
+        rows[start:stop] = block & row_mask
+        codes[start:stop] = (block >> shift) & item_mask
+
+    in_threads(unpack_block, range(0, n, _BLOCK))
+    return codes, rows, last
+
+
+def _pack(
+    users: NDArray[np.integer[Any]], items: NDArray[np.integer[Any]], item_bits: int, row_bits: int
+) -> NDArray[np.uint64]:
+    """(user, item, row number) in one integer a row."""
+    packed = np.empty(len(users), np.uint64)
+
+    def pack_block(start: int) -> None:
+        block = users[start : start + _BLOCK].astype(np.uint64)
+        block <<= np.uint64(item_bits)
+        block |= items[start : start + _BLOCK].astype(np.uint64)
+        block <<= np.uint64(row_bits)
+        block |= np.arange(start, start + len(block), dtype=np.uint64)
+        packed[start : start + len(block)] = block
+
+    in_threads(pack_block, range(0, len(users), _BLOCK))
+    return packed
+
+
+def _latest_to_the_end(rows: NDArray[np.int64], last: NDArray[np.bool_], timestamps: NDArray[Any]) -> None:
+    """Where several rows hold the same pair, write the one with the latest timestamp last (in place).
+
+    `rows` is sorted by pair and then by row number; `last` marks the end of each pair's rows.
+    """
+    repeats = np.flatnonzero(~last)
+    # a pair's rows are its repeats and the row after them: mark and group them
+    member = np.zeros(len(rows), bool)
+    member[repeats] = True
+    member[repeats + 1] = True
+    places = np.flatnonzero(member)
+    ends = np.flatnonzero(last[places])
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    stamps = timestamps[rows[places]]
+    latest = np.repeat(np.maximum.reduceat(stamps, starts), np.diff(np.append(starts, len(places))))
+    # among equals the highest row number, which stands furthest right
+    winner = np.maximum.reduceat(np.where(stamps == latest, np.arange(len(places)), -1), starts)
+    rows[places[ends]] = rows[places[winner]]

@@ -1,0 +1,301 @@
+"""Clean-up and splits: minimum rating, k-core, and four ways to divide into train, validation and test.
+
+Every interaction lands in exactly one part. All parts share the vocabularies of the data they were made
+from, so a position means the same user or item in each of them. What train has never seen is counted in
+`Split.cold`, never dropped behind the caller's back; `Split.warm()` drops it on request.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from talos.data.interactions import Interactions
+from talos.errors import ArgumentError, ConfigError, DataError, nearest
+
+__all__ = [
+    "ColdCounts",
+    "Split",
+    "SplitBy",
+    "check_shares",
+    "k_core",
+    "last_of_each",
+    "min_rating",
+    "predefined",
+    "random_share",
+    "split",
+    "write_split",
+]
+
+SplitBy: TypeAlias = Literal["user", "time", "last"]
+
+
+def min_rating(data: Interactions, minimum: float) -> Interactions:
+    """Only the interactions rated `minimum` or higher; users and items left with none go too.
+
+    >>> data = Interactions.from_ids(["a", "a"], ["x", "y"], ratings=[5, 2])
+    >>> len(min_rating(data, 3))
+    1
+    """
+    if data.ratings is None:
+        raise DataError("no ratings", where=data.provenance.source, expected="a rating column to filter by")
+    kept = data.where(data.ratings >= minimum)
+    if len(kept) == 0:
+        raise DataError(
+            f"no rating of {minimum:g} or higher", where=data.provenance.source, expected="at least one"
+        )
+    return kept.compact()
+
+
+def k_core(data: Interactions, k: int) -> Interactions:
+    """The largest subset in which every user and every item has at least `k` interactions.
+
+    Users and items with fewer are removed until nobody has; the result does not depend on the order.
+
+    >>> data = Interactions.from_ids([1, 1, 2, 2, 3], [7, 8, 7, 8, 9])
+    >>> k_core(data, 2).user_ids.ids.to_list()
+    [1, 2]
+    """
+    if k < 1:
+        raise ArgumentError(f"{k}", where="k_core", expected="1 or more")
+    # Peeling on shrinking arrays: each round costs what is left, not what there was.
+    users, items, place = data.rows, data.indices, np.arange(len(data))
+    while len(place):
+        user_ok = np.bincount(users, minlength=data.num_users) >= k
+        item_ok = np.bincount(items, minlength=data.num_items) >= k
+        keep = user_ok[users] & item_ok[items]
+        if keep.all():
+            break
+        users, items, place = users[keep], items[keep], place[keep]
+    if len(place) == 0:
+        raise DataError(
+            f"nothing is left after {k}-core",
+            where=data.provenance.source,
+            expected=f"a k below {k}, or more data",
+        )
+    chosen = np.zeros(len(data), bool)
+    chosen[place] = True
+    return data.where(chosen).compact()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColdCounts:
+    """Interactions of a part whose user or item train has never seen."""
+
+    users: int
+    items: int
+    interactions_of_cold_users: int
+    interactions_of_cold_items: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Train, validation (maybe none) and test over the same vocabularies, and how they were made."""
+
+    train: Interactions
+    valid: Interactions | None
+    test: Interactions
+    how: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> dict[str, Interactions]:
+        """The parts that exist, by name."""
+        parts = {"train": self.train, "valid": self.valid, "test": self.test}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def cold(self, part: Literal["valid", "test"] = "test") -> ColdCounts:
+        """How much of a part train knows nothing about."""
+        data = self.parts.get(part, self.test)
+        cold_user = (self.train.user_degrees == 0) & (data.user_degrees > 0)
+        cold_item = (self.train.item_degrees == 0) & (data.item_degrees > 0)
+        return ColdCounts(
+            users=int(cold_user.sum()),
+            items=int(cold_item.sum()),
+            interactions_of_cold_users=int(data.user_degrees[cold_user].sum()),
+            interactions_of_cold_items=int(data.item_degrees[cold_item].sum()),
+        )
+
+    def warm(self) -> Split:
+        """The same split without the validation and test interactions of users or items absent from train."""
+
+        def known(data: Interactions) -> Interactions:
+            seen_user, seen_item = self.train.user_degrees > 0, self.train.item_degrees > 0
+            return data.where(seen_user[data.rows] & seen_item[data.indices])
+
+        valid = None if self.valid is None else known(self.valid)
+        return replace(self, valid=valid, test=known(self.test), how={**self.how, "warm": True})
+
+    def __iter__(self) -> Any:
+        """Unpacks as `train, valid, test`."""
+        return iter((self.train, self.valid, self.test))
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name} {len(part):,}" for name, part in self.parts.items())
+        return f"Split({sizes}; {self.train.num_users:,} users × {self.train.num_items:,} items)"
+
+
+def split(
+    data: Interactions, *, test: float = 0.2, valid: float = 0.1, by: SplitBy = "user", seed: int = 0
+) -> Split:
+    """Divide interactions into train, validation and test.
+
+    Args:
+        data: what to divide.
+        test: share of the interactions that are for test; ignored by `last`.
+        valid: share of the rest that is for validation, 0 for none; with `last`, any share above 0 means one
+            interaction a user.
+        by: `user`: at random within each user, each share rounded up, as in the paper's IID setting;
+            `time`: the latest of all interactions are test (the paper's temporal shift) and validation is
+            drawn at random from the rest; `last`: each user's last interaction is test and the one before it
+            validation, users with too few keep theirs in train.
+        seed: of the random draws; the same seed gives the same split.
+
+    >>> data = Interactions.from_ids([1] * 10, list(range(10)))
+    >>> split(data, seed=1)
+    Split(train 7, valid 1, test 2; 1 users × 10 items)
+    """
+    check_shares(by, test, valid)
+    if by != "user" and data.timestamps is None:
+        raise DataError(
+            "no timestamps", where=data.provenance.source, expected=f"a time column to split by {by}"
+        )
+    rng = np.random.default_rng(seed)
+    if by == "last":
+        in_test, in_valid = last_of_each(data, with_valid=valid > 0)
+    else:
+        in_test = random_share(data, test, rng) if by == "user" else _latest_share(data, test)
+        rest = data.where(~in_test)
+        picked = random_share(rest, valid, rng) if by == "user" else _random_of_all(len(rest), valid, rng)
+        in_valid = np.zeros(len(data), bool)
+        in_valid[np.flatnonzero(~in_test)[picked]] = True
+    how: dict[str, Any] = {"by": by, "seed": seed}
+    how |= {} if by == "last" else {"test": test, "valid": valid}
+    parts = Split(
+        train=data.where(~in_test & ~in_valid),
+        valid=data.where(in_valid) if in_valid.any() else None,
+        test=data.where(in_test),
+        how=how,
+    )
+    _check_overlap(parts)
+    return parts
+
+
+def check_shares(by: str, test: float, valid: float) -> None:
+    """Refuse what is no way to split, and shares that are none."""
+    for name, share in (("test", test), ("valid", valid)):
+        if not 0 <= share < 1:
+            raise ConfigError(f"{share}", where=name, expected="a share from 0 to below 1")
+    if by not in get_args(SplitBy):
+        raise ConfigError(
+            f"{by!r}", where="by", expected="user, time or last", hint=nearest(by, get_args(SplitBy))
+        )
+
+
+def predefined(train: Interactions, valid: Interactions | None, test: Interactions) -> Split:
+    """A split that was made elsewhere; the parts must share their vocabularies."""
+    for name, part in (("valid", valid), ("test", test)):
+        if part is not None and (part.user_ids != train.user_ids or part.item_ids != train.item_ids):
+            raise ArgumentError("other users or items than train", where=name, expected="shared vocabularies")
+    parts = Split(train=train, valid=valid, test=test, how={"by": "predefined"})
+    _check_overlap(parts)
+    return parts
+
+
+def _check_overlap(parts: Split) -> None:
+    if len(parts.test) and not ((parts.train.user_degrees > 0) & (parts.test.user_degrees > 0)).any():
+        raise DataError(
+            "the test part has no user in common with train",
+            where=parts.test.provenance.source,
+            expected="users that train knows",
+        )
+
+
+def random_share(data: Interactions, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """A flag an interaction: ⌈share · degree⌉ of each user's, at random."""
+    if share == 0 or len(data) == 0:
+        return np.zeros(len(data), bool)
+    # user + noise in [0, 1) sorts users in order and their interactions at random, with one plain sort
+    order = pl.Series(data.rows + rng.random(len(data))).arg_sort().to_numpy()
+    # the small offset keeps 0.2 · 5 from being rounded up to 2
+    quota = np.ceil(share * data.user_degrees - 1e-9).astype(np.int64)
+    rank_in_user = np.arange(len(data)) - np.repeat(data.indptr[:-1], data.user_degrees)
+    chosen = np.zeros(len(data), bool)
+    chosen[order] = rank_in_user < np.repeat(quota, data.user_degrees)
+    return chosen
+
+
+def _random_of_all(count: int, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    chosen = np.zeros(count, bool)
+    chosen[rng.permutation(count)[: round(share * count)]] = True
+    return chosen
+
+
+def _latest_share(data: Interactions, share: float) -> NDArray[np.bool_]:
+    """The latest `share` of all interactions; equal times are ordered by user and item."""
+    stamps = data.timestamps
+    assert stamps is not None
+    chosen = np.zeros(len(data), bool)
+    chosen[np.argsort(stamps, kind="stable")[len(data) - round(share * len(data)) :]] = True
+    return chosen
+
+
+def last_of_each(data: Interactions, *, with_valid: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Flags an interaction: each user's last is for test, the one before it for validation; too few stay in train."""
+    stamps = data.timestamps
+    assert stamps is not None
+    order = np.lexsort((stamps, data.rows))
+    from_end = np.repeat(data.indptr[1:], data.user_degrees) - 1 - np.arange(len(data))
+    enough = np.repeat(data.user_degrees > (2 if with_valid else 1), data.user_degrees)
+    in_test, in_valid = np.zeros(len(data), bool), np.zeros(len(data), bool)
+    in_test[order] = enough & (from_end == 0)
+    in_valid[order] = enough & (from_end == 1) & with_valid
+    return in_test, in_valid
+
+
+def write_split(
+    parts: Split,
+    out: Path,
+    *,
+    format: Literal["tsv", "parquet"] = "tsv",  # noqa: A002  # the word users know
+    source: str,
+    cleaned: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write `train`, `valid` and `test` files and a `split.json` that says how to make them again.
+
+    The folder appears under its name only when it is complete; an existing folder with anything in it is
+    refused. Returns what `split.json` holds.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
+    record: dict[str, Any] = {
+        "source": source,
+        "how": parts.how,
+        "cleaned": {name: value for name, value in (cleaned or {}).items() if value is not None},
+        "format": format,
+        "parts": {},
+        "cold": {name: vars(parts.cold(name)) for name in ("valid", "test") if name in parts.parts},
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
+        staging = Path(scratch) / out.name
+        staging.mkdir()
+        for name, part in parts.parts.items():
+            frame = part.to_polars()
+            if format == "tsv":
+                frame.write_csv(staging / f"{name}.tsv", separator="\t")
+            else:
+                frame.write_parquet(staging / f"{name}.parquet")
+            users, items = part.describe().users, part.describe().items
+            record["parts"][name] = {"users": users, "items": items, "interactions": len(part)}
+        (staging / "split.json").write_text(json.dumps(record, indent=2) + "\n")
+        if out.exists():
+            out.rmdir()
+        staging.rename(out)
+    return record

@@ -1,0 +1,133 @@
+"""The caller's ids and their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from talos.data.threads import in_threads
+from talos.errors import DataError
+
+__all__ = ["Codes", "Ids", "Vocabulary", "as_id_series"]
+
+Codes: TypeAlias = NDArray[np.int32]
+Ids: TypeAlias = pl.Series | Sequence[str] | Sequence[int] | Sequence[str | int] | NDArray[Any]
+
+
+class Vocabulary:
+    """The caller's ids, each with a position; sorted, so that the same ids always get the same positions.
+
+    Args:
+        ids: distinct, ascending ids, all strings or all integers.
+
+    >>> animals = Vocabulary.of(["dog", "cat", "dog"])
+    >>> animals.ids.to_list()
+    ['cat', 'dog']
+    >>> animals.encode(["dog", "bird"]).tolist()
+    [1, -1]
+    >>> animals.decode([1, 0]).to_list()
+    ['dog', 'cat']
+    """
+
+    __slots__ = ("ids",)
+
+    def __init__(self, ids: pl.Series) -> None:
+        self.ids = ids
+
+    @classmethod
+    def of(cls, ids: Ids) -> Vocabulary:
+        """The vocabulary of all distinct values of `ids`."""
+        return cls(as_id_series(ids, "ids").unique().sort())
+
+    @classmethod
+    def encoding(cls, ids: pl.Series) -> tuple[Vocabulary, Codes]:
+        """A vocabulary and the positions of `ids` in it, in one go: much faster than `of` then `encode`."""
+        ids = as_id_series(ids, ids.name or "ids")
+        if ids.dtype == pl.String:
+            distinct = ids.unique().sort()
+            # An Enum cast is polars' quickest way from strings to positions in a given order.
+            return cls(distinct), ids.cast(pl.Enum(distinct)).to_physical().cast(pl.Int32).to_numpy()
+        if len(ids) == 0:
+            return cls(ids), np.empty(0, np.int32)
+        low, high = (int(bound) for bound in (ids.min(), ids.max()))  # type: ignore[arg-type]  # integers, not empty
+        width = high - low + 1
+        if width > max(4 * len(ids), 1 << 16):
+            distinct_values, places = np.unique(ids.to_numpy(), return_inverse=True)
+            return cls(pl.Series(distinct_values)), places.astype(np.int32)
+        # Ids in a narrow range: a table look-up instead of sorting or hashing, chunk by chunk as polars
+        # holds them, because joining the chunks first would cost as much again.
+        chunks = [chunk.to_numpy() for chunk in ids.get_chunks()]
+        starts = np.cumsum([0, *map(len, chunks)])
+        present = np.zeros(width, bool)
+
+        def mark(i: int) -> None:
+            present[chunks[i] - low if low else chunks[i]] = True
+
+        in_threads(mark, range(len(chunks)))
+        position = np.cumsum(present, dtype=np.int32)
+        position -= 1
+        codes = np.empty(len(ids), np.int32)
+
+        def look_up(i: int) -> None:
+            # every offset is in range; numpy's default of raising would go through a second buffer
+            part = codes[starts[i] : starts[i + 1]]
+            np.take(position, chunks[i] - low if low else chunks[i], out=part, mode="clip")
+
+        in_threads(look_up, range(len(chunks)))
+        return cls(pl.Series(np.flatnonzero(present).astype(np.int64) + low)), codes
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Vocabulary) and self.ids.dtype == other.ids.dtype and self.ids.equals(other.ids)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # equality is by content and the content is large
+
+    def __repr__(self) -> str:
+        kind = "strings" if self.ids.dtype == pl.String else "integers"
+        return f"Vocabulary({len(self)} {kind})"
+
+    def encode(self, ids: Ids) -> NDArray[np.int64]:
+        """Positions of `ids`; -1 for those that are not in the vocabulary (also when their type differs)."""
+        wanted = as_id_series(ids, "ids")
+        if len(self) == 0 or len(wanted) == 0 or wanted.dtype != self.ids.dtype:
+            return np.full(len(wanted), -1, np.int64)
+        places = np.minimum(np.asarray(self.ids.search_sorted(wanted), np.int64), len(self) - 1)
+        found = (self.ids.gather(places) == wanted).to_numpy()
+        return np.where(found, places, -1)
+
+    def decode(self, codes: NDArray[np.integer[Any]] | Sequence[int]) -> pl.Series:
+        """The ids at the given positions."""
+        return self.ids.gather(np.asarray(codes, np.int64))
+
+
+def as_id_series(ids: Ids | Iterable[Any], name: str) -> pl.Series:
+    """Ids as a polars series of strings or 64-bit integers, refusing anything that is neither."""
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and ids.dtype != np.uint64:
+        return pl.Series(name, ids.astype(np.int64, copy=False))
+    try:
+        series = ids if isinstance(ids, pl.Series) else pl.Series(name, ids, strict=True)
+    except (TypeError, pl.exceptions.PolarsError, OverflowError) as error:
+        raise DataError("mixed types", where=name, expected="all strings or all integers") from error
+    if series.null_count():
+        row = int(series.is_null().arg_max() or 0)
+        raise DataError(f"missing id at row {row}", where=name, expected="an id in every row")
+    if series.dtype in (pl.Categorical, pl.Enum):
+        series = series.cast(pl.String)
+    if series.dtype == pl.String or series.dtype == pl.Int64:
+        return series
+    if series.dtype.is_integer():
+        try:
+            return series.cast(pl.Int64)
+        except pl.exceptions.PolarsError as error:
+            raise DataError("an integer beyond 64 bits", where=name, expected="ids within 64 bits") from error
+    if len(series) == 0:
+        return series.cast(pl.Int64)
+    raise DataError(f"values of type {series.dtype}", where=name, expected="all strings or all integers")

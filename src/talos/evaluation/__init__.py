@@ -1,0 +1,1 @@
+"""Ranking, metrics, reports and significance tests."""

@@ -1,0 +1,378 @@
+"""Top-K lists against a test set: ranking and metrics put together into a `Report`.
+
+Metrics are means over the users who have at least one test item. Per-user values are kept, so that two
+reports can be compared by `talos.significance` and a mean can always be traced to its users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from talos.data.interactions import Interactions
+from talos.distributed import Group
+from talos.errors import ConfigError, DataError, nearest
+from talos.evaluation.metrics import (
+    RANKING_METRICS,
+    Dialect,
+    auc,
+    coverage,
+    exposure_gini,
+    gini_of_counts,
+    llpauc,
+    mean_popularity_rank,
+    popularity_ranks,
+    ranking_metrics,
+)
+from talos.evaluation.ranking import DEFAULT_BUDGET, Scorer, iter_top_k, mask_seen
+
+__all__ = ["DEFAULT_KS", "DEFAULT_METRICS", "Report", "evaluate", "evaluate_lists", "evaluate_together"]
+
+DEFAULT_KS = (10, 20, 50)
+DEFAULT_METRICS = tuple(RANKING_METRICS)
+FULL_RANKING_METRICS = ("auc", "llpauc")
+# The corner that LLPAUC looks at unless told otherwise: what its authors found best on average.
+LLPAUC_CORNER = (0.7, 0.1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Metrics of one set of lists on one test set; prints as a table, `as_dict` for JSON.
+
+    `metrics` maps `precision@20`, … to means; `per_user` maps the ranking metrics to one value for each of
+    `user_ids`; metrics of the lists as a whole (coverage, popularity) have no per-user values. `exposure` counts
+    how often each item is in a list, where that was asked for. Where several processes measured their users,
+    `metrics` are of all of them, who are `total_users`, and the per-user values those of one process.
+    """
+
+    metrics: dict[str, float]
+    per_user: dict[str, NDArray[np.float64]] = field(repr=False)
+    user_ids: pl.Series = field(repr=False)
+    dialect: Dialect
+    users_without_list: int = 0
+    notes: tuple[str, ...] = ()
+    exposure: NDArray[np.int64] | None = field(default=None, repr=False)
+    total_users: int | None = None
+
+    @property
+    def num_users(self) -> int:
+        """Users that the means are over."""
+        return len(self.user_ids) if self.total_users is None else self.total_users
+
+    def with_note(self, note: str) -> Report:
+        """The same report with one more thing to know about it."""
+        return replace(self, notes=(*self.notes, note))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values under `metrics`, with what is needed to read them."""
+        return {
+            "metrics": dict(self.metrics),
+            "users": self.num_users,
+            "users_without_list": self.users_without_list,
+            "dialect": self.dialect,
+            "notes": list(self.notes),
+        }
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows: one row a metric, one column a K."""
+        at_k = [key.split("@") for key in self.metrics if "@" in key]
+        ks = sorted({int(k) for _, k in at_k})
+        names = list(dict.fromkeys(name for name, _ in at_k))
+        rows = [[name, *(_number(self.metrics.get(f"{name}@{k}")) for k in ks)] for name in names]
+        rows += [
+            [key, _number(value), *[""] * (len(ks) - 1)]
+            for key, value in self.metrics.items()
+            if "@" not in key
+        ]
+        return ["metric", *(f"@{k}" for k in ks)], rows
+
+    def __str__(self) -> str:
+        header, rows = self.table()
+        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+        pad = ["<", *[">"] * (len(header) - 1)]
+        lines = [
+            "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, pad, widths, strict=True))
+            for row in [header, *rows]
+        ]
+        return "\n".join([*lines, f"({self.num_users:,} users, {self.dialect} dialect)", *self.notes])
+
+
+def evaluate(
+    scorer: Scorer,
+    test: Interactions,
+    *,
+    seen: Interactions | None = None,
+    ks: Sequence[int] = DEFAULT_KS,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    dialect: Dialect = "standard",
+    popularity: NDArray[Any] | None = None,
+    budget: int = DEFAULT_BUDGET,
+) -> Report:
+    """Rank all items for every user with test items and measure the lists.
+
+    Args:
+        scorer: the model's scores.
+        test: what the users did afterwards.
+        seen: masked in the lists; by the `standard` dialect train and validation, by `paper` train alone.
+        ks: list lengths.
+        metrics: of `precision, recall, ndcg, mrr, hit_rate, map`, and `auc`, `llpauc`, which need a second
+            pass over all scores.
+        dialect: what the names mean, see `talos.metrics`.
+        popularity: train interactions per item; adds coverage, popularity rank and exposure Gini of the lists
+            at the largest K.
+        budget: bytes that a chunk of scores may take.
+
+    >>> from talos.evaluation.ranking import FixedScores
+    >>> train = Interactions.from_ids([1, 1, 2], [7, 8, 8])
+    >>> test = train.where(np.array([True, False, False]))
+    >>> evaluate(FixedScores(torch.tensor([1.0, 2.0])), test, ks=[1, 2], metrics=["recall"]).metrics
+    {'recall@1': 0.0, 'recall@2': 1.0}
+    """
+    ks = check_ks(ks, scorer.num_items)
+    known = (*RANKING_METRICS, *FULL_RANKING_METRICS)
+    for name in metrics:
+        if name not in known:
+            raise ConfigError(f"no metric {name!r}", where="metrics", hint=nearest(name, known))
+    users = users_with_tests(test)
+    lists = [part.items for part in iter_top_k(scorer, users, k=ks[-1], seen=seen, budget=budget)]
+    items = np.concatenate(lists)
+    per_user = measure_lists(items, users, test, ks, [m for m in metrics if m in RANKING_METRICS], dialect)
+    if set(metrics) & set(FULL_RANKING_METRICS):
+        above, owner, negatives = _negatives_above(scorer, test, users, seen, budget)
+        if "auc" in metrics:
+            per_user["auc"] = auc(above, owner, negatives).numpy()
+        if "llpauc" in metrics:
+            alpha, beta = LLPAUC_CORNER
+            per_user["llpauc"] = llpauc(above, owner, negatives, alpha=alpha, beta=beta).numpy()
+    means = {name: float(values.mean()) for name, values in per_user.items()}
+    if popularity is not None:
+        shown = torch.from_numpy(items)
+        means[f"coverage@{ks[-1]}"] = coverage(shown, scorer.num_items)
+        means[f"popularity_rank@{ks[-1]}"] = mean_popularity_rank(shown, torch.as_tensor(popularity))
+        means[f"exposure_gini@{ks[-1]}"] = exposure_gini(shown, scorer.num_items)
+        exposure = torch.bincount(shown[shown >= 0], minlength=scorer.num_items).numpy()
+    return Report(
+        metrics=means,
+        per_user=per_user,
+        user_ids=test.user_ids.decode(users),
+        dialect=dialect,
+        exposure=None if popularity is None else exposure,
+    )
+
+
+def evaluate_together(
+    scorer: Scorer,
+    test: Interactions,
+    group: Group,
+    *,
+    ks: Sequence[int] = DEFAULT_KS,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    dialect: Dialect = "standard",
+    popularity: NDArray[Any] | None = None,
+    **options: Any,
+) -> Report:
+    """`evaluate` by several processes, each of which has the test items of other users: the means are over all.
+
+    Each process ranks for its own users, and sums are made over the processes; one of them may have nobody to rank for.
+    The report has the per-user values of this process alone. Without a group it is `evaluate`.
+
+    Args:
+        scorer: scores of the users of this process.
+        test: their test items.
+        group: the processes.
+        ks: list lengths.
+        metrics: which.
+        dialect: what the names mean.
+        popularity: interactions per item in all of train.
+        options: as in `evaluate`.
+
+    >>> from talos.distributed import ALONE
+    >>> from talos.evaluation.ranking import FixedScores
+    >>> test = Interactions.from_ids([1, 2], [7, 8])
+    >>> evaluate_together(FixedScores(torch.tensor([1.0, 2.0])), test, ALONE, ks=[1], metrics=["recall"]).metrics
+    {'recall@1': 0.5}
+    """
+    options |= {"ks": ks, "metrics": metrics, "dialect": dialect, "popularity": popularity}
+    if group.size == 1:
+        return evaluate(scorer, test, **options)
+    own = evaluate(scorer, test, **options) if len(test) else None
+    names = [
+        f"{name}@{k}" for name in RANKING_METRICS if name in metrics for k in check_ks(ks, scorer.num_items)
+    ]
+    names += [name for name in FULL_RANKING_METRICS if name in metrics]
+    sums = torch.zeros(len(names) + 1, dtype=torch.float64)  # of the users, and of each metric
+    if own is not None:
+        sums = torch.tensor(
+            [own.num_users, *(own.per_user[name].sum() for name in names)], dtype=torch.float64
+        )
+    users, *totals = group.sum_(sums).tolist()
+    if not users:
+        users_with_tests(test)  # says what is wrong
+    means = {name: total / users for name, total in zip(names, totals, strict=True)}
+    exposure = None
+    if popularity is not None:
+        shown = torch.zeros(scorer.num_items, dtype=torch.int64)
+        if own is not None and own.exposure is not None:
+            shown = torch.from_numpy(own.exposure.copy())
+        group.sum_(shown)
+        ranks, k = popularity_ranks(torch.as_tensor(popularity)), max(ks)
+        means[f"coverage@{k}"] = float((shown > 0).double().mean())
+        means[f"popularity_rank@{k}"] = float(ranks @ shown.double() / (shown.sum() * len(ranks)))
+        means[f"exposure_gini@{k}"] = gini_of_counts(shown)
+        exposure = shown.numpy()
+    return Report(
+        metrics=means,
+        per_user={} if own is None else own.per_user,
+        user_ids=test.user_ids.ids.clear() if own is None else own.user_ids,
+        dialect=dialect,
+        exposure=exposure,
+        total_users=int(users),
+    )
+
+
+def evaluate_lists(
+    lists: pl.DataFrame,
+    test: Interactions,
+    *,
+    ks: Sequence[int] = DEFAULT_KS,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    dialect: Dialect = "standard",
+) -> Report:
+    """Measure anybody's lists: rows of `user_id`, `item_id`, `rank` (1 is best).
+
+    A user with test items and no list counts as zero, and how many there were is reported; lists of users
+    without test items do not count; an item that the test set has never heard of is a miss.
+
+    >>> lists = pl.DataFrame({"user_id": ["a", "a"], "item_id": ["x", "y"], "rank": [1, 2]})
+    >>> test = Interactions.from_ids(["a", "b"], ["y", "x"])
+    >>> report = evaluate_lists(lists, test, ks=[2], metrics=["recall"])
+    >>> report.metrics, report.users_without_list
+    ({'recall@2': 0.5}, 1)
+    """
+    ks = check_ks(ks, None)
+    users = users_with_tests(test)
+    place = np.full(test.num_users, -1, np.int64)
+    place[users] = np.arange(len(users))
+    for column, vocabulary in (("user_id", test.user_ids), ("item_id", test.item_ids)):
+        if lists[column].dtype.is_integer() != vocabulary.ids.dtype.is_integer():
+            raise DataError(
+                f"{lists[column].dtype} ids in the lists, {vocabulary.ids.dtype} ids in the test set",
+                where=f"column {column}",
+                expected="ids of one type, so that they can match",
+            )
+    codes = test.user_ids.encode(lists["user_id"])
+    known = codes >= 0
+    row = np.where(known, place[np.where(known, codes, 0)], -1)
+    rank = lists["rank"].to_numpy()
+    counted = (row >= 0) & (rank <= ks[-1])
+    items = np.full((len(users), ks[-1]), -1, np.int64)
+    items[row[counted], rank[counted] - 1] = test.item_ids.encode(lists["item_id"])[counted]
+    per_user = measure_lists(items, users, test, ks, metrics, dialect)
+    listed = np.zeros(len(users), bool)
+    listed[row[row >= 0]] = True
+    missing = int((~listed).sum())
+    notes = (
+        [f"{missing:,} of {len(users):,} users with test items have no list and count as zero"]
+        if missing
+        else []
+    )
+    if not listed.any():
+        raise DataError(
+            "no list is of a user with test items", where="lists", expected="ids that the test set has"
+        )
+    return Report(
+        metrics={name: float(values.mean()) for name, values in per_user.items()},
+        per_user=per_user,
+        user_ids=test.user_ids.decode(users),
+        dialect=dialect,
+        users_without_list=missing,
+        notes=tuple(notes),
+    )
+
+
+def measure_lists(
+    items: NDArray[np.int64],
+    users: NDArray[np.int64],
+    test: Interactions,
+    ks: Sequence[int],
+    metrics: Sequence[str],
+    dialect: Dialect,
+) -> dict[str, NDArray[np.float64]]:
+    """Per-user ranking metrics of lists (users, length) of item codes, -1 for padding."""
+    relevant = torch.from_numpy(test.user_degrees[users])
+    values = ranking_metrics(
+        torch.from_numpy(_hits(items, users, test)), relevant, ks, names=metrics, dialect=dialect
+    )
+    return {name: value.numpy() for name, value in values.items()}
+
+
+def users_with_tests(test: Interactions) -> NDArray[np.int64]:
+    """Codes of the users that a mean is over; an empty test set is an error."""
+    users = np.flatnonzero(test.user_degrees)
+    if len(users) == 0:
+        raise DataError(
+            "no user has a test item", where=test.provenance.source, expected="a test set that is not empty"
+        )
+    return users
+
+
+def check_ks(ks: Sequence[int], num_items: int | None) -> tuple[int, ...]:
+    """List lengths, ascending and distinct, each from 1 to the number of items."""
+    limit = "" if num_items is None else f" to {num_items:,}, the number of items"
+    for k in ks:
+        if k < 1 or (num_items is not None and k > num_items):
+            raise ConfigError(f"{k}", where="k", expected=f"1{limit or ' or more'}")
+    if not ks:
+        raise ConfigError("none given", where="k", expected="at least one list length")
+    return tuple(sorted(set(ks)))
+
+
+def _hits(items: NDArray[np.int64], users: NDArray[np.int64], test: Interactions) -> NDArray[np.bool_]:
+    """Whether each listed item is one of its user's test items: a binary search over (user, item) keys."""
+    keys = test.rows.astype(np.int64) * test.num_items + test.indices
+    wanted = np.where(items >= 0, users[:, None] * test.num_items + items, -1)
+    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.asarray(keys[places] == wanted)
+
+
+def _negatives_above(
+    scorer: Scorer, test: Interactions, users: NDArray[np.int64], seen: Interactions | None, budget: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What AUC is made of: for each test item, how many of its user's negatives score higher.
+
+    Returns that count (ties count half), the place of its user in `users`, and each user's negatives.
+    """
+    above: list[float] = []
+    owners, negatives = [], []
+    chunk = max(1, budget // (4 * scorer.num_items))
+    buffer = torch.empty(min(chunk, len(users)), scorer.num_items, device=scorer.device)
+    for start in range(0, len(users), chunk):
+        block = users[start : start + chunk]
+        scores = buffer[: len(block)]
+        scorer.scores(torch.from_numpy(block).to(scorer.device), scores)
+        owner, items = test.pairs_of(block)
+        wanted = scores[torch.from_numpy(owner), torch.from_numpy(items.astype(np.int64))].cpu().numpy()
+        if seen is not None:
+            mask_seen(scores, seen, block)
+        mask_seen(scores, test, block)  # a user's test items are not each other's negatives
+        rows = scores.cpu().numpy()
+        for user, score in zip(owner, wanted, strict=True):  # numpy counts a row faster than torch counts all
+            row = rows[user]
+            above.append((np.count_nonzero(row > score) + np.count_nonzero(row >= score)) / 2)
+        owners.append(owner + start)
+        negatives.append(np.array([np.count_nonzero(row > -np.inf) for row in rows]))
+    return (
+        torch.tensor(above),
+        torch.from_numpy(np.concatenate(owners)),
+        torch.from_numpy(np.concatenate(negatives)),
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

@@ -1,0 +1,241 @@
+"""Top-K lists for many users: score, mask, select, in chunks under a memory budget.
+
+Evaluation and recommendation both go through `top_k`. Only one chunk of users × items is ever held.
+The result is deterministic: equal scores are ordered by item position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from talos.data.interactions import Interactions
+from talos.errors import ArgumentError, TalosError
+
+__all__ = ["DotScores", "FixedScores", "Scorer", "TopK", "iter_top_k", "mask_seen", "top_k"]
+
+# Large enough for efficient products, small enough to stay near the cache: see benchmarks/ranking.py.
+DEFAULT_BUDGET = 64 << 20
+
+
+class Scorer(Protocol):
+    """Anything that can score all items for a chunk of users."""
+
+    @property
+    def num_items(self) -> int:
+        """Length of the catalogue."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where scores are made."""
+        ...
+
+    def scores(self, users: Tensor, out: Tensor) -> None:
+        """Write the scores of `users` (B,) for every item into `out` (B, num_items)."""
+        ...
+
+
+class DotScores:
+    """Scores are dot products of user and item vectors (cosine, if the vectors are normalised).
+
+    >>> scorer = DotScores(torch.eye(2), torch.eye(2))
+    >>> top_k(scorer, k=1).items.tolist()
+    [[0], [1]]
+    """
+
+    def __init__(self, user_vectors: Tensor, item_vectors: Tensor) -> None:
+        if (
+            user_vectors.dim() != 2
+            or item_vectors.dim() != 2
+            or user_vectors.shape[1] != item_vectors.shape[1]
+        ):
+            raise ArgumentError(
+                f"shapes {tuple(user_vectors.shape)} and {tuple(item_vectors.shape)}",
+                where="user_vectors, item_vectors",
+                expected="(users, d) and (items, d)",
+            )
+        self.user_vectors = user_vectors
+        self.item_vectors = item_vectors
+
+    @property
+    def num_users(self) -> int:
+        """Number of users that have a vector."""
+        return len(self.user_vectors)
+
+    @property
+    def num_items(self) -> int:
+        """Length of the catalogue."""
+        return len(self.item_vectors)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the vectors are."""
+        return self.item_vectors.device
+
+    def scores(self, users: Tensor, out: Tensor) -> None:
+        """One matrix product."""
+        torch.mm(self.user_vectors[users], self.item_vectors.T, out=out)
+
+
+class FixedScores:
+    """The same scores for everybody, such as popularity.
+
+    >>> top_k(FixedScores(torch.tensor([1.0, 3.0, 3.0])), users=[0], k=2).items.tolist()
+    [[1, 2]]
+    """
+
+    def __init__(self, item_scores: Tensor) -> None:
+        self.item_scores = item_scores.float()
+
+    @property
+    def num_items(self) -> int:
+        """Length of the catalogue."""
+        return len(self.item_scores)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the scores are."""
+        return self.item_scores.device
+
+    def scores(self, users: Tensor, out: Tensor) -> None:
+        """A copy for each user."""
+        out.copy_(self.item_scores.expand(len(users), -1))
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Best items of some users, best first; a list with fewer than k items ends in item -1, score -inf."""
+
+    users: NDArray[np.int64]  # (B,)
+    items: NDArray[np.int64]  # (B, k)
+    scores: NDArray[np.float32]  # (B, k)
+
+
+def top_k(
+    scorer: Scorer,
+    users: NDArray[np.integer[Any]] | Sequence[int] | None = None,
+    *,
+    k: int,
+    seen: Interactions | None = None,
+    banned: NDArray[np.integer[Any]] | None = None,
+    budget: int = DEFAULT_BUDGET,
+) -> TopK:
+    """The best `k` items of each user, all in memory; `iter_top_k` has the arguments."""
+    parts = list(iter_top_k(scorer, users, k=k, seen=seen, banned=banned, budget=budget))
+    return TopK(
+        np.concatenate([part.users for part in parts]) if parts else np.empty(0, np.int64),
+        np.concatenate([part.items for part in parts]) if parts else np.empty((0, k), np.int64),
+        np.concatenate([part.scores for part in parts]) if parts else np.empty((0, k), np.float32),
+    )
+
+
+def iter_top_k(
+    scorer: Scorer,
+    users: NDArray[np.integer[Any]] | Sequence[int] | None = None,
+    *,
+    k: int,
+    seen: Interactions | None = None,
+    banned: NDArray[np.integer[Any]] | None = None,
+    budget: int = DEFAULT_BUDGET,
+) -> Iterator[TopK]:
+    """The best `k` items of each user, a chunk of users at a time.
+
+    Args:
+        scorer: gives the scores.
+        users: positions of the users; all that `scorer` has, if not given.
+        k: length of the lists, 1 to the number of items.
+        seen: interactions whose items are left out of their users' lists.
+        banned: items that are left out of every list.
+        budget: bytes that a chunk of scores may take.
+    """
+    if not 1 <= k <= scorer.num_items:
+        raise ArgumentError(f"{k}", where="k", expected=f"1 to {scorer.num_items}, the number of items")
+    if seen is not None and seen.num_items != scorer.num_items:
+        raise ArgumentError(
+            f"{seen.num_items} items", where="seen", expected=f"{scorer.num_items}, as are scored"
+        )
+    if users is None:
+        users = np.arange(getattr(scorer, "num_users", 0))
+    wanted = np.asarray(users, np.int64)
+    selector = _Selector(scorer.num_items, k)
+    chunk = max(1, min(len(wanted), budget // (4 * selector.width)))
+    buffer = torch.full((chunk, selector.width), -torch.inf, device=scorer.device)
+    for start in range(0, len(wanted), chunk):
+        block = wanted[start : start + chunk]
+        padded = buffer[: len(block)]
+        scores = padded[:, : scorer.num_items]
+        scorer.scores(torch.from_numpy(block).to(scorer.device), scores)
+        if seen is not None:
+            mask_seen(padded, seen, block)
+        if banned is not None:
+            padded[:, torch.from_numpy(np.asarray(banned, np.int64)).to(padded.device)] = -torch.inf
+        best, places = selector.select(padded)
+        yield TopK(block, places.cpu().numpy(), best.cpu().numpy())
+
+
+def mask_seen(scores: Tensor, seen: Interactions, users: NDArray[np.int64]) -> None:
+    """Set the scores (B, ≥ items) of the items that each of `users` (B,) has in `seen` to -inf."""
+    owner, items = seen.pairs_of(users)
+    flat = torch.from_numpy(owner * scores.shape[1] + items).to(scores.device)
+    scores.view(-1).index_fill_(0, flat, -torch.inf)
+
+
+class _Selector:
+    """Top-K of each row, ties by position, reading each score about once.
+
+    The row is cut into groups. The best k+1 items lie in the k+1 groups with the highest maxima, so
+    only those groups are searched; taking one more than k shows whether the k-th place is contested by an
+    equal score, and only such rows need the slower exact order.
+    """
+
+    def __init__(self, num_items: int, k: int) -> None:
+        self.num_items, self.k = num_items, k
+        # items in a group; 1: search the whole row
+        self.depth = next((depth for depth in (64, 32) if num_items >= depth * (k + 1)), 1)
+        self.groups = -(-num_items // self.depth)
+        self.width = self.groups * self.depth
+
+    def select(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Best scores and their positions (B, k) of scores (B, width), padding at the end."""
+        wanted = min(self.k + 1, self.num_items)
+        if self.depth == 1:
+            best, places = scores.topk(wanted, sorted=False)
+        else:
+            grouped = scores.view(len(scores), self.groups, self.depth)
+            group = grouped.amax(2).topk(wanted, sorted=False).indices
+            # whole groups at a time: members one by one would take twice as long
+            members = grouped[torch.arange(len(scores), device=scores.device).unsqueeze(1), group]
+            best, within = members.flatten(1).topk(wanted, sorted=False)
+            places = group.gather(1, within // self.depth) * self.depth + within % self.depth
+        places, by_place = places.sort(dim=1)
+        best, by_score = best.gather(1, by_place).sort(dim=1, descending=True, stable=True)
+        places = places.gather(1, by_score)
+        if torch.isnan(best[:, 0]).any():  # NaN sorts before everything
+            raise TalosError(
+                "the model gives scores that are not numbers (NaN): was it trained to divergence?"
+            )
+        if wanted > self.k:
+            contested = (best[:, self.k - 1] == best[:, self.k]) & (best[:, self.k] > -torch.inf)
+            best, places = best[:, : self.k], places[:, : self.k]
+            if contested.any():
+                best, places = best.clone(), places.clone()
+                tied = contested.nonzero().flatten()
+                for start in range(0, len(tied), 64):  # the exact order needs wide keys: a few rows at a time
+                    row = tied[start : start + 64]
+                    places[row] = self._exact(scores[row])
+                    best[row] = scores[row].gather(1, places[row])
+        return best, places.masked_fill(best == -torch.inf, -1)
+
+    def _exact(self, scores: Tensor) -> Tensor:
+        """Positions of the best k, equal scores by position: one integer key of score and position."""
+        bits = (scores[:, : self.num_items] + 0.0).view(torch.int32)  # + 0.0 turns -0.0 into 0.0
+        ascending = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
+        position = torch.arange(self.num_items - 1, -1, -1, device=scores.device)
+        return self.num_items - 1 - ((ascending << 32) + position).topk(self.k).values.bitwise_and(0xFFFFFFFF)

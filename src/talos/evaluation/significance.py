@@ -1,0 +1,195 @@
+"""Is one set of lists really better than another? Paired tests on per-user values, or across seeds.
+
+Every result says in words which alternative was tested, because a p-value without its alternative means
+nothing. Several comparisons at once are corrected by Holm's method (`holm`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from talos.errors import ArgumentError, nearest
+from talos.evaluation.evaluate import Report
+
+__all__ = ["Alternative", "Comparison", "compare", "compare_reports", "compare_seeds", "holm"]
+
+Alternative: TypeAlias = Literal["two-sided", "greater", "less"]
+_WORDS: dict[str, str] = {
+    "two-sided": "{a} and {b} differ",
+    "greater": "{a} is higher than {b}",
+    "less": "{a} is lower than {b}",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One paired comparison: p-values of three tests, the mean difference and its size.
+
+    `effect_size` is Cohen's d of the differences: mean / standard deviation; 0 if there is no difference, ±inf
+    if it is the same everywhere. `p_values` has `t`, `wilcoxon` and `randomisation`.
+    """
+
+    alternative: Alternative
+    hypothesis: str
+    pairs: int
+    mean_a: float
+    mean_b: float
+    difference: float
+    effect_size: float
+    wins: int
+    losses: int
+    p_values: dict[str, float]
+
+    def __str__(self) -> str:
+        tests = ", ".join(f"p = {p:.4g} ({name})" for name, p in self.p_values.items())
+        return (
+            f"alternative: {self.hypothesis}; "
+            f"{self.mean_a:.4f} against {self.mean_b:.4f} over {self.pairs:,} pairs "
+            f"({self.wins:,} higher, {self.losses:,} lower), effect size {self.effect_size:.3f}; {tests}"
+        )
+
+
+def compare(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    alternative: Alternative = "two-sided",
+    names: tuple[str, str] = ("a", "b"),
+    flips: int = 10_000,
+    seed: int = 0,
+) -> Comparison:
+    """Paired tests between two sets of values: t, Wilcoxon signed-rank and sign-flip randomisation.
+
+    The randomisation test flips the sign of each difference at random `flips` times (all 2^n ways where those
+    are fewer) and counts how often the mean is at least as extreme; it assumes nothing about the distribution.
+    With no difference at all every p-value is 1.
+
+    >>> result = compare([3, 4, 5, 6, 7], [1, 3, 3, 4, 6], alternative="greater", names=("new", "old"))
+    >>> result.hypothesis, result.wins, result.p_values["randomisation"]
+    ('new is higher than old', 5, 0.03125)
+    """
+    from scipy import stats
+
+    first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if first.shape != second.shape or first.ndim != 1 or len(first) < 2:
+        raise ArgumentError(
+            f"shapes {first.shape} and {second.shape}",
+            where="a, b",
+            expected="two equally long lists of 2 or more",
+        )
+    if alternative not in get_args(Alternative):
+        raise ArgumentError(
+            f"{alternative!r}", where="alternative", hint=nearest(alternative, get_args(Alternative))
+        )
+    delta = first - second
+    if not delta.any():
+        p_values = dict.fromkeys(("t", "wilcoxon", "randomisation"), 1.0)
+    else:
+        # a difference that is the same everywhere has no spread: beyond doubt if it points the right way
+        certain = 0.0 if alternative == "two-sided" or (delta[0] > 0) == (alternative == "greater") else 1.0
+        p_values = {
+            "t": certain
+            if np.ptp(delta) == 0
+            else float(stats.ttest_1samp(delta, 0, alternative=alternative).pvalue),
+            "wilcoxon": float(stats.wilcoxon(delta, alternative=alternative).pvalue),
+            "randomisation": _randomisation(delta, alternative, flips, seed),
+        }
+    spread = float(delta.std(ddof=1))
+    mean = float(delta.mean())
+    return Comparison(
+        alternative=alternative,
+        hypothesis=_WORDS[alternative].format(a=names[0], b=names[1]),
+        pairs=len(delta),
+        mean_a=float(first.mean()),
+        mean_b=float(second.mean()),
+        difference=mean,
+        effect_size=mean / spread if spread else float(np.sign(mean)) * np.inf if mean else 0.0,
+        wins=int((delta > 0).sum()),
+        losses=int((delta < 0).sum()),
+        p_values=p_values,
+    )
+
+
+def compare_reports(
+    a: Report,
+    b: Report,
+    *,
+    metric: str,
+    alternative: Alternative = "two-sided",
+    names: tuple[str, str] = ("a", "b"),
+    seed: int = 0,
+) -> Comparison:
+    """Two reports on the same users, user by user."""
+    for name, report in zip(names, (a, b), strict=True):
+        if metric not in report.per_user:
+            raise ArgumentError(
+                f"{name} has no {metric!r} per user", where="metric", hint=nearest(metric, report.per_user)
+            )
+    if not a.user_ids.equals(b.user_ids):
+        raise ArgumentError(
+            "the reports are about different users", where="a, b", expected="the same test set"
+        )
+    return compare(a.per_user[metric], b.per_user[metric], alternative=alternative, names=names, seed=seed)
+
+
+def compare_seeds(
+    a: Sequence[Report],
+    b: Sequence[Report],
+    *,
+    metric: str,
+    alternative: Alternative = "two-sided",
+    names: tuple[str, str] = ("a", "b"),
+) -> Comparison:
+    """Runs with the same seeds, seed by seed: does the result hold over training noise?
+
+    With few seeds no test can be significant: n pairs give at best p = 2^-n one-sided.
+    """
+    if len(a) != len(b):
+        raise ArgumentError(f"{len(a)} and {len(b)} runs", where="a, b", expected="the same seeds for both")
+    means = [[report.metrics[metric] for report in reports] for reports in (a, b)]
+    return compare(means[0], means[1], alternative=alternative, names=names)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction: adjusted p-values, in the order given.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    p = np.asarray(p_values, np.float64)
+    order = np.argsort(p, kind="stable")
+    steps = np.maximum.accumulate(p[order] * (len(p) - np.arange(len(p))))
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(1.0, steps)
+    return [float(value) for value in adjusted]
+
+
+def _randomisation(delta: NDArray[np.float64], alternative: Alternative, flips: int, seed: int) -> float:
+    """Share of sign assignments whose sum is at least as extreme as the observed one."""
+    moving = delta[delta != 0]  # a zero keeps its value whatever its sign
+    observed = moving.sum()
+    if len(moving) < 63 and 2 ** len(moving) <= flips:
+        ways = np.arange(2 ** len(moving))[:, None] >> np.arange(len(moving)) & 1
+        sums = (2 * ways - 1) @ moving
+        extra = 0  # every assignment is counted, the observed one among them
+    else:
+        rng = np.random.default_rng(seed)
+        sums = np.empty(flips)
+        step = max(1, 4_000_000 // len(moving))
+        for start in range(0, flips, step):
+            bits = rng.integers(0, 2, (min(step, flips - start), len(moving)), dtype=np.int8)
+            sums[start : start + len(bits)] = 2 * (bits @ moving) - moving.sum()
+        extra = 1  # the observed assignment counts as one of those drawn, so that p is never 0
+    slack = 1e-12 * np.abs(moving).sum()
+    if alternative == "two-sided":
+        extreme = (np.abs(sums) >= abs(observed) - slack).sum()
+    elif alternative == "greater":
+        extreme = (sums >= observed - slack).sum()
+    else:
+        extreme = (sums <= observed + slack).sum()
+    return float((extreme + extra) / (len(sums) + extra))

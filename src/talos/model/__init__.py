@@ -1,0 +1,1 @@
+"""A trained model: recommending, saving, loading, folding in new users and updating."""

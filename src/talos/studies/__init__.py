@@ -1,0 +1,1 @@
+"""Studies: many fits in one folder, compared or searched."""

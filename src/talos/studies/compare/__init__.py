@@ -1,0 +1,20 @@
+"""Several models on one split with several seeds: fits that survive a kill, a table, and what is significant.
+
+>>> from talos.config import RunConfig
+>>> from talos.data.datasets import synthetic
+>>> split = synthetic(users=40, items=30, interactions=400).split()
+>>> small = RunConfig.from_dict({"k": 5, "backbone": {"name": "mf", "dim": 4}, "training": {"epochs": 2}})
+>>> models = {"talos": small, "sl": small.with_values({"loss.name": "sl"})}
+>>> table = compare(split, models, seeds=2, metrics=["recall@5"])
+>>> [row.model for row in table.rows], table.first
+(['talos', 'sl'], 'talos')
+"""
+
+from __future__ import annotations
+
+from talos.studies.compare.plan import Settings
+from talos.studies.compare.run import compare, load
+from talos.studies.compare.stored import RunResult
+from talos.studies.compare.table import Against, ComparisonTable, Row
+
+__all__ = ["Against", "ComparisonTable", "Row", "RunResult", "Settings", "compare", "load"]

@@ -1,0 +1,269 @@
+"""Results of fits as a table: mean ± std over seeds, and each model against the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from talos.errors import ArgumentError, nearest
+from talos.evaluation.evaluate import Report
+from talos.evaluation.significance import Alternative, Comparison, compare_reports, compare_seeds, holm
+from talos.studies.compare.export import SHOWN_TEST, csv_text, latex_text
+from talos.studies.compare.stored import RunResult
+
+__all__ = ["LEVEL", "Against", "ComparisonTable", "Row", "build_table"]
+
+LEVEL = 0.05  # below this a corrected p-value gets its mark
+
+
+@dataclass(frozen=True, kw_only=True)
+class Against:
+    """One metric of one model against the first model.
+
+    `users` is user by user on values averaged over the seeds, `seeds` seed by seed; None where there are fewer
+    than two pairs. `p_users` and `p_seeds` are their paired t-tests after Holm's correction over the whole table.
+    """
+
+    metric: str
+    difference: float  # the first model's mean minus this one's
+    users: Comparison | None
+    seeds: Comparison | None
+    p_users: float | None = None
+    p_seeds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One model: means and standard deviations over its seeds, and how it stands against the first."""
+
+    model: str
+    loss: str
+    backbone: str
+    seeds: tuple[int, ...]
+    means: dict[str, float]
+    stds: dict[str, float]
+    fit_seconds: tuple[float, float]  # mean and standard deviation
+    epochs: float
+    against: dict[str, Against] = field(default_factory=dict, repr=False)  # by metric; empty for the first
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonTable:
+    """What `talos.studies.compare.compare` returns; prints as two tables."""
+
+    rows: tuple[Row, ...]
+    metrics: tuple[str, ...]
+    alternative: Alternative
+    num_users: int
+    results: Mapping[str, Sequence[RunResult]] = field(repr=False)
+
+    @property
+    def first(self) -> str:
+        """The model that the others are compared with."""
+        return self.rows[0].model
+
+    @property
+    def hypothesis(self) -> str:
+        """The alternative of the tests in words."""
+        words = {"two-sided": "differs from", "greater": "is higher than", "less": "is lower than"}
+        return f"{self.first} {words[self.alternative]} the other model"
+
+    def summary(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows: mean ± std of each metric with its marks, and the time of a fit."""
+        rows = [
+            [
+                row.model,
+                *(f"{_spread(row.means[m], row.stds[m])}{self.marks(row, m)}" for m in self.metrics),
+                _spread(*row.fit_seconds, digits=1),
+            ]
+            for row in self.rows
+        ]
+        return ["model", *self.metrics, "seconds"], rows
+
+    def significance(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows: one row for each other model and metric."""
+        header = ["against", "metric", "difference", "users +/-", "p (users)", "p (seeds)"]
+        rows = []
+        for row in self.rows[1:]:
+            for metric, found in row.against.items():
+                counts = "" if found.users is None else f"{found.users.wins:,}/{found.users.losses:,}"
+                ps = [_p(found.p_users), _p(found.p_seeds)]
+                rows.append([row.model, metric, f"{found.difference:+.4f}", counts, *ps])
+        return header, rows
+
+    def marks(self, row: Row, metric: str) -> str:
+        """`*` where the test over users is significant, `†` where that over seeds is."""
+        found = row.against.get(metric)
+        if found is None:
+            return ""
+        marks = [(found.p_users, "*"), (found.p_seeds, "†")]
+        text = "".join(mark for p, mark in marks if p is not None and p < LEVEL)
+        return f" {text}" if text else ""
+
+    @property
+    def legend(self) -> str:
+        """What the marks and columns mean."""
+        seeds = len(self.rows[0].seeds)
+        spread = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
+        return (
+            f"{spread}; {self.num_users:,} users. Alternative tested: {self.hypothesis}. "
+            f"* p < {LEVEL} over users (values averaged over seeds), † p < {LEVEL} over seeds; "
+            "paired t-tests, Holm-corrected over all models and metrics shown."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: the metrics of each model under `metrics`, tests under `against`."""
+        return {
+            "first": self.first,
+            "hypothesis": self.hypothesis,
+            "users": self.num_users,
+            "models": [_row_dict(row) for row in self.rows],
+        }
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """One line for each model and metric; also written to `path`, if given."""
+        return _kept(csv_text(self), path)
+
+    def to_latex(self, path: str | Path | None = None) -> str:
+        """A table for `booktabs`, the best mean of each metric in bold; also written to `path`, if given."""
+        return _kept(latex_text(self), path)
+
+    def __str__(self) -> str:
+        parts = [_aligned(*self.summary())]
+        if len(self.rows) > 1:
+            parts.append(_aligned(*self.significance()))
+        return "\n\n".join([*parts, self.legend])
+
+
+def build_table(
+    results: Mapping[str, Sequence[RunResult]], metrics: Sequence[str], alternative: Alternative
+) -> ComparisonTable:
+    """Means, deviations and corrected tests of results by model; the first model is what others are held against."""
+    first = next(iter(results))
+    known = results[first][0].report.metrics
+    for metric in metrics:
+        if metric not in known:
+            raise ArgumentError(f"no {metric!r} was measured", where="metrics", hint=nearest(metric, known))
+    rows = [_row(name, runs, metrics) for name, runs in results.items()]
+    tests = [
+        (place, _against(results[first], results[row.model], metric, alternative, (first, row.model)))
+        for place, row in enumerate(rows)
+        if place
+        for metric in metrics
+    ]
+    users = _corrected([found.users for _, found in tests])
+    seeds = _corrected([found.seeds for _, found in tests])
+    for (place, found), p_users, p_seeds in zip(tests, users, seeds, strict=True):
+        rows[place].against[found.metric] = replace(found, p_users=p_users, p_seeds=p_seeds)
+    num_users = results[first][0].report.num_users
+    return ComparisonTable(
+        rows=tuple(rows),
+        metrics=tuple(metrics),
+        alternative=alternative,
+        num_users=num_users,
+        results=dict(results),
+    )
+
+
+def _row(name: str, runs: Sequence[RunResult], metrics: Sequence[str]) -> Row:
+    values = {metric: [run.report.metrics[metric] for run in runs] for metric in metrics}
+    seconds = [run.fit_seconds for run in runs]
+    return Row(
+        model=name,
+        loss=runs[0].config["loss"]["name"],
+        backbone=runs[0].config["backbone"]["name"],
+        seeds=tuple(run.seed for run in runs),
+        means={metric: float(np.mean(value)) for metric, value in values.items()},
+        stds={metric: _std(value) for metric, value in values.items()},
+        fit_seconds=(float(np.mean(seconds)), _std(seconds)),
+        epochs=float(np.mean([len(run.history) for run in runs])),
+    )
+
+
+def _against(
+    first: Sequence[RunResult],
+    other: Sequence[RunResult],
+    metric: str,
+    alternative: Alternative,
+    names: tuple[str, str],
+) -> Against:
+    ours, theirs = ([run.report for run in runs] for runs in (first, other))
+    a, b = _averaged(ours), _averaged(theirs)
+    paired = metric in a.per_user and a.num_users > 1
+    return Against(
+        metric=metric,
+        difference=a.metrics[metric] - b.metrics[metric],
+        users=compare_reports(a, b, metric=metric, alternative=alternative, names=names) if paired else None,
+        seeds=compare_seeds(ours, theirs, metric=metric, alternative=alternative, names=names)
+        if len(ours) > 1
+        else None,
+    )
+
+
+def _averaged(reports: Sequence[Report]) -> Report:
+    """One report with every value averaged over the seeds."""
+    first = reports[0]
+    return replace(
+        first,
+        metrics={name: float(np.mean([r.metrics[name] for r in reports])) for name in first.metrics},
+        per_user={name: np.mean([r.per_user[name] for r in reports], axis=0) for name in first.per_user},
+    )
+
+
+def _corrected(tests: Sequence[Comparison | None]) -> list[float | None]:
+    """Holm's correction over the tests that were made."""
+    made = iter(holm([test.p_values[SHOWN_TEST] for test in tests if test is not None]))
+    return [None if test is None else next(made) for test in tests]
+
+
+def _row_dict(row: Row) -> dict[str, Any]:
+    against = {}
+    for metric, found in row.against.items():
+        against[metric] = {
+            "difference": found.difference,
+            "p_users": found.p_users,
+            "p_seeds": found.p_seeds,
+            "users": None if found.users is None else vars(found.users),
+            "seeds": None if found.seeds is None else vars(found.seeds),
+        }
+    return {
+        "model": row.model,
+        "loss": row.loss,
+        "backbone": row.backbone,
+        "seeds": list(row.seeds),
+        "metrics": row.means,
+        "std": row.stds if len(row.seeds) > 1 else {},
+        "fit_seconds": row.fit_seconds[0],
+        "epochs": row.epochs,
+        "against": against,
+    }
+
+
+def _std(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
+
+
+def _spread(mean: float, std: float, digits: int = 4) -> str:
+    return f"{mean:.{digits}f}" if np.isnan(std) else f"{mean:.{digits}f} ± {std:.{digits}f}"
+
+
+def _p(value: float | None) -> str:
+    return "–" if value is None else "< 0.0001" if value < 1e-4 else f"{value:.4f}"
+
+
+def _aligned(header: list[str], rows: list[list[str]]) -> str:
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [header, *rows]
+    )
+
+
+def _kept(text: str, path: str | Path | None) -> str:
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text

@@ -1,0 +1,1 @@
+"""Training with more than one process."""

@@ -1,0 +1,127 @@
+"""`talos reproduce`: the paper's tables and figures again, with the published number beside ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from talos.cli.options import Json
+from talos.cli.output import print_json, print_table, say
+from talos.cli.values import parse_budget
+
+__all__ = ["reproduce"]
+
+DEFAULT_OUT = Path("docs") / "results"
+DEFAULT_WORK = Path("runs") / "reproduce"
+
+
+def reproduce(
+    tables: Annotated[
+        list[str] | None, typer.Argument(metavar="TABLE…", help="Names from --list, or `all`.")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option("--dataset", help="Only this data set.")] = None,
+    backbone: Annotated[str | None, typer.Option("--backbone", help="Only this backbone.")] = None,
+    loss: Annotated[str | None, typer.Option("--loss", help="Only these losses, with commas.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", help="How many; the table's own number if not given.")
+    ] = None,
+    fidelity: Annotated[
+        Literal["fast", "paper"],
+        typer.Option(
+            "--fidelity", help="`fast`: all items where a loss allows it; `paper`: 1,024 sampled negatives."
+        ),
+    ] = "fast",
+    core: Annotated[bool, typer.Option("--core", help="Only the core set of results.")] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Folder with beauty/, gowalla/, games/; TALOS_DATA if not given."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Where results are kept.")] = DEFAULT_OUT,
+    work: Annotated[Path, typer.Option("--work", help="For checkpoints of runs under way.")] = DEFAULT_WORK,
+    budget: Annotated[
+        str | None, typer.Option("--budget", help="Stop after this long, such as 30m; run again to go on.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="What there is and what is missing.")] = False,
+    pages: Annotated[
+        bool, typer.Option("--pages", help="Only write tables and pages from the results.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Make the tables of the paper again, the most informative runs first; run again to go on after a stop."""
+    from talos.errors import ConfigError
+    from talos_paper.reproduce import Asked
+    from talos_paper.results import Store
+
+    asked = Asked(
+        tables=tables or ["all"],
+        dataset=dataset,
+        backbone=backbone,
+        losses=None if loss is None else [name.strip() for name in loss.split(",")],
+        seeds=seeds,
+        fidelity=fidelity,
+        core=core,
+    )
+    asked.check()
+    store = Store(out)
+    if list_:
+        _show_list(asked, store, json)
+        return
+    if not tables and not pages:
+        raise ConfigError("no table is named", where="TABLE", expected="a name from --list, or `all`")
+    result: dict[str, Any] = {}
+    if not pages:
+        from talos_paper.reproduce import reproduce as run
+
+        seconds = None if budget is None else parse_budget(budget)
+        outcome = run(asked, store, work=work, folder=data, budget=seconds, notify=say)
+        result = {
+            "made": outcome.made,
+            "found": outcome.found,
+            "left": outcome.left,
+            "skipped": outcome.skipped,
+        }
+        for what, why in (outcome.skipped or {}).items():
+            say(f"skipped {what}: {why}")
+    from talos_paper.pages import write_pages
+
+    written = write_pages(store)
+    say(f"{len(written)} pages, tables and plots in {out}")
+    if json:
+        print_json({"out": str(out), **result})
+
+
+def _show_list(asked: Any, store: Any, json: bool) -> None:
+    from talos_paper.experiments import NOT_RUN
+    from talos_paper.reproduce import status
+
+    lines = status(asked, store)
+    if json:
+        print_json({"tables": lines, "not_run": NOT_RUN})
+        return
+    rows = [
+        [
+            line["table"],
+            line["dataset"],
+            f"{line['done']}/{line['runs']}",
+            "core" if line["core"] else "",
+            line["paper"],
+        ]
+        for line in lines
+    ]
+    print_table(["table", "data set", "runs", "", "in the paper"], rows)
+    typer.echo("")
+    for what, why in NOT_RUN.items():
+        typer.echo(f"no command: {what}: {why}")
+    missing = [
+        f"{line['table']} {line['dataset']}: {name}"
+        for line in lines
+        if line["core"]
+        for name in line["missing"]
+    ]
+    if missing:
+        typer.echo(f"\nmissing from the core set: {len(missing)}")
+        typer.echo("\n".join(f"  {name}" for name in missing[:20]))
+        if len(missing) > 20:
+            typer.echo(f"  … and {len(missing) - 20} more (--json has all)")

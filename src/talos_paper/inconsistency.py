@@ -1,0 +1,237 @@
+"""How often a list that is better by AUC, LLPAUC or NDCG is worse by Precision@K: the study of Table 1.
+
+Two random lists for the same user place the user's positives on random positions among the first 200. The
+study asks how often the two orders, by a metric and by top-K accuracy, contradict each other. The paper leaves
+open how many positives a list has, what a tie counts, and α and β of LLPAUC; the answers offered here are
+named (`SOURCES`, `READINGS`). The defaults are those that come closest to the printed table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from talos.data.splits import Split
+from talos.errors import ArgumentError, nearest
+from talos.evaluation import metrics
+from talos_paper import published
+
+__all__ = [
+    "DEFAULT_READING",
+    "DEFAULT_SOURCE",
+    "READINGS",
+    "SOURCES",
+    "Reading",
+    "contradictions",
+    "distance_to_paper",
+    "inconsistency",
+    "positives_per_user",
+    "random_lists",
+]
+
+Draw: TypeAlias = Literal["users", "interactions"]
+Ties: TypeAlias = Literal["strict", "half", "booleans", "full", "left-out"]
+Lists: TypeAlias = NDArray[np.bool_]
+Shares: TypeAlias = dict[str, dict[str, float]]
+
+SOURCES: Mapping[str, str] = MappingProxyType(
+    {
+        "test": "a user's test items",
+        "train": "a user's train items, those of validation left out",
+        "all": "all interactions of a user",
+    }
+)
+"""What the positives of a list are, by name."""
+
+DEFAULT_SOURCE = "train"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One way to read the paper's description.
+
+    Attributes:
+        draw: whose positives a pair of lists is about: a random user's, or those of the user of a random
+            interaction, so that a user is met as often as they have positives (which is how training meets
+            them).
+        ties: what a pair counts in which one of the two orders, or both, is a tie:
+
+            - `strict`: nothing: "higher" and "lower" mean just that;
+            - `half`: one half, as if a coin broke the tie;
+            - `booleans`: what `(a > b) != (c > d)` says: one half where top-K accuracy ties and the metric
+              does not, nothing where both tie;
+            - `full`: one where top-K accuracy ties and the metric does not: the better list brought nothing;
+            - `left-out`: neither that nor a place in the denominator.
+
+    >>> READINGS["users-strict"]
+    Reading(draw='users', ties='strict')
+    """
+
+    draw: Draw
+    ties: Ties
+
+
+READINGS: Mapping[str, Reading] = MappingProxyType(
+    {f"{draw}-{ties}": Reading(draw=draw, ties=ties) for draw in get_args(Draw) for ties in get_args(Ties)}
+)
+"""Readings by name: how a user is drawn, a dash, what ties count."""
+
+DEFAULT_READING = "interactions-half"
+
+
+def positives_per_user(split: Split, source: str = DEFAULT_SOURCE) -> NDArray[np.int64]:
+    """How many positives each user has by one of `SOURCES`.
+
+    >>> from talos.data.interactions import Interactions
+    >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 8])
+    >>> positives_per_user(Split(train=data, valid=None, test=data), "all").tolist()
+    [4, 2]
+    """
+    if source not in SOURCES:
+        raise ArgumentError(f"no source is called {source!r}", where="source", hint=nearest(source, SOURCES))
+    wanted = {"test": ("test",), "train": ("train",), "all": ("train", "valid", "test")}[source]
+    counts = np.zeros(split.train.num_users, np.int64)
+    for name, part in split.parts.items():
+        if name in wanted:
+            counts += part.user_degrees
+    return counts
+
+
+def inconsistency(
+    positives: NDArray[np.integer],
+    *,
+    reading: str = DEFAULT_READING,
+    pairs: int = 10_000,
+    positions: int = 200,
+    k: int = 20,
+    alpha: float = 0.5,
+    beta: float = 0.1,
+    seed: int = 0,
+) -> Shares:
+    """The share of pairs of random lists that a metric orders one way and top-K accuracy the other.
+
+    Args:
+        positives: (users,) how many positives each user has; users with none are left out, and more than
+            there are positions count as that many.
+        reading: one of `READINGS`.
+        pairs: how many pairs of lists are drawn.
+        positions: the length of a list; negatives fill what the positives leave.
+        k: list length of top-K accuracy.
+        alpha: of LLPAUC: the share of positives that counts.
+        beta: of LLPAUC: the share of negatives that counts.
+        seed: of the drawing.
+
+    Returns:
+        metric (`auc`, `llpauc`, `ndcg`, `ndcg@K`) → accuracy (`precision@K`, `recall@K`) → share. The two
+        accuracies order two lists of one user alike, so that their shares are equal.
+
+    >>> shares = inconsistency(np.array([3, 5, 8]), pairs=2000)
+    >>> shares["auc"]["precision@20"] > shares["ndcg"]["precision@20"] > shares["ndcg@20"]["precision@20"]
+    True
+    """
+    if reading not in READINGS:
+        raise ArgumentError(
+            f"no reading is called {reading!r}", where="reading", hint=nearest(reading, READINGS)
+        )
+    if pairs < 1:
+        raise ArgumentError(f"{pairs}", where="pairs", expected="1 or more")
+    if not 1 <= k <= positions:
+        raise ArgumentError(f"{k}", where="k", expected=f"1 to {positions}, the number of positions")
+    chosen = READINGS[reading]
+    counts = np.asarray(positives, dtype=np.int64)
+    counts = counts[counts > 0]
+    if not len(counts):
+        raise ArgumentError("no user has any", where="positives", expected="at least one positive")
+    rng = np.random.default_rng(seed)
+    weights = counts / counts.sum() if chosen.draw == "interactions" else None
+    drawn = np.minimum(rng.choice(counts, size=pairs, p=weights), positions)
+    first, second = (_measured(random_lists(drawn, positions, rng), k, alpha, beta) for _ in range(2))
+    accuracies = (f"precision@{k}", f"recall@{k}")
+    return {
+        metric: {
+            accuracy: contradictions(
+                first[metric] - second[metric], first[accuracy] - second[accuracy], ties=chosen.ties
+            )
+            for accuracy in accuracies
+        }
+        for metric in ("auc", "llpauc", "ndcg", f"ndcg@{k}")
+    }
+
+
+def random_lists(counts: NDArray[np.integer], positions: int, rng: np.random.Generator) -> Lists:
+    """One list a row, True where a positive stands: counts[r] of the positions, every choice as likely.
+
+    >>> random_lists(np.array([1, 3, 4]), 4, np.random.default_rng(0)).sum(axis=1).tolist()
+    [1, 3, 4]
+    """
+    keys = rng.random((len(counts), positions))
+    last = np.take_along_axis(np.sort(keys, axis=1), np.asarray(counts)[:, None] - 1, axis=1)
+    return keys <= last
+
+
+def contradictions(metric: NDArray[np.float64], accuracy: NDArray[np.float64], *, ties: str) -> float:
+    """The share of pairs in which two differences (first list less second) have opposite signs.
+
+    Differences below 1e-9 are rounding: ties. For what these count see `Reading`.
+
+    >>> metric, accuracy = np.array([0.1, 0.1, 0.0, -0.1]), np.array([-0.05, 0.0, 0.0, -0.05])
+    >>> [contradictions(metric, accuracy, ties=ties) for ties in ("strict", "half", "full")]
+    [0.25, 0.5, 0.5]
+    """
+    one, other = (np.sign(np.where(np.abs(x) < 1e-9, 0.0, x)) for x in (metric, accuracy))
+    opposite = one * other < 0
+    tie = one * other == 0
+    if ties == "strict":
+        return float(opposite.mean())
+    if ties == "half":
+        return float(opposite.mean() + tie.mean() / 2)
+    if ties == "booleans":
+        return float(((one > 0) != (other > 0)).mean())
+    if ties == "full":
+        return float((opposite | ((one != 0) & (other == 0))).mean())
+    if ties == "left-out":
+        return float(opposite.sum() / max(1, (~tie).sum()))
+    raise ArgumentError(f"{ties!r}", where="ties", hint=nearest(ties, get_args(Ties)))
+
+
+def distance_to_paper(shares: Shares, dataset: str) -> float:
+    """Root mean square difference of the eight shares of a dataset from those of Table 1.
+
+    >>> everywhere = {"precision@20": 0.3, "recall@20": 0.3}
+    >>> shares = {metric: everywhere for metric in ("auc", "llpauc", "ndcg", "ndcg@20")}
+    >>> round(distance_to_paper(shares, "beauty"), 3)
+    0.057
+    """
+    entries = published.figures(table="inconsistency", dataset=dataset)
+    if not entries:
+        known = {entry.dataset for entry in published.figures(table="inconsistency")}
+        raise ArgumentError(f"{dataset!r} is not in Table 1", where="dataset", hint=nearest(dataset, known))
+    squares = [(shares[entry.method][entry.metric] - entry.value) ** 2 for entry in entries]
+    return math.sqrt(sum(squares) / len(squares))
+
+
+def _measured(lists: Lists, k: int, alpha: float, beta: float) -> dict[str, NDArray[np.float64]]:
+    """Every metric of every list, by the library's own functions."""
+    hits = torch.from_numpy(lists)
+    relevant = hits.sum(1)
+    negatives = lists.shape[1] - relevant
+    owner, place = hits.nonzero(as_tuple=True)
+    # The positives of a list come in order of position: before one of them stand as many as were met so far.
+    before = torch.arange(len(owner)) - (relevant.cumsum(0) - relevant)[owner]
+    above = place - before
+    values = {
+        "auc": metrics.auc(above, owner, negatives),
+        "llpauc": metrics.llpauc(above, owner, negatives, alpha=alpha, beta=beta),
+        "ndcg": metrics.ndcg(hits, relevant, lists.shape[1]),
+        f"ndcg@{k}": metrics.ndcg(hits, relevant, k),
+        f"precision@{k}": metrics.precision(hits, relevant, k),
+        f"recall@{k}": metrics.recall(hits, relevant, k),
+    }
+    return {name: value.numpy() for name, value in values.items()}

@@ -1,0 +1,241 @@
+"""All that people read, written from the results alone: Markdown, LaTeX, HTML and SVG for every experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from talos.files import replace_text
+from talos.report.page import Figure, Section, Table, page, table_html
+from talos.report.style import STYLE
+from talos.report.svg import WIDTH, legend_key
+from talos_paper import published, studies
+from talos_paper.data import DATASETS
+from talos_paper.experiments import EXPERIMENTS, Experiment
+from talos_paper.figures import efficiency, figures_of
+from talos_paper.findings import readme
+from talos_paper.results import Store
+from talos_paper.study_tables import study_parts
+from talos_paper.tables import DEVIATIONS, TableText, latex, markdown, rows_of, tables_of
+
+__all__ = ["write_pages"]
+
+_HOW_TO_READ = (
+    "ours: mean over seeds, ± half of the 95 % interval over test users; diff.: ours relative to the published "
+    "number; bold: the best of ours. Metrics as the paper measures them (train items masked, MRR summed over hits)."
+)
+
+
+@dataclass
+class _Part:
+    """What an experiment has on one data set."""
+
+    dataset: str
+    tables: Sequence[TableText] = ()
+    figures: Sequence[Figure] = ()
+    text: Sequence[str] = field(default_factory=list)
+
+
+def write_pages(store: Store) -> list[Path]:
+    """Write every page, table and plot below the results; returns the files. Any changed result is refused."""
+    store.check()
+    written = []
+    for experiment in EXPERIMENTS.values():
+        parts = [part for dataset in experiment.datasets if (part := _part(experiment, dataset, store))]
+        if not parts:
+            continue
+        stem = store.root / experiment.name
+        written.append(_write(stem.with_suffix(".md"), _markdown(experiment, parts, store)))
+        written.append(_write(stem.with_suffix(".tex"), _latex(experiment, parts)))
+        written.append(_write(stem.with_suffix(".html"), _html(experiment, parts)))
+        written += [
+            _write(store.root / name, standalone(figure)) for name, figure in _plots(experiment, parts)
+        ]
+    written.append(_write(store.root / "README.md", readme(store)))
+    return written
+
+
+def _part(experiment: Experiment, dataset: str, store: Store) -> _Part | None:
+    if experiment.cells is None:
+        measured = store.measurement(studies.key(experiment.name, dataset))
+        if measured is None:
+            return None
+        tables, figures, text = study_parts(experiment.name, dataset, measured)
+        if experiment.name == "efficiency":
+            figures = [efficiency(dataset, measured)]
+        return _Part(dataset, tables, figures, [*text, *_misprints(experiment.name, dataset)])
+    rows = rows_of(experiment, dataset, store)
+    if not any(row.runs for row in rows):
+        return None
+    tests = (store.measurement(f"significance-{experiment.name}-{dataset}") or {}).get("groups")
+    tables = tables_of(experiment, dataset, rows, tests)
+    others = rows_of(experiment, dataset, store, "paper")
+    fast = {row.cell.recipe.key for row in rows}
+    if any(row.runs and row.cell.recipe.key not in fast for row in others):
+        kept = [row for row in others if row.runs]
+        tables += [
+            TableText(**{**vars(table), "title": f"{table.title}, the paper's own protocol"})
+            for table in tables_of(experiment, dataset, kept, None)
+        ]
+    return _Part(
+        dataset, tables, figures_of(experiment.name, dataset, rows), _misprints(experiment.name, dataset)
+    )
+
+
+def _misprints(experiment: str, dataset: str) -> list[str]:
+    """What is known to be wrong with the printed numbers beside ours."""
+    tables = ("slatk-temporal", "slatk-negatives", "slatk-k") if experiment == "slatk" else (experiment,)
+    name = "games" if (experiment, dataset) == ("slatk", "beauty") else dataset
+    everything: tuple[published.Figure | published.Improvement, ...] = (
+        *published.FIGURES,
+        *published.IMPROVEMENTS,
+    )
+    entries = [one for one in everything if one.table in tables and one.dataset == name and one.misprint]
+    return [f"Misprint in the paper: {text}." for text in dict.fromkeys(str(one.misprint) for one in entries)]
+
+
+def _plots(experiment: Experiment, parts: Sequence[_Part]) -> list[tuple[str, Figure]]:
+    """File name → figure."""
+    return [
+        (f"plots/{experiment.name}-{part.dataset}-{place}.svg", figure)
+        for part in parts
+        for place, figure in enumerate(part.figures, start=1)
+    ]
+
+
+def _markdown(experiment: Experiment, parts: Sequence[_Part], store: Store) -> str:
+    lines = [f"# {experiment.title}", "", f"In the paper: {experiment.paper}.", ""]
+    lines += [f"    talos reproduce {experiment.name}", ""]
+    if experiment.cells is not None:
+        lines += [f"{_HOW_TO_READ}", ""]
+    plots = _plots(experiment, parts)
+    for part in parts:
+        lines += [markdown(table) for table in part.tables]
+        lines += [text + "\n" for text in part.text]
+        for name, figure in plots:
+            if name.startswith(f"plots/{experiment.name}-{part.dataset}-"):
+                lines += [f"![{figure.title}]({name})", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _latex(experiment: Experiment, parts: Sequence[_Part]) -> str:
+    head = (
+        f"% {experiment.title}; made by `talos reproduce {experiment.name}`; needs \\usepackage{{booktabs}}\n"
+    )
+    return "\n".join([head, *(latex(table) for part in parts for table in part.tables)])
+
+
+def _html(experiment: Experiment, parts: Sequence[_Part]) -> str:
+    sections: list[Section] = []
+    for part in parts:
+        sections += [
+            Section(table.title, html=_table_html(table), note=" ".join(table.notes)) for table in part.tables
+        ]
+        if part.figures or part.text:
+            html = "".join(f"<p>{escape(text)}</p>" for text in part.text)
+            sections.append(
+                Section(f"Plots: {DATASETS.get(part.dataset, part.dataset)}", part.figures, html=html)
+            )
+    subtitle = f"In the paper: {experiment.paper}. Made by talos reproduce {experiment.name}."
+    if experiment.cells is not None:
+        subtitle += f" {_HOW_TO_READ}"
+    return page(experiment.title, subtitle, sections)
+
+
+def _table_html(table: TableText) -> str:
+    """The table as the report's pages have it, with the best in bold and long words that may be wrapped."""
+    html = table_html(
+        Table(table.header, [[_marked(table, p, c) for c in range(len(r))] for p, r in enumerate(table.rows)])
+    )
+    html = html.replace(_BOLD[0], "<strong>").replace(_BOLD[1], "</strong>")
+    for row in table.rows:
+        if table.header[-1] == DEVIATIONS and len(row[-1]) > 30:
+            cell = f"<td>{escape(row[-1])}</td>"
+            html = html.replace(cell, f'<td style="white-space:normal;min-width:24rem">{cell[4:]}', 1)
+    return html
+
+
+# Private-use characters stand for tags while the text around them is escaped.
+_BOLD = ("\ue000", "\ue001")
+
+
+def _marked(table: TableText, place: int, column: int) -> str:
+    text = table.rows[place][column]
+    return f"{_BOLD[0]}{text}{_BOLD[1]}" if (place, column) in table.bold else text
+
+
+_KEPT = (
+    ":root",
+    "@media",
+    "text",
+    ".grid",
+    ".axis",
+    ".mark",
+    ".equal",
+    ".line",
+    ".area",
+    ".point",
+    ".ring",
+    ".c0",
+)
+
+
+def standalone(figure: Figure) -> str:
+    """A plot as an SVG file of its own, with its title, its legend and its colours."""
+    style = "\n".join(line for line in STYLE.splitlines() if line.startswith(_KEPT))
+    head, _, rest = figure.svg.partition("\n")
+    body = rest.rpartition("</svg>")[0]
+    height = float(head.split('viewBox="0 0 ')[1].split('"')[0].split()[1])
+    label = head.split('aria-label="')[1].split('"')[0]
+    rows = _legend_rows(figure)
+    top = 22 + 16 * len(rows)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height + top:g}" width="{2 * WIDTH}" '
+        f'role="img" aria-label="{label}">',
+        f"<style>{style}</style>",
+        f'<rect width="{WIDTH}" height="{height + top:g}" style="fill:var(--card)"/>',
+        f'<text class="name" x="4" y="15" style="font-weight:600">{escape(figure.title)}</text>',
+        *rows,
+        f'<g transform="translate(0,{top})">',
+        body.rstrip(),
+        "</g>",
+        "</svg>",
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def _legend_rows(figure: Figure) -> list[str]:
+    """Keys and names, as many in a line as fit."""
+    rows: list[str] = []
+    x = 4.0
+    parts: list[str] = []
+    for place, name in enumerate(figure.legend):
+        width = 32 + 6.6 * len(name)
+        if x + width > WIDTH and parts:
+            rows.append("".join(parts))
+            x, parts = 4.0, []
+        y = 22 + 16 * len(rows)
+        drawn = legend_key(place, figure.key).replace(
+            "<svg ", f'<svg x="{x:g}" y="{y}" width="22" height="10" ', 1
+        )
+        parts.append(f'{drawn}<text x="{x + 26:g}" y="{y + 9}">{escape(name)}</text>')
+        x += width
+    if parts:
+        rows.append("".join(parts))
+    return rows
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        replace_text(path, text)
+    return path
+
+
+def parts_of(experiment: Experiment, store: Store) -> list[Any]:
+    """What an experiment has, data set by data set: for the command line."""
+    return [part for dataset in experiment.datasets if (part := _part(experiment, dataset, store))]

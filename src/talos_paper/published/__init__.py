@@ -1,0 +1,29 @@
+"""Every number that the paper prints, as data: results, improvements, hyperparameters.
+
+From "Talos: Optimizing Top-K Accuracy in Recommender Systems" (WWW 2026). Numbers are as printed, including
+those that are misprinted: these carry a note in `misprint` (results) or `OFF_GRID` (hyperparameters).
+
+>>> value(table="overall", dataset="gowalla", backbone="mf", method="talos", metric="precision@20")
+0.0642
+>>> hyperparameters("gowalla", "mf", "talos")
+{'lr': 0.01, 'weight_decay': 0.0, 'tau': 0.05}
+"""
+
+from __future__ import annotations
+
+from talos_paper.published.entries import Figure, Improvement
+from talos_paper.published.lookup import FIGURES, IMPROVEMENTS, figures, mended, value
+from talos_paper.published.settings import GRID, OFF_GRID, hyperparameters
+
+__all__ = [
+    "FIGURES",
+    "GRID",
+    "IMPROVEMENTS",
+    "OFF_GRID",
+    "Figure",
+    "Improvement",
+    "figures",
+    "hyperparameters",
+    "mended",
+    "value",
+]

@@ -1,0 +1,381 @@
+"""A row of a table → the settings of a run: the paper's best hyperparameters, and where we depart from them.
+
+Two fidelities:
+
+    paper   1,024 negatives per positive (BPR 1), thresholds as the method's authors estimate them, the printed
+            hyperparameters. Slow on a CPU.
+    fast    losses whose negative part depends on the user alone see all items and exact thresholds; the others
+            fewer negatives per positive. Where the printed rate or temperature does not suit that engine, a few
+            candidates are tried and validation Precision@20 decides.
+
+Whatever differs from the paper is listed by `Recipe.deviations` and printed beside the numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, get_args
+
+from talos.config import RunConfig
+from talos.errors import ConfigError, nearest
+from talos.files import digest_of
+from talos_paper import published
+from talos_paper.data import DATASETS, Scenario
+
+__all__ = ["BACKBONES", "LOSSES", "Fidelity", "Recipe", "recipe", "shown_setting", "unknown"]
+
+Fidelity: TypeAlias = Literal["fast", "paper"]
+Settings: TypeAlias = Mapping[str, Any]
+
+LOSSES = (
+    "talos", "sl", "bsl", "psl", "llpauc", "bpr", "aatp", "smoothi@k", "rs@k", "advinfonce", "sl@k",
+)  # fmt: skip
+"""Short names, the most informative first."""
+
+BACKBONES = ("mf", "lightgcn", "xsimgcl")
+
+_SEPARABLE = ("talos", "sl", "bsl", "llpauc", "aatp", "sl@k")
+# Pairwise losses under `fast`: negatives per positive. Time grows with them; these keep an epoch at a few seconds.
+_FAST_NEGATIVES = {"psl": 256, "rs@k": 256, "smoothi@k": 64, "advinfonce": 32, "bpr": 1}
+# The names under which `published.hyperparameters` gives a loss's own options → those of `talos.losses`.
+_OPTIONS = ("tau", "tau1", "tau2", "tau_w", "delta", "alpha", "beta", "adv_every", "adv_epochs", "adv_lr")
+# For what the paper prints nothing: losses and data sets beyond its tables of hyperparameters.
+_DEFAULTS: dict[str, dict[str, float]] = {
+    "talos": {"lr": 0.1, "tau": 0.1},
+    "sl": {"lr": 0.1, "tau": 0.2},
+    "bsl": {"lr": 0.1, "tau1": 0.15, "tau2": 0.2},
+    "psl": {"lr": 0.1, "tau": 0.1},
+    "llpauc": {"lr": 0.01, "alpha": 0.7, "beta": 0.1},
+    "bpr": {"lr": 0.01, "weight_decay": 1e-5},
+    "aatp": {"lr": 0.01},
+    "smoothi@k": {"lr": 0.1, "tau": 0.2, "delta": 0.05},
+    "rs@k": {"lr": 0.1, "tau1": 0.05, "tau2": 5.0},
+    "advinfonce": {"lr": 0.1, "tau": 0.2, "adv_every": 15, "adv_epochs": 25, "adv_lr": 1e-5},
+    "sl@k": {"lr": 0.1, "tau": 0.2, "tau_w": 1.0},
+}
+# BPR's mean loss pulls at one pair of directions at a time with the singular values of (positives - negatives) / 2
+# per interaction, seen through the graph: on Beauty the largest is 1.1e-4 on XSimGCL and 1.3e-4 on LightGCN, the 64th
+# 8e-6 and 2e-5. Coupled weight decay above such a value lets its direction shrink to nothing, so the printed 1e-4
+# leaves one of 64 on XSimGCL; the paper's own penalty is probably another, weaker one.
+# LLPAUC: the pair that validation chose on MF, and its neighbour on the paper's grid.
+_TRIED_ON_GRAPHS: dict[tuple[str, str], tuple[Settings, ...]] = {
+    ("lightgcn", "bpr"): (
+        {},
+        {"optimizer.weight_decay": 1e-6},
+        {"optimizer.lr": 1e-3, "optimizer.weight_decay": 1e-6},
+    ),
+    ("xsimgcl", "bpr"): ({}, {"optimizer.weight_decay": 1e-6}),
+    ("lightgcn", "llpauc"): (
+        {},
+        {"loss.alpha": 0.7, "loss.beta": 0.1},
+        {"loss.alpha": 0.5, "loss.beta": 0.1},
+    ),
+    ("xsimgcl", "llpauc"): ({}, {"loss.alpha": 0.7, "loss.beta": 0.1}, {"loss.alpha": 0.5, "loss.beta": 0.1}),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How one number of a table is made, but for the seed.
+
+    Attributes:
+        dataset: name as in `talos_paper.data.DATASETS`.
+        scenario: `iid` or `temporal`.
+        fidelity: `fast` or `paper`.
+        settings: every value that decides the run, by dotted name of the run config.
+        search: candidate changes to the settings; where there are some, validation decides between them.
+        printed: what the paper prints for this row, by the same dotted names.
+        ks: list lengths at which the run is measured.
+        probe: whether mean scores and thresholds are recorded epoch by epoch.
+    """
+
+    dataset: str
+    scenario: Scenario = "iid"
+    fidelity: Fidelity = "fast"
+    settings: Settings
+    search: Sequence[Settings] = ()
+    printed: Settings = field(default_factory=dict)
+    ks: tuple[int, ...] = (20, 50, 80)
+    probe: bool = False
+
+    @property
+    def backbone(self) -> str:
+        """Short name of the backbone."""
+        return str(self.settings["backbone.name"])
+
+    @property
+    def loss(self) -> str:
+        """Short name of the loss."""
+        return str(self.settings["loss.name"])
+
+    @property
+    def watched(self) -> str:
+        """The validation metric that ends a run and decides between candidates."""
+        return f"precision@{self.settings['k']}"
+
+    @property
+    def key(self) -> str:
+        """A file name without its ending: what people look for first, and a hash of all that decides the run."""
+        text = re.sub(r"[^a-z0-9]+", "", self.loss)
+        tail: dict[str, Any] = {"settings": dict(self.settings), "search": [dict(one) for one in self.search]}
+        if self.probe:
+            tail["probe"] = True
+        return f"{self.scenario}-{self.backbone}-{text}-{self.fidelity}-{digest_of(tail)[:8]}"
+
+    def with_settings(self, changes: Settings) -> Recipe:
+        """The same with some values changed and nothing left to search; a new loss drops the old one's options."""
+        kept = dict(self.settings)
+        for name in ("loss", "backbone"):
+            if changes.get(f"{name}.name", kept[f"{name}.name"]) != kept[f"{name}.name"]:
+                kept = {key: value for key, value in kept.items() if not key.startswith(f"{name}.")}
+        return replace(self, settings=kept | dict(changes), search=())
+
+    def candidates(self) -> list[Recipe]:
+        """The recipes between which validation decides; itself alone where nothing is searched."""
+        return [self.with_settings(one) for one in self.search] or [self]
+
+    def config(self, seed: int) -> RunConfig:
+        """The run config. The paper starts from random vectors and has float32, whatever the library would choose."""
+        fixed = {"training.init": "random", "training.arithmetic": "float32"}
+        return RunConfig().with_values({**fixed, **self.settings, "seed": seed})
+
+    def deviations(self) -> tuple[str, ...]:
+        """In words, all that differs from the paper's own run of this row."""
+        found = []
+        for name, value in self.settings.items():
+            there = self.printed.get(name)
+            if name == "training.batch_size" and self.settings["negatives"] == "all":
+                found.append(f"batches of {value} users (paper {there} positives)")
+            elif name == "training.epochs" and value != there:
+                found.append(f"at most {value} epochs (paper: no limit named)")
+            elif there is None:
+                found.append(shown_setting(name, value))
+            elif there != value:
+                found.append(f"{shown_setting(name, value)} (paper {_text(there)})")
+        return tuple(found)
+
+
+_WORDS = {
+    "negatives": "negatives",
+    "threshold.name": "thresholds",
+    "training.batch_size": "batch",
+    "training.reduction": "loss averaged over",
+    "optimizer.weight_decay": "weight decay",
+    "loss.alpha": "α",
+    "loss.beta": "β",
+    "loss.tau": "τ",
+    "loss.tau1": "τ1",
+    "loss.tau2": "τ2",
+    "loss.tau_w": "τ_w",
+    "loss.eta": "radius η",
+    "training.init": "start from",
+    "backbone.contrast_weight": "contrast weight",
+}
+
+
+def shown_setting(name: str, value: Any) -> str:
+    """A setting as pages name it.
+
+    >>> shown_setting("optimizer.weight_decay", 1e-6), shown_setting("training.patience", 15)
+    ('weight decay 1e-06', 'patience 15')
+    """
+    return f"{_WORDS.get(name, name.rpartition('.')[2])} {_text(value)}"
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def recipe(
+    dataset: str,
+    backbone: str,
+    loss: str,
+    *,
+    scenario: Scenario = "iid",
+    fidelity: Fidelity = "fast",
+    k: int = 20,
+    changes: Settings | None = None,
+    search: Sequence[Settings] | None = None,
+    ks: tuple[int, ...] | None = None,
+    probe: bool = False,
+) -> Recipe:
+    """The recipe of a data set, a backbone and a loss.
+
+    Args:
+        dataset: name as in `talos_paper.data.DATASETS`.
+        backbone: short name.
+        loss: short name.
+        scenario: `iid` or `temporal`.
+        fidelity: see the module.
+        k: list length to optimise for.
+        changes: values that the row itself changes (an ablation, a temperature, a number of negatives): these
+            are no deviations.
+        search: candidates in place of those that `fast` would try.
+        ks: list lengths to measure; the paper's for this data set if not given.
+        probe: record mean scores and thresholds epoch by epoch.
+
+    >>> recipe("beauty", "mf", "talos", fidelity="paper").deviations()
+    ()
+    >>> recipe("beauty", "mf", "talos").deviations()[:2]
+    ('negatives all (paper 1024)', 'thresholds exact (paper regression)')
+    """
+    choices: tuple[tuple[str, Collection[str], str], ...] = (
+        (dataset, DATASETS, "dataset"),
+        (backbone, BACKBONES, "backbone"),
+        (loss, LOSSES, "loss"),
+    )
+    for name, names, where in choices:
+        if name not in names:
+            raise ConfigError(f"{name!r} is not known", where=where, hint=nearest(name, names))
+    if fidelity not in get_args(Fidelity):
+        raise ConfigError(f"{fidelity!r}", where="fidelity", hint=nearest(fidelity, get_args(Fidelity)))
+    printed = _printed(dataset, backbone, loss, scenario, k)
+    settings = dict(printed)
+    tried: Sequence[Settings] = ()
+    if fidelity == "fast":
+        known = dataset != "movielens-100k"
+        settings, tried = _fast(settings, backbone, loss, scenario, printed=known)
+    if unknown(dataset, backbone, loss, scenario):  # then nothing of these can differ from the paper's
+        printed = {
+            name: value
+            for name, value in printed.items()
+            if name in ("loss.name", "optimizer.lr_decay") or not name.startswith(("loss.", "optimizer.lr"))
+        }
+    settings |= changes or {}
+    printed |= changes or {}
+    if ks is None:
+        ks = (20, 50, 80, 100, 200, 400) if dataset == "movielens-100k" else (20, 50, 80)
+    return Recipe(
+        dataset=dataset,
+        scenario=scenario,
+        fidelity=fidelity,
+        settings=settings,
+        search=tuple(tried if search is None else search),
+        printed=printed,
+        ks=ks,
+        probe=probe,
+    )
+
+
+def unknown(dataset: str, backbone: str, loss: str, scenario: Scenario = "iid") -> bool:
+    """Whether the paper prints no hyperparameters for this row."""
+    return _best(dataset, backbone, loss, scenario) is None
+
+
+def _best(dataset: str, backbone: str, loss: str, scenario: Scenario) -> dict[str, float] | None:
+    # what was printed for temporal shift on "Games" is called Beauty where its results are
+    name = "games" if (dataset, scenario) == ("beauty", "temporal") else dataset
+    best = published.hyperparameters(name, backbone, loss, scenario=scenario)
+    return None if best is None else dict(best)
+
+
+def _printed(dataset: str, backbone: str, loss: str, scenario: Scenario, k: int) -> dict[str, Any]:
+    """The paper's run: its protocol, and its best values where it prints them."""
+    best = _best(dataset, backbone, loss, scenario) or _DEFAULTS[loss]
+    threshold = {"talos": "regression", "aatp": "regression", "sl@k": "monte-carlo"}.get(loss, "none")
+    settings: dict[str, Any] = {
+        "k": k,
+        "backbone.name": backbone,
+        "backbone.dim": 64,
+        "loss.name": loss,
+        **{f"loss.{name}": best[name] for name in _OPTIONS if name in best},
+        "negatives": "1" if loss == "bpr" else "1024",
+        "threshold.name": threshold,
+        "optimizer.lr": best["lr"],
+        "optimizer.weight_decay": best.get("weight_decay", 0.0),
+        "optimizer.lr_decay": 1.0,
+        "training.epochs": 200,  # the paper names no limit
+        "training.batch_size": 1024,
+        "training.evaluate_every": 5,
+        "training.patience": 25,
+    }
+    for name in ("loss.adv_every", "loss.adv_epochs"):
+        if name in settings:
+            settings[name] = int(settings[name])
+    if threshold == "regression":
+        settings["threshold.lr"] = best.get("lr_quantile", 1e-3)
+    if backbone == "xsimgcl":
+        settings["backbone.contrast_weight"] = best.get("contrast_weight", 0.01)
+    return settings
+
+
+def _fast(
+    settings: dict[str, Any], backbone: str, loss: str, scenario: Scenario, *, printed: bool
+) -> tuple[dict[str, Any], list[Settings]]:
+    """All items and exact thresholds where the loss allows it, fewer negatives elsewhere; and what to try."""
+    settings = dict(settings)
+    if loss in _SEPARABLE:
+        settings |= {"negatives": "all", "training.batch_size": 512}
+        if settings["threshold.name"] != "none":
+            settings["threshold.name"] = "exact"
+            settings.pop("threshold.lr", None)
+    else:
+        settings["negatives"] = str(_FAST_NEGATIVES[loss])
+        if backbone != "mf" and loss != "bpr":
+            settings["training.batch_size"] = 4096  # the graph is gone through once a batch
+    if loss == "bpr":
+        settings = _fast_bpr(settings, backbone, scenario)
+        return settings, _tried_on_graph(settings, backbone, loss)
+    # Vectors drawn from N(0, 1) have a length of 8: at a rate of 0.001 they need thousands of steps to turn.
+    if backbone != "xsimgcl" and settings["optimizer.lr"] < 0.1 and loss not in ("llpauc", "aatp"):
+        settings["optimizer.lr"] = 0.1
+    # The printed .001 is for batches of positives; batches of users are some thirty steps an epoch. On MF validation
+    # chose .01 for these two.
+    if loss in ("llpauc", "aatp") and (backbone == "lightgcn" or scenario == "temporal"):
+        settings["optimizer.lr"] = max(settings["optimizer.lr"], 0.01)
+    if backbone == "lightgcn" or scenario == "temporal" or loss in ("advinfonce", "smoothi@k", "llpauc"):
+        settings |= {"training.epochs": 60, "training.patience": 15}
+    if backbone == "xsimgcl":
+        settings |= {"training.epochs": 50, "training.patience": 15}
+        if loss == "bsl":
+            settings["loss.tau2"] = 0.2  # printed as 0.02, which is not on the paper's grid
+        settings["optimizer.lr"] = max(settings["optimizer.lr"], 0.01)
+    if backbone != "mf":
+        return settings, _tried_on_graph(settings, backbone, loss)
+    return settings, _tried(loss, scenario, printed=printed)
+
+
+def _tried_on_graph(settings: Settings, backbone: str, loss: str) -> list[Settings]:
+    """Candidates that change something, after the settings themselves."""
+    return [
+        one
+        for one in _TRIED_ON_GRAPHS.get((backbone, loss), ())
+        if not one or any(settings[name] != value for name, value in one.items())
+    ]
+
+
+def _tried(loss: str, scenario: Scenario, *, printed: bool) -> list[Settings]:
+    """Candidates on MF around the printed values: neighbours on the paper's grid; wider where nothing is printed."""
+    if not printed and loss in ("talos", "sl", "sl@k"):
+        return [{"loss.tau": tau} for tau in (0.05, 0.1, 0.15, 0.2, 0.25)]
+    if not printed and loss == "bsl":
+        return [{"loss.tau2": tau} for tau in (0.05, 0.1, 0.15, 0.2, 0.25)]
+    if scenario == "temporal" and printed:
+        return []
+    if loss == "sl":
+        return [{"loss.tau": tau} for tau in (0.15, 0.2)]
+    if loss == "bsl":
+        return [{"loss.tau2": tau} for tau in (0.15, 0.2)]
+    if loss == "llpauc":  # the printed pair, and pairs of the grid that the paper says it searched
+        return [
+            {"loss.alpha": a, "loss.beta": b} for a, b in ((0.6, 0.9), (0.7, 0.1), (0.7, 0.01), (0.1, 0.1))
+        ]
+    if loss == "aatp":
+        return [{"optimizer.lr": lr} for lr in (0.01, 0.1)]
+    if loss == "rs@k":
+        return [{}, {"loss.tau1": 0.05, "loss.tau2": 5.0}]
+    if loss == "sl@k":
+        return [{"loss.tau": tau} for tau in (0.15, 0.2)]
+    return []
+
+
+def _fast_bpr(settings: dict[str, Any], backbone: str, scenario: Scenario) -> dict[str, Any]:
+    """BPR needs another rate: raw products of N(0, 1) vectors stop at once with the printed one."""
+    if backbone != "xsimgcl":
+        settings |= {"optimizer.lr": 0.01, "optimizer.weight_decay": 1e-5, "training.patience": 50}
+        settings["training.epochs"] = 200 if backbone == "mf" and scenario == "iid" else 100
+    else:
+        settings |= {"training.epochs": 50, "training.patience": 15, "training.batch_size": 4096}
+    return settings

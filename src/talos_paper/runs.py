@@ -1,0 +1,318 @@
+"""The fits behind the tables, one after another: never twice, never from the start after a kill."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from talos.errors import InputError, TalosError
+from talos.evaluation.evaluate import Report, evaluate
+from talos.evaluation.ranking import DotScores
+from talos.files import replace_file
+from talos.training import History, InterruptedRunError, Trainer
+from talos.training.callbacks import read_history
+from talos_paper.data import PaperData
+from talos_paper.recipes import Recipe
+from talos_paper.results import Store, StoredRun, versions
+
+__all__ = ["OutOfTimeError", "Runner"]
+
+METRICS = ("precision", "recall", "ndcg", "mrr")
+_PROBED_USERS = 1000
+_PROBED_ITEMS = 1000
+
+
+class OutOfTimeError(TalosError):
+    """The budget is used up; what was begun goes on with the next call."""
+
+
+class _Watch(History):
+    """The history of a fit with processor time, which a paused or crowded machine does not change.
+
+    Ends the fit at the deadline, after the step at hand, and records mean scores where asked for.
+    """
+
+    def __init__(self, path: Path, *, deadline: float | None, probe: bool) -> None:
+        super().__init__(path)
+        self.deadline, self.probe = deadline, probe
+        self.trainer: Trainer | None = None
+        self.out_of_time = False
+
+    def on_start(self, epoch: int, epochs: int, steps: int) -> None:
+        """The clock starts."""
+        super().on_start(epoch, epochs, steps)
+        self.clock = time.process_time()
+
+    def on_step(self, epoch: int, step: int, loss: float) -> None:
+        """Look at the deadline."""
+        assert self.trainer is not None
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            self.out_of_time = self.trainer.stop_requested = True
+
+    def on_epoch(self, record: dict[str, Any]) -> None:
+        """Keep the record, with processor time in place of the wall clock."""
+        assert self.trainer is not None
+        now = time.process_time()
+        kept: dict[str, Any] = {
+            "epoch": record["epoch"],
+            "loss": record["loss"],
+            "metrics": record["metrics"],
+            "cpu_seconds": round(now - self.clock, 3),
+        }
+        if self.probe:
+            kept["scores"] = _mean_scores(self.trainer)
+        self.clock = now
+        super().on_epoch(kept)
+
+
+def _mean_scores(trainer: Trainer) -> list[float]:
+    """Mean score of positives and of other items, and mean exact threshold, over the same users each time."""
+    from talos.kernels import kth_scores
+
+    rng, train = np.random.default_rng(0), trainer.division.train
+    active = np.flatnonzero(train.user_degrees)
+    users = np.sort(rng.choice(active, min(_PROBED_USERS, len(active)), replace=False))
+    items = np.sort(rng.choice(train.num_items, min(_PROBED_ITEMS, train.num_items), replace=False))
+    user_vectors, item_vectors = trainer.vectors()
+    indices = torch.from_numpy(train.indices.astype(np.int64))
+    ends = train.indptr
+    positives = [
+        float((item_vectors[indices[ends[user] : ends[user + 1]]] @ user_vectors[user]).mean())
+        for user in users
+    ]
+    chosen = user_vectors[torch.from_numpy(users)]
+    negative = float((chosen @ item_vectors[torch.from_numpy(items)].T).mean())
+    threshold = float(kth_scores(chosen, item_vectors, trainer.config.k).mean())
+    return [round(float(np.mean(positives)), 5), round(negative, 5), round(threshold, 5)]
+
+
+@dataclass
+class Runner:
+    """Makes results where they are missing.
+
+    Args:
+        store: where results go.
+        work: where checkpoints and per-user values go; may be deleted when nothing is under way.
+        data: gives a data set in a scenario.
+        deadline: of `time.monotonic`, after which the fit at hand is saved and left.
+        notify: called with a line of progress.
+    """
+
+    store: Store
+    work: Path
+    data: Callable[[str, Any], PaperData]
+    deadline: float | None = None
+    notify: Callable[[str], None] = lambda line: None
+
+    def run(self, recipe: Recipe, seed: int) -> StoredRun:
+        """The result of a recipe and a seed, from the store or from a fit that goes on where it was left.
+
+        Raises:
+            OutOfTimeError: the deadline came first.
+            InterruptedRunError: SIGINT or SIGTERM came first.
+        """
+        chosen = self.resolve(recipe)
+        stored = self.store.run(chosen, seed)
+        if stored is not None:
+            return stored
+        data = self.data(chosen.dataset, chosen.scenario)
+        trainer, history = self._fit(chosen, seed, data)
+        report = _test_report(trainer, data, chosen.ks)
+        run = _stored(chosen, seed, data, trainer, history, report)
+        self._keep_per_user(chosen, seed, report)
+        self.store.save_run(chosen, run)
+        shutil.rmtree(self._folder(chosen, seed), ignore_errors=True)
+        self.notify(
+            f"{chosen.dataset} {chosen.scenario} {chosen.backbone} {_named(chosen)} seed {seed}: "
+            f"recall@20 {run.metrics['recall@20']:.4f}, epoch {run.best_epoch} of {run.epochs}, "
+            f"{run.cpu_seconds:.0f} s"
+        )
+        return run
+
+    def resolve(self, recipe: Recipe) -> Recipe:
+        """The recipe with nothing left to search; the search is made, and kept, where it is missing."""
+        resolved = self.store.resolved(recipe)
+        if resolved is not None:
+            return resolved
+        data = self.data(recipe.dataset, recipe.scenario)
+        candidates = recipe.candidates()
+        trials = [self._trial(candidate, data) for candidate in candidates]
+        best = max(range(len(trials)), key=lambda place: trials[place][recipe.watched])
+        self.store.save_search(recipe, trials, best)
+        for place, candidate in enumerate(candidates):
+            if place != best:
+                shutil.rmtree(self._folder(candidate, 0), ignore_errors=True)
+        self.notify(
+            f"{recipe.dataset} {recipe.backbone} {recipe.loss}: validation chose {dict(recipe.search[best])}"
+        )
+        return candidates[best]
+
+    def _trial(self, candidate: Recipe, data: PaperData) -> dict[str, Any]:
+        """What validation says about a candidate. The fit stays in the work folder: the best is used again."""
+        stored = self.store.run(candidate, 0)
+        if stored is not None:  # another row asked for the same fit
+            return {
+                candidate.watched: stored.valid[candidate.watched],
+                "best_epoch": stored.best_epoch,
+                "epochs": stored.epochs,
+                "cpu_seconds": stored.cpu_seconds,
+                "curve": stored.curve,
+            }
+        path = self._folder(candidate, 0) / "trial.json"
+        if path.exists():
+            kept: dict[str, Any] = json.loads(path.read_text())
+            return kept
+        try:
+            trainer, history = self._fit(candidate, 0, data)
+        except (InterruptedRunError, OutOfTimeError, InputError):
+            raise  # says nothing about the candidate
+        except TalosError as error:
+            if isinstance(error.__cause__, OSError):  # a full disk
+                raise
+            # a candidate that diverges has lost
+            return {candidate.watched: 0.0, "epochs": 0, "failed": str(error)}
+        trial = {
+            candidate.watched: trainer.position.best,
+            "best_epoch": trainer.position.best_epoch,
+            "epochs": trainer.position.epoch,
+            "cpu_seconds": round(sum(line["cpu_seconds"] for line in history), 1),
+            "curve": _curve(history),
+        }
+        replace_file(path, lambda temporary: temporary.write_text(json.dumps(trial)))
+        return trial
+
+    def _fit(self, recipe: Recipe, seed: int, data: PaperData) -> tuple[Trainer, list[dict[str, Any]]]:
+        try:
+            return self._go_on(recipe, seed, data)
+        except InputError as error:  # a checkpoint of other data, or of another version with other settings
+            self.notify(f"{recipe.key} seed {seed} begins anew: {error}")
+            shutil.rmtree(self._folder(recipe, seed), ignore_errors=True)
+            return self._go_on(recipe, seed, data)
+
+    def _go_on(self, recipe: Recipe, seed: int, data: PaperData) -> tuple[Trainer, list[dict[str, Any]]]:
+        """Train to the end, from the newest checkpoint if there is one."""
+        folder = self._folder(recipe, seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        watch = _Watch(folder / "history.jsonl", deadline=self.deadline, probe=recipe.probe)
+        split = data.split
+        trainer = watch.trainer = Trainer(
+            recipe.config(seed), split.train, split.valid, folder=folder / "checkpoint", callbacks=[watch]
+        )
+        trainer.resume()
+        try:
+            trainer.fit()
+        except InterruptedRunError:
+            if watch.out_of_time:
+                raise OutOfTimeError("the budget is used up") from None
+            raise
+        return trainer, read_history(watch.path)
+
+    def _folder(self, recipe: Recipe, seed: int) -> Path:
+        return self.work / "runs" / recipe.dataset / f"{recipe.key}-seed{seed}"
+
+    # ------------------------------------------------------- per-user values
+
+    def per_user(self, recipe: Recipe, seed: int) -> pl.DataFrame | None:
+        """Metrics of single users, for tests between methods; None if they are not kept here."""
+        path = self._per_user_path(recipe, seed)
+        return pl.read_parquet(path) if path.exists() else None
+
+    def _keep_per_user(self, recipe: Recipe, seed: int, report: Report) -> None:
+        path = self._per_user_path(recipe, seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        values = {
+            name: report.per_user[name].astype(np.float32)
+            for name in ("precision@20", "recall@20", "ndcg@20")
+        }
+        frame = pl.DataFrame({"user_id": report.user_ids, **values})
+        replace_file(path, frame.write_parquet)
+
+    def _per_user_path(self, recipe: Recipe, seed: int) -> Path:
+        return self.work / "per-user" / recipe.dataset / f"{recipe.key}-seed{seed}.parquet"
+
+
+def _test_report(trainer: Trainer, data: PaperData, ks: tuple[int, ...]) -> Report:
+    """As the paper measures: train alone is masked."""
+    split = data.split
+    return evaluate(
+        DotScores(*trainer.vectors()), split.test, seen=split.train, ks=ks, metrics=METRICS, dialect="paper"
+    )
+
+
+def _stored(
+    recipe: Recipe,
+    seed: int,
+    data: PaperData,
+    trainer: Trainer,
+    history: list[dict[str, Any]],
+    report: Report,
+) -> StoredRun:
+    at = trainer.position
+    error = trainer.threshold_error()
+    return StoredRun(
+        dataset=recipe.dataset,
+        scenario=recipe.scenario,
+        fidelity=recipe.fidelity,
+        seed=seed,
+        settings=dict(recipe.settings),
+        config=trainer.config.as_dict(),
+        deviations=list(recipe.deviations()),
+        notes=list(data.notes),
+        split=split_facts(data),
+        dialect=report.dialect,
+        versions=versions(),
+        threads=torch.get_num_threads(),
+        cpu_seconds=round(sum(line["cpu_seconds"] for line in history), 1),
+        epochs=at.epoch,
+        best_epoch=at.best_epoch or at.epoch,
+        stopped="patience" if at.finished else "epochs",
+        users=report.num_users,
+        valid={name: round(value, 6) for name, value in at.best_metrics.items()},
+        metrics={name: round(value, 6) for name, value in report.metrics.items()},
+        stderr={
+            name: round(float(values.std(ddof=1) / np.sqrt(len(values))), 6)
+            for name, values in report.per_user.items()
+        },
+        threshold_error=None if error is None else round(error, 6),
+        curve=_curve(history),
+        scores=[line["scores"] for line in history if "scores" in line],
+    )
+
+
+def split_facts(data: PaperData) -> dict[str, Any]:
+    """How a split was made, how large its parts are, and their fingerprints."""
+    return {
+        "how": data.split.how,
+        "users": data.split.train.num_users,
+        "items": data.split.train.num_items,
+        "interactions": {name: len(part) for name, part in data.split.parts.items()},
+        "fingerprints": {name: part.fingerprint() for name, part in data.split.parts.items()},
+    }
+
+
+def _curve(history: list[dict[str, Any]]) -> list[list[float | None]]:
+    """Epoch, loss and the watched validation metric, at each look."""
+    looks = [line for line in history if line["metrics"]]
+    return [
+        [line["epoch"], round(line["loss"], 4), round(next(iter(line["metrics"].values())), 6)]
+        for line in looks
+    ]
+
+
+def _named(recipe: Recipe) -> str:
+    options = {
+        name.removeprefix("loss."): value
+        for name, value in recipe.settings.items()
+        if name.startswith("loss.")
+    }
+    options.pop("name")
+    return f"{recipe.loss} {options}, negatives {recipe.settings['negatives']}"

@@ -1,0 +1,122 @@
+"""Reading a block at a time gives what reading at once gives: the same rows, ids, counts and errors."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from talos.data.readers import read, read_blocks
+from talos.errors import DataError
+
+
+class Kept:
+    """Rows in memory."""
+
+    def __init__(self) -> None:
+        self.blocks: list[pl.DataFrame] = []
+        self.safe = 0
+
+    def add(self, block: pl.DataFrame) -> None:
+        self.blocks.append(block)
+
+    def commit(self) -> None:
+        self.safe = len(self.blocks)
+
+    def take_back(self, *, everything: bool = False) -> None:
+        self.safe = 0 if everything else self.safe
+        del self.blocks[self.safe :]
+
+    def frame(self) -> pl.DataFrame:
+        return pl.concat(self.blocks, how="vertical_relaxed")
+
+
+CSV = "user,item,ts,stars\n" + "".join(f"{n % 7},{n % 5},{n},{n % 4 + 1}\n" for n in range(50))
+
+
+def compare(path: Path, **options: Any) -> Kept:
+    kept = Kept()
+    found = read_blocks(path, kept, rows=8, **options)
+    whole = read(path, **options)
+    frame = kept.frame()
+    assert max(map(len, kept.blocks)) <= 8
+    assert (found.rows, found.bad_rows, found.format) == (
+        whole.provenance.rows,
+        whole.provenance.bad_rows,
+        whole.provenance.format,
+    )
+    again = read(
+        frame.rename({"user": "user_id", "item": "item_id"}),
+        **({"timestamp": ""} if "timestamp" not in frame.columns else {}),
+    )
+    assert again.fingerprint() == whole.fingerprint()
+    return kept
+
+
+def test_plain_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(CSV)
+    assert set(compare(path).frame().columns) == {"user", "item", "timestamp", "rating"}
+
+
+def test_other_text(tmp_path: Path) -> None:
+    for name, text in {
+        "u.data": "".join(f"{n % 7}\t{n % 5}\t3\t{881250949 + n}\n" for n in range(50)),
+        "ratings.dat": "".join(f"{n % 7}::{n % 5}::3::{881250949 + n}\n" for n in range(50)),
+        "lists.txt": "".join(f"{n} {' '.join(str(m) for m in range(n % 5 + 1))}\n" for n in range(20)),
+        "a.jsonl": "".join(f'{{"user": "u{n % 7}", "item": {n % 5}}}\n' for n in range(50)),
+    }.items():
+        path = tmp_path / name
+        path.write_text(text)
+        compare(path)
+    zipped = tmp_path / "a.csv.gz"
+    zipped.write_bytes(gzip.compress(CSV.encode()))
+    compare(zipped)
+
+
+def test_an_id_that_is_no_integer_late_in_the_file_makes_all_of_them_strings(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(CSV + "x9,007,60,3\n")
+    frame = compare(path).frame()
+    assert frame["user"].dtype == pl.String
+    assert frame["item"].to_list()[-1] == "007"
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    (mixed / "a.csv").write_text(CSV)
+    (mixed / "b.csv").write_text("user,item,ts,stars\nann,3,7,2\n")
+    assert compare(mixed).frame()["item"].dtype == pl.String
+
+
+def test_bad_rows_are_counted_or_named_by_their_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(CSV + "5,6,noon,3\n7\n8,9,61,3,1,1\n1,2,62,3\n")
+    compare(path, on_bad_row="skip")
+    for reader in (read, lambda source: read_blocks(source, Kept(), rows=8)):
+        with pytest.raises(DataError, match=r"a\.csv, line 52: 'noon' is not a timestamp"):
+            reader(path)
+
+
+def test_a_parquet_file_names_the_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pl.DataFrame({"user": ["a"] * 20 + [None], "item": range(21)}).write_parquet(path)
+    for reader in (read, lambda source: read_blocks(source, Kept(), rows=8)):
+        with pytest.raises(DataError, match=r"a\.parquet, row 20 \(counting from 0\): no user"):
+            reader(path)
+    compare(path, on_bad_row="skip")
+
+
+def test_files_that_do_not_fit_together(tmp_path: Path) -> None:
+    for number, user in enumerate(("a", 1)):
+        pl.DataFrame({"user": [user], "item": [1]}).write_parquet(tmp_path / f"{number}.parquet")
+    with pytest.raises(DataError, match="user ids are strings in one file and integers in another"):
+        read_blocks(tmp_path, Kept(), rows=8)
+    (tmp_path / "1.parquet").write_bytes((tmp_path / "0.parquet").read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"1\.parquet: cannot be read"):
+        read_blocks(tmp_path, Kept(), rows=8)
+    empty = tmp_path / "empty.csv"
+    empty.write_text("")
+    with pytest.raises(DataError, match=r"empty\.csv: is empty"):
+        read_blocks(empty, Kept(), rows=8)

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from talos.data.interactions import Interactions
+from talos.data.splits import Split, k_core, min_rating, predefined, split, write_split
+from talos.errors import ArgumentError, ConfigError, DataError
+
+Make = Callable[..., Interactions]
+
+
+def keys(data: Interactions | None) -> set[tuple[int, int]]:
+    return set() if data is None else set(data.to_polars().select("user_id", "item_id").rows())
+
+
+def naive_core(pairs: set[tuple[int, int]], k: int) -> set[tuple[int, int]]:
+    while True:
+        users = [u for u, _ in pairs]
+        items = [i for _, i in pairs]
+        kept = {(u, i) for u, i in pairs if users.count(u) >= k and items.count(i) >= k}
+        if kept == pairs:
+            return kept
+        pairs = kept
+
+
+@given(st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1), st.integers(1, 4))
+def test_k_core_against_a_naive_loop(pairs: set[tuple[int, int]], k: int) -> None:
+    data = Interactions.from_ids([u for u, _ in pairs], [i for _, i in pairs])
+    expected = naive_core(pairs, k)
+    if expected:
+        core = k_core(data, k)
+        assert keys(core) == expected
+        assert core.user_degrees.min() >= k
+        assert core.item_degrees.min() >= k
+    else:
+        with pytest.raises(DataError, match=f"nothing is left after {k}-core"):
+            k_core(data, k)
+
+
+def test_min_rating() -> None:
+    data = Interactions.from_ids([1, 1, 2], [7, 8, 9], ratings=[3, 2.5, 5])
+    assert keys(min_rating(data, 3)) == {(1, 7), (2, 9)}
+    with pytest.raises(DataError, match="no rating of 6"):
+        min_rating(data, 6)
+    with pytest.raises(DataError, match="no ratings"):
+        min_rating(Interactions.from_ids([1], [2]), 3)
+
+
+@pytest.mark.parametrize("by", ["user", "time", "last"])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_interaction_lands_in_exactly_one_part(random_data: Make, by: str, seed: int) -> None:
+    data = random_data(seed=seed, stamps=True)
+    parts = split(data, by=by, seed=seed)  # type: ignore[arg-type]
+    pieces = [keys(part) for part in parts.parts.values()]
+    assert sum(map(len, pieces)) == len(data)
+    assert set.union(*pieces) == keys(data)
+
+
+@given(st.integers(1, 40), st.sampled_from([0.1, 0.2, 0.5]), st.sampled_from([0.0, 0.1, 0.3]))
+def test_user_split_sizes_are_the_papers(degree: int, test: float, valid: float) -> None:
+    """⌈20 %⌉ of a user's items for test, then ⌈10 %⌉ of the rest for validation: 6 → 3/1/2, 31 → 21/3/7."""
+    data = Interactions.from_ids([0] * degree + [1] * 100, [*range(degree), *range(100)])
+    parts = split(data, test=test, valid=valid, seed=degree)
+    in_test = int(np.ceil(round(test * degree, 9)))
+    in_valid = int(np.ceil(round(valid * (degree - in_test), 9)))
+    assert parts.test.user_degrees[0] == in_test
+    assert (parts.valid.user_degrees[0] if parts.valid else 0) == in_valid
+
+
+def test_user_split_is_uniform() -> None:
+    data = Interactions.from_ids([0] * 5, range(5))
+    drawn = [next(iter(keys(split(data, seed=seed, valid=0).test)))[1] for seed in range(2000)]
+    assert np.bincount(drawn, minlength=5).min() > 340  # 400 expected, 18 standard deviation
+
+
+def test_time_split_puts_the_latest_into_test(random_data: Make) -> None:
+    parts = split(random_data(stamps=True), by="time", test=0.25)
+    assert parts.train.timestamps is not None
+    assert parts.valid is not None
+    assert parts.test.timestamps is not None
+    assert parts.train.timestamps.max() <= parts.test.timestamps.min()
+    total = sum(len(part) for part in parts.parts.values())
+    assert len(parts.test) == round(0.25 * total)
+    assert len(parts.valid) == round(0.1 * (total - len(parts.test)))
+
+
+def test_last_split_takes_each_users_last_two() -> None:
+    data = Interactions.from_ids([1, 1, 1, 2, 2], [7, 8, 9, 7, 8], timestamps=[30, 10, 20, 1, 2])
+    parts = split(data, by="last")
+    assert (keys(parts.test), keys(parts.valid)) == ({(1, 7)}, {(1, 9)})
+    without = split(data, by="last", valid=0)
+    assert keys(without.test) == {(1, 7), (2, 8)}
+
+
+def test_same_seed_same_split_other_seed_other_split(random_data: Make) -> None:
+    data = random_data()
+    assert keys(split(data, seed=3).test) == keys(split(data, seed=3).test)
+    assert keys(split(data, seed=3).test) != keys(split(data, seed=4).test)
+
+
+def test_cold_users_and_items_are_counted_not_dropped() -> None:
+    data = Interactions.from_ids([1, 1, 2, 2, 3, 3], [7, 8, 8, 7, 9, 8], timestamps=[1, 2, 3, 4, 5, 6])
+    parts = split(data, by="time", test=0.5, valid=0)  # train: 1-7, 1-8, 2-8; test: 2-7, 3-9, 3-8
+    cold = parts.cold("test")
+    assert (cold.users, cold.interactions_of_cold_users) == (1, 2)
+    assert (cold.items, cold.interactions_of_cold_items) == (1, 1)
+    assert len(parts.test) == 3
+    assert keys(parts.warm().test) == {(2, 7)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"test": 1.0}, "test: 1.0; expected a share"),
+        ({"valid": -0.1}, "valid"),
+        ({"by": "usr"}, "did you mean 'user'"),
+        ({"by": "time"}, "no timestamps"),
+    ],
+)
+def test_bad_options(random_data: Make, options: dict[str, object], message: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=message):
+        split(random_data(), **options)  # type: ignore[arg-type]
+
+
+def test_a_test_part_without_known_users_is_refused() -> None:
+    data = Interactions.from_ids([1, 2], [7, 8], timestamps=[1, 2])
+    with pytest.raises(DataError, match="no user in common"):
+        split(data, by="time", test=0.5, valid=0)
+    with pytest.raises(ArgumentError, match="shared vocabularies"):
+        predefined(data, None, Interactions.from_ids([9], [9]))
+
+
+@pytest.mark.parametrize("form", ["tsv", "parquet"])
+def test_written_split_reads_back(random_data: Make, tmp_path: Path, form: str) -> None:
+    from talos.data.readers import read_parts
+
+    parts = split(random_data(stamps=True), seed=1)
+    record = write_split(parts, tmp_path / "out", format=form, source="here")  # type: ignore[arg-type]
+    assert json.loads((tmp_path / "out" / "split.json").read_text()) == record
+    assert record["how"] == {"by": "user", "seed": 1, "test": 0.2, "valid": 0.1}
+    back = read_parts(tmp_path / "out")
+    again = Split(train=back.train, valid=back.valid, test=back.test)
+    assert {name: keys(part) for name, part in again.parts.items()} == {
+        n: keys(p) for n, p in parts.parts.items()
+    }
+    with pytest.raises(ConfigError, match="not empty"):
+        write_split(parts, tmp_path / "out", source="here")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]

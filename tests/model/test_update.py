@@ -1,0 +1,77 @@
+"""partial_fit: what is new is taken in, what is not touched stays as it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from talos.data.interactions import Interactions
+from talos.data.splits import Split
+from talos.errors import DataError
+from talos.model.recommender import Recommender
+
+
+@pytest.fixture(scope="module")
+def model(planted: Split) -> Recommender:
+    """Trained without the last user of each group and without item 0."""
+    data = planted.train
+    keep = (data.rows % 12 != 11) & (data.indices != 0)
+    return Recommender(k=5, dim=16, epochs=15, batch_size=8).fit(data.where(keep).compact())
+
+
+def new_interactions(planted: Split) -> Interactions:
+    data = planted.train
+    return data.where((data.rows % 12 == 11) | (data.indices == 0)).compact()
+
+
+def test_new_users_and_items_are_taken_in(planted: Split, model: Recommender) -> None:
+    before = model.model
+    assert before is not None
+    model.partial_fit(new_interactions(planted))
+    after = model.model
+    model.model = before  # the fixture is shared
+    assert after is not None
+    assert (after.train.num_users, after.train.num_items) == (
+        planted.train.num_users,
+        planted.train.num_items,
+    )
+    assert after.train.to_polars().equals(planted.train.to_polars())
+    fresh = Recommender(config=model.config)
+    fresh.model = after
+    newcomers = [user for user in planted.test.user_ids.ids.to_list() if user % 12 == 11]
+    report = fresh.evaluate(planted.test.users(newcomers), k=5)
+    assert report.metrics["recall@5"] > 0.8
+    assert after.thresholds is not None
+    exact = (after.user_vectors @ after.item_vectors.T).topk(5).values[:, -1]
+    assert torch.allclose(after.thresholds, exact, atol=1e-5)
+
+
+def test_what_is_not_touched_does_not_move(planted: Split, model: Recommender) -> None:
+    before = model.model
+    assert before is not None
+    new = Interactions.from_ids(np.array([0]), np.array([9]))  # one user, one item
+    model.partial_fit(new)
+    after = model.model
+    model.model = before
+    assert after is not None
+    same_users = [i for i, user in enumerate(before.train.user_ids.ids.to_list()) if user != 0]
+    same_items = [i for i, item in enumerate(before.train.item_ids.ids.to_list()) if item != 9]
+    assert torch.allclose(after.user_vectors[same_users], before.user_vectors[same_users], atol=1e-6)
+    assert torch.allclose(after.item_vectors[same_items], before.item_vectors[same_items], atol=1e-6)
+    assert not torch.allclose(after.user_vectors[0], before.user_vectors[0], atol=1e-4)
+
+
+def test_other_kinds_of_ids_are_refused(model: Recommender) -> None:
+    with pytest.raises(DataError, match="another type"):
+        model.partial_fit(Interactions.from_ids(["a"], ["b"]))
+
+
+def test_losses_that_pair_take_part_too(planted: Split) -> None:
+    data = planted.train
+    keep = data.rows % 12 != 11
+    model = Recommender(k=5, loss="psl", dim=16, epochs=8, negatives="16", batch_size=64).fit(
+        data.where(keep).compact()
+    )
+    model.partial_fit(data.where(~keep).compact())
+    assert len(model.recommend([11, 23], k=5)) == 10

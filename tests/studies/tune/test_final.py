@@ -1,0 +1,79 @@
+"""The one look at the test part."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from talos.data.splits import Split
+from talos.errors import ConfigError, DataError
+from talos.model.recommender import Recommender
+from talos.studies.tune import final as module
+from talos.studies.tune import finalize, run_study, stored_final
+from talos.studies.tune.data import FitParts
+
+
+@pytest.fixture
+def study(settings, parts: FitParts, tmp_path: Path) -> Path:
+    run_study(settings({"loss": {"tau": [0.1, 0.3]}}), parts, tmp_path / "study")
+    return tmp_path / "study"
+
+
+def test_the_winner_is_fitted_on_train_and_validation_and_measured_once(
+    study: Path, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stored_final(study) is None
+    answer = finalize(study, split)
+    assert answer.fresh
+    facts = answer.facts
+    config = Recommender(config=None).config.from_dict(facts["config"])
+    assert config.training.epochs == facts["epochs"]
+    both = split.train.union(split.valid)
+    again = Recommender(config=config).fit(both).evaluate(split.test, k=[5])
+    assert facts["metrics"]["recall@5"] == pytest.approx(again.metrics["recall@5"])
+    loaded = Recommender.load(study / "final")
+    assert loaded.model is not None
+    assert len(loaded.model.train) == len(both)
+    assert loaded.evaluate(split.test, k=5).metrics["recall@5"] == pytest.approx(facts["metrics"]["recall@5"])
+
+    def never(*arguments: object) -> None:
+        raise AssertionError("computed twice")
+
+    monkeypatch.setattr(module, "Recommender", never)
+    stored = finalize(study, split)
+    assert not stored.fresh
+    assert dict(stored.facts) == json.loads(json.dumps(dict(facts)))
+
+
+def test_no_trial_after_the_look(study: Path, split: Split, settings, parts: FitParts) -> None:
+    finalize(study, split)
+    with pytest.raises(ConfigError, match="is finalised: its test part has been looked at"):
+        run_study(settings({"loss": {"tau": [0.1, 0.3]}}), parts, study)
+
+
+def test_an_answer_that_was_changed_is_refused(study: Path, split: Split) -> None:
+    finalize(study, split)
+    path = study / "final.json"
+    path.write_text(path.read_text().replace('"recall@5": 0.', '"recall@5": 0.9'))
+    with pytest.raises(DataError, match=r"final\.json: is damaged"):
+        finalize(study, split)
+
+
+def test_another_split_is_refused(study: Path, split: Split) -> None:
+    """Its test part could hold what the search has seen."""
+    assert split.valid is not None
+    turned = replace(split, valid=split.test, test=split.valid)
+    with pytest.raises(DataError, match="not those that were tuned on"):
+        finalize(study, turned)
+    assert stored_final(study) is None
+
+
+def test_a_study_without_a_finished_trial_cannot_be_finalised(settings, split: Split, study: Path) -> None:
+    (study / "study.journal").unlink()
+    with pytest.raises(DataError, match="no trial has reached a value yet"):
+        finalize(study, split)
+    with pytest.raises(DataError, match=r"has no tune\.json"):
+        finalize(study.parent, split)
