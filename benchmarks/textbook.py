@@ -22,11 +22,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from talos.data.csr import TrainIndex
 from talos.data.interactions import Interactions
 from talos.data.readers import read
 from talos.data.vocabulary import Vocabulary
 from talos.kernels.sampled import Way, sampled_scores
-from talos.negatives import TrainIndex, UniformNegatives
+from talos.negatives import UniformNegatives
 
 
 def textbook_step(

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from talos.data.csr import TrainIndex
 from talos.data.interactions import Interactions
-from talos.negatives import TrainIndex
 from talos.training.batches import Batches
 
 USERS, ITEMS, SIZE = 23, 12, 6
@@ -32,7 +32,7 @@ RANK = (
     + f"""
 import json, torch
 from talos import distributed
-from talos.negatives import TrainIndex
+from talos.data.csr import TrainIndex
 from talos.training.parallel.even_division import EvenBatches
 group = distributed.start()
 own = group.share(data.num_users)

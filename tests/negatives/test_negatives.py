@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from talos import negatives
+from talos.data.csr import TrainIndex, meetings
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
 from talos.errors import ArgumentError, ConfigError, DataError
-from talos.negatives import AllItems, SharedNegatives, TrainIndex, UniformNegatives, meetings, parse
+from talos.negatives import AllItems, SharedNegatives, UniformNegatives, parse
 
 
 def index_of(has: np.ndarray) -> TrainIndex:

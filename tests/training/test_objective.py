@@ -10,8 +10,9 @@ import torch.nn.functional as F
 
 from talos import losses
 from talos.backbones import MF
+from talos.data.csr import TrainIndex
 from talos.data.datasets import synthetic
-from talos.negatives import SharedNegatives, TrainIndex
+from talos.negatives import SharedNegatives
 from talos.thresholds import FixedThreshold, QuantileRegression
 from talos.training.objective import UserObjective
 

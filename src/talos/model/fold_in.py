@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from talos.data.csr import meetings
 from talos.errors import ArgumentError
 from talos.kernels import kth_scores, user_batch_loss
 from talos.kernels.parts import LogSumPart, MeanPart
 from talos.losses import Loss, UserSeparableLoss
-from talos.negatives import meetings
 
 __all__ = ["FREE_LENGTH", "fold_in", "pull_of_history"]
 

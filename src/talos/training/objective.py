@@ -16,11 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from talos.backbones import Backbone
+from talos.data.csr import TrainIndex, meetings
 from talos.distributed import ALONE, Group
 from talos.kernels import differentiable_user_batch_loss, exact_user_batch_loss, kth_scores
 from talos.kernels.sampled import sampled_scores
 from talos.losses import Loss, UserSeparableLoss, reduce_per_positive, reduce_per_user
-from talos.negatives import Negatives, TrainIndex, meetings
+from talos.negatives import Negatives
 from talos.thresholds import ExactQuantile, Threshold
 from talos.training.batches import Place, generator_for
 

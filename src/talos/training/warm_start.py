@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talos.backbones import Backbone
+from talos.data.csr import TrainIndex
 from talos.distributed import ALONE, Group
 from talos.errors import ConfigError
 from talos.kernels import alternating_least_squares
-from talos.negatives import TrainIndex
 from talos.training.parallel.least_squares import divided_least_squares
 
 __all__ = ["singular_vectors", "start_from"]

@@ -66,8 +66,8 @@ __all__ = [*_HOME]  # imported on first use: what is wrong with a space is said 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(import_module(f"talos.tuning.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'talos.tuning' has no attribute {name!r}")
+        return getattr(import_module(f"talos.studies.tune.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'talos.studies.tune' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from talos import backbones
 from talos.backbones import Backbone
 from talos.config import RunConfig
+from talos.data.csr import TrainIndex
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import Group, OwnedRows
@@ -23,7 +24,7 @@ from talos.evaluation.evaluate import DEFAULT_METRICS, evaluate
 from talos.evaluation.ranking import DotScores
 from talos.kernels import kth_scores
 from talos.losses import Loss
-from talos.negatives import Negatives, TrainIndex
+from talos.negatives import Negatives
 from talos.thresholds import Threshold
 from talos.training.batches import Batches
 from talos.training.checkpoint import Part

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from talos.data.csr import TrainIndex
 from talos.distributed import Group
 from talos.kernels import differentiable_user_batch_loss, exact_user_batch_loss
-from talos.negatives import TrainIndex
 from talos.thresholds import ExactQuantile
 from talos.training.batches import Batches, Order, Place
 from talos.training.objective import Objective, UserObjective

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talos.backbones import Backbone
+from talos.data.csr import TrainIndex
 from talos.data.interactions import Interactions
 from talos.data.shards import Columns, Share
 from talos.data.vocabulary import Vocabulary
@@ -25,7 +26,7 @@ from talos.evaluation.evaluate import DEFAULT_METRICS, measure_lists
 from talos.evaluation.ranking import DotScores, top_k
 from talos.kernels import differentiable_divided_loss, divided_kth_scores
 from talos.losses import Loss, UserSeparableLoss
-from talos.negatives import Negatives, TrainIndex
+from talos.negatives import Negatives
 from talos.thresholds import ExactQuantile, Threshold
 from talos.training.batches import Batches, Place
 from talos.training.objective import Objective
