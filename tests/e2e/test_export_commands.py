@@ -48,7 +48,7 @@ def save_run(folder: Path, users: int, items: int, k: int, *, thresholds: bool =
         thresholds=torch.rand(users) if thresholds else None,
         train=train,
         valid=None,
-        facts={"config": recommender.config.as_dict()},
+        metadata={"config": recommender.config.as_dict()},
     )
     recommender.save(folder)
     return recommender
