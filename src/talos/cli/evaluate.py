@@ -94,7 +94,7 @@ def _of_run(run: Path, path: str | None, ks: tuple[int, ...], dialect: Dialect) 
     group = distributed.start()
     recommender = Recommender.load(run, group=group)
     assert recommender.model is not None
-    facts = recommender.model.facts
+    facts = recommender.model.metadata
     # a PATH is a test set as a whole, of which every process reads all
     share = load_share((facts.get("source") or {}).get("path", ""), group) if path is None else None
     test = test_part(run, facts, path) if share is None else share.test

@@ -51,7 +51,7 @@ def report_of_run(run: Path, path: str | None = None, *, seed: int = 0) -> str:
 
     recommender = Recommender.load(run)
     assert recommender.model is not None
-    test = test_part(run, recommender.model.facts, path)
+    test = test_part(run, recommender.model.metadata, path)
     return run_report(
         recommender,
         test,
