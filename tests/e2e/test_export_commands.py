@@ -179,7 +179,7 @@ def test_stopped_and_gone_on(talos: Run, start: Start, tmp_path: Path, how: sign
     assert second.exists()
     if how == signal.SIGINT:
         assert process.returncode == 130
-        assert "of 40,000 users; the same command goes on from there" in message
+        assert "of 40,000 users; run it again to continue" in message
     done = talos(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["resumed_at"] >= 2_000

@@ -40,7 +40,7 @@ def demo(
 ) -> None:
     """Fetch MovieLens-100K, split it, train three losses beside two baselines, print metrics and lists, report."""
     from talos.cli.report import write_page
-    from talos.model.popularity import popularity_report
+    from talos.evaluation.evaluate import popularity_report
     from talos.model.recommender import Recommender
     from talos.report import run_report
     from talos.training import Records, progress

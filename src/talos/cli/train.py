@@ -214,7 +214,7 @@ def _run(
 
     from talos import distributed, kernels
     from talos.data.shards import SplitShare
-    from talos.model.popularity import popularity_report
+    from talos.evaluation.evaluate import popularity_report
     from talos.model.recommender import Recommender
     from talos.training import InterruptedRunError, TensorBoard, divided_by, plan_for, progress
     from talos.training.callbacks import Callback
