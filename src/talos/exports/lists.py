@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -135,15 +136,17 @@ def write_lists(
     ...     print(rows, Path(f"{folder}/recs.csv").read_text().split())
     2 ['user_id,item_id,score,rank', 'ann,jam,1.0,1', 'bob,tea,1.0,1']
     """
-    options: dict[str, Any] = {
-        "k": k,
-        "candidates": candidates,
-        "exclude": exclude,
-        "filter_seen": filter_seen,
-        "progress": progress,
-    }
+    write = partial(
+        _write,
+        source,
+        k=k,
+        candidates=candidates,
+        exclude=exclude,
+        filter_seen=filter_seen,
+        progress=progress,
+    )
     if group.size == 1:
-        return _write(source, str(out), overwrite=overwrite, **options)
+        return write(str(out), overwrite=overwrite)
     from talos.training.parallel.in_step import in_step
 
     began, path = time.perf_counter(), Path(out).expanduser()
@@ -159,7 +162,7 @@ def write_lists(
     mine, header = str(parts[group.rank]), group.rank == 0
     done = in_step(
         group,
-        lambda: _write(source, mine, overwrite=True, header=header, **options),
+        lambda: write(mine, overwrite=True, header=header),
         f"{out} could not be written",
     )
     assert done is not None

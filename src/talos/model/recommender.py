@@ -329,7 +329,7 @@ class Recommender:
     def fitted_model(self) -> Model:
         """The trained model; an error before `fit` or `load`."""
         if self.model is None:
-            raise ArgumentError("not fitted yet", where="Recommender", expected="fit or load before this")
+            raise ArgumentError("not fitted yet", where="Recommender", expected="fit or load first")
         return self.model
 
     # ------------------------------------------------------------------- helpers
