@@ -161,7 +161,7 @@ def test_export_of_a_graph(talos: Run, model: Recommender) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_stopped_and_gone_on(talos: Run, start: Start, tmp_path: Path, how: signal.Signals) -> None:
+def test_stopped_and_resumed(talos: Run, start: Start, tmp_path: Path, how: signal.Signals) -> None:
     model = save_run(
         tmp_path / "run", users=40_000, items=2_000, k=100
     )  # twenty parts: time to be stopped in

@@ -1,4 +1,4 @@
-"""Vectors, Faiss and ONNX: what is written is what the model says, or nothing is written."""
+"""Vectors, Faiss and ONNX exports agree with the model, or nothing is written."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_wrong_graph_is_not_announced(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_counts_as_the_same_lists(make: Make) -> None:
+def test_which_lists_count_as_the_same(make: Make) -> None:
     model = make()
     expected = exact(model, 5, masked=True)
 
@@ -228,7 +228,7 @@ def test_missing_packages_are_named(
         ("onnx", {"index": "flat"}, "no option 'index' of onnx"),
     ],
 )
-def test_wrong_wishes_leave_nothing_behind(
+def test_wrong_options_leave_nothing_behind(
     make: Make, tmp_path: Path, kind: str, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ArgumentError) as caught:

@@ -113,7 +113,7 @@ class Crash(BaseException):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv.gz"])
-def test_a_crash_at_any_write_is_made_good(
+def test_after_a_crash_at_any_write_the_next_call_finishes(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     model = make(users=40)
@@ -168,7 +168,7 @@ def interrupt_at(users: int) -> Callable[[int, int], None]:
     return stop
 
 
-def test_interrupted_and_gone_on(make: Make, tmp_path: Path) -> None:
+def test_interrupted_and_resumed(make: Make, tmp_path: Path) -> None:
     model, out = make(), tmp_path / "recs.csv"
     with pytest.raises(InterruptedExportError, match="after 48 of 90 users"):
         write_lists(model, out, progress=interrupt_at(60))
@@ -207,7 +207,7 @@ def test_two_at_once_are_refused(make: Make, tmp_path: Path) -> None:
     assert read(out).equals(recommended(model, k=5))
 
 
-def test_a_damaged_record_starts_anew(make: Make, tmp_path: Path) -> None:
+def test_a_damaged_record_means_starting_again(make: Make, tmp_path: Path) -> None:
     model, out = make(), tmp_path / "recs.csv"
     for damage in ("", "[]", '{"format": 1}', '{"format": 1, "job": 3, "users": 1, "rows": 1, "parts": 0}'):
         with pytest.raises(InterruptedExportError):
@@ -288,7 +288,7 @@ def test_sqlite(make: Make, tmp_path: Path, strings: bool) -> None:
     assert "recommendations" in tables_of(path)
 
 
-def test_sqlite_goes_on_where_it_stopped(make: Make, tmp_path: Path) -> None:
+def test_sqlite_is_resumed_where_it_stopped(make: Make, tmp_path: Path) -> None:
     model, path = make(), tmp_path / "shop.db"
     url = f'sqlite:///{path}?table=my "recs" %3b'
     with pytest.raises(InterruptedExportError, match="after 48"):
@@ -328,7 +328,7 @@ def test_a_damaged_progress_table_is_not_believed(make: Make, tmp_path: Path) ->
         assert rows_of(path) == recommended(model, k=5).rows()
 
 
-def test_sqlite_written_by_two_loses_and_doubles_nothing(make: Make, tmp_path: Path) -> None:
+def test_sqlite_written_by_two_processes_loses_and_repeats_nothing(make: Make, tmp_path: Path) -> None:
     model, path = make(), tmp_path / "shop.db"
     url, others = f"sqlite:///{path}?table=recs", []
 
