@@ -117,7 +117,7 @@ class RunConfig(_Section):
     device: str = "cpu"
     backbone: NamedConfig = NamedConfig(name="mf")
     loss: NamedConfig = NamedConfig(name="talos")
-    negatives: str = "auto"
+    negatives: str | NamedConfig = "auto"
     threshold: NamedConfig = NamedConfig(name="auto")
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
@@ -212,4 +212,4 @@ def _explained(error: ValidationError, where: str) -> ConfigError:
 
 def _is_type(part: str) -> bool:
     """Pydantic names the branch of a union in the location; the user wrote no such thing."""
-    return "[" in part or "-" in part or part in ("float", "int")
+    return "[" in part or "-" in part or part in ("float", "int", "str", "NamedConfig")

@@ -5,7 +5,8 @@ every positive from the items its user does not have, `SharedNegatives(1024)` ("
 every few users of a batch, `AllItems()` ("all") takes every item. Randomness comes from the generator that is
 passed in and from nothing else.
 
->>> >>> index = TrainIndex.from_interactions(Interactions.from_ids(["a", "a", "b"], ["x", "y", "z"]))
+>>> from talos.data.interactions import Interactions
+>>> index = TrainIndex.from_interactions(Interactions.from_ids(["a", "a", "b"], ["x", "y", "z"]))
 >>> UniformNegatives(3).draw(index, torch.tensor([0]), torch.Generator().manual_seed(0))   # "a" has not "z"
 tensor([[2, 2, 2]])
 """
@@ -14,8 +15,10 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -29,6 +32,7 @@ __all__ = [
     "Per",
     "SharedNegatives",
     "UniformNegatives",
+    "is_short_form",
     "parse",
 ]
 
@@ -41,23 +45,34 @@ _MARKS = 2**22
 class Negatives(ABC):
     """A source of negatives.
 
+    A subclass states `per` and implements `draw`. Its constructor's arguments are its options in configurations.
+
     Attributes:
+        short_name: the short form in configurations and on the command line; none for a class of one's own.
+        search_space: what `talos tune` searches by default, by option.
         per: what one draw is for: each `positive`, a whole `batch`, or nothing is drawn (`all` items).
     """
 
+    short_name: ClassVar[str] = ""
+    context: ClassVar[tuple[str, ...]] = ()
+    search_space: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     per: ClassVar[Per]
 
     def check(self, index: TrainIndex) -> None:
-        """Refuse data that the source cannot serve, before any work is done; a `DataError`."""
+        """Raise a `DataError` if the source cannot draw from these data; called before training starts."""
         return
 
     @abstractmethod
     def draw(self, index: TrainIndex, users: Tensor, generator: torch.Generator) -> Tensor:
-        """Items, int64, on the index's device; their shape is told by the class."""
+        """Draw items, int64, on the index's device.
 
-    @abstractmethod
+        `users` has one entry per positive and the result is (B, n) where `per` is `positive`; `users` are those of
+        a mini-batch and the result is (G, n), one row for each of G equal parts of them, where it is `batch`.
+        """
+
     def __str__(self) -> str:
-        """The short form, which `parse` turns back into an equal source."""
+        """The short form, which `parse` turns back into an equal source; `module:Class` where there is none."""
+        return f"{type(self).__module__}:{type(self).__qualname__}"
 
 
 def _check_number(n: object) -> None:
@@ -82,6 +97,7 @@ class UniformNegatives(Negatives):
     """
 
     n: int
+    short_name: ClassVar[str] = "N"
     per: ClassVar[Per] = "positive"
 
     def __post_init__(self) -> None:
@@ -196,6 +212,7 @@ class SharedNegatives(Negatives):
 
     n: int
     users: int = 64
+    short_name: ClassVar[str] = "shared:N"
     per: ClassVar[Per] = "batch"
 
     def __post_init__(self) -> None:
@@ -221,6 +238,7 @@ class AllItems(Negatives):
     ('all', 'all')
     """
 
+    short_name: ClassVar[str] = "all"
     per: ClassVar[Per] = "all"
 
     def draw(self, index: TrainIndex, users: Tensor, generator: torch.Generator) -> Tensor:
@@ -231,8 +249,17 @@ class AllItems(Negatives):
         return "all"
 
 
+def is_short_form(text: str) -> bool:
+    """Whether a name is to be read as a short form, and not as `module:Class`.
+
+    >>> is_short_form("shared:many"), is_short_form("sources:Popular")
+    (True, False)
+    """
+    return ":" not in text or text.strip().startswith("shared:")
+
+
 def parse(text: str | int) -> Negatives:
-    """The source of a short form: `all`, `N` per positive, `shared:N` or `shared:N/USERS` for some users at a time.
+    """Make the source of a short form: `all`, `N` per positive, `shared:N`, or `shared:N/USERS` for USERS at a time.
 
     >>> parse("1024"), parse("shared:512"), parse("all")
     (UniformNegatives(n=1024), SharedNegatives(n=512, users=64), AllItems())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor
 
@@ -33,7 +36,7 @@ class LightGCN(Backbone):
     """
 
     short_name = "lightgcn"
-    needs_graph = True
+    search_space: ClassVar[Mapping[str, Any]] = {"layers": [1, 2, 3]}
 
     def __init__(
         self, graph: BipartiteGraph, *, dim: int = 64, layers: int = 2, generator: torch.Generator | None

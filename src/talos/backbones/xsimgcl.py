@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -56,7 +57,10 @@ class XSimGCL(Backbone):
     """
 
     short_name = "xsimgcl"
-    needs_graph = True
+    search_space: ClassVar[Mapping[str, Any]] = {
+        "layers": [2, 3],
+        "contrast_weight": {"low": 0.01, "high": 0.3, "log": True},
+    }
 
     def __init__(
         self,

@@ -167,17 +167,13 @@ def configs_for(
     >>> configs["sl"].loss.options, configs["talos"].loss.options, configs["talos"].training.epochs
     ({'tau': 0.2}, {}, 3)
     """
-    from talos import backbones as known_backbones
-    from talos import losses as known_losses
+    from talos import registry
     from talos.config import RunConfig
 
-    for where, names, known in (
-        ("--losses", losses, known_losses.SHORT_NAMES),
-        ("--backbones", backbones, known_backbones.SHORT_NAMES),
-    ):
-        for name in names:
-            if name not in known:
-                raise ConfigError(f"{name!r} is not known", where=where, hint=nearest(name, known))
+    for name in losses:
+        registry.resolve("loss", name, where="--losses")
+    for name in backbones:
+        registry.resolve("backbone", name, where="--backbones")
     shared = RunConfig() if base is None else RunConfig.from_toml(base)
     if k is not None:
         shared = shared.with_values({"k": k})

@@ -162,16 +162,12 @@ def _check_out(out: Path | None, resume: bool) -> Path:
 
 def _share(path: str, config: RunConfig) -> SplitShare | None:
     """What this process needs of a folder of shards, if it is one of several that can go on with so little."""
-    from talos import backbones, distributed
+    from talos import distributed, registry
     from talos.data import shards
 
-    known = backbones.SHORT_NAMES.get(config.backbone.name)
-    if (
-        not shards.is_shards(path)
-        or known is None
-        or not known.divisible
-        or config.training.parallel == "none"
-    ):
+    if not shards.is_shards(path) or config.training.parallel == "none":
+        return None
+    if not registry.resolve("backbone", config.backbone.name).divisible:
         return None
     return load_share(path, distributed.start(config.device))
 

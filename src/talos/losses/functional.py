@@ -21,6 +21,8 @@ __all__ = [
     "masked_log_sum_exp",
     "masked_mean",
     "pairwise_log_activation",
+    "reduce_per_positive",
+    "reduce_per_user",
     "sharp_softplus",
     "smooth_indicators",
     "soft_rank",
@@ -253,3 +255,25 @@ def smooth_indicators(scores: Tensor, k: int, tau: float, delta: float, mask: Te
         found.append(indicator[:, 0])
         left = left * (1 - indicator.detach() - delta)
     return torch.stack(found, dim=-1)
+
+
+def reduce_per_positive(values: Tensor) -> Tensor:
+    """The mean over positives, so that a user weighs as many as they have: what the published code does.
+
+    An empty batch gives 0, still attached to the graph.
+
+    >>> reduce_per_positive(torch.tensor([1.0, 1.0, 4.0])).item()
+    2.0
+    """
+    return values.sum() / max(1, values.numel())
+
+
+def reduce_per_user(values: Tensor, users: Tensor) -> Tensor:
+    """The mean over users of the mean over their positives: the formula of the paper.
+
+    >>> reduce_per_user(torch.tensor([1.0, 1.0, 4.0]), torch.tensor([7, 7, 3])).item()
+    2.5
+    """
+    distinct, row_of, count = torch.unique(users, return_inverse=True, return_counts=True)
+    per_user: Tensor = (values / count[row_of]).sum() / max(1, distinct.numel())
+    return per_user

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from talos.checks import positive_number
 from talos.losses import functional
-from talos.losses.adversary import Adversary
-from talos.losses.base import Needs, UserSeparableLoss
-from talos.losses.checks import positive_number
+from talos.losses.base import Adversary, Needs, UserSeparableLoss
 from talos.losses.parts import NegativePart, PartialAUCPart
 
 __all__ = ["LLPAUC"]
@@ -59,6 +59,10 @@ class LLPAUC(UserSeparableLoss):
     """
 
     short_name = "llpauc"
+    search_space: ClassVar[Mapping[str, Any]] = {
+        "alpha": {"low": 0.1, "high": 0.9},
+        "beta": {"low": 0.01, "high": 0.9, "log": True},
+    }
 
     def __init__(self, *, alpha: float = 0.5, beta: float = 0.1) -> None:
         super().__init__()
@@ -131,7 +135,3 @@ class LLPAUC(UserSeparableLoss):
             "theta_a": (self.a + self.gamma) * one,
             "theta_b": (1 + self.gamma - self.b) * one,
         }
-
-    def extra_repr(self) -> str:
-        """The hyperparameters, for `repr`."""
-        return f"alpha={self.alpha}, beta={self.beta}"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from talos.checks import one_of, positive_integer, positive_number
 from talos.errors import ArgumentError
 from talos.losses import functional
-from talos.losses.base import Needs, UserSeparableLoss
-from talos.losses.checks import one_of, positive_integer, positive_number
+from talos.losses.base import TAU_SPACE, Batch, Needs, UserSeparableLoss
 from talos.losses.parts import ConstantPart, NegativePart, SigmoidPowerPart
 from talos.losses.temperature import AdaptiveTau, DRORadius, Schedule, tau_for
 
@@ -56,7 +57,7 @@ class Talos(UserSeparableLoss):
     """
 
     short_name = "talos"
-    context: ClassVar[tuple[str, ...]] = ("k", "num_items")
+    search_space: ClassVar[Mapping[str, Any]] = {"tau": TAU_SPACE}
 
     def __init__(
         self,
@@ -137,19 +138,12 @@ class Talos(UserSeparableLoss):
         power, slope = self._power_and_slope
         return -SigmoidPowerPart(power=power, slope=slope).dlog_phi(pos, threshold)
 
-    def compute(
-        self,
-        pos: Tensor,
-        neg: Tensor,
-        threshold: Tensor | None,
-        mask: Tensor | None,
-        users: Tensor | None,
-        items: Tensor | None,
-    ) -> Tensor:
+    def compute(self, batch: Batch) -> Tensor:
         """The values of the chosen form."""
         if self.needs.user_separable:
-            return super().compute(pos, neg, threshold, mask, users, items)
-        column = None if threshold is None else threshold.unsqueeze(-1)
+            return super().compute(batch)
+        pos, neg, threshold, mask = batch.pos, batch.neg, batch.threshold, batch.mask
+        column = batch.threshold_column
         power: float | Tensor
         powers: float | Tensor
         if self.adaptive is not None:
@@ -166,18 +160,34 @@ class Talos(UserSeparableLoss):
             total = functional.log_sum_sigmoid_power(neg, column, power=powers, slope=slope, mask=mask)
         if self.form == "training":
             return total - above
-        if users is None:
-            users = torch.arange(len(pos), device=pos.device)
+        users = torch.arange(len(pos), device=pos.device) if batch.users is None else batch.users
         positives = _log_sum_exp_by(above, users)
         if not self.denominator:
             return total - positives
-        # Nothing left of the negatives is a sum of 0 here, not of 1 as in the training form.
+        # A row without negatives is a sum of 0 here, not of 1 as in the training form.
         nothing = torch.full_like(total, -math.inf)
         total = total if mask is None else torch.where(mask.all(dim=-1), nothing, total)
         return torch.logaddexp(positives, total) - positives
 
+    def constructor_options(self) -> dict[str, Any]:
+        """The options that make an equal loss, for `talos.registry`: a config holds numbers, not functions."""
+        options: dict[str, Any] = {
+            name: getattr(self, name) for name in ("form", "quantile", "temperature", "denominator")
+        }
+        if isinstance(self.adaptive, DRORadius) and repr(self.adaptive) == repr(
+            DRORadius(eta=self.adaptive.eta)
+        ):
+            return options | {"eta": self.adaptive.eta}
+        if self.adaptive is not None or self.schedule is not None:
+            found = f"is {self.adaptive or self.schedule!r}"
+            expected = (
+                "a number, or a DRORadius with its default bounds and steps: a config holds nothing else"
+            )
+            raise ArgumentError(found, where="tau", expected=expected)
+        return options if self._chosen else options | {"tau": self.tau}
+
     def extra_repr(self) -> str:
-        """What was asked for, for `repr`."""
+        """The temperature and the form, for `repr`."""
         return f"tau={self.adaptive or self.schedule or self.tau}, form={self.form!r}"
 
 

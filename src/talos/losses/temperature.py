@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from talos.checks import positive_number
 from talos.errors import ArgumentError
-from talos.losses.checks import positive_number
 
 __all__ = ["AdaptiveTau", "DRORadius", "Schedule", "geometric_schedule", "tau_for"]
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from talos.checks import positive_integer, positive_number
 from talos.losses import functional
-from talos.losses.base import Loss, Needs, UserSeparableLoss
-from talos.losses.checks import positive_integer, positive_number
+from talos.losses.base import TAU_SPACE, Batch, Loss, Needs, UserSeparableLoss
 from talos.losses.parts import HingePart, NegativePart
 
 __all__ = ["AATP", "RecallSurrogate", "SmoothI"]
@@ -67,7 +68,10 @@ class RecallSurrogate(Loss):
     """
 
     short_name = "rs@k"
-    context: ClassVar[tuple[str, ...]] = ("k",)
+    search_space: ClassVar[Mapping[str, Any]] = {
+        "tau1": {"low": 0.01, "high": 0.3, "log": True},
+        "tau2": {"low": 0.5, "high": 5.0},
+    }
 
     def __init__(self, *, k: int, tau1: float = 0.1, tau2: float = 1.0) -> None:
         super().__init__()
@@ -75,21 +79,11 @@ class RecallSurrogate(Loss):
         self.tau1 = positive_number("tau1", tau1)
         self.tau2 = positive_number("tau2", tau2)
 
-    def compute(
-        self,
-        pos: Tensor,
-        neg: Tensor,
-        threshold: Tensor | None,
-        mask: Tensor | None,
-        users: Tensor | None,
-        items: Tensor | None,
-    ) -> Tensor:
+    def compute(self, batch: Batch) -> Tensor:
         """σ((rank - K)/τ2)."""
-        return torch.sigmoid((functional.soft_rank(pos, neg, self.tau1, mask) - self.k) / self.tau2)
-
-    def extra_repr(self) -> str:
-        """The hyperparameters, for `repr`."""
-        return f"k={self.k}, tau1={self.tau1}, tau2={self.tau2}"
+        return torch.sigmoid(
+            (functional.soft_rank(batch.pos, batch.neg, self.tau1, batch.mask) - self.k) / self.tau2
+        )
 
 
 class SmoothI(Loss):
@@ -111,7 +105,7 @@ class SmoothI(Loss):
     """
 
     short_name = "smoothi@k"
-    context: ClassVar[tuple[str, ...]] = ("k",)
+    search_space: ClassVar[Mapping[str, Any]] = {"tau": TAU_SPACE, "delta": {"low": 0.03, "high": 0.3}}
 
     def __init__(self, *, k: int, tau: float = 0.1, delta: float = 0.1) -> None:
         super().__init__()
@@ -119,20 +113,8 @@ class SmoothI(Loss):
         self.tau = positive_number("tau", tau)
         self.delta = positive_number("delta", delta, at_most=1.0)
 
-    def compute(
-        self,
-        pos: Tensor,
-        neg: Tensor,
-        threshold: Tensor | None,
-        mask: Tensor | None,
-        users: Tensor | None,
-        items: Tensor | None,
-    ) -> Tensor:
+    def compute(self, batch: Batch) -> Tensor:
         """1 - 1/K Σ_r I^r."""
-        scores = torch.cat([pos.unsqueeze(-1), neg], dim=-1)
-        masked = None if mask is None else F.pad(mask, (1, 0), value=False)
+        scores = torch.cat([batch.pos.unsqueeze(-1), batch.neg], dim=-1)
+        masked = None if batch.mask is None else F.pad(batch.mask, (1, 0), value=False)
         return 1 - functional.smooth_indicators(scores, self.k, self.tau, self.delta, masked).mean(dim=-1)
-
-    def extra_repr(self) -> str:
-        """The hyperparameters, for `repr`."""
-        return f"k={self.k}, tau={self.tau}, delta={self.delta}"

@@ -11,7 +11,7 @@ import polars as pl
 import torch
 import torch.nn.functional as F
 
-from talos import losses
+from talos import losses, registry
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
@@ -335,9 +335,7 @@ class Recommender:
     def _loss(self) -> losses.Loss:
         """The loss the model was trained with, its learnt scalars included."""
         model, config = self._fitted(), self.config
-        loss = losses.by_name(
-            config.loss.name, k=config.k, num_users=1, num_items=model.train.num_items, **config.loss.options
-        )
+        loss = registry.make_loss(config.loss, k=config.k, num_users=1, num_items=model.train.num_items)
         with torch.no_grad():
             for name, parameter in loss.named_parameters():
                 # an adversary's table knows nothing of somebody new: zeros, which prefer no negative

@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from talos.checks import check_finite, describe, positive_number
 from talos.errors import ArgumentError
-from talos.thresholds.base import PerUser
-from talos.thresholds.checks import check_batch, check_finite, describe
-from talos.thresholds.rows import count_above, mean_by_user
+from talos.thresholds.base import PerUser, Sample, mean_by_user
 
 __all__ = ["QuantileRegression", "pinball"]
+
+# Elements per thread in a block of rows on the CPU: a temporary of this size stays in the second-level cache.
+_BLOCK = 2**17
 
 
 def pinball(x: Tensor, level: float) -> Tensor:
@@ -77,10 +79,8 @@ class QuantileRegression(PerUser):
         num_positives: Tensor | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
     ) -> None:
-        super().__init__(num_users, k=k, num_items=num_items, start=0.0)
-        if not lr > 0:
-            raise ArgumentError(f"got {lr!r}", where="lr", expected="a number above 0")
-        self.lr, self.betas = float(lr), betas
+        super().__init__(num_users, k=k, num_items=num_items)
+        self.lr, self.betas = positive_number("lr", lr), betas
         self.register_buffer("mean", torch.zeros(num_users))
         self.register_buffer("square", torch.zeros(num_users))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
@@ -89,23 +89,14 @@ class QuantileRegression(PerUser):
             raise ArgumentError(describe(num_positives), where="num_positives", expected=expected)
         self.register_buffer("num_positives", num_positives, persistent=False)
 
-    @torch.no_grad()
-    def update(
-        self,
-        users: Tensor,
-        positives: Tensor,
-        negatives: Tensor,
-        *,
-        mask: Tensor | None = None,
-        owner: Tensor | None = None,
-    ) -> None:
+    def update_sample(self, sample: Sample) -> None:
         """One step of Adam on Q_K for every user in the batch."""
-        check_batch(users, positives, negatives, mask, owner)
+        users, positives, owner = sample.users, sample.positives, sample.owner
         check_finite("positives", positives)
         if users.numel() == 0:
             return
         beta = self.table[users]
-        above_negatives, sampled = count_above("negatives", negatives, beta, mask)
+        above_negatives, sampled = _count_above("negatives", sample.negatives, beta, sample.mask)
         if owner is None:
             share = (positives > beta).to(self.table.dtype)
             own = self.num_positives
@@ -128,7 +119,7 @@ class QuantileRegression(PerUser):
         self._check_rows(users, scores)
         if users.numel() == 0:
             return
-        above, total = count_above("scores", scores, self.table[users], None)
+        above, total = _count_above("scores", scores, self.table[users], None)
         self._step(users, ((self.k - above) / total).to(self.table.dtype))
 
     @torch.no_grad()
@@ -146,3 +137,31 @@ class QuantileRegression(PerUser):
         self.square.mul_(slow)[users] += (1 - slow) * gradient.square()
         scale = (self.square / (1 - slow**done)).sqrt_().add_(1e-8)
         self.table.addcdiv_(self.mean, scale, value=-self.lr / (1 - fast**done))
+
+
+def _count_above(name: str, scores: Tensor, beta: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """How many scores of each row are above its β, and how many there are, both (B,); NaN raises.
+
+    >>> _count_above("scores", torch.tensor([[0.1, 0.9, 0.5]]), torch.tensor([0.4]), None)
+    (tensor([2.]), tensor([3.]))
+    """
+    rows, columns = scores.shape
+    exact = torch.promote_types(scores.dtype, torch.float32)
+    above = scores.new_empty(rows, dtype=exact)
+    # Blocks of rows on the CPU, so that the temporary stays in cache; sums of floats are vectorised where
+    # sums of booleans are not.
+    cached = _BLOCK * torch.get_num_threads()
+    block = max(1, cached // max(1, columns)) if scores.device.type == "cpu" else max(1, rows)
+    ones = scores.new_empty(min(block, rows), columns, dtype=exact)
+    checksum = torch.zeros((), device=scores.device)  # read while in cache; NaN comes through
+    for start in range(0, rows, block):
+        here = slice(start, min(start + block, rows))
+        checksum = checksum + scores[here].sum()
+        higher = torch.gt(scores[here], beta[here].unsqueeze(-1), out=ones[: here.stop - start])
+        if mask is not None:
+            higher.masked_fill_(mask[here], 0.0)
+        torch.sum(higher, dim=-1, out=above[here])
+    if not torch.isfinite(checksum):
+        check_finite(name, scores, mask)
+    total = torch.full_like(above, columns) if mask is None else (~mask).sum(dim=-1).to(exact)
+    return above, total
