@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -49,13 +47,11 @@ class Negatives(ABC):
 
     Attributes:
         short_name: the short form in configurations and on the command line; none for a class of one's own.
-        search_space: what `talos tune` searches by default, by option.
         per: what one draw is for: each `positive`, a whole `batch`, or nothing is drawn (`all` items).
     """
 
     short_name: ClassVar[str] = ""
     context: ClassVar[tuple[str, ...]] = ()
-    search_space: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     per: ClassVar[Per]
 
     def check(self, index: TrainIndex) -> None:

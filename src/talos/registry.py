@@ -5,7 +5,7 @@ Wherever one of the four is chosen (Python, config, command line), it is given a
 
 - `short_name`: its name, if it has a short one;
 - the arguments of its constructor are its options, except those that `context` lists, which come from the run;
-- `search_space`: what `talos tune` searches by default, option → values or range;
+- `search_space`: what `talos tune` searches by default, option → values or range (losses and backbones);
 - the first line of its docstring: its line of help;
 - `constructor_options()`, only where an object does not keep its options in attributes of the same name.
 
@@ -94,22 +94,23 @@ def resolve(kind: Kind, choice: str | type[Any], *, where: str | None = None) ->
     """
     package, base = _KINDS[kind]
     where = kind if where is None else where
+    known = _known(kind)
+    found: Any
     if isinstance(choice, type):
-        found: Any = choice
+        found = choice
+    elif choice in known:
+        found = known[choice]
     elif kind == "negatives" and negatives.is_short_form(choice):
-        return type(negatives.parse(choice))
+        found = type(negatives.parse(choice))
     elif ":" in choice:
         found = _imported(choice, where)
     else:
-        known = _known(kind)
-        if choice not in known:
-            raise ArgumentError(
-                f"{choice!r} is not known",
-                where=where,
-                expected="a short name or module:Class",
-                hint=nearest(choice, known),
-            )
-        found = known[choice]
+        raise ArgumentError(
+            f"{choice!r} is not known",
+            where=where,
+            expected="a short name or module:Class",
+            hint=nearest(choice, known),
+        )
     if not isinstance(found, type) or not issubclass(found, base) or found is base:
         name = choice if isinstance(choice, str) else choice.__qualname__
         expected = f"a subclass of {package.__name__}.{base.__name__}"
@@ -148,7 +149,7 @@ def options(kind: Kind, choice: str | type[Any]) -> dict[str, Any]:
     return {name: one.default for name, one in _parameters(cls).items() if name not in cls.context}
 
 
-def search_space(kind: Kind, choice: str | type[Any]) -> dict[str, Any]:
+def search_space(kind: Literal["loss", "backbone"], choice: str | type[Any]) -> dict[str, Any]:
     """What `talos tune` searches by default: option → list of values or range.
 
     >>> search_space("backbone", "lightgcn")
@@ -161,7 +162,7 @@ def help_of(kind: Kind, choice: str | type[Any]) -> str:
     """The first line of a choice's docstring.
 
     >>> help_of("backbone", "mf")
-    'Two free tables of vectors, drawn from N(0, 1).'
+    'Matrix factorisation: two free tables of vectors, drawn from N(0, 1).'
     """
     return (resolve(kind, choice).__doc__ or "").strip().partition("\n")[0]
 
@@ -232,7 +233,9 @@ def _read_back(kind: Kind, made: Any, cls: type[Any]) -> dict[str, Any]:
     changed = {}
     for name, value in values.items():
         if value is not defaults[name] and (not _is_plain(value) or value != defaults[name]):
-            changed[name] = value
+            changed[name] = (
+                list(value) if isinstance(value, tuple) else value
+            )  # as JSON and TOML give it back
             if name == "name" or not _is_plain(value):
                 raise ArgumentError(
                     f"the argument {name!r} of {cls.__qualname__!r} is {value!r}",

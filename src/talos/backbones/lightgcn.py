@@ -16,7 +16,7 @@ __all__ = ["LightGCN"]
 
 
 class LightGCN(Backbone):
-    """Linear propagation without weights: e = 1/(L+1) Σ_{l=0..L} Â^l e⁽⁰⁾, Â = D^-1/2 A D^-1/2.
+    """LightGCN: linear propagation along the interactions, e = 1/(L+1) Σ_{l=0..L} Â^l e⁽⁰⁾, Â = D^-1/2 A D^-1/2.
 
     He, Deng, Wang, Li, Zhang, Wang: "LightGCN: Simplifying and Powering Graph Convolution Network for
     Recommendation", SIGIR 2020. The tables e⁽⁰⁾ start from N(0, 1), as in the paper of Talos. A user or item

@@ -24,7 +24,7 @@ _LOGITS = 2**21
 
 
 class XSimGCL(Backbone):
-    """LightGCN's propagation with noise while training, and a contrastive loss between layers.
+    """XSimGCL: LightGCN's propagation with noise while training, and a contrastive loss between layers.
 
     Yu, Xia, Chen, Cui, Hung, Yin: "XSimGCL: Towards Extremely Simple Graph Contrastive Learning for
     Recommendation", TKDE 2023. With Δ⁽ˡ⁾ = ε·sign(·)⊙x/‖x‖, x uniform on [0, 1]^d, while training and 0

@@ -46,12 +46,14 @@ def train(
         Path | None, typer.Option("--config", help="A run.toml, as `talos init` writes it.")
     ] = None,
     k: Annotated[int | None, typer.Option(help="List length to optimise for.")] = None,
-    loss: Annotated[str | None, typer.Option(help="talos, sl, bsl, psl, bpr, …")] = None,
-    backbone: Annotated[str | None, typer.Option(help="mf, lightgcn or xsimgcl.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="Short name, such as talos or sl, or module:Class.")
+    ] = None,
+    backbone: Annotated[str | None, typer.Option(help="Short name, such as mf, or module:Class.")] = None,
     tau: Annotated[float | None, typer.Option(help="Temperature of the loss.")] = None,
     negatives: Annotated[str | None, typer.Option(help="all, shared:N, N per positive, or auto.")] = None,
     threshold: Annotated[
-        str | None, typer.Option(help="exact, regression, monte-carlo, fixed, or auto.")
+        str | None, typer.Option(help="Short name, such as exact, module:Class, none or auto.")
     ] = None,
     dim: Annotated[int | None, typer.Option(help="Length of the vectors.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,

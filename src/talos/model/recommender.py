@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from talos import losses, registry
+from talos.backbones import Backbone
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
@@ -24,9 +25,11 @@ from talos.evaluation.ranking import DotScores, FixedScores, top_k
 from talos.model.fold_in import fold_in, pull_of_history
 from talos.model.frames import FrameKind, rows_of, to_frame
 from talos.model.lookup import OnUnknown, banned_items, known_codes, look_up
-from talos.model.options import place_of
+from talos.model.options import configured
 from talos.model.run_directory import Model, load_model, save_model
 from talos.model.update import update
+from talos.negatives import Negatives
+from talos.thresholds import Threshold
 from talos.training import Callback, History, Trainer
 
 __all__ = ["Recommender"]
@@ -37,10 +40,11 @@ class Recommender:
 
     Args:
         k: list length to optimise for.
-        loss: short name, such as `talos`, `sl`, `bpr`.
-        backbone: `mf`, `lightgcn` or `xsimgcl`.
-        negatives: `all`, `shared:N`, `N` per positive, or `auto`.
-        threshold: `exact`, `regression`, `monte-carlo`, `fixed`, or `auto`.
+        loss: a short name such as `talos` (`talos.registry.names("loss")` lists them), `module:Class` for a class of
+            your own, a class, or an object, whose options are stored in the config; a fit makes a new one from them.
+        backbone: likewise; `mf` is matrix factorisation.
+        negatives: likewise: `all`, `shared:N`, `N` per positive; or `auto`.
+        threshold: likewise; or `auto`, or `none`.
         seed: of everything random.
         device: anything torch knows.
         config: a whole config, on which the other arguments build.
@@ -57,27 +61,22 @@ class Recommender:
         self,
         *,
         k: int | None = None,
-        loss: str | None = None,
-        backbone: str | None = None,
-        negatives: str | None = None,
-        threshold: str | None = None,
+        loss: str | type[losses.Loss] | losses.Loss | None = None,
+        backbone: str | type[Backbone] | Backbone | None = None,
+        negatives: str | type[Negatives] | Negatives | None = None,
+        threshold: str | type[Threshold] | Threshold | None = None,
         seed: int | None = None,
         device: str | None = None,
         config: RunConfig | None = None,
         **options: Any,
     ) -> None:
-        named = {
-            "k": k,
-            "loss.name": loss,
-            "backbone.name": backbone,
-            "negatives": negatives,
-            "threshold.name": threshold,
-            "seed": seed,
-            "device": device,
-        }
-        changes = {name: value for name, value in named.items() if value is not None}
-        changes |= {place_of(name): value for name, value in options.items()}
-        self.config = (config or RunConfig()).with_values(changes)
+        plain = {"k": k, "seed": seed, "device": device}
+        given = {name: value for name, value in plain.items() if value is not None}
+        self.config = configured(
+            (config or RunConfig()).with_values(given),
+            {"loss": loss, "backbone": backbone, "negatives": negatives, "threshold": threshold},
+            options,
+        )
         self.model: Model | None = None
 
     def fit(

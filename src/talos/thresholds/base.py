@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -38,12 +36,10 @@ class Threshold(nn.Module):
         short_name: the name in configurations and on the command line.
         needs_full_row: whether it can only be updated from all items' scores, with `update_rows`.
         per_user: names of the buffers with one row per user.
-        search_space: what `talos tune` searches by default, by option.
     """
 
     short_name: ClassVar[str] = ""
     context: ClassVar[tuple[str, ...]] = ("num_users", "k", "num_items", "num_positives")
-    search_space: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     needs_full_row: ClassVar[bool] = False
     per_user: ClassVar[tuple[str, ...]] = ()
 
