@@ -223,7 +223,7 @@ def _read_back(kind: Kind, made: Any, cls: type[Any]) -> dict[str, Any]:
         values: Mapping[str, Any] = made.constructor_options()
     else:
         for name in defaults:
-            if not hasattr(made, name) or callable(getattr(made, name)):
+            if not hasattr(made, name) or inspect.ismethod(getattr(made, name)):
                 raise ArgumentError(
                     f"the {kind} {cls.__qualname__!r} has no attribute with the value of its argument {name!r}",
                     where=kind,

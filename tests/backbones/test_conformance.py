@@ -98,7 +98,7 @@ def test_the_meta_device_is_enough_to_move(build: Build) -> None:
 
 
 def test_names() -> None:
-    assert set(registry.names("backbone")) == {"mf", "lightgcn", "xsimgcl"}
+    assert {"mf", "lightgcn", "xsimgcl"} <= set(registry.names("backbone"))
 
 
 def test_wrong_sizes_are_refused(build: Build, train: Interactions) -> None:

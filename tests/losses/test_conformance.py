@@ -19,12 +19,12 @@ def gradients(loss, call, pos, neg, beta, mask=None):
     return value.detach(), zero(pos), zero(neg)
 
 
-def test_all_eleven_have_a_case(all_cases):
+def test_all_have_a_case(all_cases):
     assert {case.cls for case in all_cases} == {
         registry.resolve("loss", name) for name in registry.names("loss")
     }
     eleven = ["aatp", "advinfonce", "bpr", "bsl", "llpauc", "psl", "rs@k", "sl", "sl@k", "smoothi@k", "talos"]
-    assert sorted(registry.names("loss")) == eleven
+    assert set(eleven) <= set(registry.names("loss"))
 
 
 def test_one_value_per_row_unreduced(case, scores, call):

@@ -35,8 +35,8 @@ def feed(estimator, rows, users):
         estimator.update(users, rows[users, 0], rows[users, 1:40])
 
 
-def test_there_are_four():
-    assert set(registry.names("threshold")) == {"regression", "exact", "monte-carlo", "fixed"}
+def test_names():
+    assert {"regression", "exact", "monte-carlo", "fixed"} <= set(registry.names("threshold"))
 
 
 def test_value_is_one_detached_number_per_user(name, rows):
