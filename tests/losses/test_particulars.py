@@ -184,7 +184,7 @@ def test_llpauc_clamps():
     assert high == {"a": 1, "b": 1, "gamma": 1, "s_p": 4, "s_n": 5, "theta_a": 9, "theta_b": 9}
 
 
-def test_by_name_builds_every_loss():
+def test_every_loss_is_made_by_name():
     for name in registry.names("loss"):
         loss = registry.make_loss(name, k=20, num_users=3, num_items=4)
         assert type(loss) is registry.resolve("loss", name)

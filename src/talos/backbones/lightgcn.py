@@ -1,4 +1,4 @@
-"""LightGCN: vectors averaged over the neighbourhoods of the interaction graph."""
+"""LightGCN: vectors averaged over neighbourhoods in the graph of interactions."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Needs:
         user_separable: whether the negatives' part depends on the user alone, so that all positives of a
             user can share it (see `UserSeparableLoss`).
         ids: whether `users` and `items` must be given.
-        adversary: whether `adversaries()` names parameters to be stepped.
+        adversary: whether the loss has parameters to be updated as `adversaries()` says.
         chosen: hyperparameters that were not given and the values the loss chose, to be stored with the run.
 
     >>> Needs(threshold=True, default_threshold="regression").scores
@@ -42,7 +42,7 @@ class Needs:
     """
 
     threshold: bool = False
-    default_threshold: Literal["regression", "monte-carlo"] | None = None
+    default_threshold: str | None = None
     negatives: Literal["one", "many"] = "many"
     scores: Literal["cosine", "dot"] = "cosine"
     user_separable: bool = False
@@ -53,17 +53,16 @@ class Needs:
 
 @dataclass(frozen=True, kw_only=True)
 class Adversary:
-    """One group of a loss's own parameters: which way, when and how fast they are stepped.
+    """How a trainer updates one group of a loss's own parameters: direction, timing and learning rate.
 
     Args:
         parameters: their names in `loss.named_parameters()`.
-        direction: `climb` the loss (an adversary proper) or `descend` it.
-        when: `joint`, in every step of the model, or `own-epoch`, where for one epoch nothing but this
-            group is stepped.
-        lr: the learning rate of the group's own Adam; None for the model's.
-        lr_multiplier: a factor on the rate.
-        every_epochs: for `own-epoch`: one such epoch after every so many epochs of the model.
-        max_times: for `own-epoch`: at most so many of them; None for no limit.
+        direction: `climb`, to maximise the loss (an adversary proper), or `descend`, to minimise it.
+        when: `joint`, in every step of the model, or `own-epoch`, in epochs that update nothing but this group.
+        lr: learning rate of the group's Adam; None for the model's.
+        lr_multiplier: a factor on the learning rate.
+        every_epochs: for `own-epoch`: the number of the model's epochs between two of the group's.
+        max_times: for `own-epoch`: the group's epochs at most; None for no limit.
         clamps: name → (lowest, highest), applied before each step.
 
     >>> group = Adversary(
@@ -85,9 +84,9 @@ class Adversary:
     clamps: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
 
     def param_group(self, loss: nn.Module, *, lr: float) -> dict[str, Any]:
-        """The group as `torch.optim.Adam` takes it; `lr` is the model's rate.
+        """The group as `torch.optim.Adam` takes it; `lr` is the model's learning rate.
 
-        Weight decay is 0: a penalty on an adversary is no part of any of the methods.
+        Weight decay is 0: none of the methods penalises its adversary.
         """
         return {
             "params": [loss.get_parameter(name) for name in self.parameters],
@@ -98,12 +97,16 @@ class Adversary:
 
     @torch.no_grad()
     def clamp_(self, loss: nn.Module) -> None:
-        """Bring the group's parameters into their intervals, in place."""
+        """Clamp the group's parameters to their intervals, in place."""
         for name, (lowest, highest) in self.clamps.items():
             loss.get_parameter(name).clamp_(lowest, highest)
 
     def due(self, *, epochs_done: int, times_done: int) -> bool:
-        """Whether an epoch of the group's own comes next, after so many epochs of the model.
+        """Whether the next epoch is one of the group's own.
+
+        Args:
+            epochs_done: epochs of the model so far.
+            times_done: epochs of the group so far.
 
         >>> group = Adversary(
         ...     parameters=("a",), direction="climb", when="own-epoch", every_epochs=5, max_times=2)
@@ -166,7 +169,7 @@ class Loss(nn.Module):
         return Needs()
 
     def adversaries(self) -> list[Adversary]:
-        """How the loss's own parameters are to be stepped; empty where it has none."""
+        """How the loss's own parameters are to be updated; empty where it has none."""
         return []
 
     def set_progress(self, progress: float) -> None:

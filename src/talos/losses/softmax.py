@@ -143,13 +143,13 @@ class SoftmaxAtK(UserSeparableLoss):
 class PairwiseSoftmax(Loss):
     """Pairwise softmax loss (PSL): log Σ_j (1 + act(s_uj - s_ui))^(1/τ).
 
-    SL is log Σ_j exp(d_j)^(1/τ) of the differences d; PSL puts a slower function in the place of exp:
+    SL is log Σ_j exp(d_j)^(1/τ) of the differences d; PSL replaces exp by a function that grows more slowly:
     1 + tanh(d/2) (the default), 1 + arctan(d) or (1 + d)+. Weiqin Yang et al., "PSL: Rethinking and Improving
     Softmax Loss from Pairwise Perspective for Recommendation", NeurIPS 2024.
 
     Args:
         tau: temperature τ > 0.
-        activation: `tanh`, `atan` or `relu`. The last two reach 0 (at d = -1.56 and -1) and are held at 1e-8.
+        activation: `tanh`, `atan` or `relu`. The last two reach 0 (at d = -1.56 and -1) and are clamped to 1e-8.
 
     >>> PairwiseSoftmax(tau=0.5)(torch.tensor([0.2]), torch.tensor([[0.2, 0.2]]))   # log 2
     tensor([0.6931])

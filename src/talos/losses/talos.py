@@ -1,4 +1,4 @@
-"""Talos itself."""
+"""The Talos loss."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Talos"]
 
 
 class Talos(UserSeparableLoss):
-    """The Talos loss: Precision@K and Recall@K by way of the score β_u of a user's K-th best item.
+    """The Talos loss: optimises Precision@K and Recall@K by comparing scores with that of a user's K-th best item.
 
-    An item is in the top K iff s ≥ β_u; σ(s - β_u)^(1/τ) stands for that step:
+    An item is in the top K iff s ≥ β_u, the K-th best score; σ(s - β_u)^(1/τ) is a smooth version of that step:
 
         training form   -1/τ·log σ(s_ui - β_u) + log Σ_{j∈G_u} σ(s_uj - β_u)^(1/τ)
         full form       -log( Σ_{i∈P_u} σ(s_ui - β_u)^(1/τ) / Σ_{j∈I} σ(s_uj - β_u)^(1/τ) )
@@ -39,14 +39,14 @@ class Talos(UserSeparableLoss):
     Shengjia Zhang et al., "Talos: Optimizing Top-K Accuracy in Recommender Systems", WWW 2026.
 
     Args:
-        tau: τ > 0; or a schedule, a function of the progress in [0, 1]; or an `AdaptiveTau` such as
-            `DRORadius`, which gives every user a temperature of their own. If not given, 0.1, and less for
-            more than ten thousand items: `tau_for`.
+        tau: τ > 0; or an `AdaptiveTau` such as `DRORadius`, which gives every user a temperature of their own; or,
+            in a training loop of your own that calls `set_progress`, a function of the progress in [0, 1] (a config
+            cannot hold one). If not given, 0.1, and less for more than ten thousand items: `tau_for`.
         form: `training` or `full`.
         quantile: False takes β = 0 (ablation); no threshold is needed then.
         temperature: `outer`, σ(x)^(1/τ), or `inner`, σ(x/τ) (ablation).
         denominator: False replaces the sum over negatives by the constant K (ablation); scores inflate.
-        eta: the same radius η of robustness for every user in place of the same temperature; short for
+        eta: one radius η of robustness for all users in place of one temperature; short for
             `tau=DRORadius(eta=…)`.
         k: K, needed where `denominator` is False.
         num_items: |I|, from which a temperature is chosen where none is given.
@@ -112,7 +112,7 @@ class Talos(UserSeparableLoss):
         )
 
     def set_progress(self, progress: float) -> None:
-        """Set the temperature that the schedule gives for this much of the training."""
+        """Set the temperature to the schedule's value at this share of the training."""
         if self.schedule is not None:
             self.tau = positive_number("tau", float(self.schedule(progress)))
 

@@ -1,4 +1,4 @@
-"""Other surrogates for the top of the list: AATP, RS@K, SmoothI@K."""
+"""Other losses for the top of the list: AATP, RS@K, SmoothI@K."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["AATP", "RecallSurrogate", "SmoothI"]
 class AATP(UserSeparableLoss):
     """Accuracy at the top: mean_j (1 + s_uj - β_u)+ + (1 + β_u - s_ui)+.
 
-    A hinge on either side of the K-th best score, which quantile regression finds. Stephen Boyd et al.,
+    A hinge on either side of the K-th best score, which is estimated by quantile regression. Stephen Boyd et al.,
     "Accuracy at the Top", NeurIPS 2012.
 
     >>> AATP()(torch.tensor([0.5]), torch.tensor([[0.1, -0.1]]), threshold=torch.tensor([0.2]))
@@ -97,7 +97,7 @@ class SmoothI(Loss):
     Args:
         k: list length K.
         tau: temperature τ > 0.
-        delta: δ in (0, 1], how far a taken item is pushed down.
+        delta: δ in (0, 1], how far an item that already has a place is pushed down.
 
     >>> loss = SmoothI(k=2, tau=0.01, delta=0.1)
     >>> loss(torch.tensor([0.5]), torch.tensor([[0.9, 0.1, 0.0]]))   # second of the list: one of K places

@@ -1,4 +1,4 @@
-"""The threshold that is learnt: quantile regression on the pinball loss."""
+"""A threshold that is learnt: quantile regression on the pinball loss."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ class QuantileRegression(PerUser):
 
     The weight makes Q_K unbiased for the pinball loss over all items, whose minimiser is the K-th best score.
     Its gradient needs no autograd: the slope of ρ is one number above β and another below, so
-    ∂Q/∂β = K/|I| - (estimated share of items above β), a matter of counting.
+    ∂Q/∂β = K/|I| - (estimated share of items above β), which is a count.
 
-    Where each row holds one positive (no `owner`) that positive stands for all |P_u| of them, and the rows of
-    one user are averaged; both keep the expectation. With `num_positives` unknown, a row's own positive is
-    taken to be the only one.
+    Where each row has one positive (no `owner`) that positive stands for all |P_u| of them, and the rows of
+    one user are averaged; both keep the expectation. Without `num_positives`, a row's own positive is taken to
+    be the user's only one.
 
-    The steps are those of plain Adam over all users, as published: in a step without them, users have a
-    gradient of 0 and move on with what momentum they have. That matters: the second moment of a user in one
-    step of m is 1/m of the squared gradient, so a visit moves them √m times as far as an Adam of their own
-    would, and users that come a few times an epoch keep up. A user never seen has β = 0. Shengjia Zhang et
-    al., WWW 2026.
+    The steps are those of plain Adam over all users, as published: users outside the mini-batch have a gradient
+    of 0 and still move by their momentum. This matters: the second moment of a user who is in one of m steps is
+    1/m of the squared gradient, so a step moves them √m times as far as with an Adam of their own, and users
+    who occur a few times an epoch keep up. A user never seen has β = 0. Shengjia Zhang et al., WWW 2026.
 
     Args:
         num_users: rows.
@@ -109,7 +108,7 @@ class QuantileRegression(PerUser):
         assert self.num_items is not None
         others = (self.num_items - count).clamp(min=0)
         above = above_positives + others / sampled.clamp(min=1) * above_negatives
-        # A row without a single negative left says nothing about the other items: no step.
+        # A row with every negative masked tells nothing about the other items: a gradient of 0.
         above = torch.where(sampled > 0, above, torch.full_like(above, float(self.k)))
         self._step(users, (self.k - above).to(self.table.dtype) / self.num_items)
 
@@ -148,12 +147,12 @@ def _count_above(name: str, scores: Tensor, beta: Tensor, mask: Tensor | None) -
     rows, columns = scores.shape
     exact = torch.promote_types(scores.dtype, torch.float32)
     above = scores.new_empty(rows, dtype=exact)
-    # Blocks of rows on the CPU, so that the temporary stays in cache; sums of floats are vectorised where
-    # sums of booleans are not.
+    # Blocks of rows on the CPU, so that the temporary stays in cache; of floats, whose sums are vectorised (those
+    # of booleans are not).
     cached = _BLOCK * torch.get_num_threads()
     block = max(1, cached // max(1, columns)) if scores.device.type == "cpu" else max(1, rows)
     ones = scores.new_empty(min(block, rows), columns, dtype=exact)
-    checksum = torch.zeros((), device=scores.device)  # read while in cache; NaN comes through
+    checksum = torch.zeros((), device=scores.device)  # NaN if a score is; summed while the block is in cache
     for start in range(0, rows, block):
         here = slice(start, min(start + block, rows))
         checksum = checksum + scores[here].sum()
