@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 
 from talos.backbones import MF
-from talos.losses import Softmax
+from talos.losses import Softmax, Talos
 from talos.negatives import Negatives
 from talos.thresholds import ExactQuantile
 
@@ -52,6 +52,12 @@ class Functional(Softmax):
 
 class Exact(ExactQuantile):
     pass
+
+
+class Weighted(Talos):
+    def __init__(self, *, weight=1.0, tau=None, k=None, num_items=None):
+        super().__init__(tau=tau, k=k, num_items=num_items)
+        self.weight = weight
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,8 @@ def test_names_of_a_module(ours: Any) -> None:
     assert registry.resolve("loss", "our_classes:Sharp") is ours.Sharp
     assert registry.help_of("loss", "our_classes:Sharp") == "A softmax loss by another name."
     assert registry.config_of("loss", ours.Sharp(tau=0.3)) == {"name": "our_classes:Sharp", "tau": 0.3}
+    weighted = {"name": "our_classes:Weighted", "weight": 2.0, "tau": 0.2}
+    assert registry.config_of("loss", ours.Weighted(weight=2.0, tau=0.2)) == weighted
     assert registry.config_of("negatives", ours.Popular(4)) == {"name": "our_classes:Popular", "n": 4}
     assert registry.make_negatives(NamedConfig(name="our_classes:Popular", n=4)) == ours.Popular(4)
     assert registry.config_of("threshold", ours.Exact) == "our_classes:Exact"

@@ -7,7 +7,7 @@ Wherever one of the four is chosen (Python, config, command line), it is given a
 - the arguments of its constructor are its options, except those that `context` lists, which come from the run;
 - `search_space`: what `talos tune` searches by default, option → values or range (losses and backbones);
 - the first line of its docstring: its line of help;
-- `constructor_options()`, only where an object does not keep its options in attributes of the same name.
+- `constructor_options()`: the values of those options that an object does not keep in an attribute of the same name.
 
 >>> names("backbone")
 ('mf', 'lightgcn', 'xsimgcl')
@@ -58,7 +58,6 @@ _KINDS: Mapping[str, tuple[ModuleType, type[Any]]] = {
     "threshold": (thresholds, thresholds.Threshold),
     "negatives": (negatives, negatives.Negatives),
 }
-_WORDS = {kind: "source of negatives" if kind == "negatives" else kind for kind in _KINDS}
 
 
 def _known(kind: Kind) -> dict[str, type[Any]]:
@@ -114,7 +113,8 @@ def resolve(kind: Kind, choice: str | type[Any], *, where: str | None = None) ->
     if not isinstance(found, type) or not issubclass(found, base) or found is base:
         name = choice if isinstance(choice, str) else choice.__qualname__
         expected = f"a subclass of {package.__name__}.{base.__name__}"
-        raise ArgumentError(f"{name!r} is no {_WORDS[kind]}", where=where, expected=expected)
+        what = "source of negatives" if kind == "negatives" else kind
+        raise ArgumentError(f"{name!r} is no {what}", where=where, expected=expected)
     return found
 
 
@@ -188,8 +188,6 @@ def config_of(kind: Kind, choice: Any) -> str | dict[str, Any]:
     """
     if isinstance(choice, str):
         return choice
-    if isinstance(choice, int) and kind == "negatives":
-        return str(choice)
     cls = resolve(kind, choice if isinstance(choice, type) else type(choice))
     name = _name_of(kind, cls)
     if isinstance(choice, type):
@@ -210,39 +208,33 @@ def _name_of(kind: Kind, cls: type[Any]) -> str:
             expected="a class at the top level of a module of its own, so that a saved run can name it",
         )
     if resolve(kind, path) is not cls:
-        raise ArgumentError(
-            f"{path!r} is another class now", where=kind, expected="the class by its own name"
-        )
+        expected = "the class that has this name in its module"
+        raise ArgumentError(f"{path!r} is another class", where=kind, expected=expected)
     return path
 
 
 def _read_back(kind: Kind, made: Any, cls: type[Any]) -> dict[str, Any]:
     """The options that make an equal object, without those at their defaults."""
-    defaults = options(kind, cls)
-    if hasattr(made, "constructor_options"):
-        values: Mapping[str, Any] = made.constructor_options()
-    else:
-        for name in defaults:
-            if not hasattr(made, name) or inspect.ismethod(getattr(made, name)):
-                raise ArgumentError(
-                    f"the {kind} {cls.__qualname__!r} has no attribute with the value of its argument {name!r}",
-                    where=kind,
-                    expected=f"`self.{name}`, or a method `constructor_options` that returns all arguments",
-                )
-        values = {name: getattr(made, name) for name in defaults}
+    stated = made.constructor_options() if hasattr(made, "constructor_options") else {}
     changed = {}
-    for name, value in values.items():
-        if value is not defaults[name] and (not _is_plain(value) or value != defaults[name]):
-            changed[name] = (
-                list(value) if isinstance(value, tuple) else value
-            )  # as JSON and TOML give it back
-            if name == "name" or not _is_plain(value):
-                raise ArgumentError(
-                    f"the argument {name!r} of {cls.__qualname__!r} is {value!r}",
-                    where=kind,
-                    expected="a number, a string, a flag or a list of them, and no argument called 'name': "
-                    "a config holds nothing else",
-                )
+    for name, default in options(kind, cls).items():
+        value = stated[name] if name in stated else getattr(made, name, inspect.Parameter.empty)
+        if value is inspect.Parameter.empty or inspect.ismethod(value):
+            raise ArgumentError(
+                f"{cls.__qualname__!r} has no attribute with the value of its argument {name!r}",
+                where=kind,
+                expected=f"`self.{name}`, or a method `constructor_options` that returns it",
+            )
+        if value is default or (_is_plain(value) and value == default):
+            continue
+        if name == "name" or not _is_plain(value):
+            raise ArgumentError(
+                f"the argument {name!r} of {cls.__qualname__!r} is {value!r}",
+                where=kind,
+                expected="a number, a string, a flag or a list of them, and no argument called 'name': "
+                "a config holds nothing else",
+            )
+        changed[name] = list(value) if isinstance(value, tuple) else value  # JSON and TOML have lists only
     return changed
 
 

@@ -170,21 +170,16 @@ class Talos(UserSeparableLoss):
         return torch.logaddexp(positives, total) - positives
 
     def constructor_options(self) -> dict[str, Any]:
-        """The options that make an equal loss, for `talos.registry`: a config holds numbers, not functions."""
-        options: dict[str, Any] = {
-            name: getattr(self, name) for name in ("form", "quantile", "temperature", "denominator")
-        }
-        if isinstance(self.adaptive, DRORadius) and repr(self.adaptive) == repr(
-            DRORadius(eta=self.adaptive.eta)
-        ):
-            return options | {"eta": self.adaptive.eta}
-        if self.adaptive is not None or self.schedule is not None:
-            found = f"is {self.adaptive or self.schedule!r}"
+        """The temperature as a config holds it, by a number; for `talos.registry`."""
+        radius = self.adaptive
+        if isinstance(radius, DRORadius) and repr(radius) == repr(DRORadius(eta=radius.eta)):
+            return {"tau": None, "eta": radius.eta}
+        if radius is not None or self.schedule is not None:
             expected = (
                 "a number, or a DRORadius with its default bounds and steps: a config holds nothing else"
             )
-            raise ArgumentError(found, where="tau", expected=expected)
-        return options if self._chosen else options | {"tau": self.tau}
+            raise ArgumentError(f"is {radius or self.schedule!r}", where="tau", expected=expected)
+        return {"tau": None if self._chosen else self.tau, "eta": None}
 
     def extra_repr(self) -> str:
         """The temperature and the form, for `repr`."""

@@ -90,7 +90,7 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
             where="negatives",
             expected="a number of negatives per positive, because this loss pairs each positive with its own",
         )
-    if needs.negatives == "one" and source != "1":
+    if needs.negatives == "one" and getattr(sampled, "n", None) != 1:
         raise ConfigError(f"{source!r} with the loss {name!r}", where="negatives", expected="'1'")
 
     threshold = config.threshold.name
