@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from talos import losses, thresholds
+from talos import losses, registry, thresholds
 
 MEANING = {
     "talos_with_threshold_over_sl": "Talos with its threshold look-up and update / SL, B = N = 1,024, with backward"
@@ -70,8 +70,8 @@ def loss_times(rows: int = 1024, columns: int = 1024, repeats: int = 7, seed: in
 
     talos = losses.Talos(tau=0.1)
     steps: dict[str, Callable[[], None]] = {"sl (plain)": plain}
-    for name in losses.SHORT_NAMES:
-        steps[name] = step_of(losses.by_name(name, k=20, num_users=num_users, num_items=num_items))
+    for name in registry.names("loss"):
+        steps[name] = step_of(registry.make_loss(name, k=20, num_users=num_users, num_items=num_items))
     steps["talos + threshold"] = talos_with_threshold
 
     times: dict[str, list[float]] = {name: [] for name in steps}

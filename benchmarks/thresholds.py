@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from talos import thresholds
+from talos import registry, thresholds
 
 POSITIVES = 10
 
@@ -62,7 +62,7 @@ def threshold_errors(
             ("monte-carlo", None, 1),
         ):
             options = {} if lr is None else {"lr": lr}
-            estimator = thresholds.by_name(
+            estimator = registry.make_threshold(
                 name, num_users=users, k=k, num_items=items, num_positives=counts, **options
             )
             taken = run(estimator, scores, samples=n, steps=count)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from talos import exports as exports
     from talos import losses as losses
     from talos import negatives as negatives
+    from talos import registry as registry
     from talos import thresholds as thresholds
     from talos.data import datasets as datasets
     from talos.data import shards as shards
@@ -41,6 +42,7 @@ _MODULES = {
     "losses": "losses",
     "metrics": "evaluation.metrics",
     "negatives": "negatives",
+    "registry": "registry",
     "shards": "data.shards",
     "significance": "evaluation.significance",
     "thresholds": "thresholds",

@@ -1,7 +1,7 @@
-"""The run config: everything that decides a run, frozen and validated, TOML in and out.
+"""The run config: everything that determines a run, frozen and validated, read from and written to TOML.
 
-A config knows names, numbers and the shape of the file, not the classes behind the names: those check their
-own options when they are built. `auto` means that the trainer chooses, and says what it chose.
+A config checks keys and numbers, but not the options of a loss, backbone or threshold: their classes do that when they
+are made (`talos.registry`). `auto` lets the trainer choose; its choice is reported and stored with the run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Section(BaseModel):
 
 
 class NamedConfig(BaseModel):
-    """A choice by short name with the options of what is chosen, such as `name = "talos"`, `tau = 0.1`.
+    """A choice by name (a short one, or `module:Class`) with its options, such as `name = "talos"`, `tau = 0.1`.
 
     >>> NamedConfig(name="talos", tau=0.1).options
     {'tau': 0.1}
@@ -55,7 +55,7 @@ class OptimizerConfig(_Section):
     Attributes:
         lr: learning rate; `auto` picks 0.1 for cosine scores and 0.001 for dot products.
         weight_decay: λ of the L2 penalty, added to the gradient.
-        lr_decay: the rate is multiplied by this after each epoch; `auto` lets it fall where batches are users.
+        lr_decay: factor on the learning rate after each epoch; `auto` is below 1 where batches are of users.
         rows: `touched` updates only the rows of a table that a step looked up; `all` is plain Adam.
     """
 
@@ -66,26 +66,26 @@ class OptimizerConfig(_Section):
 
 
 class TrainingConfig(_Section):
-    """How long, in which batches, and when to stop.
+    """How long to train, in which mini-batches, and when to stop.
 
     Attributes:
-        epochs: at most.
-        init: where vectors start: `random`, or from a quick factorisation of the interactions by least squares
-            (`als`) or singular values (`svd`).
-        batch_size: users (with all their positives) or positives a step, whichever the negatives call for.
+        epochs: maximum number of epochs.
+        init: starting vectors: `random`, or a quick factorisation of the interactions by alternating least squares
+            (`als`) or singular value decomposition (`svd`).
+        batch_size: of a mini-batch: users with all their positives, or positives if negatives are drawn for each.
         reduction: the loss is a mean over `positives` (the published code) or over `users` (the paper).
-        evaluate_every: epochs between looks at the validation set.
-        patience: epochs without a better validation metric after which training stops.
-        metric: what is watched; K is the run's.
+        evaluate_every: epochs between evaluations on the validation set.
+        patience: epochs without a better validation metric before early stopping.
+        metric: the validation metric for early stopping; K is the run's.
         checkpoint_every: epochs between checkpoints.
-        keep_checkpoints: how many of the last are kept.
-        arithmetic: what scores and gradients over whole batches are made of: `float32`, or `bfloat16` where the
-            processor multiplies these faster (sums, tables, optimiser and evaluation stay float32); `auto` is
-            `bfloat16` from 20 million cosines an epoch on. Where it has no effect the plan says so: batches are
-            positives, or there is no such instruction.
-        parallel: what several processes (see `talos.distributed`) divide among them: `users`, users and `items`,
-            or nothing (`none`: each trains on its own); `auto` is `users` until the catalogue is large or batches
-            are small. One process is the same with all of it.
+        keep_checkpoints: how many of the newest checkpoints are kept.
+        arithmetic: number format of the products in whole-batch kernels: `float32`, or `bfloat16` where the
+            processor multiplies it faster (sums, tables, optimiser and evaluation stay float32); `auto` is
+            `bfloat16` from 20 million cosines an epoch. It has no effect where batches are of positives or the
+            processor lacks the instruction; the trainer's notes then say so.
+        parallel: what several processes (see `talos.distributed`) divide: `users`, both users and `items`, or nothing
+            (`none`: each trains on its own); `auto` is `users` until the catalogue is large or batches are small.
+            With a single process every value behaves the same.
     """
 
     epochs: Count = 200
@@ -102,7 +102,9 @@ class TrainingConfig(_Section):
 
 
 class RunConfig(_Section):
-    """One run. Equal configs on equal data give equal bytes on the same machine.
+    """The config of one run. Equal configs on equal data give equal bytes on the same machine.
+
+    `negatives` is a short form such as `shared:1024`, or, for a class of one's own, its name with its options.
 
     >>> config = RunConfig.from_dict({"k": 10, "loss": {"name": "sl", "tau": 0.2}})
     >>> config.loss.name, config.loss.options, config.backbone.name
@@ -117,14 +119,14 @@ class RunConfig(_Section):
     device: str = "cpu"
     backbone: NamedConfig = NamedConfig(name="mf")
     loss: NamedConfig = NamedConfig(name="talos")
-    negatives: str = "auto"
+    negatives: str | NamedConfig = "auto"
     threshold: NamedConfig = NamedConfig(name="auto")
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str = "") -> Self:
-        """From nested plain values; the first thing that is wrong is a `ConfigError` that names it."""
+        """Validate nested plain values; the first mistake raises a `ConfigError` that names its key."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -132,7 +134,7 @@ class RunConfig(_Section):
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
-        """From a TOML file."""
+        """Read a TOML file."""
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -194,9 +196,11 @@ def toml_value(value: Any) -> str:
 
 
 def _explained(error: ValidationError, where: str) -> ConfigError:
-    """The first complaint of pydantic in this library's words."""
+    """The first of pydantic's errors as one of this library's."""
     first = error.errors(include_url=False)[0]
-    unknown = first["type"] == "extra_forbidden"  # then the user wrote every part of the place
+    unknown = (
+        first["type"] == "extra_forbidden"
+    )  # then every part of the location is a key that the user wrote
     names = [str(part) for part in first["loc"] if isinstance(part, str) and (unknown or not _is_type(part))]
     place = f"{where}: {'.'.join(names)}" if where else ".".join(names)
     if unknown:
@@ -211,5 +215,5 @@ def _explained(error: ValidationError, where: str) -> ConfigError:
 
 
 def _is_type(part: str) -> bool:
-    """Pydantic names the branch of a union in the location; the user wrote no such thing."""
-    return "[" in part or "-" in part or part in ("float", "int")
+    """Whether a part of pydantic's location is no key of the user's but a branch of a union type."""
+    return "[" in part or "-" in part or part in ("float", "int", "str", "NamedConfig")

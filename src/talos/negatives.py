@@ -1,12 +1,12 @@
 """Negatives: which items a user's positives are compared with.
 
-Three sources, each with a short form for configurations: `UniformNegatives(1024)` ("1024") draws anew for
-every positive from the items its user does not have, `SharedNegatives(1024)` ("shared:1024") draws once for
-every few users of a batch, `AllItems()` ("all") takes every item. Randomness comes from the generator that is
-passed in and from nothing else.
+Three sources, each with a short form for configurations: `UniformNegatives(1024)` ("1024") draws for each positive
+from the items its user does not have, `SharedNegatives(1024)` ("shared:1024") draws once for every 64 users of a
+mini-batch, `AllItems()` ("all") takes every item. Random numbers come from the generator that is passed in alone.
 
->>> >>> index = TrainIndex.from_interactions(Interactions.from_ids(["a", "a", "b"], ["x", "y", "z"]))
->>> UniformNegatives(3).draw(index, torch.tensor([0]), torch.Generator().manual_seed(0))   # "a" has not "z"
+>>> from talos.data.interactions import Interactions
+>>> index = TrainIndex.from_interactions(Interactions.from_ids(["a", "a", "b"], ["x", "y", "z"]))
+>>> UniformNegatives(3).draw(index, torch.tensor([0]), torch.Generator().manual_seed(0))   # "a" does not have "z"
 tensor([[2, 2, 2]])
 """
 
@@ -29,35 +29,45 @@ __all__ = [
     "Per",
     "SharedNegatives",
     "UniformNegatives",
+    "is_short_form",
     "parse",
 ]
 
 Per: TypeAlias = Literal["positive", "batch", "all"]
 
-# Bytes of marks held while drawing, one a candidate: few enough to stay in cache.
+# Size of the array that marks positives while drawing, in bytes: small enough to stay in cache.
 _MARKS = 2**22
 
 
 class Negatives(ABC):
     """A source of negatives.
 
+    A subclass states `per` and implements `draw`. Its constructor's arguments are its options in configurations.
+
     Attributes:
+        short_name: the short form in configurations and on the command line; none for a class of one's own.
         per: what one draw is for: each `positive`, a whole `batch`, or nothing is drawn (`all` items).
     """
 
+    short_name: ClassVar[str] = ""
+    context: ClassVar[tuple[str, ...]] = ()
     per: ClassVar[Per]
 
     def check(self, index: TrainIndex) -> None:
-        """Refuse data that the source cannot serve, before any work is done; a `DataError`."""
+        """Raise a `DataError` if the source cannot draw from these data; called before training starts."""
         return
 
     @abstractmethod
     def draw(self, index: TrainIndex, users: Tensor, generator: torch.Generator) -> Tensor:
-        """Items, int64, on the index's device; their shape is told by the class."""
+        """Draw items, int64, on the index's device.
 
-    @abstractmethod
+        `users` has one entry per positive and the result is (B, n) where `per` is `positive`; `users` are those of
+        a mini-batch and the result is (G, n), one row for each of G equal parts of them, where it is `batch`.
+        """
+
     def __str__(self) -> str:
-        """The short form, which `parse` turns back into an equal source."""
+        """The short form, which `parse` turns back into an equal source; `module:Class` where there is none."""
+        return f"{type(self).__module__}:{type(self).__qualname__}"
 
 
 def _check_number(n: object) -> None:
@@ -69,9 +79,9 @@ def _check_number(n: object) -> None:
 class UniformNegatives(Negatives):
     """`n` draws for every positive from N_u (the items outside P_u), uniform and with replacement.
 
-    Every draw is uniform over N_u with nothing rejected: a number r below |N_u| stands for itself if it is no
-    positive. The positives below |N_u| are as many as the negatives from |N_u| on, so the a-th of the former
-    stands for the a-th of the latter. Memory is that of the draws and a few MB; time does not depend on the
+    Every draw is uniform over N_u without rejection: a number r below |N_u| is drawn and is the result if it is no
+    positive. There are as many positives below |N_u| as negatives from |N_u| on, so the a-th of the former is
+    replaced by the a-th of the latter. Memory is that of the draws and a few MB; time does not depend on the
     number of items. (Numbers below |N_u| are equally likely to within |I|·2^-53.)
 
     Args:
@@ -82,13 +92,14 @@ class UniformNegatives(Negatives):
     """
 
     n: int
+    short_name: ClassVar[str] = "N"
     per: ClassVar[Per] = "positive"
 
     def __post_init__(self) -> None:
         _check_number(self.n)
 
     def check(self, index: TrainIndex) -> None:
-        """A user who has every item has no negatives: an error that names them."""
+        """Raise if a user has every item and therefore no negatives; the error names them."""
         self._check(index, index.degrees)
 
     def _check(self, index: TrainIndex, degrees: Tensor, users: Tensor | None = None) -> None:
@@ -131,7 +142,7 @@ class UniformNegatives(Negatives):
             marked = (owner[edges] - first) * index.num_items + items[edges]
             marks[marked] = True
             positive = marks[: len(drawn) * index.num_items].view(len(drawn), -1).gather(1, drawn)
-            marks[marked] = False  # cheaper than clearing them all
+            marks[marked] = False  # cheaper than clearing the whole array
             hits.append(positive.view(-1).nonzero().flatten() + first * self.n)
         hit = torch.cat(hits)
         flat = draws.view(-1)
@@ -145,12 +156,12 @@ class UniformNegatives(Negatives):
 def _stand_ins(
     num_items: int, owner: Tensor, items: Tensor, starts: Tensor, row: Tensor, positive: Tensor
 ) -> Tensor:
-    """The negative that each drawn positive stands for: see `UniformNegatives`.
+    """The negative that replaces each drawn positive: see `UniformNegatives`.
 
     With m = |N_u|, b the number of positives below m and a the rank of this one, that is negative number
-    t = m - b + a of all, counting from 0. In front of it are the positives p_k with p_k - k ≤ t (each p_k has
-    p_k - k negatives before it), so it is item t + #{k : p_k - k ≤ t}. Keys (row, value) in one integer let
-    one binary search serve all rows.
+    t = m - b + a of all, counting from 0. Before it are the positives p_k with p_k - k ≤ t (each p_k has p_k - k
+    negatives before it), so it is item t + #{k : p_k - k ≤ t}. With row and value in one integer key, one binary
+    search works for all rows.
 
     Args:
         num_items: |I|.
@@ -172,23 +183,23 @@ def _stand_ins(
 
 @dataclass(frozen=True)
 class SharedNegatives(Negatives):
-    """`n` draws for every few users of a batch, uniform over all of I with replacement; these users share them.
+    """`n` draws shared by a few users of a mini-batch, uniform over all items with replacement.
 
-    Where a draw hits a positive of a user, whoever scores masks it for that user. Those left, n_u of them, are
-    uniform over N_u, so a sum over them weighted with (|I| - |P_u|)/n_u is an unbiased estimate of the sum
+    A draw that is a positive of one of these users is masked for that user when scores are computed. The other n_u
+    are uniform over N_u, so a sum over them weighted with (|I| - |P_u|)/n_u is an unbiased estimate of the sum
     over N_u: with these weights the sampled pinball loss
 
         Q_K(u) = 1/|I| ( Σ_{i∈P_u} ρ(s_ui - β) + (|I| - |P_u|)/n_u Σ_{j∈G_u, j∉P_u} ρ(s_uj - β) )
 
     has the mean L_QR(u). (All n draws hit positives with probability (|P_u|/|I|)^n; then the weight is 0.)
 
-    The number of scores does not depend on how many users share a draw, but the noise does: a draw for a whole
-    batch of 512 pushes a step's n items away and leaves all others alone. On Beauty that costs 2 % of R@20,
-    draws for 64 users each less than 1 %.
+    The number of scores does not depend on how many users share a draw, but the noise does: with one draw for a
+    whole batch of 512, a step pushes the same n items away from all users. On Beauty that costs 2 % of Recall@20,
+    a draw for every 64 users less than 1 %.
 
     Args:
         n: draws.
-        users: how many users of a batch share them.
+        users: how many users of a mini-batch share them at most.
 
     >>> str(SharedNegatives(1024)), SharedNegatives(1024).per, str(SharedNegatives(1024, users=512))
     ('shared:1024', 'batch', 'shared:1024/512')
@@ -196,6 +207,7 @@ class SharedNegatives(Negatives):
 
     n: int
     users: int = 64
+    short_name: ClassVar[str] = "shared:N"
     per: ClassVar[Per] = "batch"
 
     def __post_init__(self) -> None:
@@ -221,18 +233,28 @@ class AllItems(Negatives):
     ('all', 'all')
     """
 
+    short_name: ClassVar[str] = "all"
     per: ClassVar[Per] = "all"
 
     def draw(self, index: TrainIndex, users: Tensor, generator: torch.Generator) -> Tensor:
-        """All items (num_items,), in order; the generator is left alone, positives are masked by the kernel."""
+        """All items (num_items,), in order; the generator is not used, and the kernel masks positives."""
         return torch.arange(index.num_items, device=index.device)
 
     def __str__(self) -> str:
         return "all"
 
 
+def is_short_form(text: str) -> bool:
+    """Whether a name is to be read as a short form, and not as `module:Class`.
+
+    >>> is_short_form("shared:many"), is_short_form("sources:Popular")
+    (True, False)
+    """
+    return ":" not in text or text.strip().startswith("shared:")
+
+
 def parse(text: str | int) -> Negatives:
-    """The source of a short form: `all`, `N` per positive, `shared:N` or `shared:N/USERS` for some users at a time.
+    """Make the source of a short form: `all`, `N` per positive, `shared:N`, or `shared:N/USERS` for USERS at a time.
 
     >>> parse("1024"), parse("shared:512"), parse("all")
     (UniformNegatives(n=1024), SharedNegatives(n=512, users=64), AllItems())

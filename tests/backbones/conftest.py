@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from talos.backbones import SHORT_NAMES, Backbone, BipartiteGraph, by_name
+from talos import registry
+from talos.backbones import Backbone, BipartiteGraph
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
 
@@ -50,10 +51,10 @@ def generator() -> Callable[[int], torch.Generator]:
     return lambda seed: torch.Generator().manual_seed(seed)
 
 
-@pytest.fixture(params=SHORT_NAMES)
+@pytest.fixture(params=registry.names("backbone"))
 def build(request: pytest.FixtureRequest, train: Interactions) -> Callable[..., Backbone]:
     def build(seed: int = 0, **options: object) -> Backbone:
         of = torch.Generator().manual_seed(seed)
-        return by_name(request.param, train, dim=DIM, generator=of, **options)
+        return registry.make_backbone(request.param, train, generator=of, **{"dim": DIM, **options})
 
     return build

@@ -105,7 +105,7 @@ def test_one_file_is_split_and_its_test_part_is_kept_nowhere(
 @pytest.mark.parametrize(
     ("space", "options", "said"),
     [
-        ("[loss]\ntua = [0.1]\n", (), "loss.tua: the loss 'talos' has no such argument (did you mean 'tau' or 'eta'?)"),
+        ("[loss]\ntua = [0.1]\n", (), "loss.tua: the loss 'talos' has no such option (did you mean 'tau' or 'eta'?)"),
         ("[los]\ntau = [0.1]\n", (), "space.toml: los: no such key (did you mean 'loss'?)"),
         ("[loss]\ntau = []\n", (), "space.toml: loss.tau: an empty list"),
         ("[loss]\ntau = {low = 0.3, high = 0.1}\n", (), "space.toml: loss.tau: an empty range, 0.3 to 0.1"),

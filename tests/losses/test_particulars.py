@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talos import losses
+from talos import losses, registry
 from talos.errors import ArgumentError
 
 
@@ -184,11 +184,12 @@ def test_llpauc_clamps():
     assert high == {"a": 1, "b": 1, "gamma": 1, "s_p": 4, "s_n": 5, "theta_a": 9, "theta_b": 9}
 
 
-def test_by_name_builds_every_loss():
-    for name, cls in losses.SHORT_NAMES.items():
-        assert type(losses.by_name(name, k=20, num_users=3, num_items=4)) is cls
+def test_every_loss_is_made_by_name():
+    for name in registry.names("loss"):
+        loss = registry.make_loss(name, k=20, num_users=3, num_items=4)
+        assert type(loss) is registry.resolve("loss", name)
     with pytest.raises(ArgumentError, match=r"^k: is missing"):
-        losses.by_name("rs@k")
+        registry.make_loss("rs@k")
 
 
 def test_reductions():
@@ -220,10 +221,10 @@ def test_the_default_temperature_never_rises_with_the_catalogue(a: int, b: int) 
 
 
 def test_a_temperature_left_open_is_chosen_and_said() -> None:
-    left_open = losses.by_name("talos", k=20, num_items=80_000)
+    left_open = registry.make_loss("talos", k=20, num_items=80_000)
     assert left_open.needs.chosen == (("tau", 0.05),)
     assert left_open.tau == 0.05
-    given_one = losses.by_name("talos", k=20, num_items=40_000, tau=0.1)
+    given_one = registry.make_loss("talos", k=20, num_items=40_000, tau=0.1)
     assert given_one.needs.chosen == ()
     assert given_one.tau == 0.1
 

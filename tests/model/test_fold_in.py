@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from talos import losses
+from talos import losses, registry
 from talos.data.splits import Split
 from talos.model.fold_in import fold_in, pull_of_history
 from talos.model.recommender import Recommender
@@ -26,9 +26,9 @@ def mean_loss(loss: losses.Loss, user: torch.Tensor, history: torch.Tensor) -> f
     return values.mean().item()
 
 
-@pytest.mark.parametrize("name", [n for n, c in losses.SHORT_NAMES.items() if n not in ("bpr", "advinfonce")])
+@pytest.mark.parametrize("name", [n for n in registry.names("loss") if n not in ("bpr", "advinfonce")])
 def test_it_is_better_than_the_start_and_than_small_changes(name: str) -> None:
-    loss = losses.by_name(name, k=10)
+    loss = registry.make_loss(name, k=10)
     start, found = (fold_in(ITEMS, INDPTR, INDICES, loss, k=10, steps=steps) for steps in (0, 60))
     generator = torch.Generator().manual_seed(1)
     for row in (0, 2):
@@ -41,9 +41,9 @@ def test_it_is_better_than_the_start_and_than_small_changes(name: str) -> None:
         assert sum(worse) >= 17  # thresholds move with the vector, so not every direction must be up
 
 
-@pytest.mark.parametrize("name", losses.SHORT_NAMES)
+@pytest.mark.parametrize("name", registry.names("loss"))
 def test_every_loss_folds_in_and_explains(name: str) -> None:
-    loss = losses.by_name(name, k=10, num_users=1, num_items=len(ITEMS))
+    loss = registry.make_loss(name, k=10, num_users=1, num_items=len(ITEMS))
     found = fold_in(ITEMS, INDPTR, INDICES, loss, k=10)
     assert found.shape == (3, 8)
     assert torch.isfinite(found).all()
@@ -59,7 +59,7 @@ def test_every_loss_folds_in_and_explains(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["talos", "sl", "bsl", "sl@k", "llpauc", "aatp"])
 def test_small_and_large_batches_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    loss = losses.by_name(name, k=10)
+    loss = registry.make_loss(name, k=10)
     small = fold_in(ITEMS, INDPTR, INDICES, loss, k=10, steps=3)
     monkeypatch.setattr("talos.model.fold_in._SMALL", 0)
     large = fold_in(ITEMS, INDPTR, INDICES, loss, k=10, steps=3)
@@ -69,7 +69,7 @@ def test_small_and_large_batches_agree(name: str, monkeypatch: pytest.MonkeyPatc
 def test_histories_of_nothing_and_of_everything() -> None:
     ends, everything = torch.tensor([0, 0, len(ITEMS)]), torch.arange(len(ITEMS))
     for name in ("talos", "sl", "llpauc"):
-        nothing, whole = fold_in(ITEMS, ends, everything, losses.by_name(name, k=10), k=10)
+        nothing, whole = fold_in(ITEMS, ends, everything, registry.make_loss(name, k=10), k=10)
         assert torch.allclose(nothing, F.normalize(ITEMS.mean(0), dim=0), atol=1e-5)
         assert torch.isfinite(whole).all()
 

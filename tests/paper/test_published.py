@@ -9,7 +9,7 @@ from dataclasses import astuple
 
 import pytest
 
-from talos import losses
+from talos import registry
 from talos.errors import ArgumentError
 from talos_paper.published import (
     FIGURES,
@@ -70,8 +70,8 @@ def test_values_are_in_range():
 
 def test_methods_are_losses_of_the_library():
     tables = ("overall", "temporal", "efficiency", "slatk-temporal", "slatk-negatives", "slatk-k")
-    assert {entry.method for entry in FIGURES if entry.table in tables} <= set(losses.SHORT_NAMES)
-    assert set(GRID) <= set(losses.SHORT_NAMES)
+    assert {entry.method for entry in FIGURES if entry.table in tables} <= set(registry.names("loss"))
+    assert set(GRID) <= set(registry.names("loss"))
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_hyperparameters_are_options_of_the_losses(loss):
     best = hyperparameters("beauty", "mf", loss)
     assert best is not None
     own = {name: n for name, n in best.items() if name not in ("lr", "weight_decay", "lr_quantile")}
-    made = losses.by_name(loss, k=20, num_users=3, num_items=4, **own)
+    made = registry.make_loss(loss, k=20, num_users=3, num_items=4, **own)
     assert {name: getattr(made, name) for name in own} == own
 
 

@@ -7,17 +7,17 @@ import io
 import pytest
 import torch
 
-from talos import thresholds
+from talos import registry, thresholds
 from talos.errors import ArgumentError
 
 USERS, ITEMS, K = 12, 60, 5
 
 
 def build(name: str) -> thresholds.Threshold:
-    return thresholds.by_name(name, num_users=USERS, k=K, num_items=ITEMS)
+    return registry.make_threshold(name, num_users=USERS, k=K, num_items=ITEMS)
 
 
-@pytest.fixture(params=thresholds.SHORT_NAMES)
+@pytest.fixture(params=registry.names("threshold"))
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -35,8 +35,8 @@ def feed(estimator, rows, users):
         estimator.update(users, rows[users, 0], rows[users, 1:40])
 
 
-def test_there_are_four():
-    assert set(thresholds.SHORT_NAMES) == {"regression", "exact", "monte-carlo", "fixed"}
+def test_names():
+    assert {"regression", "exact", "monte-carlo", "fixed"} <= set(registry.names("threshold"))
 
 
 def test_value_is_one_detached_number_per_user(name, rows):
@@ -99,7 +99,7 @@ def test_k_outside_the_catalogue(name, k):
     if name == "fixed":
         pytest.skip("has no k")
     with pytest.raises(ArgumentError, match=r"^k: got"):
-        thresholds.by_name(name, num_users=USERS, k=k, num_items=ITEMS)
+        registry.make_threshold(name, num_users=USERS, k=k, num_items=ITEMS)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_unknown_names_and_options():
     with pytest.raises(ArgumentError, match=r"did you mean 'regression'"):
         build("regresion")
     with pytest.raises(ArgumentError, match=r"^lrr: .*did you mean 'lr'"):
-        thresholds.by_name("regression", num_users=1, k=1, num_items=2, lrr=0.1)
+        registry.make_threshold("regression", num_users=1, k=1, num_items=2, lrr=0.1)
 
 
 def test_exact_is_the_kth_largest(rows):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from talos import backbones, losses, thresholds
+from talos import losses, registry
 from talos.config import RunConfig
 from talos.data.splits import Split
 from talos.errors import ConfigError
@@ -20,7 +20,7 @@ EPOCHS = 12
 
 
 def build(name: str) -> losses.Loss:
-    return losses.by_name(name, k=5, num_users=48, num_items=35)
+    return registry.make_loss(name, k=5, num_users=48, num_items=35)
 
 
 def is_valid(needs: losses.Needs, negatives: str, threshold: str) -> bool:
@@ -34,7 +34,9 @@ def is_valid(needs: losses.Needs, negatives: str, threshold: str) -> bool:
 
 
 ALL = list(
-    itertools.product(backbones.SHORT_NAMES, losses.SHORT_NAMES, SOURCES, [*thresholds.SHORT_NAMES, "none"])
+    itertools.product(
+        registry.names("backbone"), registry.names("loss"), SOURCES, [*registry.names("threshold"), "none"]
+    )
 )
 VALID = [case for case in ALL if is_valid(build(case[1]).needs, case[2], case[3])]
 INVALID = [case for case in ALL if case not in VALID and case[0] == "mf"]
@@ -61,7 +63,7 @@ def test_there_is_something_of_everything() -> None:
     assert len(TRAINED) > 100
     assert len(INVALID) > 50
     for place, names in enumerate(
-        (backbones.SHORT_NAMES, losses.SHORT_NAMES, SOURCES, thresholds.SHORT_NAMES)
+        (registry.names("backbone"), registry.names("loss"), SOURCES, registry.names("threshold"))
     ):
         assert set(names) <= {case[place] for case in TRAINED}
 

@@ -1,10 +1,12 @@
-"""What every backbone is to a trainer: tables of user and item vectors, and maybe a loss of its own."""
+"""The interface of all backbones: tables of user and item vectors, and a loss of their own where they have one."""
 
 from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,15 +25,20 @@ class Backbone(nn.Module, ABC):
     The parameters are two tables, `users` (num_users, dim) and `items` (num_items, dim), made on the CPU
     with the given generator: `.to(device)` moves them, `state_dict` holds them and nothing else.
 
+    A subclass implements `vectors`. Its constructor's arguments are its options in configurations, except those
+    named in `context`, which the run provides: it takes those that it needs.
+
     Attributes:
         num_users: rows of the user table.
         num_items: rows of the item table.
         dim: length of a vector.
         short_name: the name in configurations and on the command line.
-        needs_graph: whether the constructor takes a `BipartiteGraph` in place of the two sizes.
-        divisible: whether a vector is a matter of one row alone, so that several processes can have a range of
-            users (and of items) each; the constructor then takes `users` and `items`, ranges of rows, and
-            `num_users` and `num_items` are their numbers.
+        context: constructor arguments that come from the run: the sizes `num_users` and `num_items`, the
+            `BipartiteGraph` of the train interactions as `graph`, the `generator` of the starting values, and for
+            a divisible backbone the ranges of rows, `users` and `items`, that this process holds.
+        search_space: what `talos tune` searches by default, by option.
+        divisible: whether a vector depends on its own row alone, so that each of several processes can hold a
+            range of users (and of items); `num_users` and `num_items` are then the sizes of these ranges.
 
     >>> from talos.backbones import MF
     >>> backbone = MF(3, 4, dim=2, generator=torch.Generator().manual_seed(0))
@@ -40,7 +47,8 @@ class Backbone(nn.Module, ABC):
     """
 
     short_name: ClassVar[str] = ""
-    needs_graph: ClassVar[bool] = False
+    context: ClassVar[tuple[str, ...]] = ("num_users", "num_items", "graph", "generator", "users", "items")
+    search_space: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     divisible: ClassVar[bool] = False
 
     users: nn.Parameter
@@ -67,7 +75,7 @@ class Backbone(nn.Module, ABC):
     def auxiliary_loss(self, users: Tensor, items: Tensor) -> Tensor | None:
         """The backbone's own loss for a batch, already weighted; None where it has none.
 
-        Speaks of what the last `vectors(training=True)` returned; call it before the next one.
+        It is the loss of what the last `vectors(training=True)` returned; call it before the next one.
 
         Args:
             users: indices of the batch's users; repeated ones count once.
@@ -83,7 +91,7 @@ class Backbone(nn.Module, ABC):
 def gaussian(
     rows: int, dim: int, generator: torch.Generator | None, *, only: range | None = None
 ) -> nn.Parameter:
-    """A table of N(0, 1) numbers; with `only`, consecutive rows of what it would be, without making the rest.
+    """A table of N(0, 1) numbers; with `only`, just these rows of it, without holding the rest.
 
     >>> whole, part = (
     ...     gaussian(5, 3, torch.Generator().manual_seed(0), only=only) for only in (None, range(2, 4)))

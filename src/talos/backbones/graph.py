@@ -28,9 +28,9 @@ __all__ = ["BipartiteGraph", "propagate"]
 class BipartiteGraph(nn.Module):
     """R̂ and R̂ᵀ, each as neighbours by node (CSR) with weights 1/√(d_u·d_i); made once from train.
 
-    Memory is linear in edges. The tensors are buffers, so that `.to(device)` of a backbone takes the graph
-    along, but not persistent ones: the graph is train, not something learned. A user or item without edges
-    has an empty row and gets zeros.
+    Memory is linear in edges. The tensors are buffers, so that `.to(device)` of a backbone moves the graph too,
+    but not persistent ones: they are data and not learnt. A user or item without edges has an empty row, whose sum
+    is 0.
 
     Attributes:
         num_users: nodes on one side.
@@ -94,7 +94,7 @@ class BipartiteGraph(nn.Module):
         return full
 
     def neighbour_sums(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
-        """R̂·items (num_users, d) and R̂ᵀ·users (num_items, d), outside autograd: `propagate` is within."""
+        """R̂·items (num_users, d) and R̂ᵀ·users (num_items, d), without autograd; `propagate` has it."""
         if users.shape[:-1] != (self.num_users,) or items.shape[:-1] != (self.num_items,):
             raise ArgumentError(
                 f"tables of {tuple(users.shape)} and {tuple(items.shape)}",
@@ -112,7 +112,7 @@ class BipartiteGraph(nn.Module):
 
 
 def _bags(starts: Tensor, neighbours: Tensor, weights: Tensor, table: Tensor) -> Tensor:
-    # Detached, or embedding_bag takes the slower way that remembers what its own backward would need.
+    # Detached: with gradients embedding_bag takes a slower path that stores what its own backward would need.
     return F.embedding_bag(
         neighbours,
         table.detach(),

@@ -1,6 +1,9 @@
-"""LightGCN: vectors averaged over the neighbourhoods of the interaction graph."""
+"""LightGCN: vectors averaged over neighbourhoods in the graph of interactions."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +16,7 @@ __all__ = ["LightGCN"]
 
 
 class LightGCN(Backbone):
-    """Linear propagation without weights: e = 1/(L+1) Σ_{l=0..L} Â^l e⁽⁰⁾, Â = D^-1/2 A D^-1/2.
+    """LightGCN: linear propagation along the interactions, e = 1/(L+1) Σ_{l=0..L} Â^l e⁽⁰⁾, Â = D^-1/2 A D^-1/2.
 
     He, Deng, Wang, Li, Zhang, Wang: "LightGCN: Simplifying and Powering Graph Convolution Network for
     Recommendation", SIGIR 2020. The tables e⁽⁰⁾ start from N(0, 1), as in the paper of Talos. A user or item
@@ -33,7 +36,7 @@ class LightGCN(Backbone):
     """
 
     short_name = "lightgcn"
-    needs_graph = True
+    search_space: ClassVar[Mapping[str, Any]] = {"layers": [1, 2, 3]}
 
     def __init__(
         self, graph: BipartiteGraph, *, dim: int = 64, layers: int = 2, generator: torch.Generator | None

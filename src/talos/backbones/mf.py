@@ -1,4 +1,4 @@
-"""Matrix factorisation: the vectors are the parameters."""
+"""Matrix factorisation: the tables of parameters are the vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["MF"]
 
 
 class MF(Backbone):
-    """Two free tables of vectors, drawn from N(0, 1).
+    """Matrix factorisation: two free tables of vectors, drawn from N(0, 1).
 
     `vectors` returns the two leaf parameters themselves, so that a trainer can look up the rows of a batch
     with a sparse gradient (`F.embedding(ids, table, sparse=table.is_leaf)`) and pay for nothing else.
@@ -21,7 +21,7 @@ class MF(Backbone):
         num_items: rows of the item table.
         dim: length of a vector.
         generator: of the starting values.
-        users: only these rows of the user table; they start as they would in the whole.
+        users: hold only these rows of the user table, with the starting values they have in the whole table.
         items: likewise of the item table.
 
     >>> mf = MF(2, 3, dim=4, generator=torch.Generator().manual_seed(0))

@@ -1,8 +1,9 @@
-"""XSimGCL: propagation with noise, and a contrast between two of its own layers."""
+"""XSimGCL: propagation with noise, and a contrastive loss between two of its layers."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,15 +16,15 @@ from talos.errors import ArgumentError
 
 __all__ = ["XSimGCL", "info_nce", "perturb_"]
 
-# Numbers handled at a time: they stay in cache, and so few are not split between threads, which would cost
-# more than it saves beside a generator that only one thread can draw from.
+# Numbers drawn at a time: they stay in cache, and torch does not split so few between threads, which would cost
+# more than it saves since only one thread can draw from a generator.
 _NOISE_BLOCK = 2**15
 # Logits held at a time: 8 MB in float32.
 _LOGITS = 2**21
 
 
 class XSimGCL(Backbone):
-    """LightGCN's propagation with noise while training, and a contrastive loss between layers.
+    """XSimGCL: LightGCN's propagation with noise while training, and a contrastive loss between layers.
 
     Yu, Xia, Chen, Cui, Hung, Yin: "XSimGCL: Towards Extremely Simple Graph Contrastive Learning for
     Recommendation", TKDE 2023. With Δ⁽ˡ⁾ = ε·sign(·)⊙x/‖x‖, x uniform on [0, 1]^d, while training and 0
@@ -32,9 +33,9 @@ class XSimGCL(Backbone):
         e⁽ˡ⁾ = Â e⁽ˡ⁻¹⁾ + Δ⁽ˡ⁾,    e = 1/L Σ_{l=1..L} e⁽ˡ⁾    (layer 0 is left out)
         auxiliary loss = weight · [ InfoNCE(e_u, e_u⁽ˡ*⁾) + InfoNCE(e_i, e_i⁽ˡ*⁾) ]
 
-    over the distinct users u and distinct items i of a batch. The tables e⁽⁰⁾ start Xavier-uniform. A user or
-    item without interactions has zeros (with noise 0 too, as sign(0) = 0): its parameters get no gradient but
-    that of weight decay.
+    over the distinct users u and distinct items i of a batch. The tables e⁽⁰⁾ start Xavier-uniform. The vector of a
+    user or item without interactions is 0 (its noise too, as sign(0) = 0): its parameters get no gradient but that
+    of weight decay.
 
     Args:
         graph: of the train interactions.
@@ -56,7 +57,10 @@ class XSimGCL(Backbone):
     """
 
     short_name = "xsimgcl"
-    needs_graph = True
+    search_space: ClassVar[Mapping[str, Any]] = {
+        "layers": [2, 3],
+        "contrast_weight": {"low": 0.01, "high": 0.3, "log": True},
+    }
 
     def __init__(
         self,
@@ -135,7 +139,7 @@ class XSimGCL(Backbone):
         return self.contrast_weight * (of_users + of_items)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is kept for the auxiliary loss has autograd history, which cannot be copied, and is of no use.
+        # The tensors for the auxiliary loss have autograd history, which cannot be copied; a copy has no use for them.
         return {**self.__dict__, "_views": None}
 
     def extra_repr(self) -> str:
@@ -206,7 +210,7 @@ def info_nce(first: Tensor, second: Tensor, temperature: float) -> Tensor:
 
     Args:
         first: (n, d), the anchors x.
-        second: (n, d), what they are compared with, y.
+        second: (n, d), the targets y that they are compared with.
         temperature: τ.
 
     >>> info_nce(torch.eye(2), torch.eye(2), 1.0)     # log(1 + 1/e)

@@ -46,7 +46,9 @@ def compare(
         str, typer.Option("--losses", help="Short names with commas; the others are held against the first.")
     ],
     out: Annotated[Path | None, typer.Option("--out", help="Folder for results, tables and page.")] = None,
-    backbones: Annotated[str, typer.Option("--backbones", help="mf, lightgcn, xsimgcl; with commas.")] = "mf",
+    backbones: Annotated[
+        str, typer.Option("--backbones", help="Short names or module:Class, with commas.")
+    ] = "mf",
     seeds: Annotated[int, typer.Option("--seeds", help="Fits of each model, with seeds 0, 1, …")] = 5,
     budget: Annotated[
         str | None, typer.Option("--budget", help="Time each fit may train: 90s, 10m, 1h.")
@@ -167,17 +169,13 @@ def configs_for(
     >>> configs["sl"].loss.options, configs["talos"].loss.options, configs["talos"].training.epochs
     ({'tau': 0.2}, {}, 3)
     """
-    from talos import backbones as known_backbones
-    from talos import losses as known_losses
+    from talos import registry
     from talos.config import RunConfig
 
-    for where, names, known in (
-        ("--losses", losses, known_losses.SHORT_NAMES),
-        ("--backbones", backbones, known_backbones.SHORT_NAMES),
-    ):
-        for name in names:
-            if name not in known:
-                raise ConfigError(f"{name!r} is not known", where=where, hint=nearest(name, known))
+    for name in losses:
+        registry.resolve("loss", name, where="--losses")
+    for name in backbones:
+        registry.resolve("backbone", name, where="--backbones")
     shared = RunConfig() if base is None else RunConfig.from_toml(base)
     if k is not None:
         shared = shared.with_values({"k": k})
@@ -199,13 +197,13 @@ def _assignment(text: str, names: list[str]) -> tuple[str | None, str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"{text!r}", where="--set", expected="[NAME.]KEY=VALUE, such as sl.loss.tau=0.2")
-    head, _, rest = key.partition(".")
-    name = head if head in names else None
+    name = max((one for one in names if key.startswith(f"{one}.")), key=len, default=None)
+    head = key.partition(".")[0]
     if name is None and head not in RunConfig.model_fields:
         known = [*RunConfig.model_fields, *names]
         expected = "a section of the config, or a loss or backbone that is compared"
         raise ConfigError(f"{head!r}", where=f"--set {text}", expected=expected, hint=nearest(head, known))
-    place = key if name is None else rest
+    place = key if name is None else key[len(name) + 1 :]
     if place in _DECIDED_ELSEWHERE:
         raise ConfigError(f"{place!r}", where=f"--set {text}", expected=f"{_DECIDED_ELSEWHERE[place]} for it")
     return name, place, parse_value(value)

@@ -14,7 +14,7 @@ from talos.cli.source import Columns, SplitOptions, load_split
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
-    from talos.config import RunConfig
+    from talos.config import NamedConfig, RunConfig
 
 __all__ = ["init"]
 
@@ -23,10 +23,8 @@ _COMMENTS = {
     "seed": "the same seed gives the same model on the same machine",
     "device": "anything torch knows: cpu, cuda:0, mps",
     "negatives": "all items; shared:N, N drawn for a batch; N, drawn for each positive; or auto",
-    "[backbone]": "mf (fast), lightgcn or xsimgcl (use the graph of interactions); dim is the vectors' length",
-    "[loss]": "talos; its rivals: sl, bsl, psl, advinfonce, llpauc, aatp, rs@k, smoothi@k, sl@k, bpr",
+    "dim": "length of the vectors",
     "tau": "temperature: lower looks harder at the top of the list; try 0.05 to 0.3",
-    "[threshold]": "the K-th best score of each user: exact, regression, monte-carlo, fixed, none, or auto",
     "lr": "auto: 0.1 for cosine scores, 0.001 for dot products",
     "lr_decay": "the rate is multiplied by this after each epoch; or auto",
     "init": "where vectors start: random, als or svd (a quick factorisation first), or auto",
@@ -58,7 +56,7 @@ def init(
     # of what was chosen, the loss's own numbers are what people change first: they stand in the file
     config = config.with_values({f"loss.{name}": value for name, value in plan.config.loss.options.items()})
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    temporary.write_text(commented(config, plan.notes))
+    temporary.write_text(commented(config, plan.notes), encoding="utf-8")
     temporary.replace(out)
     run = Path(path).stem if "://" not in path else "database"
     command = f"talos train {path} --config {out} --out runs/{run}"
@@ -74,9 +72,21 @@ def init(
 
 def commented(config: RunConfig, notes: tuple[str, ...]) -> str:
     """A run.toml with a comment on every key that has something to say."""
+    from talos import registry
+
+    comments = dict(_COMMENTS)
+    kinds: tuple[tuple[registry.Kind, NamedConfig, str], ...] = (
+        ("backbone", config.backbone, ""),
+        ("loss", config.loss, ""),
+        ("threshold", config.threshold, ", none, or auto"),
+    )
+    for kind, chosen, more in kinds:
+        comments[f"[{kind}]"] = f"{', '.join(registry.names(kind))}, or module:Class{more}"
+        if chosen.name not in ("auto", "none"):
+            comments[f'name = "{chosen.name}"'] = registry.help_of(kind, chosen.name)
     lines = ["# A run of Talos. Every key is here; what you delete falls back to what is written.", ""]
     lines += [f"# auto means here: {note}" for note in notes] + [""]
     for line in config.to_toml().splitlines():
-        comment = _COMMENTS.get(line.split(" = ")[0])
+        comment = comments.get(line, comments.get(line.split(" = ")[0]))
         lines.append(line if comment is None else f"{line:<28}  # {comment}")
     return "\n".join(lines) + "\n"

@@ -89,6 +89,7 @@ def space_for(name: str, base: RunConfig) -> tuple[Space, RunConfig]:
 
 def _paper_grid(base: RunConfig) -> dict[str, Any]:
     """The values that the paper searched for a loss, by key of the config."""
+    from talos import registry
     from talos_paper.published import GRID
 
     loss = base.loss.name
@@ -107,9 +108,11 @@ def _paper_grid(base: RunConfig) -> dict[str, Any]:
     }
     values: dict[str, Any] = {}
     for name, searched in GRID[loss].items():
-        if name == "contrast_weight" and base.backbone.name != "xsimgcl":
+        place = places.get(name, f"loss.{name}")
+        section, _, option = place.partition(".")
+        if section == "backbone" and option not in registry.options("backbone", base.backbone.name):
             continue
-        values[places.get(name, f"loss.{name}")] = list(searched)
+        values[place] = list(searched)
     if "threshold.lr" in values:  # the rate of a regression: there has to be one
         values["threshold.name"] = "regression"
     return values

@@ -46,12 +46,14 @@ def train(
         Path | None, typer.Option("--config", help="A run.toml, as `talos init` writes it.")
     ] = None,
     k: Annotated[int | None, typer.Option(help="List length to optimise for.")] = None,
-    loss: Annotated[str | None, typer.Option(help="talos, sl, bsl, psl, bpr, …")] = None,
-    backbone: Annotated[str | None, typer.Option(help="mf, lightgcn or xsimgcl.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="Short name, such as talos or sl, or module:Class.")
+    ] = None,
+    backbone: Annotated[str | None, typer.Option(help="Short name, such as mf, or module:Class.")] = None,
     tau: Annotated[float | None, typer.Option(help="Temperature of the loss.")] = None,
     negatives: Annotated[str | None, typer.Option(help="all, shared:N, N per positive, or auto.")] = None,
     threshold: Annotated[
-        str | None, typer.Option(help="exact, regression, monte-carlo, fixed, or auto.")
+        str | None, typer.Option(help="Short name, such as exact, module:Class, none or auto.")
     ] = None,
     dim: Annotated[int | None, typer.Option(help="Length of the vectors.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
@@ -162,16 +164,12 @@ def _check_out(out: Path | None, resume: bool) -> Path:
 
 def _share(path: str, config: RunConfig) -> SplitShare | None:
     """What this process needs of a folder of shards, if it is one of several that can go on with so little."""
-    from talos import backbones, distributed
+    from talos import distributed, registry
     from talos.data import shards
 
-    known = backbones.SHORT_NAMES.get(config.backbone.name)
-    if (
-        not shards.is_shards(path)
-        or known is None
-        or not known.divisible
-        or config.training.parallel == "none"
-    ):
+    if not shards.is_shards(path) or config.training.parallel == "none":
+        return None
+    if not registry.resolve("backbone", config.backbone.name).divisible:
         return None
     return load_share(path, distributed.start(config.device))
 

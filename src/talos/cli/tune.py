@@ -82,8 +82,10 @@ def tune(
         Path | None, typer.Option("--config", help="A run.toml that trials start from.")
     ] = None,
     k: Annotated[int | None, typer.Option(help="List length to optimise for.")] = None,
-    loss: Annotated[str | None, typer.Option(help="talos, sl, bsl, psl, bpr, …")] = None,
-    backbone: Annotated[str | None, typer.Option(help="mf, lightgcn or xsimgcl.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="Short name, such as talos or sl, or module:Class.")
+    ] = None,
+    backbone: Annotated[str | None, typer.Option(help="Short name, such as mf, or module:Class.")] = None,
     epochs: Annotated[int | None, typer.Option(help="At most this many in a trial.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random in training.")] = None,
     set_: Annotated[

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from talos.checks import describe, positive_integer, positive_number
 from talos.errors import ArgumentError
 from talos.losses import functional
-from talos.losses.adversary import Adversary
-from talos.losses.base import Loss, Needs
-from talos.losses.checks import describe, positive_integer, positive_number
+from talos.losses.base import TAU_SPACE, Adversary, Batch, Loss, Needs
 
 __all__ = ["AdvInfoNCE"]
 
@@ -21,9 +21,9 @@ __all__ = ["AdvInfoNCE"]
 class AdvInfoNCE(Loss):
     """AdvInfoNCE: -log[ e^{s_ui/τ} / (e^{s_ui/τ} + ω·n·Σ_j p_j e^{s_uj/τ}) ], p = softmax_j(a_u·b_j).
 
-    a and b, tables of small vectors of their own for users and items, decide how hard each negative counts.
-    They climb the loss in epochs of their own while the model descends it. n is the number of negatives not
-    masked; a row with every negative masked gives 0. An Zhang et al., "Empowering Collaborative Filtering
+    a and b are two further tables of small vectors, of users and of items; they decide how much each negative
+    counts. The adversary's epochs maximise the loss over them, the model's epochs minimise it. n is the number of
+    negatives not masked; a row with every negative masked gives 0. An Zhang et al., "Empowering Collaborative Filtering
     with Principled Adversarial Contrastive Loss", NeurIPS 2023.
 
     Args:
@@ -32,10 +32,10 @@ class AdvInfoNCE(Loss):
         tau: temperature τ > 0.
         negative_weight: ω.
         dim: length of the adversary's vectors.
-        adv_every: T_adv, epochs of the model between two of the adversary.
-        adv_epochs: E_adv, how many epochs the adversary gets at most.
+        adv_every: T_adv, epochs of the model between two epochs of the adversary.
+        adv_epochs: E_adv, the adversary's epochs at most.
         adv_lr: learning rate of the adversary's Adam.
-        generator: where the tables' first numbers come from; torch's own generator if not given.
+        generator: of the tables' starting values; torch's global generator if not given.
 
     >>> loss = AdvInfoNCE(num_users=3, num_items=5, tau=0.1)
     >>> ids = {"users": torch.tensor([2]), "items": torch.tensor([[0, 4]])}
@@ -44,7 +44,11 @@ class AdvInfoNCE(Loss):
     """
 
     short_name = "advinfonce"
-    context: ClassVar[tuple[str, ...]] = ("num_users", "num_items", "generator")
+    search_space: ClassVar[Mapping[str, Any]] = {
+        "tau": TAU_SPACE,
+        "adv_every": {"low": 5, "high": 20},
+        "adv_epochs": {"low": 5, "high": 30},
+    }
 
     def __init__(
         self,
@@ -65,15 +69,15 @@ class AdvInfoNCE(Loss):
         self.adv_every = positive_integer("adv_every", adv_every)
         self.adv_epochs = positive_integer("adv_epochs", adv_epochs)
         self.adv_lr = positive_number("adv_lr", adv_lr)
-        dim = positive_integer("dim", dim)
-        self.user_table = nn.Parameter(torch.empty(positive_integer("num_users", num_users), dim))
-        self.item_table = nn.Parameter(torch.empty(positive_integer("num_items", num_items), dim))
+        self.dim = positive_integer("dim", dim)
+        self.user_table = nn.Parameter(torch.empty(positive_integer("num_users", num_users), self.dim))
+        self.item_table = nn.Parameter(torch.empty(positive_integer("num_items", num_items), self.dim))
         nn.init.xavier_normal_(self.user_table, generator=generator)
         nn.init.xavier_normal_(self.item_table, generator=generator)
 
     @property
     def needs(self) -> Needs:
-        """The ids of users and negatives, and an adversary's epochs."""
+        """The ids of users and negatives, and epochs for the adversary."""
         return Needs(ids=True, adversary=True)
 
     def adversaries(self) -> list[Adversary]:
@@ -89,16 +93,9 @@ class AdvInfoNCE(Loss):
             )
         ]
 
-    def compute(
-        self,
-        pos: Tensor,
-        neg: Tensor,
-        threshold: Tensor | None,
-        mask: Tensor | None,
-        users: Tensor | None,
-        items: Tensor | None,
-    ) -> Tensor:
+    def compute(self, batch: Batch) -> Tensor:
         """softplus( log(ω·n) + log Σ_j p_j e^{s_j/τ} - s_i/τ )."""
+        pos, neg, mask, users, items = batch.pos, batch.neg, batch.mask, batch.users, batch.items
         for name, ids, shape in (("users", users, pos.shape), ("items", items, neg.shape)):
             if ids is None or ids.shape != shape:
                 found = "is missing" if ids is None else describe(ids)
@@ -119,7 +116,3 @@ class AdvInfoNCE(Loss):
         if num_items <= items.shape[1] * dim:
             return (self.user_table[users] @ self.item_table.T).gather(1, items)
         return torch.einsum("bd,bnd->bn", self.user_table[users], self.item_table[items])
-
-    def extra_repr(self) -> str:
-        """The hyperparameters, for `repr`."""
-        return f"tau={self.tau}, every={self.adv_every}, epochs={self.adv_epochs}, lr={self.adv_lr}"

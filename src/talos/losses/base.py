@@ -1,43 +1,48 @@
-"""What every loss has in common: one call, and a description of itself that a trainer reads."""
+"""The interface of all losses, and what a loss tells a trainer about itself."""
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from talos.losses.adversary import Adversary
-from talos.losses.checks import check_finite, check_scores
+from talos.checks import check_result, describe
+from talos.errors import ArgumentError
 from talos.losses.parts import NegativePart
 
-__all__ = ["Loss", "Needs", "UserSeparableLoss"]
+__all__ = ["TAU_SPACE", "Adversary", "Batch", "Loss", "Needs", "UserSeparableLoss"]
+
+TAU_SPACE: Mapping[str, Any] = MappingProxyType({"low": 0.03, "high": 0.4, "log": True})
+"""Where to search for the temperature of a softmax over cosines."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a loss asks of whoever trains with it.
+    """What a loss asks of a trainer.
 
     Args:
         threshold: whether `threshold` must be given.
-        default_threshold: how the method as published estimates it; None where there is none.
+        default_threshold: short name of the estimator that the published method uses; None where there is none.
         negatives: `one` per positive, or `many`.
         scores: `cosine` (of normalised vectors, in [-1, 1]) or `dot` (raw products).
         user_separable: whether the negatives' part depends on the user alone, so that all positives of a
             user can share it (see `UserSeparableLoss`).
         ids: whether `users` and `items` must be given.
-        adversary: whether `adversaries()` names parameters to be stepped.
-        chosen: hyperparameters that were left open and what they became, to be written down with the run.
+        adversary: whether the loss has parameters to be updated as `adversaries()` says.
+        chosen: hyperparameters that were not given and the values the loss chose, to be stored with the run.
 
     >>> Needs(threshold=True, default_threshold="regression").scores
     'cosine'
     """
 
     threshold: bool = False
-    default_threshold: Literal["regression", "monte-carlo"] | None = None
+    default_threshold: str | None = None
     negatives: Literal["one", "many"] = "many"
     scores: Literal["cosine", "dot"] = "cosine"
     user_separable: bool = False
@@ -46,25 +51,113 @@ class Needs:
     chosen: tuple[tuple[str, float], ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Adversary:
+    """How a trainer updates one group of a loss's own parameters: direction, timing and learning rate.
+
+    Args:
+        parameters: their names in `loss.named_parameters()`.
+        direction: `climb`, to maximise the loss (an adversary proper), or `descend`, to minimise it.
+        when: `joint`, in every step of the model, or `own-epoch`, in epochs that update nothing but this group.
+        lr: learning rate of the group's Adam; None for the model's.
+        lr_multiplier: a factor on the learning rate.
+        every_epochs: for `own-epoch`: the number of the model's epochs between two of the group's.
+        max_times: for `own-epoch`: the group's epochs at most; None for no limit.
+        clamps: name → (lowest, highest), applied before each step.
+
+    >>> group = Adversary(
+    ...     parameters=("gamma",), direction="climb", lr_multiplier=2.0, clamps={"gamma": (-1, 1)})
+    >>> loss = nn.Module(); loss.gamma = nn.Parameter(torch.tensor(3.0))
+    >>> group.clamp_(loss); loss.gamma.item()
+    1.0
+    >>> group.param_group(loss, lr=0.1)["lr"], group.param_group(loss, lr=0.1)["maximize"]
+    (0.2, True)
+    """
+
+    parameters: tuple[str, ...]
+    direction: Literal["climb", "descend"]
+    when: Literal["joint", "own-epoch"] = "joint"
+    lr: float | None = None
+    lr_multiplier: float = 1.0
+    every_epochs: int | None = None
+    max_times: int | None = None
+    clamps: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def param_group(self, loss: nn.Module, *, lr: float) -> dict[str, Any]:
+        """The group as `torch.optim.Adam` takes it; `lr` is the model's learning rate.
+
+        Weight decay is 0: none of the methods penalises its adversary.
+        """
+        return {
+            "params": [loss.get_parameter(name) for name in self.parameters],
+            "lr": (lr if self.lr is None else self.lr) * self.lr_multiplier,
+            "maximize": self.direction == "climb",
+            "weight_decay": 0.0,
+        }
+
+    @torch.no_grad()
+    def clamp_(self, loss: nn.Module) -> None:
+        """Clamp the group's parameters to their intervals, in place."""
+        for name, (lowest, highest) in self.clamps.items():
+            loss.get_parameter(name).clamp_(lowest, highest)
+
+    def due(self, *, epochs_done: int, times_done: int) -> bool:
+        """Whether the next epoch is one of the group's own.
+
+        Args:
+            epochs_done: epochs of the model so far.
+            times_done: epochs of the group so far.
+
+        >>> group = Adversary(
+        ...     parameters=("a",), direction="climb", when="own-epoch", every_epochs=5, max_times=2)
+        >>> [epoch for epoch in range(1, 21) if group.due(epochs_done=epoch, times_done=min(2, epoch // 6))]
+        [5, 10]
+        """
+        if self.when != "own-epoch" or self.every_epochs is None or epochs_done == 0:
+            return False
+        within = self.max_times is None or times_done < self.max_times
+        return within and epochs_done % self.every_epochs == 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The arguments of a loss, checked and in one floating-point type; see `Loss.forward` for each."""
+
+    pos: Tensor
+    neg: Tensor
+    threshold: Tensor | None = None
+    mask: Tensor | None = None
+    users: Tensor | None = None
+    items: Tensor | None = None
+
+    @property
+    def threshold_column(self) -> Tensor | None:
+        """The thresholds as (B, 1), to broadcast against the negatives."""
+        return None if self.threshold is None else self.threshold.unsqueeze(-1)
+
+
 class Loss(nn.Module):
     """A loss over positives and their negatives that returns one value per positive, unreduced.
 
-    A subclass says what it `needs`, carries a `short_name` for configurations, and computes. Constructor
-    arguments that follow from the data or the run and not from a search (`k`, `num_users`, `num_items`) are
-    listed in `context`; `by_name` fills them in.
+    A subclass states what it `needs` and implements `compute`. Its constructor's arguments are its options in
+    configurations, except those named in `context`, which the run provides. Three further class attributes are
+    read by `talos.registry`, all optional: `short_name`, the name in configurations and on the command line;
+    `search_space`, what `talos tune` searches by default, by option; and the first line of the docstring, its
+    line of help.
 
     Scores in half precision are computed with in float32 and give float32 values, as losses under autocast
     do; gradients come back in the scores' own type. An empty batch gives an empty result.
 
     >>> class Hinge(Loss):
-    ...     def compute(self, pos, neg, threshold, mask, users, items):
-    ...         return (1 + neg - pos.unsqueeze(-1)).relu().mean(dim=-1)
+    ...     def compute(self, batch):
+    ...         return (1 + batch.neg - batch.pos.unsqueeze(-1)).relu().mean(dim=-1)
     >>> Hinge()(torch.tensor([0.5]), torch.tensor([[0.0, 1.0]]))
     tensor([1.])
     """
 
     short_name: ClassVar[str] = ""
-    context: ClassVar[tuple[str, ...]] = ()
+    context: ClassVar[tuple[str, ...]] = ("k", "num_users", "num_items", "generator")
+    search_space: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     def __init__(self) -> None:
         # `nn.Module` would take any arguments at all; a loss without hyperparameters takes none.
@@ -76,11 +169,11 @@ class Loss(nn.Module):
         return Needs()
 
     def adversaries(self) -> list[Adversary]:
-        """How the loss's own parameters are to be stepped; empty where it has none."""
+        """How the loss's own parameters are to be updated; empty where it has none."""
         return []
 
     def set_progress(self, progress: float) -> None:
-        """Told the share of training done, in [0, 1]; for schedules."""
+        """Adjust to the share of training done, in [0, 1]; the trainer calls it at the start of every epoch."""
 
     def forward(
         self,
@@ -92,7 +185,7 @@ class Loss(nn.Module):
         users: Tensor | None = None,
         items: Tensor | None = None,
     ) -> Tensor:
-        """The loss of every positive.
+        """Compute the loss of every positive.
 
         Args:
             pos: scores of positives (B,).
@@ -100,7 +193,7 @@ class Loss(nn.Module):
             threshold: β_u of each row (B,), where needed; a constant for the gradient.
             mask: (B, N), True where a negative is really a positive of that user and is left out. Where all
                 of a row are, its negatives' part is 0.
-            users: (B,), ids of the rows' users, for the losses that ask for them.
+            users: (B,), ids of the rows' users, for losses with `needs.ids`.
             items: (B, N), ids of the negatives, likewise.
 
         Returns:
@@ -110,33 +203,30 @@ class Loss(nn.Module):
             ArgumentError: a shape, a type or a score (NaN, infinite) that cannot be used, by name.
         """
         needs = self.needs
-        check_scores(pos, neg, threshold, mask, needs_threshold=needs.threshold)
+        _check_scores(pos, neg, threshold, mask, needs_threshold=needs.threshold)
         threshold = threshold.detach() if needs.threshold and threshold is not None else None
         dtype = torch.promote_types(torch.promote_types(pos.dtype, neg.dtype), torch.float32)
         beta = None if threshold is None else threshold.to(dtype)
-        values = self.compute(pos.to(dtype), neg.to(dtype), beta, mask, users, items)
-        check_finite(values, pos=pos, neg=neg, threshold=threshold, mask=mask)
+        values = self.compute(Batch(pos.to(dtype), neg.to(dtype), beta, mask, users, items))
+        check_result(values, mask, pos=pos, neg=neg, threshold=threshold)
         return values
 
     @abstractmethod
-    def compute(
-        self,
-        pos: Tensor,
-        neg: Tensor,
-        threshold: Tensor | None,
-        mask: Tensor | None,
-        users: Tensor | None,
-        items: Tensor | None,
-    ) -> Tensor:
-        """The values (B,), of arguments that are known to be in order."""
+    def compute(self, batch: Batch) -> Tensor:
+        """The values (B,) of a batch whose shapes and types have been checked."""
+
+    def extra_repr(self) -> str:
+        """The constructor's arguments that are also attributes, for `repr`."""
+        names = [name for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
 class UserSeparableLoss(Loss):
-    """A loss of the form a(s_ui, β_u) + c(s_ui, β_u)·R_u, where R_u knows nothing of the positive.
+    """A loss of the form a(s_ui, β_u) + c(s_ui, β_u)·R_u, where R_u does not depend on the positive.
 
     c is a constant for the gradient. All positives of a user share R_u, so a batch of users with all their
     positives costs users × items scores where drawing negatives per positive costs positives × n: this is
-    what `talos.kernels` builds on. It asks for closed forms, since it sweeps over items without autograd.
+    what `talos.kernels` builds on. The kernels go over items without autograd, hence the closed forms.
 
     >>> from talos.losses import Softmax
     >>> Softmax(tau=0.5).positive_part(torch.tensor([1.0]), None)
@@ -144,9 +234,14 @@ class UserSeparableLoss(Loss):
     """
 
     @property
+    def needs(self) -> Needs:
+        """Nothing but scores."""
+        return Needs(user_separable=True)
+
+    @property
     @abstractmethod
     def negative_part(self) -> NegativePart:
-        """R as an object: φ, its derivative and how the sum is used, at the parameters of the moment."""
+        """R as an object: φ, its derivative and how the sum is used, at the parameters' current values."""
 
     @abstractmethod
     def positive_part(self, pos: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -160,16 +255,33 @@ class UserSeparableLoss(Loss):
         """∂a/∂p for every learnt parameter p that a depends on, by name."""
         return {}
 
-    def compute(
-        self,
-        pos: Tensor,
-        neg: Tensor,
-        threshold: Tensor | None,
-        mask: Tensor | None,
-        users: Tensor | None,
-        items: Tensor | None,
-    ) -> Tensor:
+    def compute(self, batch: Batch) -> Tensor:
         """The sum a + c·R."""
-        a, c = self.positive_part(pos, threshold)
-        column = None if threshold is None else threshold.unsqueeze(-1)
-        return a + c * self.negative_part.aggregate(neg, column, mask)
+        a, c = self.positive_part(batch.pos, batch.threshold)
+        return a + c * self.negative_part.aggregate(batch.neg, batch.threshold_column, batch.mask)
+
+
+def _check_scores(
+    pos: object, neg: object, threshold: object, mask: object, *, needs_threshold: bool
+) -> None:
+    """Check shapes and types of a loss's arguments."""
+    if not isinstance(pos, Tensor) or pos.ndim != 1 or not pos.is_floating_point():
+        raise ArgumentError(
+            describe(pos), where="pos", expected="positive scores of shape (B,), floating point"
+        )
+    rows = pos.shape[0]
+    if not isinstance(neg, Tensor) or neg.ndim != 2 or not neg.is_floating_point():
+        raise ArgumentError(describe(neg), where="neg", expected="negative scores (B, N), floating point")
+    if neg.shape[0] != rows or neg.shape[1] == 0:
+        raise ArgumentError(describe(neg), where="neg", expected=f"shape ({rows}, N) with N of at least 1")
+    if needs_threshold and threshold is None:
+        raise ArgumentError(
+            "is missing", where="threshold", expected=f"one threshold per row, shape ({rows},)"
+        )
+    if needs_threshold and (not isinstance(threshold, Tensor) or threshold.shape != (rows,)):
+        raise ArgumentError(describe(threshold), where="threshold", expected=f"shape ({rows},)")
+    if mask is not None and (
+        not isinstance(mask, Tensor) or mask.shape != neg.shape or mask.dtype != torch.bool
+    ):
+        expected = f"booleans of shape {tuple(neg.shape)}, True where a negative is left out"
+        raise ArgumentError(describe(mask), where="mask", expected=expected)

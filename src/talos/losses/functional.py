@@ -1,4 +1,4 @@
-"""The mathematics behind the losses: stateless, unreduced, safe at the extremes.
+"""The formulas behind the losses: stateless, unreduced, numerically safe; and the two ways to reduce them.
 
 Scores are `s`; thresholds are `beta` and are constants for the gradient. A `mask` marks with True the
 negatives that are to be left out. A sum or a mean over nothing (every negative masked) is defined as 0 with
@@ -21,6 +21,8 @@ __all__ = [
     "masked_log_sum_exp",
     "masked_mean",
     "pairwise_log_activation",
+    "reduce_per_positive",
+    "reduce_per_user",
     "sharp_softplus",
     "smooth_indicators",
     "soft_rank",
@@ -28,16 +30,15 @@ __all__ = [
 
 # Elements per thread in a block of rows on the CPU: temporaries of this size stay in the second-level cache.
 _BLOCK = 2**17
-# β - s up to which log σ(s - β) may be had from the slope σ(β - s), as log1p(-σ(β - s)), and six bits are
-# lost at most. Cosines less a threshold stay within 2.
+# Largest β - s for which log σ(s - β) is computed from the slope, as log1p(-σ(β - s)): six bits of precision are lost
+# at most. Differences of a cosine and a threshold stay within 2.
 _NEAR = 4.0
 
 
 def log_sigmoid(x: Tensor) -> Tensor:
     """The logarithm of σ(x), exact to rounding for every finite x.
 
-    `softplus` is told to switch to its linear branch at 40 and not at its default 20, where float64 still
-    sees the difference.
+    `softplus` switches to its linear branch at 40 here: at its default of 20 the error would show in float64.
 
     >>> log_sigmoid(torch.tensor([0.0, -1e4, 1e4])).tolist()
     [-0.6931..., -10000.0, -0.0]
@@ -48,8 +49,8 @@ def log_sigmoid(x: Tensor) -> Tensor:
 def log_sigmoid_and_slope_(y: Tensor) -> tuple[Tensor, Tensor]:
     """The pair log σ(-y) and σ(y), which is the slope of log σ at -y; y is overwritten.
 
-    Where no y is large the logarithm is had from the slope, at little more than half the time; elsewhere than
-    on the CPU looking would cost more than it saves.
+    Where no y is large the logarithm is computed from the slope, in little more than half the time. On other
+    devices than the CPU the test for that would cost more than it saves.
 
     >>> log_sigmoid_and_slope_(torch.zeros(1))
     (tensor([-0.6931]), tensor([0.5000]))
@@ -100,7 +101,7 @@ def _log_sum_and_slopes(
     """The sum log Σ_j σ(ω(s_j - β))^κ, (B,), and its gradient but for the factor κω, (B, N).
 
     Autograd would write and read a (B, N) tensor for each of subtraction, log σ, power and log-sum-exp, and
-    again on the way back. Here blocks of rows go through all of them while they are in cache.
+    again in the backward pass. Here each block of rows goes through all of them while it is in cache.
     """
     total = s.new_empty(s.shape[0])
     slopes = torch.empty_like(s) if want_slopes else None
@@ -129,10 +130,10 @@ def _log_sum_and_slopes(
 
 
 class _LogSumSigmoidPower(torch.autograd.Function):
-    """The value with the gradient found in the same pass and kept: the one (B, N) tensor that is made.
+    """Value and gradient in one pass; the gradient, kept for the backward pass, is the only new (B, N) tensor.
 
     The first backward pass scales that tensor in place, since fresh memory would cost as much as the
-    arithmetic. A second one (`retain_graph`) finds it gone and computes it again.
+    arithmetic. A second one (`retain_graph`) has to compute it again.
     """
 
     @staticmethod
@@ -175,7 +176,7 @@ def log_sum_sigmoid_power(
         beta: thresholds (B, 1), or None for 0.
         power: κ, a number or one per row (B, 1).
         slope: ω, likewise.
-        mask: (B, N), True where an entry is left out; a row of which nothing is left gives 0.
+        mask: (B, N), True where an entry is left out; a row with every entry masked gives 0.
 
     Differentiable once, with respect to `s` alone.
 
@@ -206,7 +207,7 @@ def pairwise_log_activation(difference: Tensor, activation: str) -> Tensor:
     - `relu`: 1 + (max(d, -1)) = (1 + d)+;
     - `atan`: 1 + arctan(d), which is negative below d = -tan 1 ≈ -1.56.
 
-    The last two are held at 1e-8 from below, with gradient 0 there: such a negative is far behind already.
+    The last two are clamped to 1e-8 from below, with gradient 0 there: such a negative already ranks far below.
 
     >>> pairwise_log_activation(torch.zeros(1), "atan").item()
     0.0
@@ -253,3 +254,25 @@ def smooth_indicators(scores: Tensor, k: int, tau: float, delta: float, mask: Te
         found.append(indicator[:, 0])
         left = left * (1 - indicator.detach() - delta)
     return torch.stack(found, dim=-1)
+
+
+def reduce_per_positive(values: Tensor) -> Tensor:
+    """The mean over positives, so that users with more positives weigh more: what the published code does.
+
+    An empty batch gives 0, still attached to the graph.
+
+    >>> reduce_per_positive(torch.tensor([1.0, 1.0, 4.0])).item()
+    2.0
+    """
+    return values.sum() / max(1, values.numel())
+
+
+def reduce_per_user(values: Tensor, users: Tensor) -> Tensor:
+    """The mean over users of the mean over their positives: the formula of the paper.
+
+    >>> reduce_per_user(torch.tensor([1.0, 1.0, 4.0]), torch.tensor([7, 7, 3])).item()
+    2.5
+    """
+    distinct, row_of, count = torch.unique(users, return_inverse=True, return_counts=True)
+    per_user: Tensor = (values / count[row_of]).sum() / max(1, distinct.numel())
+    return per_user

@@ -1,17 +1,17 @@
-"""LLPAUC: the lower-left part of the area under the ROC curve, as a saddle point in a few scalars."""
+"""LLPAUC: the lower-left part of the area under the ROC curve, as a saddle-point problem in seven scalars."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from talos.checks import positive_number
 from talos.losses import functional
-from talos.losses.adversary import Adversary
-from talos.losses.base import Needs, UserSeparableLoss
-from talos.losses.checks import positive_number
+from talos.losses.base import Adversary, Needs, UserSeparableLoss
 from talos.losses.parts import NegativePart, PartialAUCPart
 
 __all__ = ["LLPAUC"]
@@ -27,7 +27,7 @@ class LLPAUC(UserSeparableLoss):
         -s_p - h(-(p-a)² + 2(1+γ)p - s_p)/α + s_n + mean_j h((q-b)² + 2(1+γ)q - s_n)/β
              - γ² + θ_a(a+γ) - θ_b(b-1-γ)
 
-    Where it comes from. The squared surrogate of AUC separates into positives and negatives:
+    Derivation. The squared surrogate of AUC separates into positives and negatives:
 
         E(1 - p + q)² = 1 + min_{a,b} max_γ  E[(p-a)² - 2(1+γ)p] + E[(q-b)² + 2(1+γ)q] - γ²
 
@@ -39,10 +39,10 @@ class LLPAUC(UserSeparableLoss):
     "Best score" and "smallest x", "largest y" are the same selection only if x falls and y rises with the
     score, on all of [0, 1]: x' = 2(p-a-1-γ) ≤ 0 at p = 1 gives a + γ ≥ 0, and y' = 2(q-b+1+γ) ≥ 0 at
     q = 0 gives 1 + γ - b ≥ 0. Both bind γ, the variable that *climbs*. The Lagrangian of
-    max_γ F(γ) subject to g(γ) ≥ 0 is max_γ min_{θ≥0} F + θg: it pays γ for keeping the constraint, and so
-    the multipliers *descend* together with the model. Then θ falls to 0 while the constraint holds and rises
-    while it is broken; were θ to climb it would grow without end just where nothing is wrong. That is how
-    `adversaries()` steps them, whatever the sign in circulation.
+    max_γ F(γ) subject to g(γ) ≥ 0 is max_γ min_{θ≥0} F + θg, so the multipliers *descend* together with the
+    model: θ falls to 0 while the constraint holds and rises while it is violated. If θ climbed, it would grow
+    without bound just where the constraint holds. `adversaries()` therefore minimises over them, whatever sign other
+    sources use.
 
     Wentao Shi et al., "Lower-Left Partial AUC: An Effective and Efficient Optimization Metric for
     Recommendation", WWW 2024.
@@ -59,6 +59,10 @@ class LLPAUC(UserSeparableLoss):
     """
 
     short_name = "llpauc"
+    search_space: ClassVar[Mapping[str, Any]] = {
+        "alpha": {"low": 0.1, "high": 0.9},
+        "beta": {"low": 0.01, "high": 0.9, "log": True},
+    }
 
     def __init__(self, *, alpha: float = 0.5, beta: float = 0.1) -> None:
         super().__init__()
@@ -74,11 +78,11 @@ class LLPAUC(UserSeparableLoss):
 
     @property
     def needs(self) -> Needs:
-        """Its scalars are to be stepped with the model."""
+        """Its scalars are updated with the model."""
         return Needs(user_separable=True, adversary=True)
 
     def adversaries(self) -> list[Adversary]:
-        """Three groups in every step of the model; γ, s_p and s_n at twice its rate."""
+        """Three groups, updated in every step of the model; γ, s_p and s_n at twice its learning rate."""
         unit, multiplier = (0.0, 1.0), (0.0, math.inf)
         return [
             Adversary(
@@ -131,7 +135,3 @@ class LLPAUC(UserSeparableLoss):
             "theta_a": (self.a + self.gamma) * one,
             "theta_b": (1 + self.gamma - self.b) * one,
         }
-
-    def extra_repr(self) -> str:
-        """The hyperparameters, for `repr`."""
-        return f"alpha={self.alpha}, beta={self.beta}"

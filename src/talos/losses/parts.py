@@ -1,8 +1,8 @@
 """The negative parts of the user-separable losses: what each negative adds, and how the sum is used.
 
-Every part is a function of one score and the user's threshold, with its derivative in closed form, so that a
-sweep over items needs no autograd. It is also plain data (`kind`, `reduction`, `params`, `scale`), by which a
-compiled core picks its own version of the same function.
+Every part is a function of one score and the user's threshold, with its derivative in closed form, so that kernels
+need no autograd. It is also plain data (`kind`, `reduction`, `params`, `scale`), from which the compiled core selects
+its own version of the same function.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NegativePart(ABC):
     - `reduction` "mean": R = scale · mean_j φ(s_j, β), with `phi` and `dphi`;
     - `reduction` "constant": R = scale, whatever the scores.
 
-    Thresholds come in a shape that broadcasts against the scores; None where the part has no use for them.
+    Thresholds have a shape that broadcasts against the scores; None stands for 0, or where a part uses none.
 
     >>> ExpPart(tau=0.1).params, ExpPart(tau=0.1).reduction
     ((10.0,), 'log-sum')
@@ -71,7 +71,7 @@ class LogSumPart(NegativePart):
         """∂ log φ / ∂s."""
 
     def log_phi_and_slope(self, s: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Both of the above, without autograd, for less where they share work."""
+        """`log_phi` and `dlog_phi` together, without autograd; cheaper where they share work."""
         return self.log_phi(s, threshold), self.dlog_phi(s, threshold)
 
     def aggregate(self, neg: Tensor, threshold: Tensor | None, mask: Tensor | None) -> Tensor:
@@ -97,7 +97,7 @@ class MeanPart(NegativePart):
         return {}
 
     def from_moments(self, moments: Tensor) -> Mapping[str, Tensor]:
-        """Σ of `dphi_dparameters`, from the two sums (..., 2) that the compiled core makes for this kind of part."""
+        """Σ of `dphi_dparameters`, from the two sums (..., 2) that the compiled core returns for this kind of part."""
         return {}
 
     def aggregate(self, neg: Tensor, threshold: Tensor | None, mask: Tensor | None) -> Tensor:
@@ -154,9 +154,9 @@ class SigmoidPowerPart(LogSumPart):
 
     @torch.no_grad()
     def log_phi_and_slope(self, s: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
-        """κ·log σ(ω(s - β)) and κω·σ(ω(β - s)), the one from the other where that is exact enough."""
+        """κ·log σ(ω(s - β)) and κω·σ(ω(β - s)), one computed from the other where that is exact enough."""
         y = -s if threshold is None else threshold - s
-        if self.slope != 1:  # a pass over all scores
+        if self.slope != 1:  # saves a pass over all scores
             y.mul_(self.slope)
         log_sigmoid, below = functional.log_sigmoid_and_slope_(y)
         return log_sigmoid.mul_(self.power), below.mul_(self.power * self.slope)
@@ -194,7 +194,7 @@ class HingePart(MeanPart):
 class PartialAUCPart(MeanPart):
     """φ(s) = h((q-b)² + 2(1+γ)q - s_n)/β with q = σ(s), h a sharp softplus: LLPAUC.
 
-    b, γ and s_n are learnt, hence tensors here; `params` are their values of the moment.
+    b, γ and s_n are learnt, hence tensors here; `params` has their current values.
     """
 
     b: Tensor
@@ -231,14 +231,14 @@ class PartialAUCPart(MeanPart):
         return {"b": -2 * (q - self.b) * u, "gamma": 2 * q * u, "s_n": -u}
 
     def from_moments(self, moments: Tensor) -> Mapping[str, Tensor]:
-        """The same summed up, from Σu and Σqu with u = h'(·)/β."""
+        """Σ of `dphi_dparameters`, from Σu and Σqu with u = h'(·)/β."""
         u, qu = moments.unbind(-1)
         return {"b": -2 * (qu - self.b * u), "gamma": 2 * qu, "s_n": -u}
 
 
 @dataclass(frozen=True)
 class ConstantPart(NegativePart):
-    """R = scale for everybody: Talos without its denominator, where Σ_j is replaced by K."""
+    """R = scale for all users: Talos without its denominator, where Σ_j is replaced by K."""
 
     scale: float
     kind: ClassVar[str] = "constant"

@@ -1,18 +1,20 @@
-"""Softmax losses: SL, and what was made of it (BSL, PSL, SL@K)."""
+"""Softmax losses: SL, its variants BSL, PSL and SL@K, and BPR, which has a single negative."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from talos.checks import one_of, positive_number
 from talos.losses import functional
-from talos.losses.base import Loss, Needs, UserSeparableLoss
-from talos.losses.checks import one_of, positive_number
+from talos.losses.base import TAU_SPACE, Batch, Loss, Needs, UserSeparableLoss
 from talos.losses.parts import ExpPart, NegativePart
 
-__all__ = ["BilateralSoftmax", "PairwiseSoftmax", "Softmax", "SoftmaxAtK"]
+__all__ = ["BPR", "BilateralSoftmax", "PairwiseSoftmax", "Softmax", "SoftmaxAtK"]
 
 
 class Softmax(UserSeparableLoss):
@@ -30,15 +32,11 @@ class Softmax(UserSeparableLoss):
     """
 
     short_name = "sl"
+    search_space: ClassVar[Mapping[str, Any]] = {"tau": TAU_SPACE}
 
     def __init__(self, *, tau: float = 0.1) -> None:
         super().__init__()
         self.tau = positive_number("tau", tau)
-
-    @property
-    def needs(self) -> Needs:
-        """Nothing but scores."""
-        return Needs(user_separable=True)
 
     @property
     def negative_part(self) -> NegativePart:
@@ -52,10 +50,6 @@ class Softmax(UserSeparableLoss):
     def da(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
         """-1/τ."""
         return torch.full_like(pos, -1 / self.tau)
-
-    def extra_repr(self) -> str:
-        """The hyperparameters, for `repr`."""
-        return f"tau={self.tau}"
 
 
 class BilateralSoftmax(UserSeparableLoss):
@@ -74,16 +68,12 @@ class BilateralSoftmax(UserSeparableLoss):
     """
 
     short_name = "bsl"
+    search_space: ClassVar[Mapping[str, Any]] = {"tau1": TAU_SPACE, "tau2": TAU_SPACE}
 
     def __init__(self, *, tau1: float = 0.1, tau2: float = 0.1) -> None:
         super().__init__()
         self.tau1 = positive_number("tau1", tau1)
         self.tau2 = positive_number("tau2", tau2)
-
-    @property
-    def needs(self) -> Needs:
-        """Nothing but scores."""
-        return Needs(user_separable=True)
 
     @property
     def negative_part(self) -> NegativePart:
@@ -97,10 +87,6 @@ class BilateralSoftmax(UserSeparableLoss):
     def da(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
         """-1/τ1."""
         return torch.full_like(pos, -1 / self.tau1)
-
-    def extra_repr(self) -> str:
-        """The hyperparameters, for `repr`."""
-        return f"tau1={self.tau1}, tau2={self.tau2}"
 
 
 class SoftmaxAtK(UserSeparableLoss):
@@ -120,6 +106,10 @@ class SoftmaxAtK(UserSeparableLoss):
     """
 
     short_name = "sl@k"
+    search_space: ClassVar[Mapping[str, Any]] = {
+        "tau": TAU_SPACE,
+        "tau_w": {"low": 0.1, "high": 3.0, "log": True},
+    }
 
     def __init__(self, *, tau: float = 0.1, tau_w: float = 1.0) -> None:
         super().__init__()
@@ -149,46 +139,55 @@ class SoftmaxAtK(UserSeparableLoss):
         """-w/τ."""
         return -self._weight(pos, threshold) / self.tau
 
-    def extra_repr(self) -> str:
-        """The hyperparameters, for `repr`."""
-        return f"tau={self.tau}, tau_w={self.tau_w}"
-
 
 class PairwiseSoftmax(Loss):
     """Pairwise softmax loss (PSL): log Σ_j (1 + act(s_uj - s_ui))^(1/τ).
 
-    SL is log Σ_j exp(d_j)^(1/τ) of the differences d; PSL puts a slower function in the place of exp:
+    SL is log Σ_j exp(d_j)^(1/τ) of the differences d; PSL replaces exp by a function that grows more slowly:
     1 + tanh(d/2) (the default), 1 + arctan(d) or (1 + d)+. Weiqin Yang et al., "PSL: Rethinking and Improving
     Softmax Loss from Pairwise Perspective for Recommendation", NeurIPS 2024.
 
     Args:
         tau: temperature τ > 0.
-        activation: `tanh`, `atan` or `relu`. The last two reach 0 (at d = -1.56 and -1) and are held at 1e-8.
+        activation: `tanh`, `atan` or `relu`. The last two reach 0 (at d = -1.56 and -1) and are clamped to 1e-8.
 
     >>> PairwiseSoftmax(tau=0.5)(torch.tensor([0.2]), torch.tensor([[0.2, 0.2]]))   # log 2
     tensor([0.6931])
     """
 
     short_name = "psl"
+    search_space: ClassVar[Mapping[str, Any]] = {"tau": TAU_SPACE}
 
     def __init__(self, *, tau: float = 0.1, activation: Literal["tanh", "atan", "relu"] = "tanh") -> None:
         super().__init__()
         self.tau = positive_number("tau", tau)
         self.activation = one_of("activation", activation, ["tanh", "atan", "relu"])
 
-    def compute(
-        self,
-        pos: Tensor,
-        neg: Tensor,
-        threshold: Tensor | None,
-        mask: Tensor | None,
-        users: Tensor | None,
-        items: Tensor | None,
-    ) -> Tensor:
+    def compute(self, batch: Batch) -> Tensor:
         """The loss log Σ_j (1 + act(d_j))^(1/τ)."""
-        log_phi = functional.pairwise_log_activation(neg - pos.unsqueeze(-1), self.activation)
-        return functional.masked_log_sum_exp(log_phi / self.tau, mask)
+        log_phi = functional.pairwise_log_activation(batch.neg - batch.pos.unsqueeze(-1), self.activation)
+        return functional.masked_log_sum_exp(log_phi / self.tau, batch.mask)
 
-    def extra_repr(self) -> str:
-        """The hyperparameters, for `repr`."""
-        return f"tau={self.tau}, activation={self.activation!r}"
+
+class BPR(Loss):
+    """Bayesian personalised ranking: -log σ(s_ui - s_uj), one negative, on raw dot products.
+
+    Several negatives are averaged; a row with all of them masked gives 0. Steffen Rendle et al., "BPR:
+    Bayesian Personalized Ranking from Implicit Feedback", UAI 2009.
+
+    >>> BPR()(torch.tensor([1.0]), torch.tensor([[1.0]]))   # log 2
+    tensor([0.6931])
+    """
+
+    short_name = "bpr"
+
+    @property
+    def needs(self) -> Needs:
+        """One negative, raw dot products."""
+        return Needs(negatives="one", scores="dot")
+
+    def compute(self, batch: Batch) -> Tensor:
+        """mean_j softplus(s_j - s_i)."""
+        return functional.masked_mean(
+            F.softplus(batch.neg - batch.pos.unsqueeze(-1), threshold=40.0), batch.mask
+        )

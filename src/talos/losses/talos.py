@@ -1,17 +1,18 @@
-"""Talos itself."""
+"""The Talos loss."""
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from talos.checks import one_of, positive_integer, positive_number
 from talos.errors import ArgumentError
 from talos.losses import functional
-from talos.losses.base import Needs, UserSeparableLoss
-from talos.losses.checks import one_of, positive_integer, positive_number
+from talos.losses.base import TAU_SPACE, Batch, Needs, UserSeparableLoss
 from talos.losses.parts import ConstantPart, NegativePart, SigmoidPowerPart
 from talos.losses.temperature import AdaptiveTau, DRORadius, Schedule, tau_for
 
@@ -19,9 +20,9 @@ __all__ = ["Talos"]
 
 
 class Talos(UserSeparableLoss):
-    """The Talos loss: Precision@K and Recall@K by way of the score β_u of a user's K-th best item.
+    """The Talos loss: optimises Precision@K and Recall@K by comparing scores with that of a user's K-th best item.
 
-    An item is in the top K iff s ≥ β_u; σ(s - β_u)^(1/τ) stands for that step:
+    An item is in the top K iff s ≥ β_u, the K-th best score; σ(s - β_u)^(1/τ) is a smooth version of that step:
 
         training form   -1/τ·log σ(s_ui - β_u) + log Σ_{j∈G_u} σ(s_uj - β_u)^(1/τ)
         full form       -log( Σ_{i∈P_u} σ(s_ui - β_u)^(1/τ) / Σ_{j∈I} σ(s_uj - β_u)^(1/τ) )
@@ -38,14 +39,14 @@ class Talos(UserSeparableLoss):
     Shengjia Zhang et al., "Talos: Optimizing Top-K Accuracy in Recommender Systems", WWW 2026.
 
     Args:
-        tau: τ > 0; or a schedule, a function of the progress in [0, 1]; or an `AdaptiveTau` such as
-            `DRORadius`, which gives every user a temperature of their own. If not given, 0.1, and less for
-            more than ten thousand items: `tau_for`.
+        tau: τ > 0; or an `AdaptiveTau` such as `DRORadius`, which gives every user a temperature of their own; or,
+            in a training loop of your own that calls `set_progress`, a function of the progress in [0, 1] (a config
+            cannot hold one). If not given, 0.1, and less for more than ten thousand items: `tau_for`.
         form: `training` or `full`.
         quantile: False takes β = 0 (ablation); no threshold is needed then.
         temperature: `outer`, σ(x)^(1/τ), or `inner`, σ(x/τ) (ablation).
         denominator: False replaces the sum over negatives by the constant K (ablation); scores inflate.
-        eta: the same radius η of robustness for every user in place of the same temperature; short for
+        eta: one radius η of robustness for all users in place of one temperature; short for
             `tau=DRORadius(eta=…)`.
         k: K, needed where `denominator` is False.
         num_items: |I|, from which a temperature is chosen where none is given.
@@ -56,7 +57,7 @@ class Talos(UserSeparableLoss):
     """
 
     short_name = "talos"
-    context: ClassVar[tuple[str, ...]] = ("k", "num_items")
+    search_space: ClassVar[Mapping[str, Any]] = {"tau": TAU_SPACE}
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class Talos(UserSeparableLoss):
         )
 
     def set_progress(self, progress: float) -> None:
-        """Set the temperature that the schedule gives for this much of the training."""
+        """Set the temperature to the schedule's value at this share of the training."""
         if self.schedule is not None:
             self.tau = positive_number("tau", float(self.schedule(progress)))
 
@@ -137,19 +138,12 @@ class Talos(UserSeparableLoss):
         power, slope = self._power_and_slope
         return -SigmoidPowerPart(power=power, slope=slope).dlog_phi(pos, threshold)
 
-    def compute(
-        self,
-        pos: Tensor,
-        neg: Tensor,
-        threshold: Tensor | None,
-        mask: Tensor | None,
-        users: Tensor | None,
-        items: Tensor | None,
-    ) -> Tensor:
+    def compute(self, batch: Batch) -> Tensor:
         """The values of the chosen form."""
         if self.needs.user_separable:
-            return super().compute(pos, neg, threshold, mask, users, items)
-        column = None if threshold is None else threshold.unsqueeze(-1)
+            return super().compute(batch)
+        pos, neg, threshold, mask = batch.pos, batch.neg, batch.threshold, batch.mask
+        column = batch.threshold_column
         power: float | Tensor
         powers: float | Tensor
         if self.adaptive is not None:
@@ -166,18 +160,29 @@ class Talos(UserSeparableLoss):
             total = functional.log_sum_sigmoid_power(neg, column, power=powers, slope=slope, mask=mask)
         if self.form == "training":
             return total - above
-        if users is None:
-            users = torch.arange(len(pos), device=pos.device)
+        users = torch.arange(len(pos), device=pos.device) if batch.users is None else batch.users
         positives = _log_sum_exp_by(above, users)
         if not self.denominator:
             return total - positives
-        # Nothing left of the negatives is a sum of 0 here, not of 1 as in the training form.
+        # A row without negatives is a sum of 0 here, not of 1 as in the training form.
         nothing = torch.full_like(total, -math.inf)
         total = total if mask is None else torch.where(mask.all(dim=-1), nothing, total)
         return torch.logaddexp(positives, total) - positives
 
+    def constructor_options(self) -> dict[str, Any]:
+        """The temperature as a config holds it, by a number; for `talos.registry`."""
+        radius = self.adaptive
+        if isinstance(radius, DRORadius) and repr(radius) == repr(DRORadius(eta=radius.eta)):
+            return {"tau": None, "eta": radius.eta}
+        if radius is not None or self.schedule is not None:
+            expected = (
+                "a number, or a DRORadius with its default bounds and steps: a config holds nothing else"
+            )
+            raise ArgumentError(f"is {radius or self.schedule!r}", where="tau", expected=expected)
+        return {"tau": None if self._chosen else self.tau, "eta": None}
+
     def extra_repr(self) -> str:
-        """What was asked for, for `repr`."""
+        """The temperature and the form, for `repr`."""
         return f"tau={self.adaptive or self.schedule or self.tau}, form={self.form!r}"
 
 

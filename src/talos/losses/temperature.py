@@ -1,7 +1,7 @@
-"""Temperatures that are more than a number: schedules over training, and one per user.
+"""Temperatures: the default for a catalogue, schedules over training, and one temperature per user.
 
-A schedule is any function of the progress in [0, 1] to a positive number. An adaptive temperature is an
-`AdaptiveTau`: it sees the log-probabilities of a row's negatives and gives the row a temperature of its own.
+A schedule is any function from the progress in [0, 1] to a positive number. An `AdaptiveTau` computes a temperature
+for every row of a batch from the log-probabilities of its negatives.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from talos.checks import positive_number
 from talos.errors import ArgumentError
-from talos.losses.checks import positive_number
 
 __all__ = ["AdaptiveTau", "DRORadius", "Schedule", "geometric_schedule", "tau_for"]
 
@@ -22,17 +22,17 @@ Schedule = Callable[[float], float]
 """A temperature as a function of training progress in [0, 1]."""
 
 
-# The temperature that did best up to some ten thousand items, and the lowest: see docs/training.md.
+# The best temperature up to some ten thousand items, and the lowest default: see docs/training.md.
 _TAU, _LOWEST = 0.1, 0.05
 _TEN_THOUSAND = 10_000
 
 
 def tau_for(num_items: int | None = None) -> float:
-    """A temperature to begin with: 0.1, falling with the cube root of the catalogue beyond 10,000 items, to 0.05.
+    """The default temperature: 0.1, falling with the cube root of the catalogue beyond 10,000 items, to 0.05.
 
     The more items there are, the closer the scores around a user's K-th best are, and the sharper the step
-    between them has to be. What validation preferred at 9, 11 and 41 thousand items is near it, and at one
-    thousand 0.15 is a little better (`docs/training.md`); a search (`talos tune`) knows more.
+    between them has to be. Validation on 9, 11 and 41 thousand items preferred values near this; on one thousand
+    0.15 is a little better (`docs/training.md`). A search (`talos tune`) finds better ones.
 
     >>> tau_for(), tau_for(8_692), round(tau_for(20_000), 3), tau_for(1_000_000)
     (0.1, 0.1, 0.079, 0.05)
@@ -62,16 +62,16 @@ class AdaptiveTau(ABC):
 
 
 class DRORadius(AdaptiveTau):
-    """The temperature at which the worst case of a user's negatives is a given distance away.
+    """The temperature at which a user's worst-case distribution of negatives has a given divergence from uniform.
 
     Talos is distributionally robust optimisation: its worst case is Q*_j ∝ e^{g_j/τ} over the negatives, and
-    τ is the multiplier of the constraint KL(Q*‖uniform) ≤ η. With one τ for everybody each user has a radius
-    of their own; here the radius η is what everybody shares and τ_u solves KL(Q*(τ_u)‖uniform) = η.
+    τ is the multiplier of the constraint KL(Q*‖uniform) ≤ η. With one τ for all users each of them has another
+    radius η; here all users share the radius and τ_u solves KL(Q*(τ_u)‖uniform) = η.
 
     In κ = 1/τ the divergence is κ·E_Q*[g] - log E[e^{κg}], rises from 0 with slope κ·Var_Q*[g], and is
-    κ²·Var[g]/2 to second order: that gives the first guess. Newton's steps on √KL, which is nearly linear
-    in κ, follow; each is kept inside the bracket that the evaluations so far have left, or else halves it.
-    A radius out of reach (η above log n, or scores all equal) ends at the nearer bound.
+    κ²·Var[g]/2 to second order, which gives the first guess. Newton steps on √KL, which is nearly linear in κ,
+    follow; a step that leaves the bracket known so far is replaced by a bisection. If no temperature reaches the
+    radius (η above log n, or scores all equal), the result is the nearer bound.
 
     Args:
         eta: the radius η > 0, in nats.
@@ -89,7 +89,7 @@ class DRORadius(AdaptiveTau):
         self.eta = positive_number("eta", eta)
         self.bounds = (positive_number("bounds[0]", bounds[0]), positive_number("bounds[1]", bounds[1]))
         if bounds[0] >= bounds[1]:
-            raise ArgumentError(f"got {bounds}", where="bounds", expected="the smaller first")
+            raise ArgumentError(f"got {bounds}", where="bounds", expected="the smaller one first")
         self.steps = steps
 
     @torch.no_grad()

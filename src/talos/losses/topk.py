@@ -1,16 +1,17 @@
-"""Other surrogates for the top of the list: AATP, RS@K, SmoothI@K."""
+"""Other losses for the top of the list: AATP, RS@K, SmoothI@K."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from talos.checks import positive_integer, positive_number
 from talos.losses import functional
-from talos.losses.base import Loss, Needs, UserSeparableLoss
-from talos.losses.checks import positive_integer, positive_number
+from talos.losses.base import TAU_SPACE, Batch, Loss, Needs, UserSeparableLoss
 from talos.losses.parts import HingePart, NegativePart
 
 __all__ = ["AATP", "RecallSurrogate", "SmoothI"]
@@ -19,7 +20,7 @@ __all__ = ["AATP", "RecallSurrogate", "SmoothI"]
 class AATP(UserSeparableLoss):
     """Accuracy at the top: mean_j (1 + s_uj - β_u)+ + (1 + β_u - s_ui)+.
 
-    A hinge on either side of the K-th best score, which quantile regression finds. Stephen Boyd et al.,
+    A hinge on either side of the K-th best score, which is estimated by quantile regression. Stephen Boyd et al.,
     "Accuracy at the Top", NeurIPS 2012.
 
     >>> AATP()(torch.tensor([0.5]), torch.tensor([[0.1, -0.1]]), threshold=torch.tensor([0.2]))
@@ -67,7 +68,10 @@ class RecallSurrogate(Loss):
     """
 
     short_name = "rs@k"
-    context: ClassVar[tuple[str, ...]] = ("k",)
+    search_space: ClassVar[Mapping[str, Any]] = {
+        "tau1": {"low": 0.01, "high": 0.3, "log": True},
+        "tau2": {"low": 0.5, "high": 5.0},
+    }
 
     def __init__(self, *, k: int, tau1: float = 0.1, tau2: float = 1.0) -> None:
         super().__init__()
@@ -75,21 +79,11 @@ class RecallSurrogate(Loss):
         self.tau1 = positive_number("tau1", tau1)
         self.tau2 = positive_number("tau2", tau2)
 
-    def compute(
-        self,
-        pos: Tensor,
-        neg: Tensor,
-        threshold: Tensor | None,
-        mask: Tensor | None,
-        users: Tensor | None,
-        items: Tensor | None,
-    ) -> Tensor:
+    def compute(self, batch: Batch) -> Tensor:
         """σ((rank - K)/τ2)."""
-        return torch.sigmoid((functional.soft_rank(pos, neg, self.tau1, mask) - self.k) / self.tau2)
-
-    def extra_repr(self) -> str:
-        """The hyperparameters, for `repr`."""
-        return f"k={self.k}, tau1={self.tau1}, tau2={self.tau2}"
+        return torch.sigmoid(
+            (functional.soft_rank(batch.pos, batch.neg, self.tau1, batch.mask) - self.k) / self.tau2
+        )
 
 
 class SmoothI(Loss):
@@ -103,7 +97,7 @@ class SmoothI(Loss):
     Args:
         k: list length K.
         tau: temperature τ > 0.
-        delta: δ in (0, 1], how far a taken item is pushed down.
+        delta: δ in (0, 1], how far an item that already has a place is pushed down.
 
     >>> loss = SmoothI(k=2, tau=0.01, delta=0.1)
     >>> loss(torch.tensor([0.5]), torch.tensor([[0.9, 0.1, 0.0]]))   # second of the list: one of K places
@@ -111,7 +105,7 @@ class SmoothI(Loss):
     """
 
     short_name = "smoothi@k"
-    context: ClassVar[tuple[str, ...]] = ("k",)
+    search_space: ClassVar[Mapping[str, Any]] = {"tau": TAU_SPACE, "delta": {"low": 0.03, "high": 0.3}}
 
     def __init__(self, *, k: int, tau: float = 0.1, delta: float = 0.1) -> None:
         super().__init__()
@@ -119,20 +113,8 @@ class SmoothI(Loss):
         self.tau = positive_number("tau", tau)
         self.delta = positive_number("delta", delta, at_most=1.0)
 
-    def compute(
-        self,
-        pos: Tensor,
-        neg: Tensor,
-        threshold: Tensor | None,
-        mask: Tensor | None,
-        users: Tensor | None,
-        items: Tensor | None,
-    ) -> Tensor:
+    def compute(self, batch: Batch) -> Tensor:
         """1 - 1/K Σ_r I^r."""
-        scores = torch.cat([pos.unsqueeze(-1), neg], dim=-1)
-        masked = None if mask is None else F.pad(mask, (1, 0), value=False)
+        scores = torch.cat([batch.pos.unsqueeze(-1), batch.neg], dim=-1)
+        masked = None if batch.mask is None else F.pad(batch.mask, (1, 0), value=False)
         return 1 - functional.smooth_indicators(scores, self.k, self.tau, self.delta, masked).mean(dim=-1)
-
-    def extra_repr(self) -> str:
-        """The hyperparameters, for `repr`."""
-        return f"k={self.k}, tau={self.tau}, delta={self.delta}"

@@ -15,7 +15,8 @@ import polars as pl
 import torch
 import torch.nn.functional as F
 
-from talos import losses
+from talos import losses, registry
+from talos.backbones import Backbone
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
@@ -26,8 +27,10 @@ from talos.evaluation.metrics import Dialect
 from talos.evaluation.ranking import DotScores, FixedScores, top_k
 from talos.model.fold_in import fold_in, pull_of_history
 from talos.model.lists import FrameKind, OnUnknown, banned_items, list_frame, positions, to_frame
-from talos.model.options import place_of
+from talos.model.options import configured
 from talos.model.run_directory import Model, load_model, save_model
+from talos.negatives import Negatives
+from talos.thresholds import Threshold
 
 if TYPE_CHECKING:
     from talos.data.shards import Share
@@ -41,10 +44,11 @@ class Recommender:
 
     Args:
         k: the list length to optimise for.
-        loss: short name, such as `talos`, `sl`, `bpr`.
-        backbone: `mf`, `lightgcn` or `xsimgcl`.
-        negatives: `all`, `shared:N`, `N` per positive, or `auto`.
-        threshold: `exact`, `regression`, `monte-carlo`, `fixed`, or `auto`.
+        loss: a short name such as `talos` (`talos.registry.names("loss")` lists them), `module:Class` for a class of
+            your own, a class, or an object, whose options are stored in the config; a fit makes a new one from them.
+        backbone: likewise; `mf` is matrix factorisation.
+        negatives: likewise: `all`, `shared:N`, `N` per positive; or `auto`.
+        threshold: likewise; or `auto`, or `none`.
         seed: the seed of every random generator.
         device: a torch device, such as `cpu` or `cuda:0`.
         config: a whole config; the other arguments change single values of it.
@@ -62,27 +66,22 @@ class Recommender:
         self,
         *,
         k: int | None = None,
-        loss: str | None = None,
-        backbone: str | None = None,
-        negatives: str | None = None,
-        threshold: str | None = None,
+        loss: str | type[losses.Loss] | losses.Loss | None = None,
+        backbone: str | type[Backbone] | Backbone | None = None,
+        negatives: str | type[Negatives] | Negatives | None = None,
+        threshold: str | type[Threshold] | Threshold | None = None,
         seed: int | None = None,
         device: str | None = None,
         config: RunConfig | None = None,
         **options: Any,
     ) -> None:
-        named = {
-            "k": k,
-            "loss.name": loss,
-            "backbone.name": backbone,
-            "negatives": negatives,
-            "threshold.name": threshold,
-            "seed": seed,
-            "device": device,
-        }
-        changes = {name: value for name, value in named.items() if value is not None}
-        changes |= {place_of(name): value for name, value in options.items()}
-        self.config = (config or RunConfig()).with_values(changes)
+        plain = {"k": k, "seed": seed, "device": device}
+        given = {name: value for name, value in plain.items() if value is not None}
+        self.config = configured(
+            (config or RunConfig()).with_values(given),
+            {"loss": loss, "backbone": backbone, "negatives": negatives, "threshold": threshold},
+            options,
+        )
         self.model: Model | None = None
 
     def fit(
@@ -335,11 +334,9 @@ class Recommender:
     # ------------------------------------------------------------------- helpers
 
     def _loss(self) -> losses.Loss:
-        """The loss of training, with the scalars that it has learnt."""
+        """The loss the model was trained with, its learnt scalars included."""
         model, config = self.fitted_model(), self.config
-        loss = losses.by_name(
-            config.loss.name, k=config.k, num_users=1, num_items=model.train.num_items, **config.loss.options
-        )
+        loss = registry.make_loss(config.loss, k=config.k, num_users=1, num_items=model.train.num_items)
         with torch.no_grad():
             for name, parameter in loss.named_parameters():
                 # an adversary's tables are not stored: with zeros every negative is equally hard

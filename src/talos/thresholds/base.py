@@ -1,35 +1,53 @@
-"""What every estimator is to a trainer, and the table of one value per user that most of them keep."""
+"""The interface of all threshold estimators, and the table of one value per user that most of them keep."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from talos.checks import check_finite, describe, positive_integer
 from talos.errors import ArgumentError
-from talos.thresholds.checks import at_least_one, check_finite, describe
 
-__all__ = ["PerUser", "Threshold"]
+__all__ = ["PerUser", "Sample", "Threshold", "mean_by_user"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Scores of a mini-batch's positives and sampled negatives; see `Threshold.update` for each."""
+
+    users: Tensor
+    positives: Tensor
+    negatives: Tensor
+    mask: Tensor | None
+    owner: Tensor | None
 
 
 class Threshold(nn.Module):
-    """One threshold per user, and how it follows the scores.
+    """One threshold per user, updated from the scores of each training step.
+
+    A subclass implements `value`, `update_sample` and `update_rows`. Its constructor's arguments are its options in
+    configurations, except those named in `context`, which the run provides.
 
     Attributes:
-        needs_full_row: whether only `update_rows` (all items' scores) will do.
+        short_name: the name in configurations and on the command line.
+        needs_full_row: whether it can only be updated from all items' scores, with `update_rows`.
+        per_user: names of the buffers with one row per user.
     """
 
     short_name: ClassVar[str] = ""
+    context: ClassVar[tuple[str, ...]] = ("num_users", "k", "num_items", "num_positives")
     needs_full_row: ClassVar[bool] = False
-    per_user: ClassVar[tuple[str, ...]] = ()  # names of the buffers with one row per user
+    per_user: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def value(self, users: Tensor) -> Tensor:
         """β (B,) of the users with these indices, detached."""
 
-    @abstractmethod
+    @torch.no_grad()
     def update(
         self,
         users: Tensor,
@@ -39,25 +57,46 @@ class Threshold(nn.Module):
         mask: Tensor | None = None,
         owner: Tensor | None = None,
     ) -> None:
-        """Follow the scores of positives and sampled negatives.
+        """Update from the scores of positives and sampled negatives.
 
-        Two layouts. Without `owner` each row is one positive with its own negatives, and a user may come in
-        several rows. With `owner` each row is one user, once, and brings all positives that the user has.
+        Two layouts. Without `owner` each row is one positive with its own negatives, and a user may occur in
+        several rows. With `owner` each row is one user, who occurs once, and `positives` has all their positives.
 
         Args:
             users: (B,) indices.
             positives: scores, (B,) or, with `owner`, flat (P,).
-            negatives: scores (B, N), drawn uniformly from what is no positive of the user.
+            negatives: scores (B, N), drawn uniformly from the items that are no positive of the user.
             mask: (B, N), True where a negative is really a positive and is left out.
             owner: (P,), the row in `users` that each positive belongs to.
+
+        >>> from talos.thresholds import FixedThreshold
+        >>> FixedThreshold().update(torch.tensor([0, 1]), torch.zeros(2), torch.zeros(3, 4))
+        Traceback (most recent call last):
+        talos.errors.ArgumentError: negatives: has shape (3, 4), dtype torch.float32; expected shape (2, N)
         """
+        if users.ndim != 1 or users.is_floating_point():
+            raise ArgumentError(describe(users), where="users", expected="indices of shape (B,)")
+        rows = len(users)
+        wanted = users.shape if owner is None else owner.shape
+        if positives.ndim != 1 or positives.shape != wanted:
+            raise ArgumentError(describe(positives), where="positives", expected=f"shape {tuple(wanted)}")
+        if negatives.ndim != 2 or negatives.shape[0] != rows:
+            raise ArgumentError(describe(negatives), where="negatives", expected=f"shape ({rows}, N)")
+        if mask is not None and (mask.shape != negatives.shape or mask.dtype != torch.bool):
+            expected = f"booleans of shape {tuple(negatives.shape)}"
+            raise ArgumentError(describe(mask), where="mask", expected=expected)
+        self.update_sample(Sample(users, positives, negatives, mask, owner))
+
+    @abstractmethod
+    def update_sample(self, sample: Sample) -> None:
+        """Update from a sample whose shapes and types have been checked; called without autograd."""
 
     @abstractmethod
     def update_rows(self, users: Tensor, scores: Tensor) -> None:
-        """Follow the scores (B, |I|) of all items, for users (B,) that occur once each."""
+        """Update from the scores (B, |I|) of all items, for users (B,) that occur once each."""
 
     def rest(self) -> None:
-        """A step in which none of these users took part; those who follow by momentum move on."""
+        """Take a step without any users of this process; an estimator with momentum moves here too."""
         return
 
     @torch.no_grad()
@@ -83,31 +122,32 @@ class Threshold(nn.Module):
 
 
 class PerUser(Threshold):
-    """What the estimators with a table of one value per user share."""
+    """A table of one value per user, which starts at `unseen` for everybody."""
 
     table: Tensor
     per_user: ClassVar[tuple[str, ...]] = ("table",)
 
-    def __init__(self, num_users: int, *, k: int, num_items: int | None, start: float) -> None:
+    def __init__(self, num_users: int, *, k: int, num_items: int | None, unseen: float = 0.0) -> None:
         super().__init__()
-        self.num_users = at_least_one("num_users", num_users)
-        self.num_items = None if num_items is None else at_least_one("num_items", num_items)
-        self.k = at_least_one("k", k)
+        self.num_users = positive_integer("num_users", num_users)
+        self.num_items = None if num_items is None else positive_integer("num_items", num_items)
+        self.k = positive_integer("k", k)
+        self.unseen = float(unseen)
         if num_items is not None and k > num_items:
             raise ArgumentError(f"got {k}", where="k", expected=f"1 to {num_items}, the number of items")
-        self.register_buffer("table", torch.full((num_users,), float(start)))
+        self.register_buffer("table", torch.full((num_users,), self.unseen))
 
     def value(self, users: Tensor) -> Tensor:
-        """β (B,); a user never seen has the value that the table starts with."""
+        """β (B,); `unseen` for a user without an update so far."""
         return self.table[users]
 
     def extra_repr(self) -> str:
-        """What was asked for, for `repr`."""
+        """Sizes, for `repr`."""
         return f"{self.num_users}, k={self.k}, num_items={self.num_items}"
 
     @torch.no_grad()
     def set(self, users: Tensor, values: Tensor) -> None:
-        """Store values found elsewhere, such as by a kernel that sweeps over all items."""
+        """Store values that were computed elsewhere, such as by a kernel that goes over all items."""
         if values.shape != users.shape:
             raise ArgumentError(describe(values), where="values", expected=f"shape {tuple(users.shape)}")
         check_finite("values", values)
@@ -120,3 +160,13 @@ class PerUser(Threshold):
         if self.num_items is not None and scores.shape[1] != self.num_items:
             expected = f"shape ({users.shape[0]}, {self.num_items}), all items"
             raise ArgumentError(describe(scores), where="scores", expected=expected)
+
+
+def mean_by_user(users: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct users and the mean of the values of each.
+
+    >>> mean_by_user(torch.tensor([7, 3, 7]), torch.tensor([1.0, 5.0, 2.0]))
+    (tensor([3, 7]), tensor([5.0000, 1.5000]))
+    """
+    distinct, row_of, count = torch.unique(users, return_inverse=True, return_counts=True)
+    return distinct, values.new_zeros(len(distinct)).index_add(0, row_of, values) / count

@@ -1,26 +1,40 @@
-"""The threshold that is looked up: the K-th score of all items, or of a sample."""
+"""Thresholds that are looked up and not learnt: the K-th score of all items or of a sample, or a fixed number."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from talos.checks import check_finite
 from talos.errors import ArgumentError
-from talos.thresholds.base import PerUser
-from talos.thresholds.checks import check_batch, check_finite
-from talos.thresholds.rows import kth_largest, mean_by_user, padded
+from talos.thresholds.base import PerUser, Sample, Threshold, mean_by_user
 
-__all__ = ["ExactQuantile", "MonteCarloQuantile"]
+__all__ = ["ExactQuantile", "FixedThreshold", "MonteCarloQuantile"]
 
 
-class ExactQuantile(PerUser):
+class _KthScore(PerUser):
+    def __init__(self, num_users: int, *, k: int, num_items: int | None = None, unseen: float = 0.0) -> None:
+        super().__init__(num_users, k=k, num_items=num_items, unseen=unseen)
+
+    @torch.no_grad()
+    def update_rows(self, users: Tensor, scores: Tensor) -> None:
+        """Store the K-th largest of each row."""
+        self._check_rows(users, scores)
+        check_finite("scores", scores)
+        if users.numel():
+            self.set(users, torch.topk(scores, self.k, dim=-1, sorted=False).values.amin(dim=-1))
+
+
+class ExactQuantile(_KthScore):
     """The K-th largest score of the full row, as of the last time that row was seen.
 
     Args:
         num_users: rows.
         k: K, from 1 to the number of items.
         num_items: |I|, to check rows against; may be left out.
-        unseen: the value for users whose row never came.
+        unseen: the value of users whose row was never given.
 
     >>> beta = ExactQuantile(2, k=2)
     >>> beta.update_rows(torch.tensor([1]), torch.tensor([[0.1, 0.9, 0.5]]))
@@ -31,46 +45,27 @@ class ExactQuantile(PerUser):
     short_name = "exact"
     needs_full_row = True
 
-    def __init__(self, num_users: int, *, k: int, num_items: int | None = None, unseen: float = 0.0) -> None:
-        super().__init__(num_users, k=k, num_items=num_items, start=unseen)
-
-    def update(
-        self,
-        users: Tensor,
-        positives: Tensor,
-        negatives: Tensor,
-        *,
-        mask: Tensor | None = None,
-        owner: Tensor | None = None,
-    ) -> None:
-        """Not to be had from a sample: an error."""
+    def update_sample(self, sample: Sample) -> None:
+        """Raise: a sample does not determine the exact value."""
         raise ArgumentError(
-            f"a sample of {tuple(negatives.shape)} scores",
+            f"a sample of {tuple(sample.negatives.shape)} scores",
             where="negatives",
             expected="full rows by `update_rows` for an exact threshold",
         )
 
-    @torch.no_grad()
-    def update_rows(self, users: Tensor, scores: Tensor) -> None:
-        """Store the K-th largest of each row."""
-        self._check_rows(users, scores)
-        check_finite("scores", scores)
-        if users.numel():
-            self.set(users, kth_largest(scores, self.k))
 
-
-class MonteCarloQuantile(PerUser):
-    """The K-th largest of a user's positives and sampled negatives together: what SL@K does.
+class MonteCarloQuantile(_KthScore):
+    """The K-th largest of a user's positives and sampled negatives together, as SL@K estimates it.
 
     It is biased downwards: among n of |I| items the K-th best is, on average, number K·|I|/n of all. The rows
-    of a user who comes more than once are averaged; with fewer than K scores left the smallest is taken.
-    Weiqin Yang et al., KDD 2025.
+    of a user who occurs more than once are averaged; with fewer than K scores left the smallest is taken. Full
+    rows (`update_rows`) give the exact value. Weiqin Yang et al., KDD 2025.
 
     Args:
         num_users: rows.
         k: K.
         num_items: |I|, to check rows and K against; may be left out.
-        unseen: the value for users never seen.
+        unseen: the value of users never seen.
 
     >>> beta = MonteCarloQuantile(1, k=2)
     >>> beta.update(torch.tensor([0]), torch.tensor([0.7]), torch.tensor([[0.1, 0.9, 0.5]]))
@@ -80,21 +75,9 @@ class MonteCarloQuantile(PerUser):
 
     short_name = "monte-carlo"
 
-    def __init__(self, num_users: int, *, k: int, num_items: int | None = None, unseen: float = 0.0) -> None:
-        super().__init__(num_users, k=k, num_items=num_items, start=unseen)
-
-    @torch.no_grad()
-    def update(
-        self,
-        users: Tensor,
-        positives: Tensor,
-        negatives: Tensor,
-        *,
-        mask: Tensor | None = None,
-        owner: Tensor | None = None,
-    ) -> None:
+    def update_sample(self, sample: Sample) -> None:
         """Store the K-th largest of each row's positives and negatives."""
-        check_batch(users, positives, negatives, mask, owner)
+        users, positives, negatives, mask = sample.users, sample.positives, sample.negatives, sample.mask
         check_finite("positives", positives)
         check_finite("negatives", negatives, mask)
         if users.numel() == 0:
@@ -102,7 +85,8 @@ class MonteCarloQuantile(PerUser):
         lowest = torch.finfo(negatives.dtype).min
         if mask is not None:
             negatives = negatives.masked_fill(mask, lowest)
-        own = positives.unsqueeze(-1) if owner is None else padded(positives, owner, len(users), lowest)
+        owner = sample.owner
+        own = positives.unsqueeze(-1) if owner is None else _padded(positives, owner, len(users), lowest)
         pool = torch.cat([own.to(negatives.dtype), negatives], dim=-1)
         best = torch.topk(pool, min(self.k, pool.shape[1]), dim=-1).values
         # Padding and masked entries sort last: the smallest real entry among the best is the answer.
@@ -111,10 +95,59 @@ class MonteCarloQuantile(PerUser):
         distinct, kth = mean_by_user(users[real > 0], kth[real > 0].to(self.table.dtype))
         self.set(distinct, kth)
 
-    @torch.no_grad()
+
+class FixedThreshold(Threshold):
+    """One number for all users, which never changes.
+
+    Args:
+        value: the threshold.
+
+    >>> FixedThreshold(0.3).value(torch.tensor([4, 2])).tolist()
+    [0.3..., 0.3...]
+    """
+
+    short_name = "fixed"
+    constant: Tensor
+
+    def __init__(self, value: float = 0.0) -> None:
+        super().__init__()
+        self._value = float(value)
+        constant = torch.tensor(self._value)
+        check_finite("value", constant)
+        self.register_buffer("constant", constant)
+
+    def value(self, users: Tensor) -> Tensor:
+        """The number, (B,)."""
+        return self.constant.expand(users.shape)
+
+    def update_sample(self, sample: Sample) -> None:
+        """Do nothing."""
+
     def update_rows(self, users: Tensor, scores: Tensor) -> None:
-        """With all items at hand nothing is left to chance: the exact value."""
-        self._check_rows(users, scores)
-        check_finite("scores", scores)
-        if users.numel():
-            self.set(users, kth_largest(scores, self.k))
+        """Do nothing."""
+
+    def constructor_options(self) -> dict[str, Any]:
+        """The option that makes an equal threshold, for `talos.registry`."""
+        return {"value": self._value}
+
+    def extra_repr(self) -> str:
+        """The number, for `repr`."""
+        return f"{self.constant.item():g}"
+
+
+def _padded(flat: Tensor, owner: Tensor, rows: int, filler: float) -> Tensor:
+    """Ragged values (P,) with their rows (P,) as a matrix, the rest filled.
+
+    >>> _padded(torch.tensor([1, 2, 3]), torch.tensor([1, 0, 1]), 2, 0)
+    tensor([[2, 0],
+            [1, 3]])
+    """
+    order = torch.argsort(owner, stable=True)
+    count = torch.bincount(owner, minlength=rows)
+    start = torch.cumsum(count, 0) - count
+    row = owner[order]
+    column = torch.arange(len(flat), device=flat.device) - start[row]
+    width = int(count.max()) if len(flat) else 0
+    matrix = flat.new_full((rows, width), filler)
+    matrix[row, column] = flat[order]
+    return matrix

@@ -1,16 +1,18 @@
-"""The threshold that is learnt: quantile regression on the pinball loss."""
+"""A threshold that is learnt: quantile regression on the pinball loss."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from talos.checks import check_finite, describe, positive_number
 from talos.errors import ArgumentError
-from talos.thresholds.base import PerUser
-from talos.thresholds.checks import check_batch, check_finite, describe
-from talos.thresholds.rows import count_above, mean_by_user
+from talos.thresholds.base import PerUser, Sample, mean_by_user
 
 __all__ = ["QuantileRegression", "pinball"]
+
+# Elements per thread in a block of rows on the CPU: a temporary of this size stays in the second-level cache.
+_BLOCK = 2**17
 
 
 def pinball(x: Tensor, level: float) -> Tensor:
@@ -32,17 +34,16 @@ class QuantileRegression(PerUser):
 
     The weight makes Q_K unbiased for the pinball loss over all items, whose minimiser is the K-th best score.
     Its gradient needs no autograd: the slope of ρ is one number above β and another below, so
-    ∂Q/∂β = K/|I| - (estimated share of items above β), a matter of counting.
+    ∂Q/∂β = K/|I| - (estimated share of items above β), which is a count.
 
-    Where each row holds one positive (no `owner`) that positive stands for all |P_u| of them, and the rows of
-    one user are averaged; both keep the expectation. With `num_positives` unknown, a row's own positive is
-    taken to be the only one.
+    Where each row has one positive (no `owner`) that positive stands for all |P_u| of them, and the rows of
+    one user are averaged; both keep the expectation. Without `num_positives`, a row's own positive is taken to
+    be the user's only one.
 
-    The steps are those of plain Adam over all users, as published: in a step without them, users have a
-    gradient of 0 and move on with what momentum they have. That matters: the second moment of a user in one
-    step of m is 1/m of the squared gradient, so a visit moves them √m times as far as an Adam of their own
-    would, and users that come a few times an epoch keep up. A user never seen has β = 0. Shengjia Zhang et
-    al., WWW 2026.
+    The steps are those of plain Adam over all users, as published: users outside the mini-batch have a gradient
+    of 0 and still move by their momentum. This matters: the second moment of a user who is in one of m steps is
+    1/m of the squared gradient, so a step moves them √m times as far as with an Adam of their own, and users
+    who occur a few times an epoch keep up. A user never seen has β = 0. Shengjia Zhang et al., WWW 2026.
 
     Args:
         num_users: rows.
@@ -77,10 +78,8 @@ class QuantileRegression(PerUser):
         num_positives: Tensor | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
     ) -> None:
-        super().__init__(num_users, k=k, num_items=num_items, start=0.0)
-        if not lr > 0:
-            raise ArgumentError(f"got {lr!r}", where="lr", expected="a number above 0")
-        self.lr, self.betas = float(lr), betas
+        super().__init__(num_users, k=k, num_items=num_items)
+        self.lr, self.betas = positive_number("lr", lr), betas
         self.register_buffer("mean", torch.zeros(num_users))
         self.register_buffer("square", torch.zeros(num_users))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
@@ -89,23 +88,14 @@ class QuantileRegression(PerUser):
             raise ArgumentError(describe(num_positives), where="num_positives", expected=expected)
         self.register_buffer("num_positives", num_positives, persistent=False)
 
-    @torch.no_grad()
-    def update(
-        self,
-        users: Tensor,
-        positives: Tensor,
-        negatives: Tensor,
-        *,
-        mask: Tensor | None = None,
-        owner: Tensor | None = None,
-    ) -> None:
+    def update_sample(self, sample: Sample) -> None:
         """One step of Adam on Q_K for every user in the batch."""
-        check_batch(users, positives, negatives, mask, owner)
+        users, positives, owner = sample.users, sample.positives, sample.owner
         check_finite("positives", positives)
         if users.numel() == 0:
             return
         beta = self.table[users]
-        above_negatives, sampled = count_above("negatives", negatives, beta, mask)
+        above_negatives, sampled = _count_above("negatives", sample.negatives, beta, sample.mask)
         if owner is None:
             share = (positives > beta).to(self.table.dtype)
             own = self.num_positives
@@ -118,7 +108,7 @@ class QuantileRegression(PerUser):
         assert self.num_items is not None
         others = (self.num_items - count).clamp(min=0)
         above = above_positives + others / sampled.clamp(min=1) * above_negatives
-        # A row without a single negative left says nothing about the other items: no step.
+        # A row with every negative masked tells nothing about the other items: a gradient of 0.
         above = torch.where(sampled > 0, above, torch.full_like(above, float(self.k)))
         self._step(users, (self.k - above).to(self.table.dtype) / self.num_items)
 
@@ -128,7 +118,7 @@ class QuantileRegression(PerUser):
         self._check_rows(users, scores)
         if users.numel() == 0:
             return
-        above, total = count_above("scores", scores, self.table[users], None)
+        above, total = _count_above("scores", scores, self.table[users], None)
         self._step(users, ((self.k - above) / total).to(self.table.dtype))
 
     @torch.no_grad()
@@ -146,3 +136,31 @@ class QuantileRegression(PerUser):
         self.square.mul_(slow)[users] += (1 - slow) * gradient.square()
         scale = (self.square / (1 - slow**done)).sqrt_().add_(1e-8)
         self.table.addcdiv_(self.mean, scale, value=-self.lr / (1 - fast**done))
+
+
+def _count_above(name: str, scores: Tensor, beta: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """How many scores of each row are above its β, and how many there are, both (B,); NaN raises.
+
+    >>> _count_above("scores", torch.tensor([[0.1, 0.9, 0.5]]), torch.tensor([0.4]), None)
+    (tensor([2.]), tensor([3.]))
+    """
+    rows, columns = scores.shape
+    exact = torch.promote_types(scores.dtype, torch.float32)
+    above = scores.new_empty(rows, dtype=exact)
+    # Blocks of rows on the CPU, so that the temporary stays in cache; of floats, whose sums are vectorised (those
+    # of booleans are not).
+    cached = _BLOCK * torch.get_num_threads()
+    block = max(1, cached // max(1, columns)) if scores.device.type == "cpu" else max(1, rows)
+    ones = scores.new_empty(min(block, rows), columns, dtype=exact)
+    checksum = torch.zeros((), device=scores.device)  # NaN if a score is; summed while the block is in cache
+    for start in range(0, rows, block):
+        here = slice(start, min(start + block, rows))
+        checksum = checksum + scores[here].sum()
+        higher = torch.gt(scores[here], beta[here].unsqueeze(-1), out=ones[: here.stop - start])
+        if mask is not None:
+            higher.masked_fill_(mask[here], 0.0)
+        torch.sum(higher, dim=-1, out=above[here])
+    if not torch.isfinite(checksum):
+        check_finite(name, scores, mask)
+    total = torch.full_like(above, columns) if mask is None else (~mask).sum(dim=-1).to(exact)
+    return above, total

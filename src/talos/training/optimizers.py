@@ -23,11 +23,11 @@ class Optimizers:
         loss: has adversaries, or none.
         options: the rates.
 
-    >>> from talos import backbones, losses
+    >>> from talos import registry
     >>> from talos.data.interactions import Interactions
     >>> train = Interactions.from_ids([1, 1, 2], [7, 8, 7])
-    >>> backbone = backbones.by_name("mf", train, dim=2, generator=None)
-    >>> optimizers = Optimizers(backbone.parameters(), losses.by_name("sl"), OptimizerConfig(lr=0.1))
+    >>> backbone = registry.make_backbone("mf", train, dim=2, generator=None)
+    >>> optimizers = Optimizers(backbone.parameters(), registry.make_loss("sl"), OptimizerConfig(lr=0.1))
     >>> optimizers.due(epochs_done=4), [type(one).__name__ for one in optimizers.of(None)]
     ([], ['RowAdam'])
     """

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from talos import losses, negatives
+from talos import registry
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
@@ -47,13 +47,12 @@ def plan_for(config: RunConfig, train: Interactions | Share) -> Plan:
     >>> plan_for(RunConfig(k=1), data).batches
     'users'
     """
-    loss = losses.by_name(
-        config.loss.name,
+    loss = registry.make_loss(
+        config.loss,
         k=config.k,
         num_users=train.num_users,
         num_items=train.num_items,
         generator=torch.Generator(),
-        **config.loss.options,
     )
     return make_plan(config, loss.needs, train)
 
@@ -83,15 +82,15 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
             source, why = "shared:1024", f"more than {EXACT_LIMIT:,} scores an epoch"
         changes["negatives"] = source
         notes.append(f"negatives = {source!r}: {why}")
-    sampled = negatives.parse(source)
-    per = sampled.per
+    sampled = registry.make_negatives(source)
+    source, per = str(sampled), sampled.per
     if per != "positive" and not needs.user_separable:
         raise ConfigError(
             f"{source!r} with the loss {name!r}",
             where="negatives",
             expected="a number of negatives per positive, because this loss pairs each positive with its own",
         )
-    if needs.negatives == "one" and source != "1":
+    if needs.negatives == "one" and getattr(sampled, "n", None) != 1:
         raise ConfigError(f"{source!r} with the loss {name!r}", where="negatives", expected="'1'")
 
     threshold = config.threshold.name

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from talos import losses, negatives, thresholds
+from talos import registry
 from talos.backbones import Backbone
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
@@ -74,23 +74,20 @@ class Trainer:
         self.device = _device(config.device)
         context = {"num_users": train.num_users, "num_items": train.num_items}
         generator = generator_for(config.seed, 0)  # of everything that starts at random
-        loss = losses.by_name(
-            config.loss.name, k=config.k, generator=generator, **context, **config.loss.options
-        )
+        loss = registry.make_loss(config.loss, k=config.k, generator=generator, **context)
         self.plan: Plan = make_plan(config, loss.needs, train)
         self.config = config = self.plan.config
         self.division = divide(config, train, valid, group, self.device)
-        source = negatives.parse(config.negatives)
+        source = registry.make_negatives(config.negatives)
         source.check(self.division.index)
         threshold = None
         if config.threshold.name != "none":
-            threshold = thresholds.by_name(
-                config.threshold.name,
+            threshold = registry.make_threshold(
+                config.threshold,
                 k=config.k,
                 num_positives=self.division.user_degrees,
                 num_users=len(self.division.users),
                 num_items=train.num_items,
-                **config.threshold.options,
             )
         if backbone is None:
             backbone = self.division.backbone(config, generator, cosine=loss.needs.scores == "cosine")

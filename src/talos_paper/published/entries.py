@@ -18,7 +18,7 @@ class Figure:
         table: short name of the table, such as `overall` or `varying-k`.
         dataset: lower-case short name, such as `beauty`.
         backbone: `mf`, `lightgcn`, `xsimgcl`, or empty where none is involved.
-        method: short name of the loss as in `talos.losses.SHORT_NAMES`; elsewhere what the row is about.
+        method: short name of the loss as in `talos.registry.names`; elsewhere what the row is about.
         metric: key of the metric, such as `recall@20`.
         value: the number; shares and ratios are fractions of 1.
         setting: what else distinguishes the entry, such as `n=8`.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from talos import backbones, losses
+from talos import registry
 from talos.config import RunConfig
 from talos.errors import ConfigError
 from talos.studies.tune.check import check_space, default_point
@@ -71,7 +71,7 @@ def test_a_bad_space_is_refused(values: dict[str, Any], said: str) -> None:
         ({"loss": {"tau": {"low": -0.1, "high": 1.0}}}, "space.toml: loss.tau: got -0.1"),
         (
             {"loss": {"tua": [0.1]}},
-            "space.toml: loss.tua: the loss 'talos' has no such argument (did you mean 'tau' or 'eta'?)",
+            "space.toml: loss.tua: the loss 'talos' has no such option (did you mean 'tau' or 'eta'?)",
         ),
         ({"los": {"tau": [0.1]}}, "space.toml: los: no such key (did you mean 'loss'?)"),
         ({"training": {"epoch": [3, 4]}}, "space.toml: training.epoch: no such key (did you mean 'epochs'?)"),
@@ -102,8 +102,8 @@ def test_what_a_space_fixes_is_in_the_config() -> None:
     assert check_space(space, RunConfig()).threshold.name == "regression"
 
 
-@pytest.mark.parametrize("backbone", list(backbones.SHORT_NAMES))
-@pytest.mark.parametrize("loss", list(losses.SHORT_NAMES))
+@pytest.mark.parametrize("backbone", list(registry.names("backbone")))
+@pytest.mark.parametrize("loss", list(registry.names("loss")))
 def test_default_spaces_are_valid_and_hold_the_defaults(loss: str, backbone: str) -> None:
     config = RunConfig().with_values({"loss.name": loss, "backbone.name": backbone})
     space = default_space(config)

@@ -65,13 +65,12 @@ def _value_of(config: RunConfig, key: str) -> Any:
         return getattr(part, name)
     if name in part.options:
         return part.options[name]
-    from talos import backbones, losses
-
     if section == "threshold":
         return None
-    known: dict[str, Any] = dict(losses.SHORT_NAMES if section == "loss" else backbones.SHORT_NAMES)
-    argument = inspect.signature(known[part.name]).parameters.get(name)
-    return None if argument is None or argument.default is argument.empty else argument.default
+    from talos import registry
+
+    default = registry.options("loss" if section == "loss" else "backbone", part.name).get(name)
+    return None if default is inspect.Parameter.empty else default
 
 
 def _with(base: RunConfig, changes: dict[str, Any], key: str, where: str) -> RunConfig:

@@ -12,7 +12,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from talos import backbones
+from talos import registry
 from talos.backbones import Backbone
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
@@ -30,7 +30,7 @@ def shared_start(folder: Path, config: RunConfig, train: Interactions) -> Backbo
         return None
     try:
         tensors = load_file(path)
-        backbone = backbones.by_name(config.backbone.name, train, generator=None, **config.backbone.options)
+        backbone = registry.make_backbone(config.backbone, train, generator=None)
         backbone.load_state_dict(tensors)
     except (SafetensorError, OSError, RuntimeError):  # damaged: it is computed anew
         return None
@@ -55,7 +55,7 @@ def _name(config: RunConfig) -> str:
     decides = {
         "backbone": config.backbone.model_dump(),
         "init": config.training.init,
-        "negatives": config.negatives,  # `auto` looks at them
+        "negatives": config.as_dict()["negatives"],  # `auto` looks at them
         "seed": config.seed,
         "loss": [config.loss.name, config.loss.options.get("dim")],  # an adversary draws its vectors first
     }

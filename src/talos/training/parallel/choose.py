@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from talos import backbones, negatives
+from talos import registry
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
@@ -63,11 +63,11 @@ def divided_by(
 
 def _obstacle(config: RunConfig) -> str | None:
     """Why items cannot be divided, if so."""
-    known = backbones.SHORT_NAMES.get(config.backbone.name)  # one that is not known is refused by others
-    if known is not None and not known.divisible:
+    if not registry.resolve("backbone", config.backbone.name).divisible:
         return f"vectors of the backbone {config.backbone.name!r} depend on other items' rows"
-    if negatives.parse(config.negatives).per != "all":
-        return f"negatives = {config.negatives!r} are drawn from the whole catalogue, items are divided for 'all'"
+    source = registry.make_negatives(config.negatives)
+    if source.per != "all":
+        return f"negatives = {str(source)!r} are drawn from the whole catalogue, items are divided for 'all'"
     if config.threshold.name not in ("exact", "fixed", "none"):
         return f"the threshold {config.threshold.name!r} follows scores that no process has all of"
     return None
@@ -98,10 +98,8 @@ def divide(
 
 def _evens(config: RunConfig) -> bool:
     """Whether one process can work on another's users: no draws, no state of theirs but the vector."""
-    known = backbones.SHORT_NAMES.get(config.backbone.name)
     return (
-        known is not None
-        and known.divisible
-        and negatives.parse(config.negatives).per == "all"
+        registry.resolve("backbone", config.backbone.name).divisible
+        and registry.make_negatives(config.negatives).per == "all"
         and config.threshold.name in ("exact", "none")
     )

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from talos import backbones
+from talos import registry
 from talos.backbones import Backbone
 from talos.config import RunConfig
 from talos.data.csr import TrainIndex
@@ -81,9 +81,7 @@ class Division:
     def backbone(self, config: RunConfig, generator: torch.Generator, *, cosine: bool) -> Backbone:
         """This process's rows, as they are in the backbone of everybody."""
         rows: dict[str, Any] = {**self._rows()} if self.group.size > 1 else {}
-        made = backbones.by_name(
-            config.backbone.name, self.whole, generator=generator, **rows, **config.backbone.options
-        )
+        made = registry.make_backbone(config.backbone, self.whole, generator=generator, **rows)
         known = self.train if isinstance(self.whole, Share) else self.whole
         index = self.index if self.group.size == 1 else TrainIndex.from_interactions(known)
         options: dict[str, Any] = {**rows, "group": self.group} if made.divisible else {}

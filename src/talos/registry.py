@@ -1,0 +1,373 @@
+"""Losses, backbones, thresholds and sources of negatives by name.
+
+Wherever one of the four is chosen (Python, config, command line), it is given as a short name (`talos`), as
+`module:Class` for a class that Python can import, or, in Python, as a class or an object. A class describes itself:
+
+- `short_name`: its name, if it has a short one;
+- the arguments of its constructor are its options, except those that `context` lists, which come from the run;
+- `search_space`: what `talos tune` searches by default, option → values or range (losses and backbones);
+- the first line of its docstring: its line of help;
+- `constructor_options()`: the values of those options that an object does not keep in an attribute of the same name.
+
+>>> names("backbone")
+('mf', 'lightgcn', 'xsimgcl')
+>>> resolve("loss", "sl")
+<class 'talos.losses.softmax.Softmax'>
+>>> options("backbone", "lightgcn")
+{'dim': 64, 'layers': 2}
+>>> make_loss("sl", tau=0.2)
+Softmax(tau=0.2)
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, Literal, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from talos import backbones, losses, negatives, thresholds
+from talos.config import NamedConfig
+from talos.data.interactions import Interactions
+from talos.data.shards import Share
+from talos.errors import ArgumentError, nearest
+
+__all__ = [
+    "Kind",
+    "config_of",
+    "help_of",
+    "make_backbone",
+    "make_loss",
+    "make_negatives",
+    "make_threshold",
+    "names",
+    "options",
+    "resolve",
+    "search_space",
+]
+
+Kind: TypeAlias = Literal["loss", "backbone", "threshold", "negatives"]
+
+_KINDS: Mapping[str, tuple[ModuleType, type[Any]]] = {
+    "loss": (losses, losses.Loss),
+    "backbone": (backbones, backbones.Backbone),
+    "threshold": (thresholds, thresholds.Threshold),
+    "negatives": (negatives, negatives.Negatives),
+}
+
+
+def _known(kind: Kind) -> dict[str, type[Any]]:
+    """Short name → class: those among the public names of the kind's package."""
+    package, base = _KINDS[kind]
+    public = [getattr(package, name) for name in package.__all__]
+    classes: list[Any] = [one for one in public if isinstance(one, type) and issubclass(one, base)]
+    return {one.short_name: one for one in classes if one.short_name}
+
+
+def names(kind: Kind) -> tuple[str, ...]:
+    """The short names of a kind; those of negatives are forms, such as `shared:N`.
+
+    >>> names("negatives")
+    ('all', 'shared:N', 'N')
+    """
+    return tuple(_known(kind))
+
+
+def resolve(kind: Kind, choice: str | type[Any], *, where: str | None = None) -> type[Any]:
+    """The class of a short name, of `module:Class`, or the class itself; errors name `where`, by default the kind.
+
+    Raises:
+        ArgumentError: an unknown name, with the nearest one; a module that cannot be imported, with the reason; a
+            class of another kind.
+
+    >>> resolve("loss", "talso")
+    Traceback (most recent call last):
+    talos.errors.ArgumentError: loss: 'talso' is not known; expected a short name ... (did you mean 'talos'?)
+    >>> resolve("loss", "talos.backbones:MF")
+    Traceback (most recent call last):
+    talos.errors.ArgumentError: loss: 'talos.backbones:MF' is no loss; expected a subclass of talos.losses.Loss
+    """
+    package, base = _KINDS[kind]
+    where = kind if where is None else where
+    known = _known(kind)
+    found: Any
+    if isinstance(choice, type):
+        found = choice
+    elif choice in known:
+        found = known[choice]
+    elif kind == "negatives" and negatives.is_short_form(choice):
+        found = type(negatives.parse(choice))
+    elif ":" in choice:
+        found = _imported(choice, where)
+    else:
+        raise ArgumentError(
+            f"{choice!r} is not known",
+            where=where,
+            expected="a short name or module:Class",
+            hint=nearest(choice, known),
+        )
+    if not isinstance(found, type) or not issubclass(found, base) or found is base:
+        name = choice if isinstance(choice, str) else choice.__qualname__
+        expected = f"a subclass of {package.__name__}.{base.__name__}"
+        what = "source of negatives" if kind == "negatives" else kind
+        raise ArgumentError(f"{name!r} is no {what}", where=where, expected=expected)
+    return found
+
+
+def _imported(path: str, where: str) -> Any:
+    """What `module:Class` names, imported from Python's ordinary search path."""
+    module, _, attributes = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:  # whatever the module's own code raises while it is imported
+        reason = " ".join(str(error).split())
+        raise ArgumentError(
+            f"cannot import the module {module!r} of {path!r} ({type(error).__name__}: {reason})",
+            where=where,
+            expected="a module on Python's search path, such as one in a folder of PYTHONPATH",
+        ) from error
+    for name in attributes.split("."):
+        if not hasattr(found, name):
+            hint = nearest(name, [one for one in vars(found) if not one.startswith("_")])
+            raise ArgumentError(f"the module {module!r} has no {attributes!r}", where=where, hint=hint)
+        found = getattr(found, name)
+    return found
+
+
+def _parameters(cls: type[Any]) -> dict[str, inspect.Parameter]:
+    ordinary = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: one for name, one in inspect.signature(cls).parameters.items() if one.kind in ordinary}
+
+
+def options(kind: Kind, choice: str | type[Any]) -> dict[str, Any]:
+    """The options of a choice with their defaults; `inspect.Parameter.empty` for one that must be given."""
+    cls = resolve(kind, choice)
+    return {name: one.default for name, one in _parameters(cls).items() if name not in cls.context}
+
+
+def search_space(kind: Literal["loss", "backbone"], choice: str | type[Any]) -> dict[str, Any]:
+    """What `talos tune` searches by default: option → list of values or range.
+
+    >>> search_space("backbone", "lightgcn")
+    {'layers': [1, 2, 3]}
+    """
+    return dict(resolve(kind, choice).search_space)
+
+
+def help_of(kind: Kind, choice: str | type[Any]) -> str:
+    """The first line of a choice's docstring.
+
+    >>> help_of("backbone", "mf")
+    'Matrix factorisation: two free tables of vectors, drawn from N(0, 1).'
+    """
+    return (resolve(kind, choice).__doc__ or "").strip().partition("\n")[0]
+
+
+# -------------------------------------------------------------------- objects to configs
+
+
+def config_of(kind: Kind, choice: Any) -> str | dict[str, Any]:
+    """How a config holds a choice: the name of a string or class; name and options of an object.
+
+    Negatives of this library are held as their short form. An object's options are read from its attributes of the
+    same names (or from its `constructor_options()`), and those that equal the default are left out. What comes from
+    the run (`context`: sizes, K, random generators) is not held, and neither are weights: a fit makes a new object.
+
+    Raises:
+        ArgumentError: a class that cannot be imported by name, an option that cannot be read back, or an object of
+            another kind.
+
+    >>> config_of("loss", losses.Softmax(tau=0.2)), config_of("loss", losses.Softmax)
+    ({'name': 'sl', 'tau': 0.2}, 'sl')
+    >>> config_of("negatives", negatives.SharedNegatives(64))
+    'shared:64'
+    """
+    if isinstance(choice, str):
+        return choice
+    cls = resolve(kind, choice if isinstance(choice, type) else type(choice))
+    name = _name_of(kind, cls)
+    if isinstance(choice, type):
+        return name
+    if kind == "negatives" and name in names(kind):
+        return str(choice)
+    return {"name": name, **_read_back(kind, choice, cls)}
+
+
+def _name_of(kind: Kind, cls: type[Any]) -> str:
+    if _known(kind).get(cls.short_name) is cls:
+        return str(cls.short_name)
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
+        raise ArgumentError(
+            f"{cls.__qualname__!r} of {cls.__module__!r} cannot be imported by other processes",
+            where=kind,
+            expected="a class at the top level of a module of its own, so that a saved run can name it",
+        )
+    if resolve(kind, path) is not cls:
+        expected = "the class that has this name in its module"
+        raise ArgumentError(f"{path!r} is another class", where=kind, expected=expected)
+    return path
+
+
+def _read_back(kind: Kind, made: Any, cls: type[Any]) -> dict[str, Any]:
+    """The options that make an equal object, without those at their defaults."""
+    stated = made.constructor_options() if hasattr(made, "constructor_options") else {}
+    changed = {}
+    for name, default in options(kind, cls).items():
+        value = stated[name] if name in stated else getattr(made, name, inspect.Parameter.empty)
+        if value is inspect.Parameter.empty or inspect.ismethod(value):
+            raise ArgumentError(
+                f"{cls.__qualname__!r} has no attribute with the value of its argument {name!r}",
+                where=kind,
+                expected=f"`self.{name}`, or a method `constructor_options` that returns it",
+            )
+        if value is default or (_is_plain(value) and value == default):
+            continue
+        if name == "name" or not _is_plain(value):
+            raise ArgumentError(
+                f"the argument {name!r} of {cls.__qualname__!r} is {value!r}",
+                where=kind,
+                expected="a number, a string, a flag or a list of them, and no argument called 'name': "
+                "a config holds nothing else",
+            )
+        changed[name] = list(value) if isinstance(value, tuple) else value  # JSON and TOML have lists only
+    return changed
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, str | int | float)
+
+
+# --------------------------------------------------------------------------- making
+
+
+def make_loss(
+    choice: str | type[Any] | NamedConfig,
+    *,
+    k: int | None = None,
+    num_users: int | None = None,
+    num_items: int | None = None,
+    generator: torch.Generator | None = None,
+    **options: Any,
+) -> losses.Loss:
+    """Make a loss; `k`, the sizes and the generator go to those that take them.
+
+    >>> make_loss("rs@k", k=20)
+    RecallSurrogate(k=20, tau1=0.1, tau2=1.0)
+    >>> make_loss("sl", tua=0.2)
+    Traceback (most recent call last):
+    talos.errors.ArgumentError: tua: the loss 'sl' has no such option (did you mean 'tau'?)
+    """
+    run = {"k": k, "num_users": num_users, "num_items": num_items, "generator": generator}
+    given = {name: value for name, value in run.items() if value is not None}
+    return cast(losses.Loss, _make("loss", choice, given, options))
+
+
+def make_threshold(
+    choice: str | type[Any] | NamedConfig,
+    *,
+    num_users: int,
+    k: int,
+    num_items: int,
+    num_positives: Tensor | None = None,
+    **options: Any,
+) -> thresholds.Threshold:
+    """Make an estimator of thresholds.
+
+    >>> make_threshold("regression", num_users=3, k=2, num_items=10, lr=0.01)
+    QuantileRegression(3, k=2, num_items=10)
+    """
+    run = {"num_users": num_users, "k": k, "num_items": num_items, "num_positives": num_positives}
+    return cast(thresholds.Threshold, _make("threshold", choice, run, options))
+
+
+def make_backbone(
+    choice: str | type[Any] | NamedConfig,
+    train: Interactions | Share,
+    *,
+    generator: torch.Generator | None,
+    users: range | None = None,
+    items: range | None = None,
+    **options: Any,
+) -> backbones.Backbone:
+    """Make a backbone for the users, items and (if its constructor takes a graph) edges of `train`.
+
+    Args:
+        choice: the name, class or section of a config.
+        train: what it is to be trained on.
+        generator: of the starting values.
+        users: the rows of the user table that this process holds, for a divisible backbone; all if None.
+        items: likewise of the item table.
+        options: further arguments of the backbone, such as `dim`.
+
+    >>> train = Interactions.from_ids([1, 2], [7, 8])
+    >>> make_backbone("mf", train, dim=2, generator=None)
+    MF(num_users=2, num_items=2, dim=2)
+    """
+    name, cls, _ = _chosen("backbone", choice)
+    run: dict[str, Any] = {
+        "num_users": train.num_users,
+        "num_items": train.num_items,
+        "generator": generator,
+        "users": users,
+        "items": items,
+    }
+    if "graph" in _parameters(cls):
+        if isinstance(train, Share):
+            raise ArgumentError(
+                f"the backbone {name!r} without all interactions",
+                where="train",
+                expected="'mf', or all of them",
+            )
+        run["graph"] = backbones.BipartiteGraph.from_interactions(train)
+    return cast(backbones.Backbone, _make("backbone", choice, run, options))
+
+
+def make_negatives(choice: str | int | NamedConfig) -> negatives.Negatives:
+    """Make a source of negatives from its short form, `module:Class` or the section of a config.
+
+    >>> make_negatives("shared:64")
+    SharedNegatives(n=64, users=64)
+    """
+    if not isinstance(choice, NamedConfig):
+        if negatives.is_short_form(str(choice)):
+            return negatives.parse(choice)
+        choice = str(choice)
+    return cast(negatives.Negatives, _make("negatives", choice, {}, {}))
+
+
+def _chosen(kind: Kind, choice: str | type[Any] | NamedConfig) -> tuple[str, type[Any], dict[str, Any]]:
+    """Name for errors, class and options of a choice."""
+    if isinstance(choice, NamedConfig):
+        return choice.name, resolve(kind, choice.name), choice.options
+    return choice if isinstance(choice, str) else choice.__qualname__, resolve(kind, choice), {}
+
+
+def _make(
+    kind: Kind,
+    choice: str | type[Any] | NamedConfig,
+    run: Mapping[str, Any],
+    more: Mapping[str, Any],
+) -> Any:
+    """Make an object from the options of a choice and what its constructor takes of `run`."""
+    name, cls, given = _chosen(kind, choice)
+    given |= more
+    accepted = options(kind, cls)
+    for option in given:
+        if option not in accepted:
+            raise ArgumentError(
+                f"the {kind} {name!r} has no such option", where=option, hint=nearest(option, accepted)
+            )
+    parameters = _parameters(cls)
+    given |= {argument: value for argument, value in run.items() if argument in parameters}
+    for argument, one in parameters.items():
+        if one.default is one.empty and argument not in given:
+            raise ArgumentError("is missing", where=argument, expected=f"a value, for the {kind} {name!r}")
+    build: Callable[..., Any] = cls
+    return build(**given)
