@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids
-from talos.distributed import ALONE, Group
+from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.errors import ArgumentError, TalosError, nearest
 from talos.evaluation.ranking import DotScores, TopK, iter_top_k
 from talos.exports.databases import PostgresSink, SqliteSink
@@ -25,7 +25,6 @@ from talos.exports.source import banned_items, checksum, list_length, model_of
 from talos.files import replace_file
 from talos.model.recommender import Recommender
 from talos.model.run_directory import Model
-from talos.training.parallel.in_step import in_step
 
 __all__ = ["InterruptedExportError", "Job", "Sink", "write_lists"]
 
@@ -104,7 +103,7 @@ def write_lists(
     filter_seen: bool = True,
     overwrite: bool = False,
     progress: Progress | None = None,
-    group: Group = ALONE,
+    group: Group = SINGLE_PROCESS,
 ) -> dict[str, Any]:
     """Write the best `k` items of every user: columns user_id, item_id, score, rank.
 
@@ -154,15 +153,15 @@ def write_lists(
         kind_of(path)
         check_place(path, overwrite=overwrite)
 
-    in_step(group, check, str(out))
+    all_or_none(group, check, str(out))
     mine, header = str(parts[group.rank]), group.rank == 0
-    done = in_step(
+    done = all_or_none(
         group,
         lambda: _write(model_of(source), mine, overwrite=True, header=header, **options),
         f"{out} could not be written",
     )
     assert done is not None
-    told = group.exchange([float(done[name]) for name in ("users", "rows", "resumed_at")])
+    told = group.all_gather_numbers([float(done[name]) for name in ("users", "rows", "resumed_at")])
     users, rows, resumed = (int(sum(column)) for column in zip(*told, strict=True))
 
     def join() -> None:
@@ -170,7 +169,7 @@ def write_lists(
         for part in parts:
             part.unlink()
 
-    in_step(group, join if group.rank == 0 else None, f"{out} could not be written")
+    all_or_none(group, join if group.rank == 0 else None, f"{out} could not be written")
     seconds = round(time.perf_counter() - began, 3)
     return {**done, "out": str(path), "users": users, "rows": rows, "resumed_at": resumed, "seconds": seconds}
 

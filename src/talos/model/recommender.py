@@ -16,7 +16,7 @@ from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
-from talos.distributed import ALONE, Group, current
+from talos.distributed import SINGLE_PROCESS, Group, current
 from talos.errors import ArgumentError
 from talos.evaluation.evaluate import DEFAULT_KS, Report, evaluate_together
 from talos.evaluation.metrics import Dialect
@@ -199,9 +199,9 @@ class Recommender:
         Where this process has a part of the model, all processes of its group measure together, each its own users.
         """
         model = self._fitted()
-        group = ALONE if model.users is None else current()
+        group = SINGLE_PROCESS if model.users is None else current()
         known, _ = (test.own if isinstance(test, Share) else test).aligned_to(model.train)
-        lost = len(test) - int(sum(count for (count,) in group.exchange([float(len(known))])))
+        lost = len(test) - int(sum(count for (count,) in group.all_gather_numbers([float(len(known))])))
         report = evaluate_together(
             DotScores(model.user_vectors, model.item_vectors),
             known,
@@ -315,10 +315,10 @@ class Recommender:
         """Write the run directory; `facts` are added to `model.json`."""
         model = self._fitted()
         model.facts.update(facts)
-        save_model(model, Path(folder), group=ALONE if model.users is None else current())
+        save_model(model, Path(folder), group=SINGLE_PROCESS if model.users is None else current())
 
     @classmethod
-    def load(cls, folder: str | Path, *, group: Group = ALONE) -> Recommender:
+    def load(cls, folder: str | Path, *, group: Group = SINGLE_PROCESS) -> Recommender:
         """Read a run directory; the training data are not needed.
 
         In a group of several, each process gets its own users' part of the model.

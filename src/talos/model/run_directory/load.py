@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from talos.data.interactions import Interactions, Provenance
-from talos.distributed import ALONE, Group
+from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import DataError
 from talos.files import checksum_of
 from talos.model.run_directory.files import read_ids, read_items, read_users
@@ -23,7 +23,7 @@ _LARGEST_JSON = 8 << 20
 _MOST_ROWS = 1 << 40
 
 
-def load_model(folder: Path, *, group: Group = ALONE) -> Model:
+def load_model(folder: Path, *, group: Group = SINGLE_PROCESS) -> Model:
     """Read a run directory, or say in one `DataError` what is wrong with it.
 
     In a group of several, each process gets the rows of its own users (`Group.share`) and no others.

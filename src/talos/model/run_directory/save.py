@@ -13,15 +13,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from talos.distributed import ALONE, Group
+from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.files import checksum_of, replace_file, replace_text
 from talos.model.run_directory.layout import Model, file_of
-from talos.training.parallel.in_step import in_step
 
 __all__ = ["save_model"]
 
 
-def save_model(model: Model, folder: Path, *, group: Group = ALONE) -> None:
+def save_model(model: Model, folder: Path, *, group: Group = SINGLE_PROCESS) -> None:
     """Write a run directory; other files in the folder are left alone.
 
     A model of some users is written by all processes of the `group`, each its own users; they must see one folder.
@@ -49,11 +48,11 @@ def _save_together(model: Model, folder: Path, group: Group) -> None:
         replace_file((folder / own).with_suffix(".parquet"), _ids_of(model).write_parquet)
         return checksum_of(folder / own)
 
-    checksum = in_step(group, write_own, what)
+    checksum = all_or_none(group, write_own, what)
     assert checksum is not None
     bounds = [float(model.users.start), float(model.users.stop)]
     # a message is made of numbers: the bytes of the checksum, behind the bounds
-    told = group.exchange([*bounds, *map(float, bytes.fromhex(checksum.removeprefix("sha256:")))])
+    told = group.all_gather_numbers([*bounds, *map(float, bytes.fromhex(checksum.removeprefix("sha256:")))])
     files = {
         range(int(start), int(stop)): f"sha256:{bytes(map(int, digits)).hex()}"
         for start, stop, *digits in told
@@ -76,7 +75,7 @@ def _save_together(model: Model, folder: Path, group: Group) -> None:
         for piece in pieces:
             piece.unlink()
 
-    in_step(group, write_rest if group.rank == 0 else None, what)
+    all_or_none(group, write_rest if group.rank == 0 else None, what)
 
 
 def _publish(

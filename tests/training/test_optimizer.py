@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from talos.errors import ArgumentError
 from talos.training import optim
-from talos.training.optim import RowAdam, row_adam_
+from talos.training.optimizer import RowAdam, row_adam_
 
 DECAY = [0.0, 0.1]
 
