@@ -23,6 +23,7 @@ from talos.losses import Loss, UserSeparableLoss, reduce_per_positive, reduce_pe
 from talos.negatives import Negatives
 from talos.thresholds import ExactQuantile, Threshold
 from talos.training.batches import Batch, BatchShare, generator_for
+from talos.training.gradient_buffers import GradientBuffers
 
 __all__ = ["Objective", "ObjectiveOptions", "PositiveObjective", "UserObjective"]
 
@@ -78,6 +79,7 @@ class Objective(nn.Module):
         self.reduction, self.touched_rows = options.reduction, options.touched_rows
         self.in_bfloat16 = options.bfloat16
         self.cosine = loss.needs.scores == "cosine"
+        self.gradient_buffers = GradientBuffers()
 
     @abstractmethod
     def forward(self, batch: Batch, generator: torch.Generator, *, frozen: bool = False) -> Tensor:
@@ -108,9 +110,13 @@ class Objective(nn.Module):
         users, items = self.backbone.vectors(training=not frozen, generator=generator)
         return (users.detach(), items.detach()) if frozen else (users, items)
 
-    def _rows(self, table: Tensor, ids: Tensor) -> Tensor:
+    def _rows(self, table: Tensor, ids: Tensor, *, distinct: bool = False) -> Tensor:
         """Vectors of some users or items, as they are scored."""
-        rows = F.embedding(ids, table, sparse=self.touched_rows and table.is_leaf and table.requires_grad)
+        parameter = table.is_leaf and table.requires_grad
+        if parameter and distinct and not self.touched_rows:
+            rows = self.gradient_buffers.rows(table, ids)
+        else:
+            rows = F.embedding(ids, table, sparse=self.touched_rows and parameter)
         return F.normalize(rows) if self.cosine else rows
 
     def _whole(self, table: Tensor) -> Tensor:
@@ -166,7 +172,7 @@ class UserObjective(Objective):
             drawn = self.negatives.draw(self.index, whole, generator)
         if len(members) == 0:
             return self._nothing(item_table)
-        users = self._rows(user_table, self._in_table(members))
+        users = self._rows(user_table, self._in_table(members), distinct=True)
         owner, positives = self.index.pairs_of(members)
         if drawn is None:
             value = self._over_all(members, users, item_table, positives)

@@ -192,8 +192,7 @@ class Trainer:
             for optimizer in optimizers:
                 optimizer.step()
             self.sync.gather_parameters_()
-            for parameter in self.parameters:
-                parameter.grad = None
+            self.objective.gradient_buffers.reclaim_(self.parameters)
             at.step += 1
             if adversary is None:
                 at.loss_sum += value

@@ -193,7 +193,10 @@ class BalancedObjective(UserObjective):
         assert isinstance(share, BalancedShare)
         user_table, item_table = self._tables(generator, frozen)
         vectors: Tensor = _AllToAll.apply(  # type: ignore[no-untyped-call]
-            self._rows(user_table, self._in_table(batch.members)), self.group, share.send, share.receive
+            self._rows(user_table, self._in_table(batch.members), distinct=True),
+            self.group,
+            share.send,
+            share.receive,
         )
         found = vectors.new_empty(0)
         options = {**self._options(), "scale": share.weight}

@@ -176,7 +176,7 @@ class ItemObjective(Objective):
         threshold = self.threshold
         exact = isinstance(threshold, ExactQuantile)
         value, beta = differentiable_divided_loss(
-            self._rows(user_table, own),
+            self._rows(user_table, own, distinct=True),
             item_table,
             F.pad(self.index.degrees[members].cumsum(0), (1, 0)),
             self.index.pairs_of(members)[1],
