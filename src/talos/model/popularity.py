@@ -8,7 +8,7 @@ import torch
 
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
-from talos.distributed import current
+from talos.distributed import Group, current
 from talos.evaluation.evaluate import Report, evaluate, evaluate_together
 from talos.evaluation.ranking import FixedScores
 
@@ -16,7 +16,12 @@ __all__ = ["popularity_report"]
 
 
 def popularity_report(
-    train: Interactions | Share, test: Interactions | Share, *, seen: Interactions, **options: Any
+    train: Interactions | Share,
+    test: Interactions | Share,
+    *,
+    seen: Interactions,
+    group: Group | None = None,
+    **options: Any,
 ) -> Report:
     """What ranking by popularity in `train` reaches: the baseline that any model must beat.
 
@@ -25,5 +30,7 @@ def popularity_report(
     assert train.item_degrees is not None
     scores = FixedScores(torch.tensor(train.item_degrees))
     if isinstance(test, Share):
-        return evaluate_together(scores, test.own, current(), seen=seen, **options)
+        return evaluate_together(
+            scores, test.own, current() if group is None else group, seen=seen, **options
+        )
     return evaluate(scores, test, seen=seen, **options)

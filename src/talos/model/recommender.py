@@ -88,6 +88,7 @@ class Recommender:
         run: str | Path | None = None,
         resume: bool = False,
         callbacks: Sequence[Callback] = (),
+        group: Group | None = None,
     ) -> Recommender:
         """Train on `train`, stopping by `valid` where it is given; returns self.
 
@@ -97,6 +98,7 @@ class Recommender:
             run: a folder for history and checkpoints, so that an interrupted fit can go on.
             resume: go on from the newest checkpoint in `run`, if there is one.
             callbacks: what watches.
+            group: the processes that train together; None is the group that was started, see `talos.distributed`.
 
         Where this process started a group (`talos.distributed.start`), all its processes train one model, and
         rank 0 has it afterwards. If each was given its `Share` of the interactions, each has its users' part of the
@@ -111,7 +113,7 @@ class Recommender:
             valid,
             folder=None if folder is None else folder / "checkpoint",
             callbacks=callbacks,
-            group=current(),
+            group=current() if group is None else group,
         )
         if resume:
             trainer.resume()
@@ -188,6 +190,7 @@ class Recommender:
         k: Sequence[int] | int = DEFAULT_KS,
         *,
         dialect: Dialect = "standard",
+        group: Group | None = None,
         **options: Any,
     ) -> Report:
         """Rank all items for the users of `test` and measure; further options as in `talos.evaluate`.
@@ -199,7 +202,7 @@ class Recommender:
         Where this process has a part of the model, all processes of its group measure together, each its own users.
         """
         model = self._fitted()
-        group = SINGLE_PROCESS if model.users is None else current()
+        group = SINGLE_PROCESS if model.users is None else current() if group is None else group
         known, _ = (test.own if isinstance(test, Share) else test).aligned_to(model.train)
         lost = len(test) - int(sum(count for (count,) in group.all_gather_numbers([float(len(known))])))
         report = evaluate_together(
@@ -311,11 +314,12 @@ class Recommender:
         )
         return to_frame(pl.concat([table, rest]), frame)
 
-    def save(self, folder: str | Path, **facts: Any) -> None:
+    def save(self, folder: str | Path, *, group: Group | None = None, **facts: Any) -> None:
         """Write the run directory; `facts` are added to `model.json`."""
         model = self._fitted()
         model.facts.update(facts)
-        save_model(model, Path(folder), group=SINGLE_PROCESS if model.users is None else current())
+        group = SINGLE_PROCESS if model.users is None else current() if group is None else group
+        save_model(model, Path(folder), group=group)
 
     @classmethod
     def load(cls, folder: str | Path, *, group: Group = SINGLE_PROCESS) -> Recommender:

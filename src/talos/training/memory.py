@@ -1,9 +1,9 @@
 """Memory that every step frees and allocates again, kept by the C library in between.
 
-A step makes tables of the size of the model (unit vectors, gradients) and frees them. glibc returns blocks of that size to
-the system at once, and the next step gets new pages, which the system must find and clear: about a fifth of the processor
-time of an epoch. `talos.training.gradient_buffers` reuses the gradients that training itself makes; this module goes when
-the kernels reuse theirs.
+A step makes tables of the size of the model (unit vectors, gradients) and frees them. glibc returns blocks of that size
+to the system at once, and the next step gets new pages, which the system must find and clear: about a fifth of the
+processor time of an epoch. `talos.training.gradient_buffers` reuses the gradients that training itself makes; this
+module can go when the kernels reuse theirs.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _LARGEST_INT: Final = 2**31 - 1
 def freed_memory_kept(largest: int) -> Iterator[None]:
     """Within this block glibc keeps freed memory, up to some blocks of `largest` bytes, for the next allocation.
 
-    Afterwards it returns free memory to the system again. Replaces what the environment variables MALLOC_MMAP_THRESHOLD_
-    and MALLOC_TRIM_THRESHOLD_ set. No effect with another C library or allocator.
+    Afterwards it returns free memory to the system again. Replaces what the environment variables
+    MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ set. No effect with another C library or allocator.
 
     >>> with freed_memory_kept(1 << 20):
     ...     pass
@@ -57,7 +57,7 @@ def freed_memory_kept(largest: int) -> Iterator[None]:
 
 @functools.cache
 def _mallopt() -> Callable[[int, int], Any] | None:
-    """glibc's `mallopt`; None where the C library is another one."""
+    """The `mallopt` of glibc; None where the C library is another one."""
     try:
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version, library.malloc_trim  # noqa: B018  # raises AttributeError elsewhere

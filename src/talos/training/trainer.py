@@ -88,7 +88,8 @@ class Trainer:
         self.sharding, line = choose_sharding(config, train, valid, group, self.device)
         self.plan = replace(self.plan, sharding=line)
         for callback in self.callbacks:
-            callback.on_plan(self.plan)
+            if isinstance(callback, Callback):  # others may have been written before there was such a method
+                callback.on_plan(self.plan)
         source = negatives.parse(config.negatives)
         source.check(self.sharding.index)
         threshold = None
