@@ -185,20 +185,20 @@ def timed(act, times, clock=time.process_time):
         began = clock(); act(); found.append(clock() - began)
     return min(found)
 table = torch.randn(items, dim, requires_grad=True); table.grad = torch.randn(items, dim)
-from talos.training.optim import RowAdam
-from talos.training.parallel.replicas import Replicas
+from talos.training.optimizer import RowAdam
+from talos.training.parallel.gradient_sync import GradientSync
 adam, gradient = RowAdam([table]), table.grad
 def exchange_of(memory):
     os.environ["TALOS_SHARED_MEMORY"] = memory
-    replicas = Replicas(group, [table], divided=[table])
+    sync = GradientSync(group, [table], sharded=[table])
     def act():
         table.grad = gradient
-        replicas.join_(0.0)
-        replicas.spread_()
+        sync.sum_gradients_(0.0)
+        sync.gather_parameters_()
     return timed(act, 30, time.perf_counter)
 messages, memory = exchange_of("no"), exchange_of("auto")
 table.grad = gradient
-small = timed(lambda: group.exchange([1.0]), 50, time.perf_counter)
+small = timed(lambda: group.all_gather_numbers([1.0]), 50, time.perf_counter)
 update = timed(adam.step, 10)
 from talos.kernels import exact_user_batch_loss
 from talos.losses import Talos
@@ -286,7 +286,7 @@ def passes(items: int, batch: int) -> dict[str, list[float]]:
     import torch.nn.functional as F
 
     from talos import losses
-    from talos.distributed import ALONE, OwnedRows
+    from talos.distributed import SINGLE_PROCESS, OwnedRows
     from talos.kernels import divided_batch_loss, user_batch_loss
 
     torch.set_num_threads(1)
@@ -299,7 +299,7 @@ def passes(items: int, batch: int) -> dict[str, list[float]]:
     found = {}
     for name, loss in {"talos": losses.Talos(), "sl": losses.Softmax(), "aatp": losses.AATP()}.items():
         k = 20 if loss.needs.threshold else None
-        rows, times = OwnedRows(ALONE, [batch]), []
+        rows, times = OwnedRows(SINGLE_PROCESS, [batch]), []
         for act in (
             lambda loss=loss, k=k: user_batch_loss(*given, loss, k=k, normalize_items=True),
             lambda loss=loss, k=k, rows=rows: divided_batch_loss(

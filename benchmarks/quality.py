@@ -20,7 +20,7 @@ from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.evaluation.evaluate import evaluate
 from talos.evaluation.ranking import DotScores, Scorer
-from talos.training import Trainer
+from talos.training import Callback, Trainer
 
 MEANING = {
     "time_to_147_over_als": "Beauty: seconds to a test R@20 of .147 / implicit's 20 ALS sweeps (64, reg 10, α 40)",
@@ -87,19 +87,13 @@ def learning_curve(
     return watch.curve
 
 
-class _Watch:
+class _Watch(Callback):
     def __init__(
         self, trainer: Trainer, train: Interactions, test: Interactions, seconds: float, enough: float
     ) -> None:
         self.trainer, self.train, self.test = trainer, train, test
         self.seconds, self.enough = seconds, enough
         self.curve: list[tuple[float, float]] = []
-
-    def on_start(self, epoch: int, epochs: int, steps: int) -> None: ...
-
-    def on_step(self, epoch: int, step: int, loss: float) -> None: ...
-
-    def on_end(self) -> None: ...
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         self.seconds += record["seconds"]

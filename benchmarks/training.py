@@ -7,7 +7,7 @@ from typing import Any
 
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
-from talos.training import Trainer
+from talos.training import Callback, Trainer
 
 from . import textbook
 
@@ -28,13 +28,9 @@ def epoch_seconds(train: Interactions, *, epochs: int = 3, **values: Any) -> flo
     """The quickest of a few epochs."""
     seconds: list[float] = []
 
-    class Clock:
-        def on_start(self, epoch: int, epochs: int, steps: int) -> None: ...
-        def on_step(self, epoch: int, step: int, loss: float) -> None: ...
+    class Clock(Callback):
         def on_epoch(self, record: dict[str, Any]) -> None:
             seconds.append(record["seconds"])
-
-        def on_end(self) -> None: ...
 
     config = RunConfig().with_values({"training.epochs": epochs, **values})
     Trainer(config, train, callbacks=[Clock()]).fit()

@@ -96,10 +96,10 @@ class Threads(Group):
         self.barrier.wait(30)
         return found
 
-    def exchange(self, numbers: Sequence[float]) -> list[list[float]]:
+    def all_gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
         return self._all(list(numbers))
 
-    def sum_(self, tensor: Tensor) -> Tensor:
+    def all_reduce_(self, tensor: Tensor) -> Tensor:
         return tensor.copy_(sum(self._all(tensor.clone())))
 
     def mean(self, values: Tensor) -> Tensor:

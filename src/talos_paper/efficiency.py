@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from talos.training import Trainer
+from talos.training import Callback, Trainer
 from talos_paper.data import PaperData
 from talos_paper.recipes import LOSSES, Fidelity, recipe
 
@@ -20,7 +20,7 @@ class _EnoughError(Exception):
     """As many steps as were asked for are done."""
 
 
-class _StepClock:
+class _StepClock(Callback):
     """Times single steps and ends training after a number of them."""
 
     def __init__(self, steps: int, skipped: int) -> None:

@@ -78,7 +78,7 @@ def _mean_scores(trainer: Trainer) -> list[float]:
     """Mean score of positives and of other items, and mean exact threshold, over the same users each time."""
     from talos.kernels import kth_scores
 
-    rng, train = np.random.default_rng(0), trainer.division.train
+    rng, train = np.random.default_rng(0), trainer.sharding.train
     active = np.flatnonzero(train.user_degrees)
     users = np.sort(rng.choice(active, min(_PROBED_USERS, len(active)), replace=False))
     items = np.sort(rng.choice(train.num_items, min(_PROBED_ITEMS, train.num_items), replace=False))

@@ -10,31 +10,31 @@ from typing import Any
 import pytest
 import torch
 
-from talos.distributed import ALONE, Group, OwnedRows, start
+from talos.distributed import SINGLE_PROCESS, Group, OwnedRows, start
 from talos.errors import ConfigError
-from talos.training.parallel.replicas import Replicas
+from talos.training.parallel.gradient_sync import GradientSync
 
 HANG = """
 import sys, time
 from talos import distributed
 group = distributed.start(timeout=2.0)
-group.exchange([1.0])
+group.all_gather_numbers([1.0])
 if group.rank == 1:
     {fate}
-group.exchange([1.0])
+group.all_gather_numbers([1.0])
 """
 
 
 def test_alone_everything_is_the_identity() -> None:
     numbers = torch.arange(3.0)
-    assert start() is ALONE
-    assert ALONE.sum_(numbers) is numbers
-    assert ALONE.bring_together(numbers, 3) is numbers
-    assert ALONE.spread_rows(numbers, [3]) is numbers
-    assert torch.equal(ALONE.collect_rows(numbers, [3]), numbers.unsqueeze(0))
-    assert ALONE.any(True)
-    assert not ALONE.any(False)
-    ALONE.check_same(anything="x")
+    assert start() is SINGLE_PROCESS
+    assert SINGLE_PROCESS.all_reduce_(numbers) is numbers
+    assert SINGLE_PROCESS.gather_rows(numbers, 3) is numbers
+    assert SINGLE_PROCESS.all_gather_rows(numbers, [3]) is numbers
+    assert torch.equal(OwnedRows(SINGLE_PROCESS, [3]).collect(numbers), numbers.unsqueeze(0))
+    assert SINGLE_PROCESS.any(True)
+    assert not SINGLE_PROCESS.any(False)
+    SINGLE_PROCESS.check_same(anything=lambda: "x")
 
 
 @pytest.mark.parametrize(("count", "size"), [(7, 3), (4, 4), (1000, 7)])
@@ -68,7 +68,7 @@ def test_which_rows_of_a_batch_are_whose() -> None:
 def test_gradients_of_a_group_of_one_are_left_alone() -> None:
     table, idle = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))
     table.sum().backward()
-    assert Replicas(ALONE, [table, idle]).join_(2.0) == 2.0
+    assert GradientSync(SINGLE_PROCESS, [table, idle]).sum_gradients_(2.0) == 2.0
     assert idle.grad is None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from talos.distributed import ALONE
+from talos.distributed import SINGLE_PROCESS
 from talos.distributed import shared_memory as module
 
 Environment = Callable[..., dict[str, str]]
@@ -25,7 +25,7 @@ memory = group.shared_memory(int(sys.argv[1]))
 found = None
 if memory is not None:
     memory[group.rank] = group.rank + 1.0
-    group.wait()
+    group.barrier()
     found = memory.tolist()
 left = [path.name for path in Path("/dev/shm").glob("talos-*")]
 mapped = [line.split()[-2:] for line in open("/proc/self/maps") if "talos-" in line]
@@ -64,5 +64,5 @@ def test_where_one_has_none_nobody_has(
 
 def test_no_folder_is_no_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "_FOLDER", tmp_path / "absent")
-    assert module.shared_memory(ALONE, 3) is None
-    assert ALONE.shared_memory(3) is None
+    assert module.shared_memory(SINGLE_PROCESS, 3) is None
+    assert SINGLE_PROCESS.shared_memory(3) is None

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from talos import distributed
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
-from talos.training import Trainer
+from talos.training import Callback, Trainer
 
 BASE = {
     "k": 5,
@@ -43,29 +43,21 @@ def data() -> tuple[Interactions, Interactions]:
     return whole.where(~valid & ~quiet), whole.where(valid | quiet)
 
 
-class Losses:
+class Losses(Callback):
     """Keeps the loss of every epoch; what watches is told on rank 0 alone."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
 
-    def on_start(self, epoch: int, epochs: int, steps: int) -> None: ...
-    def on_step(self, epoch: int, step: int, loss: float) -> None: ...
-    def on_end(self) -> None: ...
-
     def on_epoch(self, record: dict[str, Any]) -> None:
         self.values.append(record["loss"])
 
 
-class Stop:
+class Stop(Callback):
     """Asks rank 0 to stop after some steps, as a signal would."""
 
     def __init__(self, steps: int) -> None:
         self.left, self.trainer = steps, None
-
-    def on_start(self, epoch: int, epochs: int, steps: int) -> None: ...
-    def on_epoch(self, record: dict[str, Any]) -> None: ...
-    def on_end(self) -> None: ...
 
     def on_step(self, epoch: int, step: int, loss: float) -> None:
         self.left -= 1

@@ -11,7 +11,7 @@ from talos import kernels
 from talos.config import RunConfig
 from talos.data.splits import Split
 from talos.kernels import compiled, library, tiled
-from talos.training import InterruptedRunError, Trainer
+from talos.training import Callback, InterruptedRunError, Trainer
 
 needs_core = pytest.mark.skipif(not library.levels(), reason="the compiled core was not built")
 
@@ -83,14 +83,10 @@ def test_a_resumed_run_equals_one_without_a_stop(planted, tmp_path: Path, choice
     monkeypatch.setenv("TALOS_KERNEL", choice)
     whole = trained(planted).vectors()
 
-    class Stop:
-        def on_start(self, epoch: int, epochs: int, steps: int) -> None: ...
+    class Stop(Callback):
         def on_step(self, epoch: int, step: int, loss: float) -> None:
             if epoch == 2 and step == 2:
                 trainer.stop_requested = True
-
-        def on_epoch(self, record: dict[str, object]) -> None: ...
-        def on_end(self) -> None: ...
 
     trainer = Trainer(config(), planted.train, folder=tmp_path, callbacks=[Stop()])
     with pytest.raises(InterruptedRunError):

@@ -14,7 +14,8 @@ from talos.data.csr import TrainIndex
 from talos.data.datasets import synthetic
 from talos.negatives import SharedNegatives
 from talos.thresholds import FixedThreshold, QuantileRegression
-from talos.training.objective import UserObjective
+from talos.training.batches import Batch
+from talos.training.objective import ObjectiveOptions, UserObjective
 
 USERS, ITEMS = 23, 31
 
@@ -30,8 +31,7 @@ def made(
         SharedNegatives(9, users=users),
         FixedThreshold(0.1),
         index,
-        reduction=reduction,
-        touched_rows=touched,
+        ObjectiveOptions(reduction=reduction, touched_rows=touched),
     )
     return objective, index
 
@@ -62,7 +62,7 @@ def test_groups_against_a_loop(reduction: Literal["positives", "users"], users: 
     objective, index = made(reduction, users=users, touched=touched)
     batch = (index.degrees > 0).nonzero().flatten()[:11]
     drawn = objective.negatives.draw(index, batch, torch.Generator().manual_seed(7))
-    value = objective(batch, torch.Generator().manual_seed(7))
+    value = objective(Batch(batch), torch.Generator().manual_seed(7))
     value.backward()
     found = [table.grad.to_dense().clone() for table in objective.backbone.parameters()]
     for table in objective.backbone.parameters():
@@ -80,6 +80,6 @@ def test_thresholds_follow_every_group_once() -> None:
         index.num_users, k=3, num_items=index.num_items, num_positives=index.degrees, lr=0.05
     )
     batch = (index.degrees > 0).nonzero().flatten()[:10]
-    objective(batch, torch.Generator().manual_seed(0))
+    objective(Batch(batch), torch.Generator().manual_seed(0))
     moved = objective.threshold.value(torch.arange(index.num_users)) != 0
     assert moved.nonzero().flatten().tolist() == batch.tolist()

@@ -17,7 +17,7 @@ from talos.data.splits import Split
 from talos.errors import ConfigError, DataError, TalosError
 from talos.evaluation.evaluate import evaluate
 from talos.evaluation.ranking import DotScores
-from talos.training import History, InterruptedRunError, Trainer
+from talos.training import Callback, History, InterruptedRunError, Trainer
 from talos.training.callbacks import read_history
 
 
@@ -45,15 +45,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-class StopAt:
+class StopAt(Callback):
     """Sends the process a signal after some steps, as Ctrl-C would."""
 
     def __init__(self, step: int, number: int = signal.SIGINT) -> None:
         self.left, self.number = step, number
-
-    def on_start(self, epoch: int, epochs: int, steps: int) -> None: ...
-    def on_epoch(self, record: dict[str, Any]) -> None: ...
-    def on_end(self) -> None: ...
 
     def on_step(self, epoch: int, step: int, loss: float) -> None:
         self.left -= 1

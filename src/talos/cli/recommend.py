@@ -80,7 +80,7 @@ def recommend(
     from talos import distributed
     from talos.model.recommender import Recommender
 
-    group = distributed.start() if everybody else distributed.ALONE
+    group = distributed.start() if everybody else distributed.SINGLE_PROCESS
     recommender = Recommender.load(run, group=group)
     model = recommender.model
     assert model is not None

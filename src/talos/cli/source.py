@@ -113,7 +113,7 @@ def load_split(path: str, columns: Columns, options: SplitOptions) -> Split:
 def load_share(path: str, group: Group) -> SplitShare | None:
     """What this process of a group needs of a folder of shards; None if the PATH is none, or nobody else is there."""
     from talos.data import shards
-    from talos.training.parallel.in_step import in_step
+    from talos.distributed import all_or_none
 
     if group.size == 1 or not shards.is_shards(path):
         return None
@@ -122,7 +122,7 @@ def load_share(path: str, group: Group) -> SplitShare | None:
         index = shards.ShardIndex.read(Path(path).expanduser())
         return shards.read_share(index, group.share(index.num_users))
 
-    return in_step(group, read, path)
+    return all_or_none(group, read, path)
 
 
 def write_shards(

@@ -214,7 +214,7 @@ def _run(
     from talos.data.shards import SplitShare
     from talos.evaluation.evaluate import popularity_report
     from talos.model.recommender import Recommender
-    from talos.training import InterruptedRunError, TensorBoard, divided_by, plan_for, progress
+    from talos.training import InterruptedRunError, PlanLines, TensorBoard, progress
     from talos.training.callbacks import Callback
 
     group = distributed.start(config.device)
@@ -226,12 +226,7 @@ def _run(
     watchers: list[Callback] = []
     if group.rank == 0:
         say(f"kernel: {kernels.status()}" if config.device == "cpu" else f"kernel: torch on {config.device}")
-        plan = plan_for(config, parts.train)
-        if group.size > 1:
-            say(divided_by(plan.config, parts.train.num_users, parts.train.num_items, group.size)[1])
-        for note in plan.notes:
-            say(f"chosen: {note}")
-        watchers.append(progress())
+        watchers += [PlanLines(say), progress()]
         if tensorboard:
             watchers.append(TensorBoard(out / "tensorboard"))
     began = time.perf_counter()

@@ -1,15 +1,24 @@
-"""Several processes that train one model: who owns which rows, and how sums are made over all of them.
+"""The process group: several processes that train one model, each with its own users.
 
-`start()` reads what torchrun (or SLURM, or Ray Train) left in the environment and gives a `Group`; without
-several processes that is `ALONE`, a group of one for which every operation is the identity, so that nobody who
-works with a group asks how large it is. Messages are tensors; nothing is pickled.
+`start()` joins the processes that torchrun (or SLURM, or Ray Train) describes in the environment and returns a
+`Group`. Without other processes that is `SINGLE_PROCESS`, for which every operation is the identity. Messages are
+tensors; nothing is pickled.
 
-A process that ends or hangs is noticed by the others when they wait for it: they tell each other who is still
-there, and the error names the ranks that are not.
+When a process ends or hangs, the others notice it as they wait, ask each other who is still there, and raise an error
+that names the missing ranks.
 """
 
-from talos.distributed.group import ALONE, Group, OwnedRows
-from talos.distributed.starting import TIMEOUT, current, start, stop
-from talos.distributed.torch_group import LostRankError
+from talos.distributed.group import SINGLE_PROCESS, Group, OwnedRows, all_or_none
+from talos.distributed.torch_group import TIMEOUT, LostRankError, current, start, stop
 
-__all__ = ["ALONE", "TIMEOUT", "Group", "LostRankError", "OwnedRows", "current", "start", "stop"]
+__all__ = [
+    "SINGLE_PROCESS",
+    "TIMEOUT",
+    "Group",
+    "LostRankError",
+    "OwnedRows",
+    "all_or_none",
+    "current",
+    "start",
+    "stop",
+]

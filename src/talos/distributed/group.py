@@ -1,32 +1,40 @@
-"""The group of one, of which every operation is the identity; larger ones do the same for several processes."""
+"""The process group: what the processes that train one model can do together, in `torch.distributed`'s words.
+
+`Group` itself is the group of one process, for which every operation is the identity; `torch_group` has the group of
+several. Code that works with a group therefore does not ask how large it is.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-from talos.errors import ConfigError
+from safetensors import SafetensorError
+
+from talos.errors import ConfigError, TalosError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ALONE", "Group", "OwnedRows"]
+__all__ = ["SINGLE_PROCESS", "Group", "OwnedRows", "all_or_none"]
+
+Result = TypeVar("Result")
 
 
 class Group:
-    """The processes that train together; this class is the group of one, where there is nobody to talk to.
+    """The processes that train together. This class is a group of one process; subclasses have several.
 
-    Every method is called by all ranks at the same place in the program, and returns the same on all of them
-    unless it says otherwise.
+    All ranks must call a method at the same point of the program. It returns the same on all of them unless its
+    docstring says otherwise. A trailing underscore means that the tensor is changed in place.
 
     Attributes:
-        rank: which of the processes this one is, from 0.
-        size: how many there are.
+        rank: the number of this process, from 0.
+        size: the number of processes.
 
-    >>> ALONE.rank, ALONE.size, ALONE.share(10)
+    >>> SINGLE_PROCESS.rank, SINGLE_PROCESS.size, SINGLE_PROCESS.share(10)
     (0, 1, range(0, 10))
-    >>> ALONE.exchange([1.0, 2.0])
+    >>> SINGLE_PROCESS.all_gather_numbers([1.0, 2.0])
     [[1.0, 2.0]]
     """
 
@@ -34,18 +42,16 @@ class Group:
     size: int = 1
 
     def share(self, count: int, of: str = "users") -> range:
-        """Which of `count` users (or items) belong to this rank; see `shares`.
-
-        >>> [list(_Part(rank, 3).share(7)) for rank in range(3)]
-        [[0, 1], [2, 3], [4, 5, 6]]
-        """
+        """Which of `count` users (or items) belong to this rank; see `shares`."""
         return self.shares(count, of)[self.rank]
 
     def shares(self, count: int, of: str = "users") -> list[range]:
-        """Those of every rank, in order: consecutive ones, and as many as any other has, or one less.
+        """The consecutive range of each rank. Their lengths differ by at most one.
 
-        >>> ALONE.shares(7)
-        [range(0, 7)]
+        >>> three = Group()
+        >>> three.size = 3
+        >>> three.shares(7)
+        [range(0, 2), range(2, 4), range(4, 7)]
         """
         if count < self.size:
             raise ConfigError(
@@ -54,99 +60,88 @@ class Group:
         cuts = [count * rank // self.size for rank in range(self.size + 1)]
         return [range(start, stop) for start, stop in itertools.pairwise(cuts)]
 
-    def exchange(self, numbers: Sequence[float]) -> list[list[float]]:
-        """The numbers of every rank, by rank; as many from each."""
+    def all_gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
+        """The numbers of every rank, by rank. All ranks give equally many."""
         return [list(numbers)]
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on some rank."""
+        """Whether the flag is set on at least one rank."""
         return flag
 
-    def wait(self) -> None:
-        """Go on when every rank has come here."""
-        self.exchange([0.0])
+    def barrier(self) -> None:
+        """Wait until every rank has called this."""
+        self.all_gather_numbers([0.0])
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean over the elements of all ranks, a scalar; each rank has its own number of them."""
+        """The mean over the elements of all ranks, a scalar. Ranks may have different numbers of elements."""
         return values.mean()
 
-    def sum_(self, tensor: Tensor) -> Tensor:
-        """The sum over ranks, in place of the tensor; of one shape everywhere, and the same bits everywhere."""
+    def broadcast_(self, tensor: Tensor) -> Tensor:
+        """Overwrite the tensor with rank 0's values."""
         return tensor
 
-    def sum_rows(self, gradient: Tensor, counts: Sequence[int]) -> Tensor:
-        """The sum over ranks of row-sparse tensors, of which rank r has `counts[r]` rows."""
+    def all_reduce_(self, tensor: Tensor) -> Tensor:
+        """Overwrite the tensor with the sum over ranks; all ranks get the same bits."""
+        return tensor
+
+    def all_reduce_rows(self, gradient: Tensor, counts: Sequence[int]) -> Tensor:
+        """The sum over ranks of row-sparse tensors, coalesced; rank r's has `counts[r]` rows."""
         return gradient
 
-    def spread_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
-        """The rows of all ranks one after the other, of which rank r has `counts[r]`."""
+    def all_gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """The rows of all ranks, concatenated in the order of ranks; rank r gives `counts[r]` rows."""
         return rows
 
-    def spread_own_(self, table: Tensor, counts: Sequence[int]) -> Tensor:
-        """The same in place, of a table that all ranks have: the first `counts[0]` rows are rank 0's, and so on."""
+    def all_gather_table_(self, table: Tensor, counts: Sequence[int]) -> Tensor:
+        """The same within a table that all ranks have: `counts[0]` rows are taken from rank 0, and so on."""
         return table
 
-    def collect_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
-        """What every rank has in some rows, (ranks, own, …), of as many rows as all have together, (B, …).
-
-        Of these B rows the first `counts[0]` go to rank 0, the next to rank 1 and so on: each gets its own.
-        """
-        return rows.unsqueeze(0)
-
-    def deal_rows(
-        self, rows: Tensor, given: Sequence[int], taken: Sequence[int], *, into: Tensor | None = None
+    def all_to_all_rows(
+        self, rows: Tensor, send: Sequence[int], receive: Sequence[int], *, out: Tensor | None = None
     ) -> Tensor:
-        """Rows that change hands: `given[r]` of these go to rank r, in order, and `taken[r]` come from it.
+        """Send `send[r]` consecutive rows to each rank r, and return the `receive[r]` rows that come from each.
 
-        What is taken comes in the order of the ranks; each has this rank's `taken` as its own `given`. With `into`
-        it is put there.
+        Received rows are in the order of ranks; with `out` they are written there. This rank's `receive[r]` is rank
+        r's `send` for this rank.
 
         >>> import torch
-        >>> ALONE.deal_rows(torch.arange(3), [3], [3])
+        >>> SINGLE_PROCESS.all_to_all_rows(torch.arange(3), [3], [3])
         tensor([0, 1, 2])
         """
         return rows
 
-    def shared_memory(self, numbers: int) -> Tensor | None:
-        """(ranks, numbers) in float32, on the CPU: memory that is the same on all ranks, for as long as they hold it.
+    def gather_rows(self, rows: Tensor, total: int) -> Tensor | None:
+        """On rank 0 the rows of all ranks, concatenated, (total, …) on the CPU; None on the other ranks."""
+        return rows
 
-        What one of them wrote the others see after the next message of all. None where there is no such memory:
-        in a group of one, on several machines, or where the system has not as much to give.
+    def shared_memory(self, numbers: int) -> Tensor | None:
+        """(ranks, numbers) float32 on the CPU: memory that all ranks see, for as long as they hold the tensor.
+
+        What a rank wrote is visible to the others after the next operation of the group. None in a group of one, with
+        processes on several machines, and where the system does not have that much memory to share.
         """
         return None
 
-    def copy_first_(self, tensor: Tensor) -> Tensor:
-        """Rank 0's numbers, in place of the tensor's own."""
-        return tensor
+    def check_same(self, **facts: Callable[[], str]) -> None:
+        """Raise an error that names the fact and the rank where a fact differs from rank 0's.
 
-    def bring_together(self, rows: Tensor, total: int) -> Tensor | None:
-        """On rank 0 the rows of all ranks one after the other, (total, …) on the CPU; None on other ranks."""
-        return rows
-
-    def check_same(self, **facts: str) -> None:
-        """Refuse to go on where a rank has other facts (such as a hash of its data) than rank 0; names both."""
+        Facts are functions, because a group of one has nothing to compare and need not compute them.
+        """
 
 
-class _Part(Group):
-    """A rank without the others, to ask what it would own."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
-
-
-ALONE = Group()
-"""The group of one."""
+SINGLE_PROCESS = Group()
+"""The group of one process."""
 
 
 class OwnedRows:
-    """The rows of one batch, of which every rank of a group owns some consecutive ones.
+    """The rows of one batch, of which every rank owns some consecutive ones.
 
     Args:
         group: the ranks.
-        counts: how many rows each of them owns.
+        counts: how many rows each rank owns.
 
     >>> import torch
-    >>> rows = OwnedRows(ALONE, [2])
+    >>> rows = OwnedRows(SINGLE_PROCESS, [2])
     >>> rows.collect(rows.spread(torch.ones(2))).shape
     torch.Size([1, 2])
     """
@@ -156,14 +151,44 @@ class OwnedRows:
 
     @property
     def own(self) -> slice:
-        """Where this rank's rows are among all of them."""
+        """Which rows of the batch this rank owns."""
         first = sum(self.counts[: self.group.rank])
         return slice(first, first + self.counts[self.group.rank])
 
     def spread(self, rows: Tensor) -> Tensor:
-        """(own, …) of every rank → (B, …): the owners' rows, for everybody."""
-        return self.group.spread_rows(rows, self.counts)
+        """All-gather: (own, …) of every rank → (B, …) of the whole batch, on every rank."""
+        return self.group.all_gather_rows(rows, self.counts)
 
     def collect(self, rows: Tensor) -> Tensor:
-        """(B, …) of every rank → (ranks, own, …): what each of them has in the rows that this rank owns."""
-        return self.group.collect_rows(rows, self.counts)
+        """All-to-all: (B, …) of every rank → (ranks, own, …), every rank's values for the rows that this one owns."""
+        own, size = self.counts[self.group.rank], self.group.size
+        return self.group.all_to_all_rows(rows, self.counts, [own] * size).view(size, own, *rows.shape[1:])
+
+
+def all_or_none(group: Group, act: Callable[[], Result] | None, what: str) -> Result | None:
+    """Run `act` on every rank, and return only if it succeeded on all of them; otherwise every rank raises.
+
+    Args:
+        group: the processes; each must call this.
+        act: what this rank has to do; None for nothing.
+        what: the beginning of the error message.
+
+    Raises:
+        TalosError: this rank's own error, or which other rank failed.
+
+    >>> all_or_none(SINGLE_PROCESS, lambda: 3, "counting")
+    3
+    """
+    problem: Exception | None = None
+    found: Result | None = None
+    try:
+        found = None if act is None else act()
+    except (OSError, SafetensorError, TalosError) as error:
+        problem = error
+    failed = [rank for rank, (bad,) in enumerate(group.all_gather_numbers([problem is not None])) if bad]
+    if isinstance(problem, TalosError):
+        raise problem
+    if failed:
+        reason = problem or f"rank {failed[0]} could not do its part"
+        raise TalosError(f"{what}: {reason}") from problem
+    return found

@@ -1,36 +1,124 @@
-"""The processes of `torch.distributed` as a group, and who of them is lost when one does not answer."""
+"""Join, use and leave the default process group of `torch.distributed`."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from talos.distributed.group import Group
+from talos.distributed.group import SINGLE_PROCESS, Group
 from talos.distributed.shared_memory import shared_memory
 from talos.errors import ArgumentError, ConfigError, TalosError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LostRankError", "torch_group"]
+__all__ = ["TIMEOUT", "LostRankError", "current", "start", "stop"]
 
-# Seconds in which those who noticed that a rank is lost can tell each other that they are not the one.
+# Default of how long to wait for another rank, in seconds; the environment variable TALOS_TIMEOUT overrides it.
+TIMEOUT = 600.0
+# Seconds in which the ranks that noticed a lost rank report that they are alive.
 _ROLL_CALL = 5.0
-# Rows sent at a time when a table is brought together: a message of tens of MB.
+# Rows in one message of `gather_rows`: tens of MB.
 _ROWS = 1 << 17
 
 Result = TypeVar("Result")
+
+_current: Group = SINGLE_PROCESS
 
 
 class LostRankError(TalosError):
     """Another process of the group ended or hangs; the message names it."""
 
 
-def torch_group(timeout: float) -> Group:
-    """The default process group of `torch.distributed`, whose ranks wait so many seconds for each other."""
-    return _TorchGroup(timeout)
+def current() -> Group:
+    """The group that this process started, or the group of one.
+
+    >>> current().size
+    1
+    """
+    return _current
+
+
+def start(device: str = "cpu", *, timeout: float | None = None) -> Group:
+    """Join the process group that the environment describes; without one, return `SINGLE_PROCESS`.
+
+    Reads `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`, as torchrun sets them. A process group that exists
+    already (made by Ray Train, or by the caller) is used as it is.
+
+    Args:
+        device: where the model is. With `cuda`, tensors on GPUs go through nccl, and `cuda` without a number is the
+            GPU of this process's `LOCAL_RANK`.
+        timeout: seconds to wait for another rank; if not given, `TALOS_TIMEOUT` or ten minutes.
+
+    >>> start() is SINGLE_PROCESS
+    True
+    """
+    global _current
+    if _current.size > 1:
+        return _current
+    seconds = float(os.environ.get("TALOS_TIMEOUT", TIMEOUT)) if timeout is None else timeout
+    wanted = int(os.environ.get("WORLD_SIZE", "1"))
+    if wanted == 1 and "torch" not in sys.modules:
+        return SINGLE_PROCESS
+    import torch.distributed as dist
+
+    made = dist.is_available() and dist.is_initialized()
+    if not made and wanted == 1:
+        return SINGLE_PROCESS
+    if not dist.is_available():
+        raise ConfigError(
+            f"{wanted} processes", where="WORLD_SIZE", expected="1: this torch has no torch.distributed"
+        )
+    if not made:
+        _join(device, wanted, seconds)
+    if dist.get_world_size() > 1:
+        _current = _TorchGroup(seconds)
+    return _current
+
+
+def _join(device: str, wanted: int, seconds: float) -> None:
+    """Make the default process group from the environment."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    gpu = device.startswith("cuda")
+    if gpu:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    try:
+        # torchrun keeps its store when it restarts the processes: without a prefix for each attempt a rank may find
+        # the address that a dead one left there, and wait for it
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        span = timedelta(seconds=seconds)
+        store, rank, size = next(rendezvous("env://", timeout=span))
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if gpu else "gloo",
+            store=PrefixStore(f"talos/attempt-{attempt}", store),
+            rank=rank,
+            world_size=size,
+            timeout=span,
+        )
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise LostRankError(
+            f"rank {os.environ.get('RANK', '?')} of {wanted}: the processes could not form a group ({reason})"
+        ) from error
+
+
+def stop() -> None:
+    """Leave the group, if there is one; `current` is `SINGLE_PROCESS` afterwards."""
+    global _current
+    if _current.size > 1:
+        import torch.distributed as dist
+
+        _current = SINGLE_PROCESS
+        dist.destroy_process_group()
 
 
 class _TorchGroup(Group):
@@ -43,22 +131,24 @@ class _TorchGroup(Group):
         self._torch, self._dist, self._timeout = torch, dist, timeout
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
-    def exchange(self, numbers: Sequence[float]) -> list[list[float]]:
+    def all_gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
         mine = self._torch.tensor(list(numbers), dtype=self._torch.float64)
         return [part.tolist() for part in self._gather(mine)]
 
     def any(self, flag: bool) -> bool:
-        return any(there for (there,) in self.exchange([float(flag)]))
+        return any(there for (there,) in self.all_gather_numbers([float(flag)]))
 
     def mean(self, values: Tensor) -> Tensor:
-        sums, counts = zip(*self.exchange([float(values.double().sum()), values.numel()]), strict=True)
+        sums, counts = zip(
+            *self.all_gather_numbers([float(values.double().sum()), values.numel()]), strict=True
+        )
         return values.new_tensor(sum(sums) / max(1.0, sum(counts)))
 
-    def sum_(self, tensor: Tensor) -> Tensor:
+    def all_reduce_(self, tensor: Tensor) -> Tensor:
         self._guarded(lambda: self._dist.all_reduce(tensor))
         return tensor
 
-    def sum_rows(self, gradient: Tensor, counts: Sequence[int]) -> Tensor:
+    def all_reduce_rows(self, gradient: Tensor, counts: Sequence[int]) -> Tensor:
         torch, longest = self._torch, max(counts)
         rows = torch.zeros(longest, dtype=torch.int64, device=gradient.device)
         values = gradient.new_zeros((longest, *gradient.shape[1:]), layout=torch.strided)
@@ -74,13 +164,13 @@ class _TorchGroup(Group):
         summed: Tensor = joined.coalesce()
         return summed
 
-    def spread_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+    def all_gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         padded = rows.new_zeros((max(counts), *rows.shape[1:]))
         padded[: len(rows)] = rows
         parts = self._gather(padded)
         return self._torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
-    def spread_own_(self, table: Tensor, counts: Sequence[int]) -> Tensor:
+    def all_gather_table_(self, table: Tensor, counts: Sequence[int]) -> Tensor:
         def act() -> None:
             sent = [
                 self._dist.broadcast(rows, src=rank, async_op=True)
@@ -92,30 +182,25 @@ class _TorchGroup(Group):
         self._guarded(act)
         return table
 
-    def collect_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
-        own = counts[self.rank]
-        theirs = self.deal_rows(rows, counts, [own] * self.size)
-        return theirs.view(self.size, own, *rows.shape[1:])
-
-    def deal_rows(
-        self, rows: Tensor, given: Sequence[int], taken: Sequence[int], *, into: Tensor | None = None
+    def all_to_all_rows(
+        self, rows: Tensor, send: Sequence[int], receive: Sequence[int], *, out: Tensor | None = None
     ) -> Tensor:
-        theirs = rows.new_empty((sum(taken), *rows.shape[1:])) if into is None else into
+        received = rows.new_empty((sum(receive), *rows.shape[1:])) if out is None else out
         self._guarded(
-            lambda: self._dist.all_to_all_single(theirs, rows.contiguous(), list(taken), list(given))
+            lambda: self._dist.all_to_all_single(received, rows.contiguous(), list(receive), list(send))
         )
-        return theirs
+        return received
 
     def shared_memory(self, numbers: int) -> Tensor | None:
         return shared_memory(self, numbers)
 
-    def copy_first_(self, tensor: Tensor) -> Tensor:
+    def broadcast_(self, tensor: Tensor) -> Tensor:
         self._guarded(lambda: self._dist.broadcast(tensor, src=0))
         return tensor
 
-    def bring_together(self, rows: Tensor, total: int) -> Tensor | None:
+    def gather_rows(self, rows: Tensor, total: int) -> Tensor | None:
         dist = self._dist
-        lengths = [int(length) for (length,) in self.exchange([float(len(rows))])]
+        lengths = [int(length) for (length,) in self.all_gather_numbers([float(len(rows))])]
         if sum(lengths) != total:
             raise ArgumentError(f"{sum(lengths)} rows", where="rows", expected=f"{total}")
         if self.rank != 0:
@@ -133,10 +218,10 @@ class _TorchGroup(Group):
             first += length
         return whole
 
-    def check_same(self, **facts: str) -> None:
+    def check_same(self, **facts: Callable[[], str]) -> None:
         torch = self._torch
-        for name, text in facts.items():
-            digest = torch.tensor(list(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)
+        for name, fact in facts.items():
+            digest = torch.tensor(list(hashlib.sha256(fact().encode()).digest()), dtype=torch.uint8)
             first, *others = self._gather(digest)
             different = [
                 rank for rank, other in enumerate(others, start=1) if not bool((other == first).all())
@@ -159,7 +244,7 @@ class _TorchGroup(Group):
             raise self._lost(error) from error
 
     def _lost(self, error: RuntimeError) -> LostRankError:
-        """Who does not answer, found by a roll call through the store that the group was made with."""
+        """An error that names the ranks that did not report to the store that the group was made with."""
         reason = str(error).splitlines()[0]
         missing = [rank for rank in range(self.size) if rank != self.rank]
         try:
@@ -169,7 +254,7 @@ class _TorchGroup(Group):
             while missing and time.monotonic() < until:
                 missing = [rank for rank in missing if not store.check([f"talos/here/{rank}"])]
                 time.sleep(0.05)
-        except RuntimeError:  # the store is gone, and rank 0 kept it
+        except RuntimeError:  # the store is gone: rank 0 hosted it
             missing = [0]
         who = (
             f"{_ranks(missing)} did not answer" if missing else "a message was lost, and all ranks are there"

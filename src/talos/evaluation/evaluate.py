@@ -203,10 +203,11 @@ def evaluate_together(
         popularity: interactions per item in all of train.
         options: as in `evaluate`.
 
-    >>> from talos.distributed import ALONE
+    >>> from talos.distributed import SINGLE_PROCESS
     >>> from talos.evaluation.ranking import FixedScores
     >>> test = Interactions.from_ids([1, 2], [7, 8])
-    >>> evaluate_together(FixedScores(torch.tensor([1.0, 2.0])), test, ALONE, ks=[1], metrics=["recall"]).metrics
+    >>> scorer = FixedScores(torch.tensor([1.0, 2.0]))
+    >>> evaluate_together(scorer, test, SINGLE_PROCESS, ks=[1], metrics=["recall"]).metrics
     {'recall@1': 0.5}
     """
     options |= {"ks": ks, "metrics": metrics, "dialect": dialect, "popularity": popularity}
@@ -222,7 +223,7 @@ def evaluate_together(
         sums = torch.tensor(
             [own.num_users, *(own.per_user[name].sum() for name in names)], dtype=torch.float64
         )
-    users, *totals = group.sum_(sums).tolist()
+    users, *totals = group.all_reduce_(sums).tolist()
     if not users:
         users_with_tests(test)  # says what is wrong
     means = {name: total / users for name, total in zip(names, totals, strict=True)}
@@ -231,7 +232,7 @@ def evaluate_together(
         shown = torch.zeros(scorer.num_items, dtype=torch.int64)
         if own is not None and own.exposure is not None:
             shown = torch.from_numpy(own.exposure.copy())
-        group.sum_(shown)
+        group.all_reduce_(shown)
         ranks, k = popularity_ranks(torch.as_tensor(popularity)), max(ks)
         means[f"coverage@{k}"] = float((shown > 0).double().mean())
         means[f"popularity_rank@{k}"] = float(ranks @ shown.double() / (shown.sum() * len(ranks)))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids
-from talos.distributed import ALONE, Group
+from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.errors import ArgumentError, TalosError, nearest
 from talos.evaluation.ranking import DotScores, iter_top_k
 from talos.exports.databases import PostgresSink, SqliteSink
@@ -104,7 +104,7 @@ def write_lists(
     filter_seen: bool = True,
     overwrite: bool = False,
     progress: Progress | None = None,
-    group: Group = ALONE,
+    group: Group = SINGLE_PROCESS,
 ) -> dict[str, Any]:
     """Write the best `k` items of every user: columns user_id, item_id, score, rank.
 
@@ -147,7 +147,6 @@ def write_lists(
     )
     if group.size == 1:
         return write(str(out), overwrite=overwrite)
-    from talos.training.parallel.in_step import in_step
 
     began, path = time.perf_counter(), Path(out).expanduser()
     parts = [path.with_name(f".rank-{rank}-of-{group.size}.{path.name}") for rank in range(group.size)]
@@ -158,15 +157,15 @@ def write_lists(
         file_kind(path)
         check_out(path, overwrite=overwrite)
 
-    in_step(group, check, str(out))
+    all_or_none(group, check, str(out))
     mine, header = str(parts[group.rank]), group.rank == 0
-    done = in_step(
+    done = all_or_none(
         group,
         lambda: write(mine, overwrite=True, header=header),
         f"{out} could not be written",
     )
     assert done is not None
-    counts = group.exchange([float(done[name]) for name in ("users", "rows", "resumed_at")])
+    counts = group.all_gather_numbers([float(done[name]) for name in ("users", "rows", "resumed_at")])
     users, rows, resumed = (int(sum(column)) for column in zip(*counts, strict=True))
 
     def join() -> None:
@@ -174,7 +173,7 @@ def write_lists(
         for part in parts:
             part.unlink()
 
-    in_step(group, join if group.rank == 0 else None, f"{out} could not be written")
+    all_or_none(group, join if group.rank == 0 else None, f"{out} could not be written")
     seconds = round(time.perf_counter() - began, 3)
     return {**done, "out": str(path), "users": users, "rows": rows, "resumed_at": resumed, "seconds": seconds}
 

@@ -20,7 +20,7 @@ from talos.backbones import Backbone
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
-from talos.distributed import ALONE, Group, current
+from talos.distributed import SINGLE_PROCESS, Group, current
 from talos.errors import ArgumentError
 from talos.evaluation.evaluate import DEFAULT_KS, Report, evaluate_together
 from talos.evaluation.metrics import Dialect
@@ -92,6 +92,7 @@ class Recommender:
         run: str | Path | None = None,
         resume: bool = False,
         callbacks: Sequence[Callback] = (),
+        group: Group | None = None,
     ) -> Recommender:
         """Train on `train`, with early stopping on `valid` if it is given; returns self.
 
@@ -101,6 +102,7 @@ class Recommender:
             run: a folder for the history and checkpoints, so that an interrupted fit can be resumed.
             resume: continue from the newest checkpoint in `run`, if there is one.
             callbacks: called at the start, after each step, after each epoch and at the end.
+            group: the processes that train together; None is the group that was started, see `talos.distributed`.
 
         If this process started a group (`talos.distributed.start`), all its processes train one model, which rank 0
         has afterwards. If each process was given its `Share` of the interactions, each has its own users' part of the
@@ -117,7 +119,7 @@ class Recommender:
             valid,
             folder=None if folder is None else folder / "checkpoint",
             callbacks=callbacks,
-            group=current(),
+            group=current() if group is None else group,
         )
         if resume:
             trainer.resume()
@@ -183,6 +185,7 @@ class Recommender:
         k: Sequence[int] | int = DEFAULT_KS,
         *,
         dialect: Dialect = "standard",
+        group: Group | None = None,
         **options: Any,
     ) -> Report:
         """Rank all items for the users of `test` and compute metrics.
@@ -198,12 +201,13 @@ class Recommender:
             test: the test interactions.
             k: list lengths.
             dialect: `standard` or `paper`, see `talos.evaluate`.
+            group: the processes that evaluate together; None is the group that was started.
             options: further arguments of `talos.evaluate`.
         """
         model = self.fitted_model()
-        group = ALONE if model.users is None else current()
+        group = SINGLE_PROCESS if model.users is None else current() if group is None else group
         known, _ = _own(test).aligned_to(model.train)
-        lost = len(test) - int(sum(count for (count,) in group.exchange([float(len(known))])))
+        lost = len(test) - int(sum(count for (count,) in group.all_gather_numbers([float(len(known))])))
         report = evaluate_together(
             DotScores(model.user_vectors, model.item_vectors),
             known,
@@ -306,14 +310,15 @@ class Recommender:
         )
         return to_frame(pl.concat([table, rest]), frame)
 
-    def save(self, folder: str | Path, **metadata: Any) -> None:
+    def save(self, folder: str | Path, *, group: Group | None = None, **metadata: Any) -> None:
         """Write the run directory (see `talos.model.run_directory`); `metadata` is added to `model.json`."""
         model = self.fitted_model()
         model.metadata.update(metadata)
-        save_model(model, Path(folder), group=ALONE if model.users is None else current())
+        group = SINGLE_PROCESS if model.users is None else current() if group is None else group
+        save_model(model, Path(folder), group=group)
 
     @classmethod
-    def load(cls, folder: str | Path, *, group: Group = ALONE) -> Recommender:
+    def load(cls, folder: str | Path, *, group: Group = SINGLE_PROCESS) -> Recommender:
         """Read a run directory; neither the training data nor a trainer is needed.
 
         In a group of several processes, each gets its own users' part of the model.

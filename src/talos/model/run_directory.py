@@ -57,7 +57,7 @@ from torch import Tensor
 
 from talos.data.interactions import Interactions, Provenance
 from talos.data.vocabulary import Vocabulary
-from talos.distributed import ALONE, Group
+from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.errors import ArgumentError, DataError
 from talos.files import checksum_of, replace_file, replace_text
 
@@ -123,7 +123,7 @@ class Model:
 # ------------------------------------------------------------------- saving
 
 
-def save_model(model: Model, folder: Path, *, group: Group = ALONE) -> None:
+def save_model(model: Model, folder: Path, *, group: Group = SINGLE_PROCESS) -> None:
     """Write a run directory; other files in the folder stay as they are.
 
     A model that has a part of the users is saved by all processes of `group` together, each writing its own users;
@@ -142,8 +142,6 @@ def save_model(model: Model, folder: Path, *, group: Group = ALONE) -> None:
 
 def _save_divided(model: Model, folder: Path, group: Group) -> None:
     """Save as one process of several; rank 0 also writes what is not divided, and `model.json` at the end."""
-    from talos.training.parallel.in_step import in_step
-
     assert model.users is not None
     own, what = _user_file(model.users), f"{folder} could not be written"
 
@@ -153,11 +151,13 @@ def _save_divided(model: Model, folder: Path, group: Group) -> None:
         replace_file((folder / own).with_suffix(".parquet"), _user_ids(model).write_parquet)
         return checksum_of(folder / own)
 
-    checksum = in_step(group, write_own, what)
+    checksum = all_or_none(group, write_own, what)
     assert checksum is not None
     # processes exchange numbers only: the checksum is sent byte by byte, after the bounds
     digest = bytes.fromhex(checksum.removeprefix("sha256:"))
-    messages = group.exchange([float(model.users.start), float(model.users.stop), *map(float, digest)])
+    messages = group.all_gather_numbers(
+        [float(model.users.start), float(model.users.stop), *map(float, digest)]
+    )
     files = {
         range(int(start), int(stop)): f"sha256:{bytes(map(int, digest)).hex()}"
         for start, stop, *digest in messages
@@ -180,7 +180,7 @@ def _save_divided(model: Model, folder: Path, group: Group) -> None:
         for piece in pieces:
             piece.unlink()
 
-    in_step(group, write_rest if group.rank == 0 else None, what)
+    all_or_none(group, write_rest if group.rank == 0 else None, what)
 
 
 def _write_items_and_metadata(
@@ -242,7 +242,7 @@ def _user_ids(model: Model) -> pl.DataFrame:
 # ------------------------------------------------------------------- loading
 
 
-def load_model(folder: Path, *, group: Group = ALONE) -> Model:
+def load_model(folder: Path, *, group: Group = SINGLE_PROCESS) -> Model:
     """Read and check a run directory.
 
     In a group of several processes each gets the rows of its own users (`Group.share`) and no others.

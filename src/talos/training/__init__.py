@@ -1,11 +1,18 @@
-"""Training: a config and interactions → a trained model that survives interruption."""
+"""Training: from a config and interactions to a trained model, with checkpoints to resume from."""
 
 from __future__ import annotations
 
-from talos.training.callbacks import Callback, History, PlainProgress, Records, TensorBoard, progress
-from talos.training.parallel.choose import divided_by
+from talos.training.callbacks import (
+    Callback,
+    History,
+    InterruptedRunError,
+    PlainProgress,
+    PlanLines,
+    Records,
+    TensorBoard,
+    progress,
+)
 from talos.training.plan import Plan, make_plan, plan_for
-from talos.training.stopping import InterruptedRunError
 from talos.training.trainer import Trainer
 
 __all__ = [
@@ -14,10 +21,10 @@ __all__ = [
     "InterruptedRunError",
     "PlainProgress",
     "Plan",
+    "PlanLines",
     "Records",
     "TensorBoard",
     "Trainer",
-    "divided_by",
     "make_plan",
     "plan_for",
     "progress",

@@ -1,67 +1,88 @@
-"""What watches a run: history on disk, progress on the terminal, TensorBoard."""
+"""Callbacks: what is told about a run while it trains. And how a signal stops a run where it can be resumed."""
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
-from talos.errors import MissingExtraError
-from talos.files import replace_file
+from talos.errors import MissingExtraError, TalosError
+from talos.files import replace_text
+from talos.training.plan import Plan
 
-__all__ = ["Callback", "History", "PlainProgress", "Records", "TensorBoard", "progress", "read_history"]
-
-
-class Callback(Protocol):
-    """Called by the trainer; every method may be left as it is."""
-
-    def on_start(self, epoch: int, epochs: int, steps: int) -> None:
-        """Training starts or goes on at this epoch, of so many, with so many steps each."""
-        ...
-
-    def on_step(self, epoch: int, step: int, loss: float) -> None:
-        """A step is done."""
-        ...
-
-    def on_epoch(self, record: dict[str, Any]) -> None:
-        """An epoch is done; the record is a line of `history.jsonl`."""
-        ...
-
-    def on_end(self) -> None:
-        """Training is over, for whatever reason."""
-        ...
+__all__ = [
+    "Callback",
+    "History",
+    "InterruptedRunError",
+    "PlainProgress",
+    "PlanLines",
+    "Records",
+    "TensorBoard",
+    "progress",
+    "read_history",
+    "stop_signals",
+]
 
 
-class _Silent:
-    """A callback that does nothing, to inherit from."""
+class Callback:
+    """Base of all callbacks: the trainer calls these methods, which do nothing until they are overridden.
+
+    With several processes, only rank 0 calls them.
+    """
+
+    def on_plan(self, plan: Plan) -> None:
+        """The trainer has been made, by this plan."""
 
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
-        """Nothing."""
+        """Training starts, or resumes, after `epoch` of `epochs` epochs of `steps` steps each."""
 
     def on_step(self, epoch: int, step: int, loss: float) -> None:
-        """Nothing."""
+        """A step is done; `loss` is the mean over the steps of this epoch so far."""
 
     def on_epoch(self, record: dict[str, Any]) -> None:
-        """Nothing."""
+        """An epoch is done; `record` is a line of `history.jsonl`."""
 
     def on_end(self) -> None:
-        """Nothing."""
+        """Training is over, also by an error."""
 
 
-class History(_Silent):
-    """One JSON line an epoch, in a file that a resumed run goes on with from where it resumes."""
+class PlanLines(Callback):
+    """Gives every decision of the plan to a function, one line each.
+
+    >>> from talos.config import RunConfig
+    >>> PlanLines(print).on_plan(Plan(config=RunConfig(), batches="users", steps_per_epoch=1, notes=("k 5",)))
+    chosen: k 5
+    """
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self.write = write
+
+    def on_plan(self, plan: Plan) -> None:
+        """Write the lines."""
+        if plan.sharding:
+            self.write(plan.sharding)
+        for note in plan.notes:
+            self.write(f"chosen: {note}")
+
+
+class History(Callback):
+    """Writes one JSON line an epoch to a file, which a resumed run continues."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
-        """Drop lines of epochs that will be done again, and a last line that was cut off."""
+        """Drop the lines of epochs that will be trained again, and an incomplete last line."""
         kept = [line for line in read_history(self.path) if line["epoch"] <= epoch]
         text = "".join(json.dumps(line) + "\n" for line in kept)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self.path, lambda path: path.write_text(text))
+        replace_text(self.path, text)
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Append the record."""
@@ -69,8 +90,8 @@ class History(_Silent):
             file.write(json.dumps(record) + "\n")
 
 
-class Records(_Silent):
-    """The same lines in memory, for runs that leave no files."""
+class Records(Callback):
+    """Keeps the lines of the history in memory, for runs that write no files."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -81,24 +102,24 @@ class Records(_Silent):
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """The records of a history file; none if there is no such file, and without a line that was cut off."""
+    """The records of a history file, without an incomplete last line; none if there is no such file."""
     records = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
             records.append(json.loads(line))
-        except ValueError:  # the machine stopped in the middle of this line
+        except ValueError:  # the process was killed while it wrote this line
             break
     return records
 
 
-class PlainProgress(_Silent):
-    """A line for every look at the validation set: for logs and pipes."""
+class PlainProgress(Callback):
+    """Prints a line after every validation: for logs and pipes."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr
 
     def on_epoch(self, record: dict[str, Any]) -> None:
-        """Print the epoch, the loss, and what validation said."""
+        """Print the epoch, the loss and the validation metrics."""
         if record["metrics"]:
             metrics = "  ".join(f"{name} {value:.4f}" for name, value in record["metrics"].items())
             line = (
@@ -107,8 +128,8 @@ class PlainProgress(_Silent):
             print(line, file=self.stream, flush=True)
 
 
-class _Bar(_Silent):
-    """A live line with rate and time left, on a terminal."""
+class _Bar(Callback):
+    """A progress bar with seconds per epoch and time left, on a terminal."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -132,7 +153,7 @@ class _Bar(_Silent):
         self.bar.start()
 
     def on_step(self, epoch: int, step: int, loss: float) -> None:
-        """Move on."""
+        """Advance the bar."""
         self.bar.update(self.task, completed=epoch + step / self.steps)
 
     def on_epoch(self, record: dict[str, Any]) -> None:
@@ -144,17 +165,17 @@ class _Bar(_Silent):
         self.bar.update(self.task, completed=record["epoch"], **fields)
 
     def on_end(self) -> None:
-        """Leave the last state standing."""
+        """Stop updating; the bar stays on the screen."""
         self.bar.stop()
 
 
 def progress() -> Callback:
-    """A live bar on a terminal, plain lines elsewhere; both on stderr."""
+    """A progress bar on a terminal, plain lines elsewhere; both on stderr."""
     return _Bar() if sys.stderr.isatty() else PlainProgress()
 
 
-class TensorBoard(_Silent):
-    """Loss and validation metrics as TensorBoard scalars (extra `tensorboard`)."""
+class TensorBoard(Callback):
+    """Writes loss and validation metrics as TensorBoard scalars (needs the extra `tensorboard`)."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -171,3 +192,36 @@ class TensorBoard(_Silent):
     def on_end(self) -> None:
         """Flush and close."""
         self.writer.close()
+
+
+class InterruptedRunError(TalosError):
+    """Training was asked to stop, and stopped with a checkpoint from which it can be resumed."""
+
+    exit_code = 130
+
+
+@contextmanager
+def stop_signals(ask: Callable[[], None]) -> Iterator[None]:
+    """Within this block SIGINT and SIGTERM call `ask` instead of ending the process.
+
+    Python allows signal handlers in the main thread only; in another one signals do what they did before.
+
+    >>> asked = []
+    >>> with stop_signals(lambda: asked.append("to stop")):
+    ...     signal.raise_signal(signal.SIGTERM)
+    >>> asked
+    ['to stop']
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        ask()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,24 +1,24 @@
-"""Checkpoints: everything that a run needs to go on, as safetensors and JSON, all or nothing.
+"""Checkpoints: everything that a run needs to resume, as safetensors and JSON, written completely or not at all.
 
-A checkpoint is a folder `NNNNNNNN-NNNNNNNN` (epochs and steps done) that gets its name only when it is complete
-and on the disk, so whatever happens, the newest folder with a name like that is whole. The best weights are a
-file of their own beside them, named by their epoch and written before the checkpoint that mentions them.
+A checkpoint is a folder `NNNNNNNN-NNNNNNNN` (epochs and steps done). It gets this name only when it is complete and on
+the disk, so the newest folder with such a name is always complete. The best weights are a file beside these folders,
+named by their epoch and written before the checkpoint that refers to them.
 
-Where several processes have a range of users each, a file `X.safetensors` has what they all have, and
-`X.users-A-B.safetensors` the rows of users A to B-1; the former is written last, by rank 0, and lists the latter.
-Where they have a range of items as well, there are `X.items-A-B.safetensors` besides. Any number of processes can
-read what any other number wrote, however that was divided: each takes the rows that it needs. All of them must see
-the same folder.
+With several processes, `X.safetensors` has the tensors that all processes have, `X.users-A-B.safetensors` the rows of
+users A to B-1, and `X.items-A-B.safetensors` the rows of items A to B-1. Rank 0 writes the first of these last, with a
+list of the others. Any number of processes can read what any other number wrote, however the rows were divided: each
+reads the rows that it needs. All processes must see the same folder.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +27,52 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from talos.distributed import ALONE, Group
-from talos.errors import DataError, TalosError
+from talos.config import RunConfig
+from talos.distributed import SINGLE_PROCESS, Group, all_or_none
+from talos.errors import ConfigError, DataError
 from talos.files import replace_file, sync
+from talos.training.objective import Objective
 
-__all__ = ["Checkpoints", "Part", "flatten", "unflatten"]
+__all__ = [
+    "Checkpoints",
+    "Position",
+    "ShardedTensors",
+    "best_weights",
+    "check_same_run",
+    "flatten",
+    "load_best_weights",
+    "unflatten",
+]
 
 FORMAT = 1
 _NAME = re.compile(r"\d{8}-\d{8}")
 
 
+@dataclass
+class Position:
+    """How far a run has come: epochs done, the pass within the epoch, steps done in that pass, the best so far.
+
+    Stored in every checkpoint under these names.
+    """
+
+    epoch: int = 0
+    pass_number: int = 0  # 0 trains the model, later ones adversaries
+    step: int = 0
+    loss_sum: float = 0.0
+    seconds: float = 0.0
+    best: float = -math.inf
+    best_epoch: int = 0
+    best_metrics: dict[str, float] = field(default_factory=dict)
+    finished: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """Tensors of which this process has some rows and other processes have the others.
+class ShardedTensors:
+    """Tensors of which every process has a range of rows.
 
     Attributes:
-        of: what the rows are of, `users` or `items`.
-        rows: which of them this process has.
+        of: what a row belongs to, `users` or `items`.
+        rows: the rows that this process has.
         names: the tensors.
     """
 
@@ -56,10 +85,10 @@ class Checkpoints:
     """The `checkpoint/` folder of a run.
 
     Args:
-        folder: made when first written to.
+        folder: created by the first write.
         keep: how many checkpoints are kept.
-        group: the processes that write one together.
-        parts: the tensors that are divided among these processes; all have all of the others.
+        group: the processes that write a checkpoint together.
+        sharded: the tensors whose rows are divided among them; every process has all of the others.
     """
 
     def __init__(
@@ -67,21 +96,21 @@ class Checkpoints:
         folder: Path,
         *,
         keep: int = 2,
-        group: Group = ALONE,
-        parts: Sequence[Part] = (),
+        group: Group = SINGLE_PROCESS,
+        sharded: Sequence[ShardedTensors] = (),
     ) -> None:
-        self.folder, self.keep, self.group, self.parts = folder, keep, group, tuple(parts)
-        self.shares: dict[str, list[range]] = {}  # of every rank
-        for part in parts:
-            bounds = group.exchange([part.rows.start, part.rows.stop])
-            self.shares[part.of] = [range(int(start), int(stop)) for start, stop in bounds]
+        self.folder, self.keep, self.group, self.sharded = folder, keep, group, tuple(sharded)
+        self.ranges: dict[str, list[range]] = {}  # the rows of every rank
+        for part in sharded:
+            bounds = group.all_gather_numbers([part.rows.start, part.rows.stop])
+            self.ranges[part.of] = [range(int(start), int(stop)) for start, stop in bounds]
 
     def save(self, epoch: int, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Path:
-        """Write one, then remove those beyond `keep`. A full disk leaves the earlier ones as they are."""
+        """Write a checkpoint, then remove those beyond `keep`. A failed write leaves the earlier ones as they are."""
         target = self.folder / f"{epoch:08d}-{step:08d}"
-        writer = int(self.group.exchange([os.getpid()])[0][0])
+        writer = int(self.group.all_gather_numbers([os.getpid()])[0][0])
         staging = self.folder / f".{target.name}.{writer}.tmp"
-        state, first = staging / "state.safetensors", self.group.rank == 0
+        first = self.group.rank == 0
 
         def begin() -> None:
             shutil.rmtree(staging, ignore_errors=True)
@@ -91,15 +120,16 @@ class Checkpoints:
             (staging / "state.json").write_text(json.dumps({"format": FORMAT, **facts}))
             for file in (*staging.iterdir(), staging):
                 sync(file)
-            if target.exists():  # the same place in training is the same state
+            if target.exists():  # the same position in training is the same state
                 shutil.rmtree(target)
             staging.rename(target)
             sync(self.folder)
 
+        what = f"{target} could not be written; earlier checkpoints are intact"
         try:
-            self._together(target, begin if first else None)
-            self._together(target, lambda: self._write_own(state, tensors))
-            self._together(target, (lambda: self._write_common(state, tensors, publish)) if first else None)
+            all_or_none(self.group, begin if first else None, what)
+            self._write(staging / "state.safetensors", tensors, what)
+            all_or_none(self.group, publish if first else None, what)
         finally:
             if first:
                 shutil.rmtree(staging, ignore_errors=True)
@@ -107,46 +137,31 @@ class Checkpoints:
             shutil.rmtree(self.folder / old, ignore_errors=True)
         return target
 
-    def _together(self, target: Path, act: Callable[[], None] | None) -> None:
-        """Do something, and go on when every process has done its part; if one of them cannot, none goes on."""
-        problem: Exception | None = None
-        try:
-            if act is not None:
-                act()
-        except (OSError, SafetensorError, TalosError) as error:
-            problem = error
-        failed = [rank for rank, (bad,) in enumerate(self.group.exchange([problem is not None])) if bad]
-        if failed:
-            what = problem or f"rank {failed[0]} could not write its part"
-            raise TalosError(
-                f"{target} could not be written ({what}); what was there before it is intact"
-            ) from problem
+    def _write(self, path: Path, tensors: Mapping[str, Tensor], what: str) -> None:
+        """Every rank writes its own rows; when all have, rank 0 writes the other tensors and lists the rows' files."""
 
-    def _write_own(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
-        """This process's rows, where they are not everybody's."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for part in self.parts:
-            rows = {name: tensor for name, tensor in tensors.items() if name in part.names}
-            _save(_shard(path, part.of, part.rows), rows)
+        def write_rows() -> None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for part in self.sharded:
+                rows = {name: tensor for name, tensor in tensors.items() if name in part.names}
+                _save(_file_of_rows(path, part.of, part.rows), rows)
 
-    def _write_common(
-        self, path: Path, tensors: Mapping[str, Tensor], publish: Callable[[], None] | None = None
-    ) -> None:
-        """What all processes have, and the names of the other files; these must be there."""
-        listed = {}
-        for of, shares in self.shares.items():
-            for rank, share in enumerate(shares):
-                if not _shard(path, of, share).is_file():
-                    raise OSError(f"the part of rank {rank} is not here: do all processes see this folder?")
-            listed[of] = " ".join(f"{share.start}-{share.stop}" for share in shares)
-        divided = {name for part in self.parts for name in part.names}
-        common = {name: tensor for name, tensor in tensors.items() if name not in divided}
-        _save(path, common, listed or None)
-        if publish is not None:
-            publish()
+        def write_rest() -> None:
+            listed = {}
+            for of, ranges in self.ranges.items():
+                for rank, rows in enumerate(ranges):
+                    if not _file_of_rows(path, of, rows).is_file():
+                        raise OSError(f"rank {rank} wrote to another folder: do all processes see this one?")
+                listed[of] = " ".join(f"{rows.start}-{rows.stop}" for rows in ranges)
+            names = {name for part in self.sharded for name in part.names}
+            rest = {name: tensor for name, tensor in tensors.items() if name not in names}
+            _save(path, rest, listed or None)
+
+        all_or_none(self.group, write_rows, what)
+        all_or_none(self.group, write_rest if self.group.rank == 0 else None, what)
 
     def latest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The newest one that can be read, or None if there is none; a damaged one is passed over."""
+        """Tensors and facts of the newest checkpoint that can be read; None if there is none. Skips damaged ones."""
         problems = []
         for name in reversed(self._names()):
             try:
@@ -165,18 +180,17 @@ class Checkpoints:
         return None
 
     def save_best(self, epoch: int, tensors: Mapping[str, Tensor]) -> None:
-        """Keep the best weights so far; older ones go when `forget_best_before` is called."""
+        """Write the best weights so far; `forget_best_before` removes earlier ones."""
         path = self._best(epoch)
-        self._together(path, lambda: self._write_own(path, tensors))
-        self._together(path, (lambda: self._write_common(path, tensors)) if self.group.rank == 0 else None)
+        self._write(path, tensors, f"{path} could not be written; earlier weights are intact")
 
     def load_best(self, epoch: int) -> dict[str, Tensor]:
-        """The best weights, found at that epoch."""
+        """The best weights, which were those after that epoch."""
         return self._read(self._best(epoch))
 
     def _read(self, path: Path) -> dict[str, Tensor]:
-        """The tensors of a file, and of those that are divided the rows of this process."""
-        own = {name: part.rows for part in self.parts for name in part.names}
+        """The tensors of a file; of sharded ones, the rows of this process."""
+        own = {name: part.rows for part in self.sharded for name in part.names}
         tensors: dict[str, Tensor] = {}
         with safe_open(path, framework="pt") as file:
             listed = file.metadata() or {}
@@ -187,9 +201,9 @@ class Checkpoints:
                     tensors[name] = file.get_tensor(name)
         pieces: dict[str, list[Tensor]] = {}
         for of in ("users", "items"):
-            for share in listed.get(of, "").split():
-                start, stop = map(int, share.split("-"))
-                with safe_open(_shard(path, of, range(start, stop)), framework="pt") as file:
+            for bounds in listed.get(of, "").split():
+                start, stop = map(int, bounds.split("-"))
+                with safe_open(_file_of_rows(path, of, range(start, stop)), framework="pt") as file:
                     for name in file.keys():  # noqa: SIM118
                         wanted = own.get(name, range(start, stop))
                         low, high = max(start, wanted.start), min(stop, wanted.stop)
@@ -199,7 +213,7 @@ class Checkpoints:
         return tensors | {name: torch.cat(rows) for name, rows in pieces.items()}
 
     def forget_best_before(self, epoch: int) -> None:
-        """Remove best weights that no checkpoint mentions any more."""
+        """Remove best weights that no checkpoint refers to any more."""
         if self.group.rank != 0:
             return
         for path in self.folder.glob("best-*.safetensors"):
@@ -215,7 +229,7 @@ class Checkpoints:
         return sorted(entry.name for entry in self.folder.iterdir() if _NAME.fullmatch(entry.name))
 
 
-def _shard(path: Path, of: str, rows: range) -> Path:
+def _file_of_rows(path: Path, of: str, rows: range) -> Path:
     return path.with_name(f"{path.stem}.{of}-{rows.start}-{rows.stop}.safetensors")
 
 
@@ -224,31 +238,24 @@ def _save(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | 
     replace_file(path, lambda temporary: save_file(whole, temporary, metadata))
 
 
-def flatten(prefix: str, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A nested state dict as tensors by dotted name, and everything else by dotted name.
+def flatten(prefix: str, state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a nested state dict by dotted name, on the CPU; other values are left out.
 
     >>> import torch
-    >>> tensors, rest = flatten("a", {"b": {0: torch.ones(1)}, "c": 3})
-    >>> list(tensors), rest
-    (['a.b.0'], {'a.c': 3})
+    >>> list(flatten("a", {"b": {0: torch.ones(1)}, "c": 3}))
+    ['a.b.0']
     """
     tensors: dict[str, Tensor] = {}
-    rest: dict[str, Any] = {}
     for key, value in state.items():
-        name = f"{prefix}.{key}"
         if isinstance(value, Tensor):
-            tensors[name] = value.detach().cpu()
+            tensors[f"{prefix}.{key}"] = value.detach().cpu()
         elif isinstance(value, Mapping):
-            inner_tensors, inner_rest = flatten(name, value)
-            tensors |= inner_tensors
-            rest |= inner_rest
-        else:
-            rest[name] = value
-    return tensors, rest
+            tensors |= flatten(f"{prefix}.{key}", value)
+    return tensors
 
 
 def unflatten(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors below a prefix, with the prefix taken off.
+    """The tensors whose names begin with a prefix, by the rest of the name.
 
     >>> import torch
     >>> list(unflatten("a", {"a.b": torch.ones(1), "c.d": torch.ones(1)}))
@@ -257,3 +264,41 @@ def unflatten(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         name[len(prefix) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")
     }
+
+
+def best_weights(objective: Objective) -> dict[str, Tensor]:
+    """What is kept of the best epoch: the backbone and the thresholds."""
+    parts = {"backbone": objective.backbone, "threshold": objective.threshold}
+    return flatten("best", {name: part.state_dict() for name, part in parts.items() if part is not None})
+
+
+def load_best_weights(objective: Objective, weights: Mapping[str, Tensor]) -> None:
+    """Set the backbone and the thresholds to what `best_weights` returned."""
+    objective.backbone.load_state_dict(unflatten("best.backbone", weights))
+    if objective.threshold is not None:
+        objective.threshold.load_state_dict(unflatten("best.threshold", weights))
+
+
+def check_same_run(facts: Mapping[str, Any], config: RunConfig, data: Mapping[str, Any]) -> None:
+    """Raise an error if a checkpoint was written with other data or another config.
+
+    >>> config = RunConfig(k=5)
+    >>> check_same_run({"data": {"train": 1}, "config": config.as_dict()}, RunConfig(k=6), {"train": 1})
+    Traceback (most recent call last):
+    talos.errors.ConfigError: resume: k differ from those of the checkpoint; expected the settings it began with
+    """
+    if facts["data"] != data:
+        raise DataError(
+            "the data differ from those of the checkpoint", where="resume", expected="the data it began with"
+        )
+    ours, theirs = config.as_dict(), dict(facts["config"])
+    # a run may resume with its rows divided in another way, and on another processor
+    free = {name: getattr(config.training, name) for name in ("parallel", "arithmetic")}
+    theirs["training"] = {**theirs["training"], **free}
+    different = [name for name, value in ours.items() if theirs.get(name) != value]
+    if different:
+        raise ConfigError(
+            f"{', '.join(different)} differ from those of the checkpoint",
+            where="resume",
+            expected="the settings it began with",
+        )

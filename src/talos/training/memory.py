@@ -1,9 +1,9 @@
-"""Memory that every step frees and takes again.
+"""Memory that every step frees and allocates again, kept by the C library in between.
 
-A step makes tables of the size of the model (unit vectors, gradients) and lets them go. glibc gives blocks of that size
-back to the system at once, and the next step gets fresh pages, each of which the system must find and clear: a sixth
-of an epoch. Keeping them is a matter of two numbers. When training ends they are left where glibc's own adjustment,
-which they replace, would be after tables of a few dozen megabytes. Whoever has set one of them keeps it.
+A step makes tables of the size of the model (unit vectors, gradients) and frees them. glibc returns blocks of that size
+to the system at once, and the next step gets new pages, which the system must find and clear: about a fifth of the
+processor time of an epoch. `talos.training.gradient_buffers` reuses the gradients that training itself makes; this
+module can go when the kernels reuse theirs.
 """
 
 from __future__ import annotations
@@ -16,24 +16,22 @@ from typing import Any, Final
 
 __all__ = ["freed_memory_kept"]
 
-# mallopt's names for the two numbers, from malloc.h
+# mallopt's parameters, from malloc.h
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
-# Where glibc's own adjustment ends up after tables of a few dozen megabytes.
+# The values at which glibc's own adjustment ends after tables of a few dozen megabytes.
 _USUAL_MMAP, _USUAL_TRIM = 32 << 20, 64 << 20
-# How a user sets them.
-_VARIABLES: Final = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
-# Blocks of the largest size that a step may have at a time, generously.
+# How many blocks of the largest size a step may have at a time; a generous bound.
 _BLOCKS: Final = 16
 _LARGEST_INT: Final = 2**31 - 1
 
 
 @contextlib.contextmanager
 def freed_memory_kept(largest: int) -> Iterator[None]:
-    """Let this process keep freed blocks of up to `largest` bytes, and some of them at a time, for the next use.
+    """Within this block glibc keeps freed memory, up to some blocks of `largest` bytes, for the next allocation.
 
-    Afterwards freed memory goes back to the system again, what is free now at once. Without effect where the
-    environment sets malloc's numbers, and on anything but glibc (jemalloc and tcmalloc, too).
+    Afterwards it returns free memory to the system again. Replaces what the environment variables
+    MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ set. No effect with another C library or allocator.
 
     >>> with freed_memory_kept(1 << 20):
     ...     pass
@@ -47,7 +45,7 @@ def freed_memory_kept(largest: int) -> Iterator[None]:
         for least, wanted in ((_USUAL_MMAP, largest + (1 << 16)), (_USUAL_TRIM, _BLOCKS * largest))
     )
     try:
-        if not set_number(_MMAP_THRESHOLD, mmap):  # older ones refuse more than that
+        if not set_number(_MMAP_THRESHOLD, mmap):  # older versions refuse more than that
             set_number(_MMAP_THRESHOLD, _USUAL_MMAP)
         set_number(_TRIM_THRESHOLD, trim)
         yield
@@ -59,10 +57,10 @@ def freed_memory_kept(largest: int) -> Iterator[None]:
 
 @functools.cache
 def _mallopt() -> Callable[[int, int], Any] | None:
-    """Glibc's function that sets one of malloc's numbers; None where the C library is another one."""
+    """The `mallopt` of glibc; None where the C library is another one."""
     try:
         library = ctypes.CDLL(None)
-        library.gnu_get_libc_version, library.malloc_trim  # noqa: B018  # there, or an AttributeError
+        library.gnu_get_libc_version, library.malloc_trim  # noqa: B018  # raises AttributeError elsewhere
         return library.mallopt
     except (AttributeError, OSError, TypeError):  # Windows takes no None
         return None

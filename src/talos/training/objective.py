@@ -1,7 +1,7 @@
 """The four choices put together: backbone × loss × negatives × threshold → the loss of one batch.
 
-Nothing here asks for the name of any of the four. The loss says what it needs, the negatives say what one draw
-is for, the threshold says whether it needs full rows.
+Nothing here depends on the name of any of the four: the loss states what it needs, the negatives what one draw is for,
+the threshold whether it needs the scores of all items.
 """
 
 from __future__ import annotations
@@ -17,22 +17,37 @@ from torch import Tensor, nn
 
 from talos.backbones import Backbone
 from talos.data.csr import TrainIndex, meetings
-from talos.distributed import ALONE, Group
 from talos.kernels import differentiable_user_batch_loss, exact_user_batch_loss, kth_scores
 from talos.kernels.sampled import sampled_scores
 from talos.losses import Loss, UserSeparableLoss, reduce_per_positive, reduce_per_user
 from talos.negatives import Negatives
 from talos.thresholds import ExactQuantile, Threshold
-from talos.training.batches import Place, generator_for
+from talos.training.batches import Batch, BatchShare, generator_for
+from talos.training.gradient_buffers import GradientBuffers
 
-__all__ = ["Objective", "PositiveObjective", "UserObjective"]
+__all__ = ["Objective", "ObjectiveOptions", "PositiveObjective", "UserObjective"]
 
-# Scores held while thresholds follow full rows: a few MB, so that they stay near the cache.
+# Scores held at a time while thresholds are updated from all items: a few MB, so that they stay in cache.
 _ROW_BLOCK = 1 << 20
 
 
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveOptions:
+    """How the loss of a batch is computed.
+
+    Attributes:
+        reduction: mean over `positives` or over `users`.
+        touched_rows: whether look-ups in a table of parameters have row-sparse gradients.
+        bfloat16: whether the kernels may round the factors of products, see `talos.kernels.user_batch_loss`.
+    """
+
+    reduction: Literal["positives", "users"] = "positives"
+    touched_rows: bool = False
+    bfloat16: bool = False
+
+
 class Objective(nn.Module):
-    """The loss of a batch, differentiable; thresholds follow the batch's scores on the way.
+    """The loss of a batch, differentiable. Thresholds are updated from the batch's scores on the way.
 
     Args:
         backbone: gives vectors.
@@ -40,11 +55,8 @@ class Objective(nn.Module):
         negatives: where negatives come from.
         threshold: β per user; None for a loss without one.
         index: the train interactions.
-        reduction: mean over `positives` or over `users`.
-        touched_rows: whether look-ups in a table of parameters give row-sparse gradients.
-        bfloat16: whether the kernels may round what they multiply, see `talos.kernels.user_batch_loss`.
-        users: which users the index and the thresholds are of; all of the backbone's, if None.
-        group: the processes that share a batch.
+        options: how the loss is computed.
+        users: the users that the index and the thresholds have; all of the backbone's, if None.
     """
 
     def __init__(
@@ -54,50 +66,42 @@ class Objective(nn.Module):
         negatives: Negatives,
         threshold: Threshold | None,
         index: TrainIndex,
+        options: ObjectiveOptions = ObjectiveOptions(),  # noqa: B008  # frozen
         *,
-        reduction: Literal["positives", "users"] = "positives",
-        touched_rows: bool = False,
-        bfloat16: bool = False,
         users: range | None = None,
-        group: Group = ALONE,
     ) -> None:
         super().__init__()
         self.users = range(index.num_users) if users is None else users
-        # whether the backbone's table is of these users alone
-        self.group, self.divided = group, backbone.num_users == len(self.users)
+        # whether the backbone's table has the rows of these users only
+        self.own_users_only = backbone.num_users == len(self.users)
         self.backbone, self.loss, self.threshold = backbone, loss, threshold
         self.negatives, self.index = negatives, index
-        self.reduction, self.touched_rows, self.in_bfloat16 = reduction, touched_rows, bfloat16
+        self.reduction, self.touched_rows = options.reduction, options.touched_rows
+        self.in_bfloat16 = options.bfloat16
         self.cosine = loss.needs.scores == "cosine"
+        self.gradient_buffers = GradientBuffers()
 
     @abstractmethod
-    def forward(
-        self,
-        batch: Tensor,
-        generator: torch.Generator,
-        *,
-        frozen: bool = False,
-        place: Place | None = None,
-    ) -> Tensor:
-        """Loss of a batch (a scalar); with `frozen` the vectors are constants, for an adversary's own epoch.
+    def forward(self, batch: Batch, generator: torch.Generator, *, frozen: bool = False) -> Tensor:
+        """Loss of a batch (a scalar); with `frozen` the vectors are constants, to train an adversary only.
 
-        With `place` the batch is this process's part of a larger one, and the sum over processes is its loss.
-        Every process draws the same numbers from `generator`, whatever its part.
+        Where the batch is this process's share of a larger one, the losses of all processes sum to that of the whole.
+        Every process draws the same numbers from `generator`, whatever its share.
         """
 
     def vectors(self) -> tuple[Tensor, Tensor]:
-        """User and item vectors as they are scored: final, and normalised where scores are cosines."""
+        """User and item vectors as they are scored: after propagation, and normalised where scores are cosines."""
         with torch.no_grad():
             users, items = (table.detach() for table in self.backbone.vectors())
-            own = users if self.divided else users[self.users.start : self.users.stop]
+            own = users if self.own_users_only else users[self.users.start : self.users.stop]
             return self._whole(own), self._whole(items)
 
     def _in_table(self, users: Tensor) -> Tensor:
-        """Where users stand in the backbone's table, which may have those of other processes too."""
-        return users if self.divided else users + self.users.start
+        """Rows of users in the backbone's table, which may have the users of other processes too."""
+        return users if self.own_users_only else users + self.users.start
 
     def _nothing(self, table: Tensor) -> Tensor:
-        """The loss of no users: for a process that has none in a batch."""
+        """The loss of an empty batch, for a process that has no members in it."""
         if self.threshold is not None:
             self.threshold.rest()
         return table.new_zeros((), requires_grad=True)
@@ -106,9 +110,13 @@ class Objective(nn.Module):
         users, items = self.backbone.vectors(training=not frozen, generator=generator)
         return (users.detach(), items.detach()) if frozen else (users, items)
 
-    def _rows(self, table: Tensor, ids: Tensor) -> Tensor:
+    def _rows(self, table: Tensor, ids: Tensor, *, distinct: bool = False) -> Tensor:
         """Vectors of some users or items, as they are scored."""
-        rows = F.embedding(ids, table, sparse=self.touched_rows and table.is_leaf and table.requires_grad)
+        parameter = table.is_leaf and table.requires_grad
+        if parameter and distinct and not self.touched_rows:
+            rows = self.gradient_buffers.rows(table, ids)
+        else:
+            rows = F.embedding(ids, table, sparse=self.touched_rows and parameter)
         return F.normalize(rows) if self.cosine else rows
 
     def _whole(self, table: Tensor) -> Tensor:
@@ -116,7 +124,7 @@ class Objective(nn.Module):
         return F.normalize(table) if self.cosine else table
 
     def _items(self, table: Tensor, *needed: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Vectors of at least the needed items, and the places of the needed ones among them.
+        """Vectors of at least the needed items, and the rows of the needed ones among them.
 
         The whole table where most of it is needed anyway; only the distinct needed rows otherwise.
         """
@@ -129,70 +137,66 @@ class Objective(nn.Module):
         ]
 
     def _with_auxiliary(
-        self, value: Tensor, users: Tensor, items: Tensor, frozen: bool, place: Place | None
+        self, value: Tensor, users: Tensor, items: Tensor, frozen: bool, share: BatchShare | None
     ) -> Tensor:
         extra = None if frozen else self.backbone.auxiliary_loss(self._in_table(users), items)
-        if place is not None:
-            # the backbone's own loss is of this part as a batch of its own, weighted by how many it has
-            value = value * place.weight
-            extra = None if extra is None else extra * (len(users) / place.total)
+        if share is not None:
+            # the backbone's own loss treats this share as a batch, and is weighted by its number of members
+            value = value * share.weight
+            extra = None if extra is None else extra * (len(users) / share.total)
         return value if extra is None else value + extra
 
     @torch.no_grad()
-    def _follow_full_rows(self, threshold: Threshold, users: Tensor, vectors: Tensor, items: Tensor) -> None:
-        """Let thresholds see all items' scores of distinct users, a few users at a time."""
+    def _update_from_all_items(
+        self, threshold: Threshold, users: Tensor, vectors: Tensor, items: Tensor
+    ) -> None:
+        """Update the thresholds of distinct users from the scores of all items, a few users at a time."""
         block = max(1, _ROW_BLOCK // len(items))
         for start in range(0, len(users), block):
             threshold.update_rows(users[start : start + block], vectors[start : start + block] @ items.T)
 
 
 class UserObjective(Objective):
-    """Batches of users with all their positives: for user-separable losses, over all items or a shared sample."""
+    """Batches of users with all their positives, for user-separable losses over all items or shared samples."""
 
     loss: UserSeparableLoss
 
-    def forward(
-        self,
-        batch: Tensor,
-        generator: torch.Generator,
-        *,
-        frozen: bool = False,
-        place: Place | None = None,
-    ) -> Tensor:
-        """Loss of the users `batch` (B,), distinct."""
+    def forward(self, batch: Batch, generator: torch.Generator, *, frozen: bool = False) -> Tensor:
+        """Loss of a batch of distinct users (B,)."""
+        members, share = batch.members, batch.share
         user_table, item_table = self._tables(generator, frozen)
         drawn = None
         if self.negatives.per != "all":
-            # for the whole batch, so that every process has the same draws; they depend on its length alone
-            everybody = batch if place is None else batch.new_zeros(place.total)
-            drawn = self.negatives.draw(self.index, everybody, generator)
-        if len(batch) == 0:
+            # drawn for the whole batch, so that all processes have the same; draws depend on its length only
+            whole = members if share is None else members.new_zeros(share.total)
+            drawn = self.negatives.draw(self.index, whole, generator)
+        if len(members) == 0:
             return self._nothing(item_table)
-        users = self._rows(user_table, self._in_table(batch))
-        owner, positives = self.index.pairs_of(batch)
+        users = self._rows(user_table, self._in_table(members), distinct=True)
+        owner, positives = self.index.pairs_of(members)
         if drawn is None:
-            value = self._over_all(batch, users, item_table, positives)
+            value = self._over_all(members, users, item_table, positives)
         else:
-            value = self._over_samples(batch, users, item_table, owner, positives, drawn, place)
-        return self._with_auxiliary(value, batch, positives, frozen, place)
+            value = self._over_samples(batch, users, item_table, owner, positives, drawn)
+        return self._with_auxiliary(value, members, positives, frozen, share)
 
-    def _over_all(self, batch: Tensor, users: Tensor, item_table: Tensor, positives: Tensor) -> Tensor:
-        threshold, ends, options = self.threshold, self._ends(batch), self._options()
+    def _over_all(self, members: Tensor, users: Tensor, item_table: Tensor, positives: Tensor) -> Tensor:
+        threshold, ends, options = self.threshold, self._ends(members), self._options()
         if isinstance(threshold, ExactQuantile):
-            # all scores are made anyway: the kernel finds the K-th best among them on its way
+            # the kernel computes all scores anyway, and finds the K-th best among them
             value, kth = exact_user_batch_loss(
                 users, item_table, ends, positives, threshold.k, self.loss, **options
             )
-            threshold.set(batch, kth)
+            threshold.set(members, kth)
             return value
         beta = None
         if threshold is not None:
-            self._follow_full_rows(threshold, batch, users, self._whole(item_table))
-            beta = threshold.value(batch)
+            self._update_from_all_items(threshold, members, users, self._whole(item_table))
+            beta = threshold.value(members)
         return differentiable_user_batch_loss(users, item_table, ends, positives, beta, self.loss, **options)
 
     def _options(self) -> dict[str, Any]:
-        """How a kernel goes over all items; they are normalised on its way."""
+        """Options of the kernels that go over all items; they normalise them, too."""
         return {
             "reduction": self.reduction,
             "normalize_items": self.cosine,
@@ -201,24 +205,24 @@ class UserObjective(Objective):
 
     def _over_samples(
         self,
-        batch: Tensor,
+        batch: Batch,
         users: Tensor,
         item_table: Tensor,
         owner: Tensor,
         positives: Tensor,
         drawn: Tensor,
-        place: Place | None,
     ) -> Tensor:
-        """Users in groups, each with a sample `drawn` (G, n) of its own, as if it were a batch of its own."""
-        before, total = (0, len(batch)) if place is None else (place.before, place.total)
+        """Loss of consecutive users who share a sample, one of G samples `drawn` (G, n); the mean over all of them."""
+        members = batch.members
+        before, total = (0, len(members)) if batch.share is None else (batch.share.before, batch.share.total)
         size = -(-total // len(drawn))
-        # the first group may have begun with users of another process
-        cuts = [max(0, cut) for cut in range(-(before % size), len(batch), size)]
-        lengths = [end - cut for cut, end in zip(cuts, [*cuts[1:], len(batch)], strict=True)]
+        # the first sample here may be shared with users of the process before this one
+        cuts = [max(0, cut) for cut in range(-(before % size), len(members), size)]
+        lengths = [end - cut for cut, end in zip(cuts, [*cuts[1:], len(members)], strict=True)]
         counts = torch.bincount((owner + before % size) // size, minlength=len(cuts)).tolist()
         parts = zip(
             cuts,
-            torch.split(batch, lengths),
+            torch.split(members, lengths),
             torch.split(users, lengths),
             torch.split(owner, counts),
             torch.split(positives, counts),
@@ -226,109 +230,103 @@ class UserObjective(Objective):
             strict=True,
         )
         groups = [
-            _Group(
-                members, vectors, own - cut, *torch.unique(torch.cat([items, sample]), return_inverse=True)
+            _SampleGroup(
+                some, vectors, own - cut, *torch.unique(torch.cat([items, sample]), return_inverse=True)
             )
-            for cut, members, vectors, own, items, sample in parts
+            for cut, some, vectors, own, items, sample in parts
         ]
-        # one look-up for all, so that there is one gradient of the table's size
+        # one look-up for all groups, so that there is one gradient of the table's size
         tables = self._rows(item_table, torch.cat([group.distinct for group in groups]))
         vectors = torch.split(tables, [len(group.distinct) for group in groups])
         threshold, beta = self.threshold, None
         if threshold is not None:
-            self._follow(threshold, batch, users, owner, item_table, groups, vectors)
-            beta = threshold.value(batch)
+            self._update_threshold(threshold, members, users, owner, item_table, groups, vectors)
+            beta = threshold.value(members)
         values = [
             differentiable_user_batch_loss(
                 group.vectors,
                 items,
                 self._ends(group.users),
-                group.places[: len(group.owner)],
+                group.rows[: len(group.owner)],
                 None if beta is None else beta[cut : cut + len(group.users)],
                 self.loss,
                 reduction=self.reduction,
-                item_ids=group.places[len(group.owner) :],
+                item_ids=group.rows[len(group.owner) :],
                 bfloat16=self.in_bfloat16,
             )
             for cut, group, items in zip(cuts, groups, vectors, strict=True)
         ]
-        # means over positives or users of the groups, put together to that of the batch
+        # the mean over the batch, from the means over each group's positives or users
         shares = counts if self.reduction == "positives" else [len(group.users) for group in groups]
         return torch.stack(values) @ (users.new_tensor(shares) / sum(shares))
 
     def _ends(self, users: Tensor) -> Tensor:
-        """Where each user's positives begin and end, (B + 1,)."""
+        """CSR bounds of the users' positives, (B + 1,)."""
         return F.pad(self.index.degrees[users].cumsum(0), (1, 0))
 
     @torch.no_grad()
-    def _follow(
+    def _update_threshold(
         self,
         threshold: Threshold,
-        batch: Tensor,
+        members: Tensor,
         users: Tensor,
         owner: Tensor,
         item_table: Tensor,
-        groups: Sequence[_Group],
+        groups: Sequence[_SampleGroup],
         tables: Sequence[Tensor],
     ) -> None:
-        """Let thresholds see what there is to see of this batch's scores."""
+        """Update thresholds from this batch's scores, or from those of all items where they need them."""
         if isinstance(threshold, ExactQuantile):
-            threshold.set(batch, kth_scores(users, self._whole(item_table), threshold.k))
+            threshold.set(members, kth_scores(users, self._whole(item_table), threshold.k))
             return
         if threshold.needs_full_row:
-            self._follow_full_rows(threshold, batch, users, self._whole(item_table))
+            self._update_from_all_items(threshold, members, users, self._whole(item_table))
             return
         pos, neg, masks = [], [], []
         for group, items in zip(groups, tables, strict=True):
-            places, sample = group.places.tensor_split([len(group.owner)])
-            pos.append((group.vectors[group.owner] * items[places]).sum(-1))
+            positives, sample = group.rows.tensor_split([len(group.owner)])
+            pos.append((group.vectors[group.owner] * items[positives]).sum(-1))
             neg.append(group.vectors @ items[sample].T)
             # a drawn item that is a positive of a user says nothing about that user's other items
             masks.append(torch.zeros_like(neg[-1], dtype=torch.bool))
-            masks[-1][meetings(group.owner, places, sample)] = True
-        threshold.update(batch, torch.cat(pos), torch.cat(neg), mask=torch.cat(masks), owner=owner)
+            masks[-1][meetings(group.owner, positives, sample)] = True
+        threshold.update(members, torch.cat(pos), torch.cat(neg), mask=torch.cat(masks), owner=owner)
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
-    """Users who share a sample."""
+class _SampleGroup:
+    """Users who share a sample of negatives."""
 
     users: Tensor  # (m,)
     vectors: Tensor  # (m, d)
-    owner: Tensor  # (P,) each positive's place in `users`
-    distinct: Tensor  # items needed, each once
-    places: Tensor  # (P + n,) where the positives and then the sample are among them
+    owner: Tensor  # (P,) for each positive, the index of its user in `users`
+    distinct: Tensor  # the distinct items among positives and sample
+    rows: Tensor  # (P + n,) for each positive and then for each item of the sample, its index in `distinct`
 
 
 class PositiveObjective(Objective):
-    """Batches of positives, each with negatives of its own: the paper's protocol, for every loss."""
+    """Batches of positives, each with its own negatives: the paper's protocol, for every loss."""
 
-    def forward(
-        self,
-        batch: Tensor,
-        generator: torch.Generator,
-        *,
-        frozen: bool = False,
-        place: Place | None = None,
-    ) -> Tensor:
-        """Loss of the positives at the places `batch` (B,) of the index's edges."""
+    def forward(self, batch: Batch, generator: torch.Generator, *, frozen: bool = False) -> Tensor:
+        """Loss of the positives at the positions (B,) of the index's edges."""
+        members, share = batch.members, batch.share
         user_table, item_table = self._tables(generator, frozen)
-        if place is not None:
-            # each process draws for its own positives, from numbers that differ between processes
+        if share is not None:
+            # each process draws for its own positives, from a generator of its own
             common = int(torch.randint(2**62, (), generator=generator))
-            generator = generator_for(common, self.group.rank)
-        if len(batch) == 0:
+            generator = generator_for(common, share.rank)
+        if len(members) == 0:
             return self._nothing(item_table)
-        owners = torch.searchsorted(self.index.indptr, batch, right=True) - 1
-        positives = self.index.indices[batch]
+        owners = torch.searchsorted(self.index.indptr, members, right=True) - 1
+        positives = self.index.indices[members]
         drawn = self.negatives.draw(self.index, owners, generator)
         users = self._rows(user_table, self._in_table(owners))
-        items, (places, others) = self._items(item_table, positives, drawn)
-        pos = (users * items[places]).sum(-1)
+        items, (rows, others) = self._items(item_table, positives, drawn)
+        pos = (users * items[rows]).sum(-1)
         neg = sampled_scores(users, items, others)
         beta = None
         if self.threshold is not None:
-            self._follow(self.threshold, owners, users, pos.detach(), neg.detach(), item_table)
+            self._update_threshold(self.threshold, owners, users, pos.detach(), neg.detach(), item_table)
             beta = self.threshold.value(owners)
         values = self.loss(
             pos,
@@ -340,10 +338,10 @@ class PositiveObjective(Objective):
         value = (
             reduce_per_positive(values) if self.reduction == "positives" else reduce_per_user(values, owners)
         )
-        return self._with_auxiliary(value, owners, positives, frozen, place)
+        return self._with_auxiliary(value, owners, positives, frozen, share)
 
     @torch.no_grad()
-    def _follow(
+    def _update_threshold(
         self,
         threshold: Threshold,
         owners: Tensor,
@@ -355,7 +353,7 @@ class PositiveObjective(Objective):
         if not threshold.needs_full_row:
             threshold.update(owners, pos, neg)
             return
-        # `owners` ascend (see `Batches`): the first row of each user stands for all of them
+        # `owners` ascend (see `Batch`), so a user's rows are consecutive; the first one stands for all of them
         first = torch.ones_like(owners, dtype=torch.bool)
         first[1:] = owners[1:] != owners[:-1]
-        self._follow_full_rows(threshold, owners[first], users[first], self._whole(item_table))
+        self._update_from_all_items(threshold, owners[first], users[first], self._whole(item_table))

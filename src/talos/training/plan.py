@@ -1,4 +1,4 @@
-"""From a config to a plan: everything that was left open is chosen, everything impossible is refused."""
+"""The plan of a run: every `auto` of the config resolved, impossible combinations refused."""
 
 from __future__ import annotations
 
@@ -17,31 +17,40 @@ from talos.losses import Needs
 
 __all__ = ["EXACT_LIMIT", "Plan", "make_plan", "plan_for"]
 
-# Scores per epoch (users × items) up to which all items are taken as negatives unless told otherwise.
+# Scores per epoch (users × items) up to which `negatives = "auto"` takes all items.
 EXACT_LIMIT = 4_000_000_000
-# From how many on products are made of bfloat16 unless told otherwise; fewer take a moment in float32 as well, and then
-# runs on several processes agree with those on one to more digits.
+# Scores per epoch from which `arithmetic = "auto"` takes bfloat16. Fewer are fast in float32 too, in which runs with
+# several processes agree with those of one to more digits.
 BFLOAT16_FROM = 20_000_000
-# By how much the rate falls in an epoch where batches are users, unless told otherwise.
+# Learning-rate decay per epoch that `lr_decay = "auto"` takes for batches of users.
 USER_BATCH_DECAY = 0.97
-# Rate of the quantile regression where batches are users; the published 0.001 is for batches of positives.
+# Learning rate of the quantile regression for batches of users; the published 0.001 is for batches of positives.
 USER_BATCH_THRESHOLD_LR = 0.01
-# Numbers in the two tables up to which plain Adam over all rows costs next to nothing.
+# Numbers in the two tables up to which Adam over all rows costs next to nothing.
 _SMALL_TABLES = 1 << 23
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A config without anything left open, the kind of batches it means, and what was chosen and why."""
+    """How a run will train.
+
+    Attributes:
+        config: without any `auto`.
+        batches: what a batch consists of.
+        steps_per_epoch: batches in an epoch.
+        notes: what was chosen for each `auto`, and why; one line each.
+        sharding: one line that says what is divided among several processes; empty with one process.
+    """
 
     config: RunConfig
     batches: Literal["users", "positives"]
     steps_per_epoch: int
     notes: tuple[str, ...]
+    sharding: str = ""
 
 
 def plan_for(config: RunConfig, train: Interactions | Share) -> Plan:
-    """The plan that a trainer of this config will follow, without making one.
+    """The plan that a trainer of this config would follow, without making the trainer.
 
     >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 7])
     >>> plan_for(RunConfig(k=1), data).batches
@@ -58,7 +67,7 @@ def plan_for(config: RunConfig, train: Interactions | Share) -> Plan:
 
 
 def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> Plan:
-    """Choose what is `auto`; refuse, with the reason, what cannot run together."""
+    """Resolve every `auto`; refuse, with the reason, choices that cannot run together."""
     name = config.loss.name
     notes: list[str] = []
     changes: dict[str, Any] = {}
@@ -101,7 +110,7 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
         if default is not None:
             notes.append(f"threshold = {threshold!r}")
         if threshold == "regression" and per == "batch":
-            # a user is met once an epoch, not once for every positive: fewer steps have to lead as far
+            # a user is updated once an epoch, not once for every positive: fewer steps have to go as far
             changes["threshold.lr"] = USER_BATCH_THRESHOLD_LR
     elif needs.threshold == (threshold == "none"):
         what = "needs a threshold" if needs.threshold else "uses no threshold"
@@ -121,7 +130,7 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
 
     kind: Literal["users", "positives"] = "positives" if per == "positive" else "users"
     total = len(train) if kind == "positives" else active
-    # some thirty steps an epoch, so that small data is not trained by a handful of steps
+    # about thirty steps an epoch, so that small data are not trained by a handful of steps
     fitting = 1024 if kind == "positives" else min(512, max(32, active // 30))
     size = fitting if config.training.batch_size == "auto" else config.training.batch_size
     if config.training.batch_size == "auto":
@@ -129,7 +138,7 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
         notes.append(f"batches of {size:,} {kind}")
     by_users = kind == "users" and needs.scores == "cosine"
     if config.training.init == "auto":
-        # what a few hundred steps of a random start learn first is what least squares find in no time
+        # least squares find at once what a random start learns in its first few hundred steps
         changes["training.init"] = "als" if by_users else "random"
         if by_users:
             notes.append("vectors start from alternating least squares")
@@ -137,7 +146,7 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
         changes["optimizer.lr_decay"] = USER_BATCH_DECAY if by_users else 1.0
     usable = kind == "users" and config.device == "cpu" and library.available() and library.has_bfloat16()
     if config.training.arithmetic == "auto":
-        # a cosine is off by less than .01, and rankings by nothing that shows; a dot product may be off by anything
+        # errors of a cosine stay below .01 and do not show in rankings; those of a dot product have no bound
         scores = active * (train.num_items if per == "all" else int(getattr(sampled, "n", 0)))
         faster = usable and by_users and scores >= BFLOAT16_FROM
         changes["training.arithmetic"] = "bfloat16" if faster else "float32"

@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,24 @@ from talos.backbones import Backbone
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
-from talos.distributed import ALONE, Group
+from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ArgumentError, ConfigError, TalosError
-from talos.training.batches import Place, generator_for
-from talos.training.callbacks import Callback
-from talos.training.checkpoint import Checkpoints, flatten, unflatten
+from talos.training.batches import Batch, BatchOptions, generator_for
+from talos.training.callbacks import Callback, InterruptedRunError, stop_signals
+from talos.training.checkpoint import (
+    Checkpoints,
+    Position,
+    best_weights,
+    check_same_run,
+    flatten,
+    load_best_weights,
+    unflatten,
+)
 from talos.training.memory import freed_memory_kept
-from talos.training.objective import Objective
-from talos.training.optimizers import Optimizers
-from talos.training.parallel.choose import divide
+from talos.training.objective import Objective, ObjectiveOptions
+from talos.training.optimizer import Optimizers
+from talos.training.parallel.choose import choose_sharding
 from talos.training.plan import Plan, make_plan
-from talos.training.state import Position, check_same_run, load_weights, weights_of
-from talos.training.stopping import InterruptedRunError, stop_signals
 
 __all__ = ["Trainer"]
 
@@ -38,15 +44,15 @@ class Trainer:
     """Puts backbone, loss, negatives and thresholds together and trains them.
 
     Args:
-        config: the run; `auto` values are chosen here, see `Trainer.plan`.
-        train: interactions to learn from; in a group either all of them, or this process's `Share`.
-        valid: interactions to stop by; without them training runs for all epochs.
-        folder: where checkpoints go; None keeps everything in memory.
-        callbacks: what watches.
-        backbone: takes the place of the one that the config names.
-        only_users: learn from the interactions of these users alone.
-        group: the processes that train together; each is given the same config and data, and keeps the rows,
-            thresholds and optimiser state of its own range of users (and of items, see `talos.training.parallel`).
+        config: the run; `auto` values are resolved here, see `Trainer.plan`.
+        train: interactions to learn from; with several processes either all of them, or this process's `Share`.
+        valid: interactions for early stopping; without them training runs for all epochs.
+        folder: where checkpoints are written; None keeps the best weights in memory.
+        callbacks: called with the plan, and while training; on rank 0 only.
+        backbone: used in place of the one that the config names.
+        only_users: learn from the interactions of these users only.
+        group: the processes that train together. Each is given the same config and data, and keeps the rows, thresholds
+            and optimizer state of its own users (and maybe items, see `talos.training.parallel`).
 
     >>> data = Interactions.from_ids([1, 1, 2, 2, 3, 3], [7, 8, 7, 9, 8, 9])
     >>> config = RunConfig.from_dict({"k": 1, "backbone": {"name": "mf", "dim": 4}, "training": {"epochs": 2}})
@@ -66,52 +72,58 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         backbone: Backbone | None = None,
         only_users: Tensor | None = None,
-        group: Group = ALONE,
+        group: Group = SINGLE_PROCESS,
     ) -> None:
-        self.group = group = ALONE if config.training.parallel == "none" else group
+        self.group = group = SINGLE_PROCESS if config.training.parallel == "none" else group
         self.train, self.valid, self.callbacks = train, valid, callbacks if group.rank == 0 else ()
-        group.check_same(config=str(config.as_dict()), data=str(self.fingerprint()) if group.size > 1 else "")
+        group.check_same(config=lambda: str(config.as_dict()), data=lambda: str(self.fingerprint()))
         self.device = _device(config.device)
         context = {"num_users": train.num_users, "num_items": train.num_items}
-        generator = generator_for(config.seed, 0)  # of everything that starts at random
+        generator = generator_for(config.seed, 0)  # of all random starting values
         loss = registry.make_loss(config.loss, k=config.k, generator=generator, **context)
         self.plan: Plan = make_plan(config, loss.needs, train)
         self.config = config = self.plan.config
-        self.division = divide(config, train, valid, group, self.device)
+        self.sharding, line = choose_sharding(config, train, valid, group, self.device)
+        self.plan = replace(self.plan, sharding=line)
+        for callback in self.callbacks:
+            if isinstance(callback, Callback):  # others may have been written before there was such a method
+                callback.on_plan(self.plan)
         source = registry.make_negatives(config.negatives)
-        source.check(self.division.index)
+        source.check(self.sharding.index)
         threshold = None
         if config.threshold.name != "none":
             threshold = registry.make_threshold(
                 config.threshold,
                 k=config.k,
-                num_positives=self.division.user_degrees,
-                num_users=len(self.division.users),
+                num_positives=self.sharding.user_degrees,
+                num_users=len(self.sharding.users),
                 num_items=train.num_items,
             )
         if backbone is None:
-            backbone = self.division.backbone(config, generator, cosine=loss.needs.scores == "cosine")
-        self.objective: Objective = self.division.objective(
+            backbone = self.sharding.backbone(config, generator, cosine=loss.needs.scores == "cosine")
+        self.objective: Objective = self.sharding.objective(
             self.plan.batches,
             backbone,
             loss,
             source,
             threshold,
-            reduction=config.training.reduction,
-            touched_rows=config.optimizer.rows == "touched",
-            bfloat16=config.training.arithmetic == "bfloat16",
+            ObjectiveOptions(
+                reduction=config.training.reduction,
+                touched_rows=config.optimizer.rows == "touched",
+                bfloat16=config.training.arithmetic == "bfloat16",
+            ),
         ).to(self.device)
-        self.batches = self.division.batches(
-            self.plan.batches,
-            size=int(config.training.batch_size),
-            only_users=only_users,
-            reduction=config.training.reduction,
+        self.batches = self.sharding.batches(
+            BatchOptions(
+                kind=self.plan.batches,
+                size=int(config.training.batch_size),
+                only_users=only_users,
+                reduction=config.training.reduction,
+            )
         )
         self.parameters = list(self.objective.parameters())
-        self.own_parameters = list(self.division.own_parameters(self.objective.backbone).values())
-        self._begin_alike()
-        self.replicas = self.division.replicas(self.objective)
-        updated = self.replicas.optimized(self.objective.backbone.parameters())
+        self.sync = self.sharding.gradient_sync(self.objective)
+        updated = self.sync.optimized(self.objective.backbone.parameters())
         self.optimizers = Optimizers(updated, self.objective.loss, config.optimizer)
         self.position = Position()
         self.checkpoints = None
@@ -120,26 +132,20 @@ class Trainer:
                 folder,
                 keep=config.training.keep_checkpoints,
                 group=group,
-                parts=self.division.parts(self.objective),
+                sharded=self.sharding.sharded_tensors(self.objective),
             )
         self.best: dict[str, Tensor] | None = None
-        self.resumed_generator: Tensor | None = None  # its state in the middle of a pass
+        self.resumed_generator: Tensor | None = None  # state of a generator in the middle of a pass
         self.stop_requested = False
-
-    def _begin_alike(self) -> None:
-        """The same bits everywhere of what all processes have, whatever each of them computed."""
-        for parameter in self.parameters:
-            if not any(parameter is own for own in self.own_parameters):
-                self.group.copy_first_(parameter.data)
 
     # ---------------------------------------------------------------- the loop
 
     def fit(self) -> None:
-        """Train until the epochs are done or validation has not improved for long enough; keep the best.
+        """Train for all epochs, or until validation has not improved for `patience` epochs; keep the best weights.
 
         Raises:
-            InterruptedRunError: SIGINT or SIGTERM arrived; the state was saved after the step at hand.
-            TalosError: the loss or the weights are not finite any more; the best weights are kept.
+            InterruptedRunError: SIGINT or SIGTERM arrived; a checkpoint was written after the current step.
+            TalosError: the loss or the weights are no longer finite; the best weights are kept.
         """
         at, settings = self.position, self.config.training
         for callback in self.callbacks:
@@ -147,7 +153,7 @@ class Trainer:
         try:
             with contextlib.ExitStack() as around:
                 around.enter_context(freed_memory_kept(max(p.nbytes for p in self.parameters)))
-                if self.checkpoints is not None:  # only where there is something to go on from
+                if self.checkpoints is not None:  # only where a run can be resumed
                     around.enter_context(stop_signals(self._ask_to_stop))
                 while not self._is_over():
                     self.objective.loss.set_progress(at.epoch / settings.epochs)
@@ -169,7 +175,7 @@ class Trainer:
         self._restore_best()
 
     def _run_pass(self, number: int, adversary: int | None) -> None:
-        """One pass over all batches, for the model or for one adversary; may start in the middle."""
+        """One pass over all batches, for the model or for one adversary; a resumed one starts in the middle."""
         at, began = self.position, time.perf_counter()
         generator = generator_for(self.config.seed, 1, at.epoch, number)
         order = self.batches.order(generator)
@@ -179,35 +185,31 @@ class Trainer:
         optimizers = self.optimizers.of(adversary)
         while at.step < len(self.batches):
             self.optimizers.clamp_joint_()
-            batch, place = self.batches.batch(order, at.step), self.batches.place(order, at.step)
-            value = self._step_gradients(batch, place, generator, frozen=adversary is not None)
+            batch = self.batches.batch(order, at.step)
+            value = self._step_gradients(batch, generator, frozen=adversary is not None)
             for optimizer in optimizers:
                 optimizer.step()
-            self.replicas.spread_()
-            for parameter in self.parameters:
-                parameter.grad = None
+            self.sync.gather_parameters_()
+            self.objective.gradient_buffers.reclaim_(self.parameters)
             at.step += 1
             if adversary is None:
                 at.loss_sum += value
                 for callback in self.callbacks:
                     callback.on_step(at.epoch, at.step, at.loss_sum / at.step)
-            stop = self.stop_requested if self.group.size == 1 else self.replicas.stop_requested
-            if stop and at.step < len(self.batches):
+            if self.sync.should_stop(self.stop_requested) and at.step < len(self.batches):
                 at.seconds += time.perf_counter() - began
                 self._interrupt(generator)
         at.pass_number, at.step = number + 1, 0
         at.seconds += time.perf_counter() - began
 
-    def _step_gradients(
-        self, batch: Tensor, place: Place | None, generator: torch.Generator, *, frozen: bool
-    ) -> float:
-        """The loss of a batch, and every parameter's gradient, both summed over the processes of the group."""
+    def _step_gradients(self, batch: Batch, generator: torch.Generator, *, frozen: bool) -> float:
+        """Compute the gradients of a batch and return its loss, both summed over the processes of the group."""
         try:
-            value: Tensor = self.objective(batch, generator, frozen=frozen, place=place)
-        except ArgumentError as error:  # a loss or threshold met scores that are no numbers
+            value: Tensor = self.objective(batch, generator, frozen=frozen)
+        except ArgumentError as error:  # a loss or threshold refused scores that are not finite
             raise self._diverged(str(error)) from error
         value.backward()  # type: ignore[no-untyped-call]
-        total = self.replicas.join_(value.item(), stop=self.stop_requested)
+        total = self.sync.sum_gradients_(value.item(), stop=self.stop_requested)
         if not math.isfinite(total):
             raise self._diverged(f"the loss is {total}")
         return total
@@ -224,7 +226,7 @@ class Trainer:
             f"The likely cause is a learning rate ({lr}) that is too high or a temperature that is too low{kept}"
         )
 
-    # ------------------------------------------------------------- the epoch's end
+    # --------------------------------------------------------- the end of an epoch
 
     def _is_over(self) -> bool:
         return self.position.finished or self.position.epoch >= self.config.training.epochs
@@ -233,18 +235,18 @@ class Trainer:
         return self.position.epoch % every == 0 or self.position.epoch == self.config.training.epochs
 
     def _validate(self) -> dict[str, float]:
-        """Metrics on the validation set; remembers the weights if they are the best so far."""
+        """Metrics on the validation set; keeps the weights if they are the best so far."""
         if self.valid is None or len(self.valid) == 0:
             return {}
         k, at = self.config.k, self.position
-        metrics = self.division.metrics(*self.vectors(), k)
+        metrics = self.sharding.metrics(*self.vectors(), k)
         watched = metrics[f"{self.config.training.metric}@{k}"]
         if watched > at.best:
             at.best, at.best_epoch, at.best_metrics = watched, at.epoch, metrics
             self._keep_best()
         elif at.epoch - at.best_epoch >= self.config.training.patience:
             at.finished = True
-        # the watched metric first: it is what a progress line shows
+        # the watched metric first: a progress bar shows the first one
         first = f"{self.config.training.metric}@{k}"
         return {first: watched, **{name: value for name, value in metrics.items() if name != first}}
 
@@ -266,53 +268,51 @@ class Trainer:
     # ------------------------------------------------------------------ results
 
     def vectors(self) -> tuple[Tensor, Tensor]:
-        """User and item vectors, as scores are made from them; in a group, those that this process has."""
+        """User and item vectors as they are scored; with several processes, those of this process."""
         return self.objective.vectors()
 
     def results(self) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        """User vectors, item vectors and thresholds of everybody, on rank 0 of a group; None on other ranks.
+        """All user vectors, item vectors and thresholds, on rank 0; None on the other ranks.
 
-        Where processes have shares of the interactions, each has the vectors and thresholds of its own users.
+        If `train` is a `Share`, every rank gets the vectors and thresholds of its own users, and all item vectors.
         """
-        threshold, users = self.objective.threshold, len(self.division.users)
+        threshold, users = self.objective.threshold, len(self.sharding.users)
         beta = None if threshold is None else threshold.value(torch.arange(users, device=self.device))
-        return self.division.bring_together(*self.vectors(), beta)
+        return self.sharding.gather(*self.vectors(), beta)
 
     def threshold_error(self) -> float | None:
         """Mean |estimated - exact| threshold over the users with interactions; None without thresholds."""
         threshold = self.objective.threshold
         if threshold is None:
             return None
-        users = self.division.user_degrees.nonzero().flatten()
+        users = self.sharding.user_degrees.nonzero().flatten()
         user_vectors, item_vectors = self.vectors()
-        exact = self.division.kth_scores(user_vectors[users], item_vectors, self.config.k)
-        if self.group.size == 1:
-            return threshold.error_against(exact, users)
+        exact = self.sharding.kth_scores(user_vectors[users], item_vectors, self.config.k)
         return float(self.group.mean((threshold.value(users) - exact).abs()))
 
     # ------------------------------------------------- best weights and checkpoints
 
     def _keep_best(self) -> None:
         if self.checkpoints is not None:
-            self.checkpoints.save_best(self.position.best_epoch, weights_of(self.objective))
+            self.checkpoints.save_best(self.position.best_epoch, best_weights(self.objective))
         else:
-            self.best = {name: tensor.clone() for name, tensor in weights_of(self.objective).items()}
+            self.best = {name: tensor.clone() for name, tensor in best_weights(self.objective).items()}
 
     def _restore_best(self) -> None:
-        """Back to the weights that did best on validation; the last ones where there is no validation."""
-        self.replicas.release()
+        """Load the weights that were best on validation; without validation keep the last ones."""
+        self.sync.release()
         if self.position.best_epoch == 0:
             return
         best = self.best if self.checkpoints is None else self.checkpoints.load_best(self.position.best_epoch)
         assert best is not None
-        load_weights(self.objective, best)
+        load_best_weights(self.objective, best)
 
     def save(self, generator: torch.Generator | None = None) -> None:
-        """A checkpoint of everything, from which training goes on to the same result, bit by bit."""
+        """Write a checkpoint from which training resumes to the same result, bit by bit."""
         if self.checkpoints is None:
             return
         at = self.position
-        tensors = flatten("objective", self.objective.state_dict())[0] | self.optimizers.state()
+        tensors = flatten("objective", self.objective.state_dict()) | self.optimizers.state()
         if generator is not None:
             tensors["generator"] = generator.get_state()
         facts = {"position": asdict(at), "config": self.config.as_dict(), "data": self.fingerprint()}
@@ -320,10 +320,9 @@ class Trainer:
         self.checkpoints.forget_best_before(at.best_epoch)
 
     def resume(self) -> bool:
-        """Go on from the newest checkpoint; False if there is none. Other data or config is refused."""
+        """Load the newest checkpoint; False if there is none. One of other data or another config is refused."""
         found = None if self.checkpoints is None else self.checkpoints.latest()
-        where = "none" if found is None else str(found[1]["position"])
-        self.group.check_same(checkpoint=where)
+        self.group.check_same(checkpoint=lambda: "none" if found is None else str(found[1]["position"]))
         if found is None:
             return False
         tensors, facts = found
@@ -335,14 +334,14 @@ class Trainer:
         return True
 
     def fingerprint(self) -> dict[str, Any]:
-        """Enough of the data to notice that they changed."""
+        """Hashes of the data, by which a checkpoint of other data is noticed."""
         parts = {"train": self.train, "valid": self.valid}
         return {name: None if part is None else part.fingerprint() for name, part in parts.items()}
 
     # --------------------------------------------------------------- interruption
 
     def _ask_to_stop(self) -> None:
-        """Stop after the step at hand; asked twice, at once."""
+        """Stop after the current step; at once, if asked twice."""
         if self.stop_requested:
             raise KeyboardInterrupt
         self.stop_requested = True
@@ -356,7 +355,7 @@ class Trainer:
 
 
 def _device(name: str) -> torch.device:
-    """A device that is there."""
+    """The device of that name, if it can be used."""
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

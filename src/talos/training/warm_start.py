@@ -1,4 +1,4 @@
-"""Where vectors start: at random, or from a quick factorisation of the interactions."""
+"""Starting vectors: random ones, or those of a quick factorisation of the interactions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor
 
 from talos.backbones import Backbone
 from talos.data.csr import TrainIndex
-from talos.distributed import ALONE, Group
+from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ConfigError
 from talos.kernels import alternating_least_squares
-from talos.training.parallel.least_squares import divided_least_squares
+from talos.training.parallel.least_squares import sharded_least_squares
 
 __all__ = ["singular_vectors", "start_from"]
 
-# Directions beyond those wanted, and rounds, of the randomised search for singular vectors.
+# Extra directions, and rounds, of the randomised subspace iteration.
 _SPARE = 8
 _ROUNDS = 3
-# Below this length a vector points nowhere.
+# A vector shorter than this has no direction.
 _SHORTEST = 1e-6
 
 
@@ -36,23 +36,23 @@ def start_from(
     cosine: bool = True,
     users: range | None = None,
     items: range | None = None,
-    group: Group = ALONE,
+    group: Group = SINGLE_PROCESS,
 ) -> None:
-    """Put vectors of a factorisation in the place of a backbone's random ones; `random` leaves them alone.
+    """Replace a backbone's random vectors by those of a factorisation; `random` leaves them as they are.
 
-    Where scores are cosines only directions matter to the scores, but lengths decide how far a step turns a
-    vector: each is given the mean length of the random ones it replaces. Users and items without interactions
-    keep their random vectors.
+    Where scores are cosines, only directions matter for the scores, but a vector's length decides how far a step turns
+    it: each gets the mean length of the random vectors that it replaces. Users and items without interactions keep
+    their random vectors.
 
     Args:
         how: which factorisation.
         backbone: whose tables are filled.
         index: the interactions of all users, or of those whose rows this process has.
-        generator: of where the factorisation starts.
+        generator: draws the start of the factorisation.
         cosine: whether scores are cosines.
-        users: the users that the backbone's table has, where it has not all of them.
+        users: the users in the backbone's table; all of them, if None.
         items: likewise the items.
-        group: the processes that have the others.
+        group: the processes that have the other users and items.
 
     >>> from talos.backbones import MF
     >>> from talos.data.interactions import Interactions
@@ -67,38 +67,41 @@ def start_from(
     if how == "random":
         return
     dim = backbone.dim
-    divided = users is not None and group.size > 1 and index.num_users == len(users)
+    sharded = users is not None and group.size > 1 and index.num_users == len(users)
     if how == "svd":
-        if divided:
+        if sharded:
             raise ConfigError(
                 "'svd' without all interactions in every process",
                 where="training.init",
                 expected="'als' or 'random'",
             )
         found = singular_vectors(index, dim, generator)
-    elif divided:
-        found = divided_least_squares(
+    elif sharded:
+        found = sharded_least_squares(
             index.indptr, index.indices, index.num_items, dim=dim, generator=generator, group=group
         )
     else:
         found = alternating_least_squares(
             index.indptr, index.indices, index.num_items, dim=dim, generator=generator
         )
-    whose = found[0] if users is None or divided else found[0][users.start : users.stop]
-    which = found[1] if items is None else found[1][items.start : items.stop]
-    parts = ((backbone.users, whose, group), (backbone.items, which, ALONE if items is None else group))
-    for table, vectors, everybody in parts:
+    own_users = found[0] if users is None or sharded else found[0][users.start : users.stop]
+    own_items = found[1] if items is None else found[1][items.start : items.stop]
+    tables = (
+        (backbone.users, own_users, group),
+        (backbone.items, own_items, SINGLE_PROCESS if items is None else group),
+    )
+    for table, vectors, owners in tables:
         if cosine:
-            vectors = F.normalize(vectors).mul_(everybody.mean(table.norm(dim=1)))
+            vectors = F.normalize(vectors).mul_(owners.mean(table.norm(dim=1)))
         known = vectors.norm(dim=1, keepdim=True) > _SHORTEST
         table.copy_(torch.where(known.to(table.device), vectors.to(table.device), table))
 
 
 def singular_vectors(index: TrainIndex, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The leading singular vectors of D_u^-½ A D_i^-½, times the roots of their values: users, items.
+    """The leading singular vectors of D_u^-½ A D_i^-½, times the square roots of their values: users, items.
 
     By randomised subspace iteration (Halko, Martinsson & Tropp, SIAM Review 2011): a few sparse products.
-    Directions that the matrix does not have are 0.
+    Directions beyond the rank of the matrix are 0.
 
     >>> from talos.data.interactions import Interactions
     >>> index = TrainIndex.from_interactions(Interactions.from_ids([1, 2], [7, 8]))

@@ -10,19 +10,20 @@ import torch
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
-from talos.distributed import ALONE, Group
+from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ConfigError
-from talos.training import Trainer, divided_by, parallel
-from talos.training.parallel.choose import divide
-from talos.training.parallel.division import Division
-from talos.training.parallel.even_division import EvenDivision
+from talos.training import Trainer
+from talos.training.parallel import choose
+from talos.training.parallel.balanced_users import BalancedUserSharding
+from talos.training.parallel.choose import choose_sharding, sharding_for
+from talos.training.parallel.sharding import UserSharding
 
 EXACT = {"negatives": "all", "threshold.name": "exact", "training.batch_size": 512}
 
 
 def chosen(users: int, items: int, size: int, **values: Any) -> tuple[str, str]:
     changes = EXACT | {name.replace("__", "."): value for name, value in values.items()}
-    return divided_by(RunConfig().with_values(changes), users, items, size)
+    return sharding_for(RunConfig().with_values(changes), users, items, size)
 
 
 @pytest.mark.parametrize(
@@ -73,18 +74,19 @@ def test_what_cannot_be_divided_by_items_is_refused_with_the_reason(
 def test_a_group_of_one_has_everything_whatever_is_asked_for() -> None:
     data = Interactions.from_ids([1, 1, 2], [7, 8, 7])
     config = RunConfig().with_values(EXACT | {"training.parallel": "items"})
-    division = divide(config, data, None, ALONE, torch.device("cpu"))
-    assert type(division) is Division
-    assert (division.users, division.items) == (range(2), range(2))
+    sharding, line = choose_sharding(config, data, None, SINGLE_PROCESS, torch.device("cpu"))
+    assert type(sharding) is UserSharding
+    assert (sharding.users, sharding.items, line) == (range(2), range(2), "")
 
 
 def test_items_are_not_chosen_where_nobody_has_their_interactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "SMALL_CATALOGUE", 0)
+    monkeypatch.setattr(choose, "SMALL_CATALOGUE", 0)
     data, group = Interactions.from_ids([1, 1, 2, 3], [7, 8, 7, 9]), Group()
     group.size, config = 2, RunConfig().with_values(EXACT)
-    assert divided_by(config, 3, 3, 2)[0] == "items"
-    found = divide(config, Share.of(data, range(1)), None, group, torch.device("cpu"))
-    assert type(found) is EvenDivision
+    assert sharding_for(config, 3, 3, 2)[0] == "items"
+    found, line = choose_sharding(config, Share.of(data, range(1)), None, group, torch.device("cpu"))
+    assert type(found) is BalancedUserSharding
+    assert line == "users divided among 2 processes"
     asked = config.with_values({"training.parallel": "items"})
     with pytest.raises(ConfigError, match="parallel: 'items' with interactions of some users alone"):
-        divide(asked, Share.of(data, range(1)), None, group, torch.device("cpu"))
+        choose_sharding(asked, Share.of(data, range(1)), None, group, torch.device("cpu"))

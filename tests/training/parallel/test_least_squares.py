@@ -15,7 +15,7 @@ from talos.data.datasets import synthetic
 from talos.distributed import Group
 from talos.errors import ConfigError
 from talos.kernels import alternating_least_squares
-from talos.training.parallel.least_squares import divided_least_squares
+from talos.training.parallel.least_squares import sharded_least_squares
 from talos.training.warm_start import start_from
 
 InThreads = Callable[[int, Callable[[Group], Any]], list[Any]]
@@ -43,7 +43,7 @@ def test_rows_are_those_of_one_process(
 
     def work(group: Group) -> tuple[Tensor, Tensor]:
         own = index_of(data, group.share(data.num_users))
-        return divided_least_squares(own.indptr, own.indices, generator=seeded(), group=group, **options)  # type: ignore[arg-type]
+        return sharded_least_squares(own.indptr, own.indices, generator=seeded(), group=group, **options)  # type: ignore[arg-type]
 
     parts = in_threads(size, work)
     together = torch.cat([part[0] for part in parts])

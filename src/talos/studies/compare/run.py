@@ -29,7 +29,7 @@ from talos.studies.compare.plan import (
 )
 from talos.studies.compare.stored import RunResult, load_result, save_result
 from talos.studies.compare.table import ComparisonTable, build_table
-from talos.training import InterruptedRunError, Trainer
+from talos.training import Callback, InterruptedRunError, Trainer
 
 __all__ = ["compare", "load"]
 
@@ -141,7 +141,7 @@ def _slim(result: RunResult, metrics: Sequence[str]) -> RunResult:
     return replace(result, report=replace(result.report, per_user=per_user))
 
 
-class _Watch:
+class _Watch(Callback):
     """Keeps the history and ends the fit when its time is up."""
 
     def __init__(self, budget: float | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from talos.config import RunConfig
 from talos.studies.tune.data import FitParts
 from talos.studies.tune.warm import keep_start, shared_start
-from talos.training import Trainer
+from talos.training import Callback, Trainer
 
 __all__ = ["Outcome", "Verdict", "fit", "peak_megabytes"]
 
@@ -40,7 +40,7 @@ class Outcome:
     ended: str
 
 
-class _Watch:
+class _Watch(Callback):
     """Reports every look at the validation set and ends the fit if told so, at the end of an epoch."""
 
     def __init__(self, report: Callable[[int, float | None], Verdict]) -> None:

@@ -1,1 +1,1 @@
-"""Training with more than one process."""
+"""Everything in training that knows of more than one process."""

@@ -1,4 +1,4 @@
-"""What several processes divide among them: chosen, or refused with the reason."""
+"""Choose what several processes divide among them: users, or users and items."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import Group
 from talos.errors import ConfigError
-from talos.training.parallel.division import Division
-from talos.training.parallel.even_division import EvenDivision
-from talos.training.parallel.item_division import ItemDivision
+from talos.training.parallel.balanced_users import BalancedUserSharding
+from talos.training.parallel.item_sharding import ItemSharding
+from talos.training.parallel.sharding import UserSharding
 
-__all__ = ["divide", "divided_by"]
+__all__ = ["choose_sharding", "sharding_for"]
 
-# Bytes of the item table with its gradient and Adam's two moments from which it is divided.
+# Bytes of the item table with its gradient and Adam's two moments from which `auto` divides it.
 LARGE_CATALOGUE = 8 << 30
-# Numbers in the item table below which it does not matter: summing its gradient takes no longer than a few messages.
+# Numbers in the item table below which `auto` does not divide it: summing its gradient takes as long as a few messages.
 SMALL_CATALOGUE = 1 << 20
 
 
-def divided_by(
+def sharding_for(
     config: RunConfig, num_users: int, num_items: int, size: int
 ) -> tuple[Literal["users", "items"], str]:
-    """What `size` processes divide, and one line that says so and why.
+    """What `size` processes divide, and one line for the user that says so and why.
 
-    `items` means users and items. `auto` takes it where it can run and the item table is too large to have it
-    everywhere, or batches have fewer users for each process than a vector has numbers: then to send and apply the
-    items' gradient takes longer than the further passes over a part of the items (see docs/scale.md).
+    `items` means users and items. `parallel = "auto"` takes it where it is possible and either the item table is too
+    large for every process to have it, or a process has fewer users of a batch than a vector has numbers: then it takes
+    longer to send and apply the items' gradient than to go over a part of the items again (see docs/scale.md).
 
     Args:
-        config: with nothing left open but `parallel`.
-        num_users: of everybody.
-        num_items: likewise.
-        size: how many processes.
+        config: without any `auto` but `parallel`.
+        num_users: users of all processes.
+        num_items: items of all processes.
+        size: the number of processes.
 
     >>> config = RunConfig().with_values({"negatives": "all", "threshold.name": "exact", "training.batch_size": 512})
-    >>> divided_by(config, 1_000_000, 10_000, 4)
+    >>> sharding_for(config, 1_000_000, 10_000, 4)
     ('users', 'users divided among 4 processes')
-    >>> divided_by(config, 1_000_000, 50_000_000, 4)
+    >>> sharding_for(config, 1_000_000, 50_000_000, 4)
     ('items', 'users and items divided among 4 processes: the item table with what training needs is 51.2 GB')
     """
     wanted, obstacle = config.training.parallel, _obstacle(config)
@@ -62,7 +62,7 @@ def divided_by(
 
 
 def _obstacle(config: RunConfig) -> str | None:
-    """Why items cannot be divided, if so."""
+    """Why items cannot be divided; None if they can."""
     if not registry.resolve("backbone", config.backbone.name).divisible:
         return f"vectors of the backbone {config.backbone.name!r} depend on other items' rows"
     source = registry.make_negatives(config.negatives)
@@ -73,31 +73,33 @@ def _obstacle(config: RunConfig) -> str | None:
     return None
 
 
-def divide(
+def choose_sharding(
     config: RunConfig,
     train: Interactions | Share,
     valid: Interactions | Share | None,
     group: Group,
     device: torch.device,
-) -> Division:
-    """The division that a config asks for; a group of one has everything.
+) -> tuple[UserSharding, str]:
+    """The sharding that a config asks for, and a line that describes it; a single process has all rows, and no line.
 
-    >>> from talos.distributed import ALONE
+    >>> from talos.distributed import SINGLE_PROCESS
     >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 7])
-    >>> divide(RunConfig(negatives="1"), data, None, ALONE, torch.device("cpu")).users
-    range(0, 2)
+    >>> sharding, line = choose_sharding(RunConfig(negatives="1"), data, None, SINGLE_PROCESS, torch.device("cpu"))
+    >>> sharding.users, line
+    (range(0, 2), '')
     """
-    by, _ = divided_by(config, train.num_users, train.num_items, group.size)
     if config.training.parallel == "auto" and isinstance(train, Share) and train.columns is None:
-        by = "users"  # nobody can tell what other processes' users did with this one's items
-    made: type[Division] = Division
-    if group.size > 1:
-        made = ItemDivision if by == "items" else EvenDivision if _evens(config) else Division
-    return made(train, valid, group, device)
+        # the interactions of other processes' users with this one's items cannot be read
+        config = config.with_values({"training.parallel": "users"})
+    by, line = sharding_for(config, train.num_users, train.num_items, group.size)
+    if group.size == 1:
+        return UserSharding(train, valid, group, device), ""
+    made = ItemSharding if by == "items" else BalancedUserSharding if _can_balance(config) else UserSharding
+    return made(train, valid, group, device), line
 
 
-def _evens(config: RunConfig) -> bool:
-    """Whether one process can work on another's users: no draws, no state of theirs but the vector."""
+def _can_balance(config: RunConfig) -> bool:
+    """Whether a process can work on another's users: they have no draws and no state but the vector."""
     return (
         registry.resolve("backbone", config.backbone.name).divisible
         and registry.make_negatives(config.negatives).per == "all"

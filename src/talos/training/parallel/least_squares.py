@@ -1,8 +1,8 @@
-"""Alternating least squares in several processes, each of which has the interactions of its own users alone.
+"""Alternating least squares in several processes, each of which has the interactions of its own users only.
 
-A user's row needs that user's interactions and all items, so each process solves its own rows. An item's row needs
-all users: its conjugate gradients run everywhere at once, and what is a sum over users is summed over the processes,
-`items × d` numbers a step. The arithmetic is that of `talos.kernels.alternating_least_squares`, up to rounding.
+A user's row depends on that user's interactions and on all items, so each process solves its own users' rows. An item's
+row depends on all users: all processes run its conjugate gradients, and all-reduce the sums over users, `items × d`
+numbers a step. The result is that of `talos.kernels.alternating_least_squares`, up to rounding.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from talos.backbones.base import gaussian
 from talos.distributed import Group
 from talos.kernels.least_squares import conjugate_gradients, row_blocks, solve_rows_, sweeps_for
 
-__all__ = ["divided_least_squares"]
+__all__ = ["sharded_least_squares"]
 
 
 @torch.no_grad()
-def divided_least_squares(
+def sharded_least_squares(
     indptr: Tensor,
     indices: Tensor,
     num_items: int,
@@ -33,33 +33,35 @@ def divided_least_squares(
     weight: float = 40.0,
     steps: int = 3,
 ) -> tuple[Tensor, Tensor]:
-    """Vectors of this process's users, and of all items: the rows that one process with all users would find.
+    """Vectors of this process's users and of all items, as a single process with all users would find them.
 
     Args:
-        indptr: (own users + 1,), int64, CSR of the interactions of the users of this process.
+        indptr: (own users + 1,), int64, CSR bounds of the interactions of this process's users.
         indices: (P,), int64, items.
         num_items: |I|.
         dim: length of a vector.
-        generator: of the start; in the same state in every process.
+        generator: draws the start; must be in the same state in every process.
         group: the processes. The users of rank 0 come first, then those of rank 1, and so on.
-        sweeps: over users and items; `sweeps_for` all of the data if not given.
+        sweeps: number of sweeps over users and items; if not given, `sweeps_for` the whole data.
         regularization: λ.
         weight: α.
-        steps: of conjugate gradients a row and sweep.
+        steps: conjugate-gradient steps per row and sweep.
 
     Returns:
-        Own users (U/N, d) and all items (I, d), float32, on the CPU; items are the same bits everywhere.
+        Own users (U/N, d) and all items (I, d), float32, on the CPU; items have the same bits in every process.
 
-    >>> from talos.distributed import ALONE
-    >>> users, items = divided_least_squares(
+    >>> from talos.distributed import SINGLE_PROCESS
+    >>> users, items = sharded_least_squares(
     ...     torch.tensor([0, 1, 2]), torch.tensor([0, 1]), 2, dim=2, regularization=0.1, sweeps=16,
-    ...     generator=torch.Generator().manual_seed(0), group=ALONE)
+    ...     generator=torch.Generator().manual_seed(0), group=SINGLE_PROCESS)
     >>> (users @ items.T).round(decimals=1).abs()
     tensor([[1., 0.],
             [0., 1.]])
     """
     indptr, indices = indptr.cpu(), indices.cpu()
-    sizes = [[int(number) for number in rank] for rank in group.exchange([len(indptr) - 1, len(indices)])]
+    sizes = [
+        [int(number) for number in rank] for rank in group.all_gather_numbers([len(indptr) - 1, len(indices)])
+    ]
     first, total = sum(users for users, _ in sizes[: group.rank]), sum(users for users, _ in sizes)
     if sweeps is None:
         sweeps = sweeps_for(total, sum(entries for _, entries in sizes))
@@ -67,18 +69,18 @@ def divided_least_squares(
     users = gaussian(total, dim, generator, only=own).data.mul_(0.01)
     items = gaussian(num_items, dim, generator).data.mul_(0.01)
     links = _Links(indptr, indices, num_items)
-    known = group.sum_(torch.bincount(indices, minlength=num_items)) > 0
+    known = group.all_reduce_(torch.bincount(indices, minlength=num_items)) > 0
     diagonal = regularization * torch.eye(dim)
     for _ in range(sweeps):
         solve_rows_(users, indptr, indices, items, items.T @ items + diagonal, weight=weight, steps=steps)
-        gram = group.sum_(users.T @ users) + diagonal
+        gram = group.all_reduce_(users.T @ users) + diagonal
         items = _solve_items(items, links, users, gram, group, weight=weight, steps=steps)
         items = torch.where(known.unsqueeze(1), items, 0.0)
     return users, items
 
 
 class _Links:
-    """Own users × all items, with room for a number per interaction."""
+    """The sparse matrix of own users × all items, with one number per interaction."""
 
     def __init__(self, indptr: Tensor, indices: Tensor, num_items: int) -> None:
         self.indptr, self.indices = indptr, indices
@@ -108,7 +110,7 @@ def _solve_items(
 
     def apply(rows: Tensor) -> Tensor:
         own = links.gathered(weight * links.scores(users, rows), users)
-        return group.sum_(own).add_(rows @ gram)
+        return group.all_reduce_(own).add_(rows @ gram)
 
-    wanted = group.sum_(links.gathered(torch.full((len(links.indices),), 1 + weight), users))
+    wanted = group.all_reduce_(links.gathered(torch.full((len(links.indices),), 1 + weight), users))
     return conjugate_gradients(x, wanted, apply, steps)

@@ -15,7 +15,7 @@ from talos.data.interactions import Interactions
 from talos.distributed import Group
 from talos.evaluation.evaluate import evaluate
 from talos.evaluation.ranking import DotScores
-from talos.training.parallel.item_division import ItemDivision, _of_items
+from talos.training.parallel.item_sharding import ItemSharding, _of_items
 
 
 def random_data(users: int, items: int, seed: int) -> Interactions:
@@ -48,15 +48,17 @@ class Thread(Group):
         self.barrier.wait()  # nobody says the next before all have heard this
         return found
 
-    def exchange(self, numbers: Sequence[float]) -> list[list[float]]:
+    def all_gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
         return self._said(list(numbers))
 
-    def spread_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+    def all_gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         return torch.cat(self._said(rows))
 
-    def collect_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
-        first = sum(counts[: self.rank])
-        return torch.stack([one[first : first + counts[self.rank]] for one in self._said(rows)])
+    def all_to_all_rows(
+        self, rows: Tensor, send: Sequence[int], receive: Sequence[int], *, out: Tensor | None = None
+    ) -> Tensor:
+        parts = self._said(torch.split(rows, list(send)))
+        return torch.cat([part[self.rank] for part in parts])
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -69,9 +71,9 @@ def test_lists_from_all_ranks_are_those_of_one_with_ties_by_position(size: int) 
     table, barrier = [None] * size, threading.Barrier(size, timeout=30)
 
     def measured(rank: int) -> dict[str, float]:
-        division = ItemDivision(train, valid, Thread(rank, table, barrier), torch.device("cpu"))
-        own = division.users, division.items
-        return division.metrics(
+        sharding = ItemSharding(train, valid, Thread(rank, table, barrier), torch.device("cpu"))
+        own = sharding.users, sharding.items
+        return sharding.metrics(
             *(rows[part.start : part.stop] for rows, part in zip((users, items), own, strict=True)), 5
         )
 

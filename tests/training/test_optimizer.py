@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from talos.errors import ArgumentError
-from talos.training import optim
-from talos.training.optim import RowAdam, row_adam_
+from talos.training import optimizer as module
+from talos.training.optimizer import RowAdam, row_adam_
 
 DECAY = [0.0, 0.1]
 
@@ -45,7 +45,7 @@ def test_dense_gradients_as_torch(weight_decay: float) -> None:
 def test_all_rows_touched_is_dense_adam(
     weight_decay: float, rows: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optim, "_BLOCK", 6)  # two rows at a time
+    monkeypatch.setattr(module, "_BLOCK", 6)  # two rows at a time
     ours, theirs = table(), table()
     mine = RowAdam([ours], lr=0.1, weight_decay=weight_decay)
     reference = torch.optim.Adam([theirs], lr=0.1, weight_decay=weight_decay)

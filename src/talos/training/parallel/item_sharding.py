@@ -1,12 +1,12 @@
-"""Items divided among the processes as well as users: no process ever has the whole catalogue.
+"""Items divided among the processes as well as users: no process has the whole catalogue.
 
-A rank has a range of items (their rows, optimiser state and the interactions that fall on them, of all users) and, as
-ever, a range of users. All ranks work on the same whole batch, each on its own items: see `talos.kernels.divided`.
+A rank has a range of items (their rows, optimizer state, and the interactions of all users with them) and a range of
+users. All ranks work on the same whole batch, each on its own items: see `talos.kernels.divided`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from talos.backbones import Backbone
 from talos.data.csr import TrainIndex
 from talos.data.interactions import Interactions
 from talos.data.shards import Columns, Share
@@ -25,25 +24,25 @@ from talos.errors import ConfigError
 from talos.evaluation.evaluate import DEFAULT_METRICS, measure_lists
 from talos.evaluation.ranking import DotScores, top_k
 from talos.kernels import differentiable_divided_loss, divided_kth_scores
-from talos.losses import Loss, UserSeparableLoss
-from talos.negatives import Negatives
-from talos.thresholds import ExactQuantile, Threshold
-from talos.training.batches import Batches, Place
+from talos.losses import UserSeparableLoss
+from talos.thresholds import ExactQuantile
+from talos.training.batches import Batch, Batches, BatchOptions
 from talos.training.objective import Objective
-from talos.training.parallel.division import Division
+from talos.training.parallel.sharding import UserSharding
 
-__all__ = ["ItemDivision", "ItemObjective"]
+__all__ = ["ItemObjective", "ItemSharding"]
 
-# Users ranked at a time, of all processes together.
+# Users ranked at a time, over all processes.
 _BLOCK = 4096
 
 
-class ItemDivision(Division):
+class ItemSharding(UserSharding):
     """Users and items divided among the processes of a group.
 
-    >>> from talos.distributed import ALONE
-    >>> division = ItemDivision(Interactions.from_ids([1, 1, 2], [7, 8, 9]), None, ALONE, torch.device("cpu"))
-    >>> division.items, division.user_degrees
+    >>> from talos.distributed import SINGLE_PROCESS
+    >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 9])
+    >>> sharding = ItemSharding(data, None, SINGLE_PROCESS, torch.device("cpu"))
+    >>> sharding.items, sharding.user_degrees
     (range(0, 3), tensor([2, 1]))
     """
 
@@ -55,7 +54,7 @@ class ItemDivision(Division):
         device: torch.device,
     ) -> None:
         super().__init__(train, valid, group, device)
-        # of everybody, over all items
+        # of all users, over all items
         degrees = _columns(train).user_degrees() if isinstance(train, Share) else train.user_degrees
         self.degrees = torch.from_numpy(degrees).to(device)
 
@@ -73,55 +72,24 @@ class ItemDivision(Division):
 
     @property
     def user_degrees(self) -> Tensor:
-        """Interactions of each user that this process has."""
+        """Number of interactions of each user that this process has."""
         return self.degrees[self.users.start : self.users.stop]
 
     def _rows(self) -> dict[str, range]:
         return {"users": self.users, "items": self.items}
 
-    def batches(
-        self,
-        kind: Literal["users", "positives"],
-        *,
-        size: int,
-        only_users: Tensor | None,
-        reduction: Literal["positives", "users"],
-    ) -> Batches:
-        """The whole batches: every process has a part in each user."""
-        return Batches(self.degrees, kind=kind, size=size, only_users=only_users, reduction=reduction)
+    def batches(self, options: BatchOptions) -> Batches:
+        """Whole batches: every process works on all users of a batch."""
+        return Batches(self.degrees, options)
 
-    def objective(
-        self,
-        kind: Literal["users", "positives"],
-        backbone: Backbone,
-        loss: Loss,
-        negatives: Negatives,
-        threshold: Threshold | None,
-        *,
-        reduction: Literal["positives", "users"],
-        touched_rows: bool,
-        bfloat16: bool,
-    ) -> Objective:
-        """The loss of this process's items for all users of a batch."""
-        return ItemObjective(
-            backbone,
-            loss,
-            negatives,
-            threshold,
-            self.index,
-            reduction=reduction,
-            touched_rows=touched_rows,
-            bfloat16=bfloat16,
-            users=self.users,
-            group=self.group,
-            degrees=self.degrees,
-            num_items=self.whole.num_items,
-        )
+    def _objective(self, kind: Literal["users", "positives"]) -> tuple[type[Objective], dict[str, Any]]:
+        extra = {"group": self.group, "degrees": self.degrees, "num_items": self.whole.num_items}
+        return ItemObjective, extra
 
     def _metric_sums(self, users: Tensor, items: Tensor, k: int) -> Mapping[str, float]:
         sums = dict.fromkeys((f"{name}@{k}" for name in DEFAULT_METRICS), 0.0)
         measured = np.empty(0, np.int64) if self.valid is None else np.flatnonzero(self.valid.user_degrees)
-        for here, rows in self.blocks(len(measured), max(1, _BLOCK // self.group.size)):
+        for here, rows in self._blocks(len(measured), max(1, _BLOCK // self.group.size)):
             some = measured[here]
             lists = self._lists(users, items, torch.from_numpy(some), rows, k)
             if self.valid is None or len(some) == 0:
@@ -132,15 +100,15 @@ class ItemDivision(Division):
         return sums | {"users": float(len(measured))}
 
     def _lists(self, users: Tensor, items: Tensor, some: Tensor, rows: OwnedRows, k: int) -> Tensor:
-        """The K best items of some of this process's users, from each rank's K best of its own items."""
+        """The K best items of some of this process's users, merged from every rank's K best of its own items."""
         codes = rows.spread(some + self.users.start)
         vectors = rows.spread(users[some.to(users.device)])
         best = top_k(_Unseen(vectors, items, self.index, codes), k=min(k, len(items)))
-        # fewer than K items on a rank: places without a score
+        # a rank with fewer than K items fills its list up with items that have no score
         short = (0, k - best.items.shape[1])
         scores = rows.collect(F.pad(torch.from_numpy(best.scores), short, value=-torch.inf))
         places = rows.collect(F.pad(torch.from_numpy(best.items) + self.items.start, short, value=-1))
-        # equal scores by position: ranks ascend, and so do places within each rank's list
+        # ties go to the first position: a stable sort keeps ranks, and each rank's list, in ascending order
         order = scores.movedim(0, 1).flatten(1).sort(dim=1, descending=True, stable=True)
         merged = places.movedim(0, 1).flatten(1).gather(1, order.indices)[:, :k]
         return merged.masked_fill(order.values[:, :k] == -torch.inf, -1)
@@ -148,78 +116,74 @@ class ItemDivision(Division):
     def kth_scores(self, users: Tensor, items: Tensor, k: int) -> Tensor:
         """The exact K-th best scores over all items, of some of this process's users."""
         found = users.new_empty(len(users))
-        for here, rows in self.blocks(len(users), max(1, _BLOCK // self.group.size)):
+        for here, rows in self._blocks(len(users), max(1, _BLOCK // self.group.size)):
             found[here] = divided_kth_scores(users[here], items, k, rows)
         return found
 
-    def bring_together(
+    def gather(
         self, users: Tensor, items: Tensor, thresholds: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        """The same of everybody on rank 0, None elsewhere; of shares, own users and all items on each."""
+        """As `UserSharding.gather`; with a `Share` of the data, each rank gets all items."""
         if isinstance(self.whole, Share):
             counts = [len(share) for share in self.group.shares(self.whole.num_items, of="items")]
-            return users, self.group.spread_rows(items, counts), thresholds
-        found = super().bring_together(users, items, thresholds)
-        catalogue = self.group.bring_together(items, self.whole.num_items)
+            return users, self.group.all_gather_rows(items, counts), thresholds
+        found = super().gather(users, items, thresholds)
+        catalogue = self.group.gather_rows(items, self.whole.num_items)
         return None if found is None or catalogue is None else (found[0], catalogue, found[2])
+
+    def _blocks(self, count: int, size: int) -> Iterator[tuple[slice, OwnedRows]]:
+        """Blocks of at most `size` of this rank's `count` rows, with the rows of all ranks' blocks.
+
+        A rank whose rows are done takes part with empty blocks until those of all ranks are.
+
+        >>> from talos.distributed import SINGLE_PROCESS
+        >>> data = Interactions.from_ids([1, 2], [7, 8])
+        >>> sharding = ItemSharding(data, None, SINGLE_PROCESS, torch.device("cpu"))
+        >>> [(here, rows.counts) for here, rows in sharding._blocks(5, 3)]
+        [(slice(0, 3, None), [3]), (slice(3, 5, None), [2])]
+        """
+        counts = [int(theirs) for (theirs,) in self.group.all_gather_numbers([count])]
+        for start in range(0, max(counts), size):
+            here = slice(min(start, count), min(start + size, count))
+            yield here, OwnedRows(self.group, [min(size, max(0, theirs - start)) for theirs in counts])
 
 
 class ItemObjective(Objective):
     """Batches of users with all their positives, over this process's part of all items.
 
     Args:
-        backbone: rows of this process's users and items.
-        loss: a user-separable one.
-        negatives: all items.
-        threshold: exact or fixed, of this process's users; None for a loss without one.
-        index: interactions of all users with this process's items.
+        group: the processes.
         degrees: interactions of all users, over all items.
         num_items: of all processes.
-        options: as for `Objective`.
+        options: as for `Objective`. The backbone has this process's users and items, the threshold (exact, fixed or
+            none) its users, the index the interactions of all users with its items; negatives are all items.
     """
 
     loss: UserSeparableLoss
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        loss: Loss,
-        negatives: Negatives,
-        threshold: Threshold | None,
-        index: TrainIndex,
-        *,
-        degrees: Tensor,
-        num_items: int,
-        **options: Any,
-    ) -> None:
-        super().__init__(backbone, loss, negatives, threshold, index, **options)
-        self.degrees, self.num_items = degrees, num_items
-        shares = self.group.shares(self.index.num_users)
+    def __init__(self, *choices: Any, group: Group, degrees: Tensor, num_items: int, **options: Any) -> None:
+        super().__init__(*choices, **options)
+        self.group, self.degrees, self.num_items = group, degrees, num_items
+        shares = group.shares(self.index.num_users)
         self.bounds = torch.tensor([0, *(share.stop for share in shares)], device=degrees.device)
 
-    def forward(
-        self,
-        batch: Tensor,
-        generator: torch.Generator,
-        *,
-        frozen: bool = False,
-        place: Place | None = None,
-    ) -> Tensor:
-        """This process's part of the loss of the users `batch` (B,), distinct and ascending, of everybody."""
+    def forward(self, batch: Batch, generator: torch.Generator, *, frozen: bool = False) -> Tensor:
+        """This process's part of the loss of a whole batch of distinct users (B,)."""
+        members = batch.members
         user_table, item_table = self._tables(generator, frozen)
-        rows = OwnedRows(self.group, torch.searchsorted(batch, self.bounds).diff().tolist())
-        own = batch[rows.own] - self.users.start
+        rows = OwnedRows(self.group, torch.searchsorted(members, self.bounds).diff().tolist())
+        own = members[rows.own] - self.users.start
         threshold = self.threshold
         exact = isinstance(threshold, ExactQuantile)
         value, beta = differentiable_divided_loss(
-            self._rows(user_table, own),
+            self._rows(user_table, own, distinct=True),
             item_table,
-            F.pad(self.index.degrees[batch].cumsum(0), (1, 0)),
-            self.index.pairs_of(batch)[1],
+            F.pad(self.index.degrees[members].cumsum(0), (1, 0)),
+            self.index.pairs_of(members)[1],
             None if threshold is None or exact else threshold.value(own),
             self.loss,
             rows,
-            degrees=self.degrees[batch],
+            degrees=self.degrees[members],
             num_items=self.num_items,
             k=threshold.k if isinstance(threshold, ExactQuantile) else None,
             reduction=self.reduction,
@@ -232,14 +196,14 @@ class ItemObjective(Objective):
 
 
 class _Unseen(DotScores):
-    """Scores of some users (B, d) on this process's items, without the items that they have."""
+    """Scores of some users (B, d) on this process's items; items that a user has score -inf."""
 
     def __init__(self, users: Tensor, items: Tensor, index: TrainIndex, codes: Tensor) -> None:
         super().__init__(users, items)
         self.index, self.codes = index, codes.to(index.device)
 
     def scores(self, users: Tensor, out: Tensor) -> None:
-        """A product, and nothing in the places of what is seen."""
+        """Dot products, with -inf for the items that the user has."""
         super().scores(users, out)
         out[self.index.pairs_of(self.codes[users])] = -torch.inf
 
@@ -255,7 +219,7 @@ def _columns(share: Share) -> Columns:
 
 
 def _of_items(train: Interactions, items: range) -> Interactions:
-    """The interactions that fall on consecutive items, with codes that begin at 0 with the first of them."""
+    """The interactions with a range of items, whose codes start at 0."""
     kept = (train.indices >= items.start) & (train.indices < items.stop)
     counts, active = np.zeros(train.num_users + 1, np.int64), np.flatnonzero(train.user_degrees)
     if len(active):

@@ -14,7 +14,7 @@ import torch
 
 from talos.data.csr import TrainIndex
 from talos.data.interactions import Interactions
-from talos.training.batches import Batches
+from talos.training.batches import Batches, BatchOptions
 
 USERS, ITEMS, SIZE = 23, 12, 6
 
@@ -33,20 +33,22 @@ RANK = (
 import json, torch
 from talos import distributed
 from talos.data.csr import TrainIndex
-from talos.training.parallel.even_division import EvenBatches
+from talos.training.batches import BatchOptions
+from talos.training.parallel.balanced_users import BalancedBatches
 group = distributed.start()
 own = group.share(data.num_users)
-batches = EvenBatches(TrainIndex.from_interactions(data.user_range(own)), size={SIZE}, group=group)
+index = TrainIndex.from_interactions(data.user_range(own))
+batches = BalancedBatches(index, BatchOptions(kind="users", size={SIZE}), group)
 steps = []
 for epoch in range(2):
     order = batches.order(torch.Generator().manual_seed(epoch))
     for step in range(len(batches)):
-        codes = batches.batch(order, step)
-        place = batches.place(order, step)
-        worked = group.deal_rows(codes + own.start, place.given, place.taken)
-        back = group.deal_rows(worked, place.taken, place.given)
+        batch = batches.batch(order, step)
+        codes, share = batch.members, batch.share
+        worked = group.all_to_all_rows(codes + own.start, share.send, share.receive)
+        back = group.all_to_all_rows(worked, share.receive, share.send)
         steps.append({{"own": (codes + own.start).tolist(), "users": worked.tolist(), "back": back.tolist(),
-                      "ends": place.ends.tolist(), "items": place.positives.tolist(), "weight": place.weight}})
+                      "ends": share.ends.tolist(), "items": share.positives.tolist(), "weight": share.weight}})
 print(json.dumps(steps))
 distributed.stop()
 """
@@ -84,12 +86,12 @@ def data() -> Interactions:
 def test_pieces_are_equal_and_make_the_batch_of_one_process(
     steps: list[tuple[dict[str, Any], ...]], data: Interactions
 ) -> None:
-    batches = Batches(TrainIndex.from_interactions(data).degrees, kind="users", size=SIZE)
+    batches = Batches(TrainIndex.from_interactions(data).degrees, BatchOptions(kind="users", size=SIZE))
     assert len(steps) == 2 * len(batches)
     lent = 0
     for number, ranks in enumerate(steps):
         order = batches.order(torch.Generator().manual_seed(number // len(batches)))
-        whole = batches.batch(order, number % len(batches)).tolist()
+        whole = batches.batch(order, number % len(batches)).members.tolist()
         assert [user for rank in ranks for user in rank["users"]] == whole
         assert [user for rank in ranks for user in rank["own"]] == whole
         sizes = [len(rank["users"]) for rank in ranks]

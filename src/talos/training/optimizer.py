@@ -1,8 +1,8 @@
-"""Adam for tables of vectors: dense gradients as torch does it, sparse ones row by row."""
+"""Adam that updates only the rows with a gradient, and which optimizer steps which parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,32 +10,34 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.optimizer import Optimizer
 
+from talos.config import OptimizerConfig
 from talos.errors import ArgumentError
+from talos.losses import Loss
+from talos.training.checkpoint import flatten, unflatten
 
-__all__ = ["RowAdam", "row_adam_"]
+__all__ = ["Optimizers", "RowAdam", "row_adam_"]
 
-# Numbers handled at a time: four such blocks are in use and stay in cache.
+# Numbers handled at a time: four blocks of that size are in use and stay in cache.
 _BLOCK = 2**16
 
 
 class RowAdam(Optimizer):
     """Adam (Kingma & Ba, ICLR 2015) with coupled L2 weight decay that updates only the rows with a gradient.
 
-    A dense gradient is handled by torch's own Adam, fused where the device has it. A sparse gradient (COO,
-    one sparse dimension, as `F.embedding(..., sparse=True)` gives) changes its rows alone: the moments, the
-    weight decay and the values of every other row stay as they are ("lazy"), and nothing of the table's size
-    is allocated but the two moments, once. The step count for the bias correction is the parameter's, not
-    the row's.
+    A dense gradient is handled by torch's own Adam, fused where the device has it. A sparse gradient (COO, one sparse
+    dimension, as `F.embedding(..., sparse=True)` gives) changes its rows only ("lazy" Adam): values and moments of
+    all other rows stay as they are, without weight decay. Apart from the two moments nothing of the table's size is
+    allocated. The bias correction uses the step count of the parameter, not of the row.
 
-    So, with sparse gradients: if every row has a gradient in every step the result is that of dense Adam.
-    Otherwise a row that is left out keeps its place, where dense Adam would let it drift on with old momentum
-    and decay, and its moments do not fade meanwhile. A row picked out of a table costs about ten times a row
-    of a whole table (measured, a million rows of 64), so this pays where fewer than a tenth are touched.
+    If every row has a gradient in every step, the result is that of dense Adam. Otherwise a row without a gradient
+    does not move, where dense Adam would keep moving it by its momentum and decay, and its moments do not fade. A
+    single row costs about ten times as much as a row in a dense update (measured with a million rows of 64), so this
+    pays off where fewer than a tenth of the rows have a gradient.
 
     Args:
-        params: tensors or groups of them, as for any optimiser.
-        lr: step size.
-        betas: of the first and the second moment.
+        params: tensors or groups of them, as for any torch optimizer.
+        lr: learning rate.
+        betas: decay of the first and the second moment.
         eps: added to the denominator.
         weight_decay: λ in g ← g + λ·p, as `torch.optim.Adam` has it.
 
@@ -73,7 +75,7 @@ class RowAdam(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient; returns what `closure` does, if there is one."""
+        """Update every parameter that has a gradient; returns the value of `closure`, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -95,16 +97,16 @@ class RowAdam(Optimizer):
     def _start(self, parameter: Tensor) -> None:
         state = self.state[parameter]
         if not state:
-            # A tensor on the parameter's device, because fused Adam counts there.
+            # fused Adam needs the step count on the parameter's device
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
-        elif state["step"].device != parameter.device:  # loaded from a file: torch leaves it where it was
+        elif state["step"].device != parameter.device:  # loaded from a file: torch does not move it
             state["step"] = state["step"].to(parameter.device)
 
     def _step_rows(self, parameter: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
-        rows, values = _distinct_rows(parameter.grad)  # type: ignore[arg-type]  # the caller looked
+        rows, values = _distinct_rows(parameter.grad)  # type: ignore[arg-type]  # not None, see `step`
         state["step"] += 1
         row_adam_(
             parameter,
@@ -143,7 +145,7 @@ def _adam(
     eps: float,
     weight_decay: float,
 ) -> None:
-    """Torch's own Adam, in one pass over memory where the device has that; counts the steps up."""
+    """Torch's own Adam, fused where the device has it; increments `steps`."""
     adam(
         parameters,
         gradients,
@@ -163,14 +165,14 @@ def _adam(
 
 
 def _distinct_rows(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows (m,) and their gradients (m, …) of a sparse gradient, each row once."""
+    """Distinct rows (m,) and their gradients (m, …) of a sparse gradient."""
     if gradient.sparse_dim() != 1:
         raise ArgumentError(
             f"a gradient with {gradient.sparse_dim()} sparse dimensions", where="params", expected="one, rows"
         )
     rows = gradient._indices()[0]
-    # A look-up of sorted distinct rows leaves them so, but torch does not know: looking costs far less than
-    # its sort, and `coalesce` would copy the values too.
+    # A look-up of sorted distinct rows gives such a gradient without the coalesced flag. Checking costs far less than
+    # `coalesce`, which sorts and copies the values.
     if gradient.is_coalesced() or bool((rows[1:] > rows[:-1]).all()):
         return rows, gradient._values()
     gradient = gradient.coalesce()
@@ -191,7 +193,7 @@ def row_adam_(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> None:
-    """Adam on some rows of a table, in place; other rows and their moments are neither read nor written.
+    """Adam for some rows of a table, in place; other rows and their moments are neither read nor written.
 
     For each row p with gradient g, at step t:
 
@@ -204,8 +206,8 @@ def row_adam_(
         gradient: (m, …), read.
         exp_avg: (N, …), first moments, changed.
         exp_avg_sq: (N, …), second moments, changed.
-        step: t, from 1 on.
-        lr: step size.
+        step: t, from 1.
+        lr: learning rate.
         betas: β1 and β2.
         eps: ε.
         weight_decay: λ.
@@ -235,3 +237,82 @@ def row_adam_(
         )
         for table, changed in zip(tables, (p, m, v), strict=True):
             table.index_copy_(0, some, changed)
+
+
+class Optimizers:
+    """The optimizer of the model, that of joint adversaries, and one for each adversary with epochs of its own.
+
+    Args:
+        model: the parameters of the model.
+        loss: the loss, with or without adversaries.
+        options: learning rate and weight decay.
+
+    >>> from talos import registry
+    >>> from talos.data.interactions import Interactions
+    >>> train = Interactions.from_ids([1, 1, 2], [7, 8, 7])
+    >>> backbone = registry.make_backbone("mf", train, dim=2, generator=None)
+    >>> optimizers = Optimizers(backbone.parameters(), registry.make_loss("sl"), OptimizerConfig(lr=0.1))
+    >>> optimizers.due(epochs_done=4), [type(one).__name__ for one in optimizers.of(None)]
+    ([], ['RowAdam'])
+    """
+
+    def __init__(self, model: Iterable[Tensor], loss: Loss, options: OptimizerConfig) -> None:
+        self.loss, self.rate = loss, float(options.lr)
+        self.model = RowAdam(model, lr=self.rate, weight_decay=options.weight_decay)
+        groups = loss.adversaries()
+        self.joint = [group for group in groups if group.when == "joint"]
+        self.adversaries = [group for group in groups if group.when == "own-epoch"]
+        self._of_joint = (
+            torch.optim.Adam([group.param_group(loss, lr=self.rate) for group in self.joint])
+            if self.joint
+            else None
+        )
+        self._of_adversaries = [
+            torch.optim.Adam([group.param_group(loss, lr=self.rate)]) for group in self.adversaries
+        ]
+
+    def of(self, adversary: int | None) -> list[torch.optim.Optimizer]:
+        """The optimizers that step in a pass over the batches: of the model (None), or of an adversary."""
+        if adversary is not None:
+            return [self._of_adversaries[adversary]]
+        return [self.model] if self._of_joint is None else [self.model, self._of_joint]
+
+    def due(self, *, epochs_done: int) -> list[int]:
+        """The adversaries that are trained for an epoch after the next epoch of the model."""
+        return [
+            number
+            for number, group in enumerate(self.adversaries)
+            if group.due(epochs_done=epochs_done + 1, times_done=epochs_done // (group.every_epochs or 1))
+        ]
+
+    def scale_rate(self, factor: float) -> None:
+        """Set the model's learning rate to the configured one times a factor."""
+        for group in self.model.param_groups:
+            group["lr"] = self.rate * factor
+
+    def clamp_joint_(self) -> None:
+        """Clamp the parameters of joint adversaries to their intervals."""
+        for group in self.joint:
+            group.clamp_(self.loss)
+
+    def _named(self) -> dict[str, torch.optim.Optimizer]:
+        named: dict[str, torch.optim.Optimizer] = {"model": self.model}
+        if self._of_joint is not None:
+            named["joint"] = self._of_joint
+        return named | {f"adversary{i}": optimizer for i, optimizer in enumerate(self._of_adversaries)}
+
+    def state(self) -> dict[str, Tensor]:
+        """Moments and step counts, by names that begin with `optimizer.`, for a checkpoint."""
+        tensors: dict[str, Tensor] = {}
+        for name, optimizer in self._named().items():
+            tensors |= flatten(f"optimizer.{name}", optimizer.state_dict()["state"])
+        return tensors
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load what `state` returned."""
+        for name, optimizer in self._named().items():
+            state: dict[int, dict[str, Tensor]] = {}
+            for key, tensor in unflatten(f"optimizer.{name}", tensors).items():
+                number, _, slot = key.partition(".")
+                state.setdefault(int(number), {})[slot] = tensor
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
