@@ -14,7 +14,7 @@ from talos.errors import DataError
 from talos.files import read_sealed, write_sealed
 from talos.model.popularity import popularity_report
 from talos.model.recommender import Recommender
-from talos.studies.compare.stored import FORMAT
+from talos.studies.folder import FORMAT
 from talos.studies.tune.data import fit_parts
 from talos.studies.tune.run import FINAL, open_study
 from talos.training import Callback

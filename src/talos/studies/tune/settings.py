@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from talos.config import RunConfig
 from talos.errors import ConfigError, DataError, nearest
 from talos.files import digest_of, read_sealed, write_sealed
-from talos.studies.compare.stored import FORMAT
+from talos.studies.folder import FORMAT
 from talos.studies.tune.space import Space
 
 __all__ = ["MANIFEST", "Pruner", "Sampler", "Settings", "open_folder", "read_folder"]
