@@ -225,7 +225,7 @@ def test_ctrl_c_gives_back_what_was_under_way(
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130, said
-    assert "go on with the same command" in said
+    assert "run it again to continue" in said
     went_on = talos(*arguments, "--budget", "1s")
     assert went_on.returncode == 0, went_on.stderr
     text = journal.read_text()
