@@ -9,7 +9,7 @@ import torch
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import current
-from talos.evaluation.evaluate import Report, evaluate, evaluate_together
+from talos.evaluation.evaluate import Report, evaluate
 from talos.evaluation.ranking import FixedScores
 
 __all__ = ["popularity_report"]
@@ -25,5 +25,5 @@ def popularity_report(
     assert train.item_degrees is not None
     scores = FixedScores(torch.tensor(train.item_degrees))
     if isinstance(test, Share):
-        return evaluate_together(scores, test.own, current(), seen=seen, **options)
+        return evaluate(scores, test.own, group=current(), seen=seen, **options)
     return evaluate(scores, test, seen=seen, **options)

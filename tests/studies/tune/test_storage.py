@@ -46,7 +46,7 @@ def test_a_server_that_is_none(tmp_path: Path) -> None:
         check_reachable(place)
         with pytest.raises(ConfigError) as error:
             open_store(place, "study")
-    assert "storage postgresql://ann@127.0.0.1" in str(error.value)
+    assert "storage: postgresql://ann@127.0.0.1" in str(error.value)
     assert "secret" not in str(error.value)
 
 

@@ -29,7 +29,7 @@ from talos.studies.compare.settings import (
     read_comparison,
 )
 from talos.studies.compare.table import ComparisonTable, build_table
-from talos.training import InterruptedRunError, Trainer
+from talos.training import Callback, InterruptedRunError, Trainer
 
 __all__ = ["compare", "load"]
 
@@ -144,7 +144,7 @@ def _slim(result: RunResult, metrics: Sequence[str]) -> RunResult:
     return replace(result, report=replace(result.report, per_user=per_user))
 
 
-class _BudgetStop:
+class _BudgetStop(Callback):
     """A callback that records the history and ends the fit when its time budget is used up."""
 
     def __init__(self, budget: float | None) -> None:

@@ -119,21 +119,26 @@ def parse_storage(text: str | None, folder: Path) -> StorageAddress:
 
 def check_reachable(address: StorageAddress) -> None:
     """Check within about a second that the storage can be written to or its server answers."""
-    where = f"storage {address.shown}"
     if address.kind != "postgresql":
         parent = Path(address.url).resolve().parent
         if Path(address.url).is_dir():
-            raise ConfigError("is a folder", where=where, expected="a file")
+            raise ConfigError(f"{address.shown} is a folder", where="storage", expected="a file")
         while not parent.exists():
             parent = parent.parent
         if not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise ConfigError("cannot be written to", where=where, expected="a file in a folder that can")
+            raise ConfigError(
+                f"{address.shown} cannot be written to",
+                where="storage",
+                expected="a file in a writable folder",
+            )
         return
     try:
         parts = urlsplit(address.url)
         host, port = parts.hostname, parts.port or 5432
     except ValueError as error:
-        raise ConfigError(f"{error}", where=where, expected="postgresql://USER@HOST/DATABASE") from None
+        raise ConfigError(
+            f"{address.shown}: {error}", where="storage", expected="postgresql://USER@HOST/DATABASE"
+        ) from None
     try:
         import psycopg  # noqa: F401  # only to see that it is installed
     except ImportError:
@@ -145,7 +150,9 @@ def check_reachable(address: StorageAddress) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(
-            f"cannot be reached ({reason})", where=where, expected="a server that answers"
+            f"{address.shown}: cannot be reached ({reason})",
+            where="storage",
+            expected="a server that answers",
         ) from None
 
 
@@ -249,8 +256,8 @@ def _input_error(error: Exception, address: StorageAddress) -> Exception:
     cause = error.__cause__ or error
     reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
     return ConfigError(
-        f"cannot be used ({reason})",
-        where=f"storage {address.shown}",
+        f"{address.shown} cannot be used ({reason})",
+        where="storage",
         expected="a database or file of a study",
     )
 

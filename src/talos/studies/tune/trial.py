@@ -25,7 +25,7 @@ from talos.data.interactions import Interactions
 from talos.errors import TalosError
 from talos.files import digest_of, replace_file
 from talos.studies.tune.data import FitParts
-from talos.training import Trainer
+from talos.training import Callback, Trainer
 
 __all__ = ["TrialOutcome", "Verdict", "fit", "peak_megabytes"]
 
@@ -53,7 +53,7 @@ class TrialOutcome:
     ended: str
 
 
-class _TrialReporter:
+class _TrialReporter(Callback):
     """A callback that reports the validation metric of every epoch and ends the fit when the verdict says so."""
 
     def __init__(self, report: Callable[[int, float | None], Verdict]) -> None:
