@@ -42,7 +42,7 @@ def tune(
     notify: Callable[[str], None] = lambda line: None,
     **options: Any,
 ) -> Tuned:
-    """Search for the config with the best validation metric; the test part is never looked at.
+    """Search for the config with the best validation metric; the test part is never used.
 
     Args:
         data: a split, of which train and validation are used; or `(train, valid)`; or interactions, which are
