@@ -147,25 +147,12 @@ def evaluate(
     for name in metrics:
         if name not in known:
             raise ConfigError(f"no metric {name!r}", where="metrics", hint=nearest(name, known))
-    own = None
-    if len(test) or group.size == 1:
-        own = _evaluate_own(scorer, test, seen, ks, metrics, dialect, popularity, budget)
-    if own is not None and group.size == 1:
-        return own
-    return _all_reduced(own, scorer.num_items, test, ks, metrics, dialect, popularity, group)
-
-
-def _evaluate_own(
-    scorer: Scorer,
-    test: Interactions,
-    seen: Interactions | None,
-    ks: tuple[int, ...],
-    metrics: Sequence[str],
-    dialect: Dialect,
-    popularity: NDArray[Any] | None,
-    budget: int,
-) -> Report:
-    """The report of the users of this process."""
+    if group.size > 1:
+        own = None
+        if len(test):
+            own = evaluate(scorer, test, seen=seen, ks=ks, metrics=metrics, dialect=dialect,
+                           popularity=popularity, budget=budget)  # fmt: skip
+        return _all_reduced(own, test, ks, metrics, dialect, popularity, group)
     users = users_with_tests(test)
     lists = [part.items for part in iter_top_k(scorer, users, k=ks[-1], seen=seen, budget=budget)]
     items = np.concatenate(lists)
@@ -196,7 +183,6 @@ def _evaluate_own(
 
 def _all_reduced(
     own: Report | None,
-    num_items: int,
     test: Interactions,
     ks: tuple[int, ...],
     metrics: Sequence[str],
@@ -204,7 +190,7 @@ def _all_reduced(
     popularity: NDArray[Any] | None,
     group: Group,
 ) -> Report:
-    """The report of the users of all processes; `own` is that of this process, None if it has no test items."""
+    """The report on the users of all processes; `own` is that of this process, None if it has no test items."""
     names = [f"{name}@{k}" for name in RANKING_METRICS if name in metrics for k in ks]
     names += [name for name in FULL_RANKING_METRICS if name in metrics]
     sums = torch.zeros(len(names) + 1, dtype=torch.float64)  # the number of users, and the sum of each metric
@@ -218,7 +204,7 @@ def _all_reduced(
     means = {name: total / users for name, total in zip(names, totals, strict=True)}
     exposure = None
     if popularity is not None:
-        shown = torch.zeros(num_items, dtype=torch.int64)
+        shown = torch.zeros(len(popularity), dtype=torch.int64)
         if own is not None and own.exposure is not None:
             shown = torch.from_numpy(own.exposure.copy())
         group.sum_(shown)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from talos.report.page import Figure, Section, TextTable, page, table_html
+from talos.report.page import Figure, Section, TextTable, flat_settings, page, table_html
 from talos.report.svg import COLOURS, Frame, Series, intervals, lines, number
 from talos.studies.compare import ComparisonTable, RunResult
 
@@ -155,17 +155,7 @@ def _endings(runs: Sequence[RunResult]) -> str:
 
 def _settings(table: ComparisonTable) -> str:
     """A table of settings with one column for each model; the seed is left out, since every fit has its own."""
-    configs = {name: _flat(runs[0].config) for name, runs in table.results.items()}
+    configs = {name: flat_settings(runs[0].config) for name, runs in table.results.items()}
     keys = list(dict.fromkeys(key for config in configs.values() for key in config if key != "seed"))
     rows = [[key, *(config.get(key, "") for config in configs.values())] for key in keys]
     return table_html(TextTable(["setting", *configs], rows))
-
-
-def _flat(config: dict[str, Any]) -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in config.items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{key}": str(inner) for key, inner in value.items()}
-        else:
-            flat[name] = str(value)
-    return flat

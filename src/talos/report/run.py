@@ -16,7 +16,7 @@ from talos.errors import ArgumentError
 from talos.model.recommender import Recommender
 from talos.model.run_directory import Model
 from talos.report.measures import Lists, ScoreSample, by_activity, by_popularity, make_lists, sample_scores
-from talos.report.page import Figure, Section, TextTable, page, table_html, tiles
+from talos.report.page import Figure, Section, TextTable, flat_settings, page, table_html, tiles
 from talos.report.svg import Frame, Series, bars, fixed, lines, number, points
 
 __all__ = ["run_report"]
@@ -148,12 +148,7 @@ def _scores(model: Model, test: Interactions, seen: Interactions, lists: Lists, 
 
 
 def _settings(recommender: Recommender, model: Model) -> str:
-    rows = []
-    for name, value in recommender.config.as_dict().items():
-        if isinstance(value, dict):
-            rows += [[f"{name}.{key}", str(inner)] for key, inner in value.items()]
-        else:
-            rows.append([name, str(value)])
+    rows = [list(setting) for setting in flat_settings(recommender.config.as_dict()).items()]
     for name in ("epoch", "fit_seconds", "threshold_error"):
         value = model.facts.get(name)
         if isinstance(value, int | float) and np.isfinite(value):
