@@ -1,4 +1,4 @@
-"""The one look at the test part."""
+"""The single evaluation on the test part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where trials are kept: addresses, locks that end with their holder, a journal after a power cut."""
+"""Storage of trials: addresses, locks that end with their process, a journal after a power cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole studies on small data: they go on, prune, repeat what was lost, and count every trial once."""
+"""Whole studies on small data: they can be continued, prune, repeat lost trials, and count every trial once."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_budget_ends_the_search(settings, parts: FitParts, tmp_path: Path) -> 
     began = time.perf_counter()
     tuned = run_study(search, parts, tmp_path / "out", budget=1.0)
     assert time.perf_counter() - began < 10
-    assert tuned.summary.counts["complete"] == 1  # the only one, cut short at what it had reached
+    assert tuned.summary.counts["complete"] == 1  # the only one, ended early with its best value so far
     assert tuned.study.trials[0].user_attrs["ended"] == "out of time"
     again = run_study(search, parts, tmp_path / "out", budget=1.0)
     assert again.summary.counts["complete"] == 2
@@ -222,7 +222,7 @@ def test_a_trial_of_another_machine_is_given_time(settings, tmp_path: Path) -> N
     store.storage.set_trial_user_attr(store.id_of(1), "beat", 1)
     assert gone() == [False, False, False]
     time.sleep(0.2)
-    assert gone() == [False, False, True]  # the unsigned one never gave a sign
+    assert gone() == [False, False, True]  # the unsigned one never had a heartbeat
     time.sleep(0.2)
     assert gone() == [True, True, True]
 
@@ -230,7 +230,7 @@ def test_a_trial_of_another_machine_is_given_time(settings, tmp_path: Path) -> N
 def test_a_late_result_of_a_trial_that_was_given_away_does_not_count(
     settings, parts: FitParts, tmp_path: Path
 ) -> None:
-    """A worker that slept through its grace wakes up, finds its trial gone, and goes on with another."""
+    """A worker that was silent too long finds that its trial was declared lost, and continues with another one."""
     from talos.studies.tune import workers as module
 
     search = settings()
