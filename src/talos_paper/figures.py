@@ -6,9 +6,21 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from talos.report.page import Figure, Table
-from talos.report.scales import Scale, fixed, number, span, ticks
-from talos.report.svg import BOTTOM, COLOURS, WIDTH, Frame, Series, bars, lines
+from talos.report.page import Figure, TextTable
+from talos.report.svg import (
+    BOTTOM,
+    COLOURS,
+    WIDTH,
+    Frame,
+    Scale,
+    Series,
+    bars,
+    fixed,
+    lines,
+    number,
+    span,
+    ticks,
+)
 from talos_paper import published
 from talos_paper.data import DATASETS
 from talos_paper.tables import Row, groups, shown_metric, shown_name
@@ -44,7 +56,7 @@ def _paired(title: str, rows: Sequence[Row], metric: str) -> Figure:
     names = [shown_name(row.cell.method) for row in rows]
     ours = [row.mean(metric) or 0.0 for row in rows]
     theirs = [row.cell.published.get(metric) for row in rows]
-    table = Table(
+    table = TextTable(
         ["method", "paper", "ours"],
         [[a, fixed(b), fixed(c)] for a, b, c in zip(names, theirs, ours, strict=True)],
     )
@@ -128,7 +140,7 @@ def _learning(title: str, rows: Sequence[Row]) -> list[Figure]:
         Figure(
             f"{title}: learning curves",
             lines(series, frame, whole=True),
-            Table(["method", "epoch", "validation P@20"], table),
+            TextTable(["method", "epoch", "validation P@20"], table),
             legend=legend,
             note="Seed 0. Training stops by validation Precision@20; test is looked at once, at the end.",
         )
@@ -154,7 +166,7 @@ def _temperature(name: str, rows: Sequence[Row]) -> list[Figure]:
             Figure(
                 f"{name}: {shown_metric(metric)} against τ",
                 lines(series, frame, zero=False),
-                Table(["τ", shown_metric(metric)], table),
+                TextTable(["τ", shown_metric(metric)], table),
                 legend=[one.name for one in series],
             )
         )
@@ -177,7 +189,7 @@ def _inflation(name: str, rows: Sequence[Row]) -> list[Figure]:
             Figure(
                 f"{name}: {shown_name(row.cell.method)}",
                 lines(series, frame, whole=True),
-                Table(["epoch", *words], table),
+                TextTable(["epoch", *words], table),
                 legend=words,
                 note="Cosines, means over 1,000 users; all items by a sample of 1,000.",
             )
@@ -232,7 +244,7 @@ def _against(name: str, chosen: dict[str, list[Row]], x: str, pick: Any) -> Figu
     return Figure(
         f"{name}: gain of Talos over SL@K",
         lines(series, frame, whole=True),
-        Table([x, "paper", "ours"], table),
+        TextTable([x, "paper", "ours"], table),
         legend=PAIR,
         note="Precision at the K of the row." if x == "K" else "Precision@20.",
     )
@@ -254,7 +266,7 @@ def efficiency(dataset: str, measured: dict[str, Any]) -> Figure:
     return Figure(
         f"{DATASETS[dataset]}: seconds an epoch as ratios to SL",
         bars([_short(shown_name(n)) for n in names], [("paper", paper), ("ours", ours)], frame),
-        Table(["loss", "paper", "ours"], rows),
+        TextTable(["loss", "paper", "ours"], rows),
         legend=PAIR,
         key="box",
         note="1,024 negatives per positive, BPR 1. The paper's on one RTX 4090, ours on a CPU.",

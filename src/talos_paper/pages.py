@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from talos.files import replace_text
-from talos.report.page import Figure, Section, Table, page, table_html
-from talos.report.style import STYLE
+from talos.report.page import STYLE, Figure, Section, TextTable, page, table_html
 from talos.report.svg import WIDTH, legend_key
 from talos_paper import published, studies
 from talos_paper.data import DATASETS
@@ -148,7 +147,9 @@ def _html(experiment: Experiment, parts: Sequence[_Part]) -> str:
 def _table_html(table: TableText) -> str:
     """The table as the report's pages have it, with the best in bold and long words that may be wrapped."""
     html = table_html(
-        Table(table.header, [[_marked(table, p, c) for c in range(len(r))] for p, r in enumerate(table.rows)])
+        TextTable(
+            table.header, [[_marked(table, p, c) for c in range(len(r))] for p, r in enumerate(table.rows)]
+        )
     )
     html = html.replace(_BOLD[0], "<strong>").replace(_BOLD[1], "</strong>")
     for row in table.rows:

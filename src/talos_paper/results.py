@@ -18,7 +18,7 @@ from typing import Any
 
 from talos.errors import DataError
 from talos.files import read_sealed, write_sealed
-from talos.studies.compare.stored import FORMAT
+from talos.studies.folder import FORMAT
 from talos_paper.recipes import Recipe
 
 __all__ = ["Store", "StoredRun", "versions"]

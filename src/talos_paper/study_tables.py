@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from talos.report.page import Figure, Table
+from talos.report.page import Figure, TextTable
 from talos.report.svg import Frame, Series, bars, lines
 from talos_paper import published
 from talos_paper.data import DATASETS
@@ -121,7 +121,7 @@ def _inconsistency(
     figure = Figure(
         f"{name}: pairs that a metric orders against P@20",
         bars(list(_METRICS.values()), [("paper", theirs), ("ours", ours)], frame),
-        Table(
+        TextTable(
             ["metric", "paper", "ours"],
             [[row[0], f"{a:.2f}", f"{b:.2f}"] for row, a, b in zip(rows, theirs, ours, strict=True)],
         ),
@@ -204,7 +204,7 @@ def _bound_plot(measured: dict[str, Any]) -> Figure:
     return Figure(
         "Both sides of the bound",
         lines(series, frame, mark=(middle, "proven here")),
-        Table(["τ", *names], rows),
+        TextTable(["τ", *names], rows),
         legend=names,
         note=f"Proven for τ from {interval['low']:.3f} to {interval['high']:.3f} at ε = {measured['epsilon']:g}. The "
         "gap is wide: the constant, (1/τ)·log(1 + e²/2), is most of the upper side.",
@@ -227,7 +227,7 @@ def _worst_plot(measured: dict[str, Any]) -> Figure:
     return Figure(
         "The worst case over negatives",
         lines(series, frame),
-        Table(["score", *names], rows),
+        TextTable(["score", *names], rows),
         legend=names,
         note=f"21 negatives, threshold {measured['threshold']:g}. The smaller τ, the farther (η, in nats) the "
         "distribution that Talos trains against is from the uniform one.",
@@ -253,7 +253,7 @@ def _descent_plot(measured: dict[str, Any]) -> Figure:
     return Figure(
         "Convergence with a constant threshold",
         lines(series, frame, zero=False),
-        Table(["steps", *names], rows),
+        TextTable(["steps", *names], rows),
         legend=names,
         note=f"Descent on made-up scores, τ = {found['tau']:g}. A slope of -1 is a fall like 1/T.",
     )

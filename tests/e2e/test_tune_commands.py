@@ -90,14 +90,14 @@ def test_one_file_is_split_and_its_test_part_is_kept_nowhere(
     assert len(train) + len(valid) == 40 * 9  # of twelve each, three are test
     page = (tmp_path / "study" / "report.html").read_text()
     assert "Parallel coordinates" in page
-    assert "has not been looked at" in page
+    assert "has not been evaluated" in page
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
 
     went_on = talos(*arguments, "--trials", 3, "--finalize")
     assert went_on.returncode == 0, went_on.stderr
     assert "2 trials were finished before" in went_on.stderr
     assert "fitted on train and validation" in went_on.stdout
-    assert "was looked at once" in (tmp_path / "study" / "report.html").read_text()
+    assert "was evaluated once" in (tmp_path / "study" / "report.html").read_text()
     trained = talos("train", clicks, "--config", "study/run.toml", "--out", "again")
     assert trained.returncode == 0, trained.stderr
 
@@ -225,7 +225,7 @@ def test_ctrl_c_gives_back_what_was_under_way(
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130, said
-    assert "go on with the same command" in said
+    assert "run it again to continue" in said
     went_on = talos(*arguments, "--budget", "1s")
     assert went_on.returncode == 0, went_on.stderr
     text = journal.read_text()

@@ -12,9 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talos.report.measures import by_activity
-from talos.report.scales import number, span, ticks
-from talos.report.style import DARK, LIGHT
-from talos.report.svg import COLOURS, WIDTH, Frame, Series, bars, intervals, lines, points
+from talos.report.page import DARK, LIGHT
+from talos.report.svg import (
+    COLOURS,
+    WIDTH,
+    Frame,
+    Series,
+    bars,
+    intervals,
+    lines,
+    number,
+    points,
+    span,
+    ticks,
+)
 
 FRAME = Frame('what is <seen> & "said"', "x name", "y name")
 values = st.floats(-1e6, 1e6, allow_nan=False, allow_infinity=False)

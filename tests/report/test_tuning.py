@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from talos.report import tuning_report
-from talos.report.tuning_plots import Axis
+from talos.report.tuning import Axis
 
 
 def trial(number: int, value: float | None, state: str = "complete", **parameters: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_a_page_shows_every_trial_and_escapes_what_is_not_ours() -> None:
     assert "&lt;als&gt;" in text
     assert "8 complete" not in text
     assert "9 trials (7 complete, 1 pruned, 1 failed)" in text
-    assert "was looked at once" in text
+    assert "was evaluated once" in text
     assert "0.2500" in text
     drawn = pictures(text)
     assert len(drawn) == 6  # history, learning, importance, parallel coordinates, one a parameter
@@ -69,7 +69,7 @@ def test_a_page_shows_every_trial_and_escapes_what_is_not_ours() -> None:
 @pytest.mark.parametrize("count", [1, 2, 60])
 def test_few_and_equal_trials_are_drawn(count: int) -> None:
     text = page([trial(i, 0.2, **{"optimizer.lr": 0.1}) for i in range(count)])
-    assert "has not been looked at" in text
+    assert "has not been evaluated" in text
     assert "nan" not in text.lower().replace("finance", "")
     assert len(pictures(text)) == 4
 

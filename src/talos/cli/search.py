@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,7 @@ from talos.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from talos.config import RunConfig
-    from talos.studies.tune import Settings, Space
-    from talos.studies.tune.data import FitParts
+    from talos.studies.tune import FitParts, Space, TuneSettings
 
 __all__ = ["load_fit_parts", "settings_for", "space_for", "tune_models"]
 
@@ -43,15 +41,15 @@ def tune_models(
             raise ConfigError(f"{number}", where=name, expected="1 or more")
     spaces = {name: space_for(space, config) for name, config in models.items()}
 
-    from talos.studies.tune import run_study
+    from talos.studies import tune
 
     parts = load_fit_parts(path, columns, options)
     configs, found = {}, {}
-    for place, (name, (chosen, settled)) in enumerate(spaces.items()):
-        settings = settings_for(settled, chosen, parts, sampler="auto", pruner="median", seed=0)
-        folder = out / f"{place:02d}-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}"
-        tuned = run_study(settings, parts, folder, trials=trials, workers=workers, notify=_labelled(name))
-        write_report(tuned, settings, folder)
+    for name, settings, tuned in tune.tune_models(
+        spaces, parts, out, trials=trials, workers=workers, notify=say
+    ):
+        assert tuned.folder is not None
+        write_report(tuned, settings, tuned.folder)
         summary = tuned.summary
         configs[name] = summary.config
         found[name] = {
@@ -64,15 +62,10 @@ def tune_models(
     return configs, found
 
 
-def _labelled(name: str) -> Callable[[str], None]:
-    return lambda line: say(f"tuning {name}  {line}")
-
-
 def space_for(name: str, base: RunConfig) -> tuple[Space, RunConfig]:
     """The space that a word or a file name means for a config, checked; and the config with what it fixes."""
-    from talos.studies.tune.check import check_space
     from talos.studies.tune.defaults import default_space
-    from talos.studies.tune.space import Space
+    from talos.studies.tune.space import Space, check_space
 
     if name == "default":
         space = default_space(base)
@@ -138,9 +131,8 @@ def load_fit_parts(path: str, columns: Columns, options: SplitOptions) -> FitPar
     return fit_parts(parts.train, parts.valid)
 
 
-def settings_for(settled: RunConfig, space: Space, parts: FitParts, **how: Any) -> Settings:
+def settings_for(settled: RunConfig, space: Space, parts: FitParts, **how: Any) -> TuneSettings:
     """What a study is: the config it starts from, the space, the data it is on, and `how` it searches."""
-    from talos.studies.tune import Settings
+    from talos.studies.tune import TuneSettings
 
-    data = {name: part.fingerprint() for name, part in zip(("train", "valid"), parts, strict=True)}
-    return Settings(config=settled, space=space, data=data, **how)
+    return TuneSettings(config=settled, space=space, data=parts.fingerprints(), **how)

@@ -13,12 +13,12 @@ import typer
 from talos.cli.output import print_facts, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from talos.studies.tune import Final, Settings, Tuned
+    from talos.studies.tune import FinalResult, Tuned, TuneSettings
 
 __all__ = ["print_final", "print_tuned", "shown", "write_report"]
 
 
-def write_report(tuned: Tuned, settings: Settings, out: Path, final: Final | None = None) -> Path:
+def write_report(tuned: Tuned, settings: TuneSettings, out: Path, final: FinalResult | None = None) -> Path:
     """The page of a study, in its folder."""
     from talos.cli.report import write_page
     from talos.report import tuning_report
@@ -38,7 +38,9 @@ def write_report(tuned: Tuned, settings: Settings, out: Path, final: Final | Non
     return write_page(text, out / "report.html")
 
 
-def print_tuned(tuned: Tuned, settings: Settings, out: Path, page: Path, workers: int, json: bool) -> None:
+def print_tuned(
+    tuned: Tuned, settings: TuneSettings, out: Path, page: Path, workers: int, json: bool
+) -> None:
     """The best trial, what it took to find it, and what to do next."""
     summary = tuned.summary
     best, first = summary.best, summary.rows[0]
@@ -77,7 +79,7 @@ def print_tuned(tuned: Tuned, settings: Settings, out: Path, page: Path, workers
     )
 
 
-def print_final(final: Final, out: Path) -> None:
+def print_final(final: FinalResult, out: Path) -> None:
     """What the winner reaches on the test part, beside popularity."""
     facts = final.facts
     metrics, popular = facts["metrics"], facts["baseline"]["popularity"]
@@ -93,8 +95,8 @@ def print_final(final: Final, out: Path) -> None:
         say(f"this is the stored answer of {facts['date']}: the test part is looked at once")
 
 
-def _is_default(parameters: Mapping[str, Any], settings: Settings) -> bool:
-    from talos.studies.tune.check import default_point
+def _is_default(parameters: Mapping[str, Any], settings: TuneSettings) -> bool:
+    from talos.studies.tune import default_point
 
     return default_point(settings.space, settings.config) == dict(parameters)
 

@@ -155,7 +155,8 @@ def tune(
     settings = settings_for(settled, chosen, parts, sampler=sampler, pruner=pruner, seed=search_seed)
     source = {"path": path, "columns": vars(columns), "split": vars(options)}
     say(
-        f"searching {', '.join(chosen.entries)} for {settings.metric} on validation ({settings.way}, pruner {pruner})"
+        f"searching {', '.join(chosen.entries)} for {settings.metric} on validation "
+        f"({settings.resolved_sampler}, pruner {pruner})"
     )
     tuned = run_study(
         settings,

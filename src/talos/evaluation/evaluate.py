@@ -1,7 +1,7 @@
-"""Top-K lists against a test set: ranking and metrics put together into a `Report`.
+"""Measure top-K lists on a test set: ranking and metrics combined into a `Report`.
 
-Metrics are means over the users who have at least one test item. Per-user values are kept, so that two
-reports can be compared by `talos.significance` and a mean can always be traced to its users.
+Metrics are means over the users who have at least one test item. Per-user values are kept, so that
+`talos.significance` can compare two reports user by user.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
+from talos.data.description import gini
 from talos.data.interactions import Interactions
-from talos.distributed import Group, current
+from talos.distributed import SINGLE_PROCESS, Group, current
 from talos.errors import ConfigError, DataError, nearest
 from talos.evaluation.metrics import (
     RANKING_METRICS,
@@ -24,7 +25,6 @@ from talos.evaluation.metrics import (
     auc,
     coverage,
     exposure_gini,
-    gini_of_counts,
     llpauc,
     mean_popularity_rank,
     popularity_ranks,
@@ -35,31 +35,27 @@ from talos.evaluation.ranking import DEFAULT_BUDGET, FixedScores, Scorer, iter_t
 if TYPE_CHECKING:
     from talos.data.shards import Share
 
-__all__ = [
-    "DEFAULT_KS",
-    "DEFAULT_METRICS",
-    "Report",
-    "evaluate",
-    "evaluate_lists",
-    "evaluate_together",
-    "popularity_report",
-]
+__all__ = ["DEFAULT_KS", "DEFAULT_METRICS", "Report", "evaluate", "evaluate_lists", "popularity_report"]
 
 DEFAULT_KS = (10, 20, 50)
 DEFAULT_METRICS = tuple(RANKING_METRICS)
 FULL_RANKING_METRICS = ("auc", "llpauc")
-# The corner that LLPAUC looks at unless told otherwise: what its authors found best on average.
-LLPAUC_CORNER = (0.7, 0.1)
+LLPAUC_CORNER = (0.7, 0.1)  # α and β that the authors of LLPAUC found best on average
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Metrics of one set of lists on one test set; prints as a table, `as_dict` for JSON.
 
-    `metrics` maps `precision@20`, … to means; `per_user` maps the ranking metrics to one value for each of
-    `user_ids`; metrics of the lists as a whole (coverage, popularity) have no per-user values. `exposure` counts
-    how often each item is in a list, where that was asked for. Where several processes measured their users,
-    `metrics` are of all of them, who are `total_users`, and the per-user values those of one process.
+    Attributes:
+        metrics: means over users, by names such as `precision@20`.
+        per_user: one value for each of `user_ids`; metrics of the lists as a whole (coverage, popularity) have none.
+        user_ids: the users with test items. In a group of processes, these and `per_user` are of one process.
+        dialect: what the names mean, see `talos.metrics`.
+        users_without_list: users with test items who have no list; they count as zero.
+        notes: remarks, such as what was left out.
+        exposure: how many lists each item is in; None if it was not counted.
+        total_users: in a group, the number of users of all processes, over whom `metrics` are means; else None.
     """
 
     metrics: dict[str, float]
@@ -73,15 +69,15 @@ class Report:
 
     @property
     def num_users(self) -> int:
-        """Users that the means are over."""
+        """The number of users that the means are over."""
         return len(self.user_ids) if self.total_users is None else self.total_users
 
     def with_note(self, note: str) -> Report:
-        """The same report with one more thing to know about it."""
+        """The same report with one more note."""
         return replace(self, notes=(*self.notes, note))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values under `metrics`, with what is needed to read them."""
+        """Plain values for JSON."""
         return {
             "metrics": dict(self.metrics),
             "users": self.num_users,
@@ -91,7 +87,7 @@ class Report:
         }
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows: one row a metric, one column a K."""
+        """Header and rows of a table with one row for each metric and one column for each K."""
         at_k = [key.split("@") for key in self.metrics if "@" in key]
         ks = sorted({int(k) for _, k in at_k})
         names = list(dict.fromkeys(name for name, _ in at_k))
@@ -124,20 +120,24 @@ def evaluate(
     dialect: Dialect = "standard",
     popularity: NDArray[Any] | None = None,
     budget: int = DEFAULT_BUDGET,
+    group: Group = SINGLE_PROCESS,
 ) -> Report:
     """Rank all items for every user with test items and measure the lists.
 
     Args:
         scorer: the model's scores.
-        test: what the users did afterwards.
-        seen: masked in the lists; by the `standard` dialect train and validation, by `paper` train alone.
+        test: the test interactions.
+        seen: interactions whose items are masked in their users' lists; in the `standard` dialect train and
+            validation, in `paper` train alone.
         ks: list lengths.
-        metrics: of `precision, recall, ndcg, mrr, hit_rate, map`, and `auc`, `llpauc`, which need a second
+        metrics: any of `precision, recall, ndcg, mrr, hit_rate, map`, and `auc`, `llpauc`, which need a second
             pass over all scores.
         dialect: what the names mean, see `talos.metrics`.
         popularity: train interactions per item; adds coverage, popularity rank and exposure Gini of the lists
             at the largest K.
         budget: bytes that a chunk of scores may take.
+        group: the processes that evaluate together. Each passes scores and interactions of its own users, possibly
+            none; sums are all-reduced, so that all processes get the metrics of all users.
 
     >>> from talos.evaluation.ranking import FixedScores
     >>> train = Interactions.from_ids([1, 1, 2], [7, 8, 8])
@@ -150,6 +150,12 @@ def evaluate(
     for name in metrics:
         if name not in known:
             raise ConfigError(f"no metric {name!r}", where="metrics", hint=nearest(name, known))
+    if group.size > 1:
+        own = None
+        if len(test):
+            own = evaluate(scorer, test, seen=seen, ks=ks, metrics=metrics, dialect=dialect,
+                           popularity=popularity, budget=budget)  # fmt: skip
+        return _all_reduced(own, test, ks, metrics, dialect, popularity, group)
     users = users_with_tests(test)
     lists = [part.items for part in iter_top_k(scorer, users, k=ks[-1], seen=seen, budget=budget)]
     items = np.concatenate(lists)
@@ -162,6 +168,7 @@ def evaluate(
             alpha, beta = LLPAUC_CORNER
             per_user["llpauc"] = llpauc(above, owner, negatives, alpha=alpha, beta=beta).numpy()
     means = {name: float(values.mean()) for name, values in per_user.items()}
+    exposure = None
     if popularity is not None:
         shown = torch.from_numpy(items)
         means[f"coverage@{ks[-1]}"] = coverage(shown, scorer.num_items)
@@ -173,70 +180,41 @@ def evaluate(
         per_user=per_user,
         user_ids=test.user_ids.decode(users),
         dialect=dialect,
-        exposure=None if popularity is None else exposure,
+        exposure=exposure,
     )
 
 
-def evaluate_together(
-    scorer: Scorer,
+def _all_reduced(
+    own: Report | None,
     test: Interactions,
+    ks: tuple[int, ...],
+    metrics: Sequence[str],
+    dialect: Dialect,
+    popularity: NDArray[Any] | None,
     group: Group,
-    *,
-    ks: Sequence[int] = DEFAULT_KS,
-    metrics: Sequence[str] = DEFAULT_METRICS,
-    dialect: Dialect = "standard",
-    popularity: NDArray[Any] | None = None,
-    **options: Any,
 ) -> Report:
-    """`evaluate` by several processes, each of which has the test items of other users: the means are over all.
-
-    Each process ranks for its own users, and sums are made over the processes; one of them may have nobody to rank for.
-    The report has the per-user values of this process alone. Without a group it is `evaluate`.
-
-    Args:
-        scorer: scores of the users of this process.
-        test: their test items.
-        group: the processes.
-        ks: list lengths.
-        metrics: which.
-        dialect: what the names mean.
-        popularity: interactions per item in all of train.
-        options: as in `evaluate`.
-
-    >>> from talos.distributed import SINGLE_PROCESS
-    >>> from talos.evaluation.ranking import FixedScores
-    >>> test = Interactions.from_ids([1, 2], [7, 8])
-    >>> scorer = FixedScores(torch.tensor([1.0, 2.0]))
-    >>> evaluate_together(scorer, test, SINGLE_PROCESS, ks=[1], metrics=["recall"]).metrics
-    {'recall@1': 0.5}
-    """
-    options |= {"ks": ks, "metrics": metrics, "dialect": dialect, "popularity": popularity}
-    if group.size == 1:
-        return evaluate(scorer, test, **options)
-    own = evaluate(scorer, test, **options) if len(test) else None
-    names = [
-        f"{name}@{k}" for name in RANKING_METRICS if name in metrics for k in check_ks(ks, scorer.num_items)
-    ]
+    """The report on the users of all processes; `own` is that of this process, None if it has no test items."""
+    names = [f"{name}@{k}" for name in RANKING_METRICS if name in metrics for k in ks]
     names += [name for name in FULL_RANKING_METRICS if name in metrics]
-    sums = torch.zeros(len(names) + 1, dtype=torch.float64)  # of the users, and of each metric
+    sums = torch.zeros(len(names) + 1, dtype=torch.float64)  # the number of users, and the sum of each metric
     if own is not None:
         sums = torch.tensor(
             [own.num_users, *(own.per_user[name].sum() for name in names)], dtype=torch.float64
         )
     users, *totals = group.all_reduce_(sums).tolist()
     if not users:
-        users_with_tests(test)  # says what is wrong
+        users_with_tests(test)  # raises the error
     means = {name: total / users for name, total in zip(names, totals, strict=True)}
     exposure = None
     if popularity is not None:
-        shown = torch.zeros(scorer.num_items, dtype=torch.int64)
+        shown = torch.zeros(len(popularity), dtype=torch.int64)
         if own is not None and own.exposure is not None:
             shown = torch.from_numpy(own.exposure.copy())
         group.all_reduce_(shown)
-        ranks, k = popularity_ranks(torch.as_tensor(popularity)), max(ks)
+        ranks, k = popularity_ranks(torch.as_tensor(popularity)), ks[-1]
         means[f"coverage@{k}"] = float((shown > 0).double().mean())
         means[f"popularity_rank@{k}"] = float(ranks @ shown.double() / (shown.sum() * len(ranks)))
-        means[f"exposure_gini@{k}"] = gini_of_counts(shown)
+        means[f"exposure_gini@{k}"] = gini(shown.cpu().numpy())
         exposure = shown.numpy()
     return Report(
         metrics=means,
@@ -249,17 +227,23 @@ def evaluate_together(
 
 
 def popularity_report(
-    train: Interactions | Share, test: Interactions | Share, *, seen: Interactions, **options: Any
+    train: Interactions | Share,
+    test: Interactions | Share,
+    *,
+    seen: Interactions,
+    group: Group | None = None,
+    **options: Any,
 ) -> Report:
     """Metrics of ranking items by their popularity in `train`: the baseline that every model must beat.
 
-    Given shares, all processes of the group call this together, each with its own users in `seen`.
+    Given shares, all processes of the group (None is the group that was started) call this together, each with its
+    own users in `seen`. The other options are those of `evaluate`.
     """
     assert train.item_degrees is not None
     scores = FixedScores(torch.tensor(train.item_degrees))
     if isinstance(test, Interactions):
         return evaluate(scores, test, seen=seen, **options)
-    return evaluate_together(scores, test.own, current(), seen=seen, **options)
+    return evaluate(scores, test.own, seen=seen, group=current() if group is None else group, **options)
 
 
 def evaluate_lists(
@@ -270,10 +254,10 @@ def evaluate_lists(
     metrics: Sequence[str] = DEFAULT_METRICS,
     dialect: Dialect = "standard",
 ) -> Report:
-    """Measure anybody's lists: rows of `user_id`, `item_id`, `rank` (1 is best).
+    """Measure given lists: rows of `user_id`, `item_id`, `rank` (1 is best).
 
-    A user with test items and no list counts as zero, and how many there were is reported; lists of users
-    without test items do not count; an item that the test set has never heard of is a miss.
+    A user with test items and no list counts as zero, and the report says how many there were. Lists of users without
+    test items are ignored. An item that the test set does not know is a miss.
 
     >>> lists = pl.DataFrame({"user_id": ["a", "a"], "item_id": ["x", "y"], "rank": [1, 2]})
     >>> test = Interactions.from_ids(["a", "b"], ["y", "x"])
@@ -310,7 +294,7 @@ def evaluate_lists(
     )
     if not listed.any():
         raise DataError(
-            "no list is of a user with test items", where="lists", expected="ids that the test set has"
+            "no list is of a user with test items", where="lists", expected="user ids of the test set"
         )
     return Report(
         metrics={name: float(values.mean()) for name, values in per_user.items()},
@@ -339,7 +323,7 @@ def measure_lists(
 
 
 def users_with_tests(test: Interactions) -> NDArray[np.int64]:
-    """Codes of the users that a mean is over; an empty test set is an error."""
+    """Codes of the users with test items; an error if there are none."""
     users = np.flatnonzero(test.user_degrees)
     if len(users) == 0:
         raise DataError(
@@ -349,7 +333,7 @@ def users_with_tests(test: Interactions) -> NDArray[np.int64]:
 
 
 def check_ks(ks: Sequence[int], num_items: int | None) -> tuple[int, ...]:
-    """List lengths, ascending and distinct, each from 1 to the number of items."""
+    """The list lengths in ascending order without repetition; an error unless each is 1 to `num_items`."""
     limit = "" if num_items is None else f" to {num_items:,}, the number of items"
     for k in ks:
         if k < 1 or (num_items is not None and k > num_items):
@@ -360,7 +344,7 @@ def check_ks(ks: Sequence[int], num_items: int | None) -> tuple[int, ...]:
 
 
 def _hits(items: NDArray[np.int64], users: NDArray[np.int64], test: Interactions) -> NDArray[np.bool_]:
-    """Whether each listed item is one of its user's test items: a binary search over (user, item) keys."""
+    """Whether each listed item is one of its user's test items, by binary search over (user, item) keys."""
     keys = test.rows.astype(np.int64) * test.num_items + test.indices
     wanted = np.where(items >= 0, users[:, None] * test.num_items + items, -1)
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
@@ -370,9 +354,11 @@ def _hits(items: NDArray[np.int64], users: NDArray[np.int64], test: Interactions
 def _negatives_above(
     scorer: Scorer, test: Interactions, users: NDArray[np.int64], seen: Interactions | None, budget: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What AUC is made of: for each test item, how many of its user's negatives score higher.
+    """Count for each test item how many of its user's negatives score higher, as AUC needs it.
 
-    Returns that count (ties count half), the place of its user in `users`, and each user's negatives.
+    Returns:
+        The count for each test item, a tie counting half; the position of its user in `users`; and the number of
+        negatives of each user.
     """
     above: list[float] = []
     owners, negatives = [], []
@@ -388,7 +374,9 @@ def _negatives_above(
             mask_seen(scores, seen, block)
         mask_seen(scores, test, block)  # a user's test items are not each other's negatives
         rows = scores.cpu().numpy()
-        for user, score in zip(owner, wanted, strict=True):  # numpy counts a row faster than torch counts all
+        for user, score in zip(
+            owner, wanted, strict=True
+        ):  # faster row by row in numpy than at once in torch
             row = rows[user]
             above.append((np.count_nonzero(row > score) + np.count_nonzero(row >= score)) / 2)
         owners.append(owner + start)

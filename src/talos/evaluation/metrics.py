@@ -1,4 +1,4 @@
-"""Top-K metrics as pure functions of which ranks were hits.
+"""Top-K metrics as pure functions of hits.
 
 Every ranking metric takes
 
@@ -7,12 +7,12 @@ Every ranking metric takes
 - `relevant` (users,): how many test items each user has;
 - `k`: the length of the list that counts, at most L;
 
-and returns one float64 value a user, so that means, tests and plots can be made from the same numbers.
-A user without test items gets 0 and should be left out of a mean, as `talos.evaluation` does.
+and returns one float64 value for each user, from which means, tests and plots are made.
+A user without test items gets 0 and should be left out of a mean, as `talos.evaluate` does.
 
-Two dialects say what the names mean. `standard` is what the textbooks define. `paper` is what the tables of
-the Talos paper contain: it differs in MRR@K (see `mrr_paper`) and in what is masked when lists are made
-(train only, where `standard` masks train and validation).
+A dialect says what the names mean. `standard` has the textbook definitions. `paper` has those of the tables of the
+Talos paper, which differ in MRR@K (see `mrr_paper`) and in what is masked in the lists (train only, where `standard`
+masks train and validation).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from talos.data.description import gini
 from talos.errors import ArgumentError, ConfigError, nearest
 
 __all__ = [
@@ -33,7 +34,6 @@ __all__ = [
     "average_precision",
     "coverage",
     "exposure_gini",
-    "gini_of_counts",
     "hit_rate",
     "llpauc",
     "mean_popularity_rank",
@@ -101,8 +101,8 @@ def mrr(hits: Tensor, relevant: Tensor, k: int) -> Tensor:
 def mrr_paper(hits: Tensor, relevant: Tensor, k: int) -> Tensor:
     """MRR@K of the paper's tables: Σ over all hits of 1/rank, over all users, / number of test interactions.
 
-    The per-user values are scaled by users/interactions, so that their mean is that ratio; the users given
-    must therefore be all users that count, and those with no test item must have been left out.
+    The per-user values are scaled by users/interactions, so that their mean is that ratio. The rows must therefore
+    be all users of the mean, without those who have no test item.
 
     >>> mrr_paper(torch.tensor([[True, True], [False, True]]), torch.tensor([2, 1]), k=2).mean()  # 2 / 3
     tensor(0.6667, dtype=torch.float64)
@@ -140,7 +140,7 @@ def ranking_metrics(
     names: Sequence[str] = tuple(RANKING_METRICS),
     dialect: Dialect = "standard",
 ) -> dict[str, Tensor]:
-    """Several metrics at several K, keyed `name@k`, per user.
+    """Per-user values of several metrics at several K, by `name@k`.
 
     >>> hits, relevant = torch.tensor([[True, False]]), torch.tensor([1])
     >>> values = ranking_metrics(hits, relevant, ks=(1, 2), names=["precision"])
@@ -163,7 +163,7 @@ def auc(above: Tensor, owner: Tensor, negatives: Tensor) -> Tensor:
 
     Args:
         above: (P,) for each test item, how many of its user's negatives score higher, ties counting half.
-        owner: (P,) the user each test item belongs to, 0 … users-1.
+        owner: (P,) the user of each test item, 0 … users-1.
         negatives: (users,) how many negatives (neither masked nor test items) each user has.
 
     A user without negatives has every pair in order (1); a user without test items gets 0.
@@ -183,8 +183,8 @@ def llpauc(
 ) -> Tensor:
     """Lower-left partial AUC per user (Shi et al., WWW'24): the corner TPR ≤ α, FPR ≤ β of the ROC curve.
 
-    Only the best ⌈α·n⁺⌉ test items and the best ⌈β·n⁻⌉ negatives are compared. Divided by the number of those
-    pairs, so that a perfect list has 1; with `normalise=False` by all n⁺·n⁻ pairs, as the definition has it.
+    Only the best ⌈α·n⁺⌉ test items and the best ⌈β·n⁻⌉ negatives are compared. The result is divided by the number
+    of those pairs, so that a perfect list has 1; with `normalise=False` by all n⁺·n⁻ pairs, as in the definition.
     Arguments as in `auc`; LLPAUC(1, 1) is AUC.
 
     >>> above, owner, negatives = torch.tensor([0.0, 3.0]), torch.tensor([0, 0]), torch.tensor([4])
@@ -219,30 +219,17 @@ def coverage(items: Tensor, num_items: int) -> float:
 
 
 def exposure_gini(items: Tensor, num_items: int) -> float:
-    """Gini coefficient of how often each item of the catalogue is recommended: 0 even, towards 1 uneven.
+    """Gini coefficient of how often each item is recommended: 0 if all equally often, towards 1 if a few are.
 
     >>> exposure_gini(torch.tensor([[0, 1], [2, 3]]), num_items=4)
     0.0
     """
-    return gini_of_counts(torch.bincount(items[items >= 0].flatten().long(), minlength=num_items))
-
-
-def gini_of_counts(counts: Tensor) -> float:
-    """Gini coefficient of how often each item was counted.
-
-    >>> gini_of_counts(torch.tensor([2, 2])), gini_of_counts(torch.tensor([4, 0]))
-    (0.0, 0.5)
-    """
-    ordered, num_items = counts.double().sort().values, len(counts)
-    total = ordered.sum().item()
-    if total == 0:
-        return 0.0
-    weights = 2 * torch.arange(1, num_items + 1, dtype=torch.float64) - num_items - 1
-    return max(0.0, float((weights @ ordered).item() / (num_items * total)))
+    counts = torch.bincount(items[items >= 0].flatten().long(), minlength=num_items)
+    return gini(counts.cpu().numpy())
 
 
 def mean_popularity_rank(items: Tensor, popularity: Tensor) -> float:
-    """Mean popularity rank of recommended items, as a share of the catalogue: near 0, only the most popular.
+    """Mean popularity rank of recommended items as a share of the catalogue; near 0: only the most popular.
 
     `popularity` (items,) counts train interactions; equal counts share their mean rank.
 

@@ -1,6 +1,6 @@
-"""Top-K lists for many users: score, mask, select, in chunks under a memory budget.
+"""Top-K lists for many users: score, mask and select, in chunks within a memory budget.
 
-Evaluation and recommendation both go through `top_k`. Only one chunk of users × items is ever held.
+Evaluation and recommendation share this code. Only one chunk of users × items is in memory at a time.
 The result is deterministic: equal scores are ordered by item position.
 """
 
@@ -20,21 +20,21 @@ from talos.errors import ArgumentError, TalosError
 
 __all__ = ["DotScores", "FixedScores", "Scorer", "TopK", "iter_top_k", "mask_seen", "top_k"]
 
-# Large enough for efficient products, small enough to stay near the cache: see benchmarks/ranking.py.
+# Bytes: large enough for efficient matrix products, small enough for the cache; see benchmarks/ranking.py.
 DEFAULT_BUDGET = 64 << 20
 
 
 class Scorer(Protocol):
-    """Anything that can score all items for a chunk of users."""
+    """A model that can score all items for a chunk of users."""
 
     @property
     def num_items(self) -> int:
-        """Length of the catalogue."""
+        """The number of items."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where scores are made."""
+        """The device of the scores."""
         ...
 
     def scores(self, users: Tensor, out: Tensor) -> None:
@@ -66,26 +66,26 @@ class DotScores:
 
     @property
     def num_users(self) -> int:
-        """Number of users that have a vector."""
+        """The number of users."""
         return len(self.user_vectors)
 
     @property
     def num_items(self) -> int:
-        """Length of the catalogue."""
+        """The number of items."""
         return len(self.item_vectors)
 
     @property
     def device(self) -> torch.device:
-        """Where the vectors are."""
+        """The device of the vectors."""
         return self.item_vectors.device
 
     def scores(self, users: Tensor, out: Tensor) -> None:
-        """One matrix product."""
+        """Write the scores of `users` into `out`: one matrix product."""
         torch.mm(self.user_vectors[users], self.item_vectors.T, out=out)
 
 
 class FixedScores:
-    """The same scores for everybody, such as popularity.
+    """The same item scores for every user, such as popularity.
 
     >>> top_k(FixedScores(torch.tensor([1.0, 3.0, 3.0])), users=[0], k=2).items.tolist()
     [[1, 2]]
@@ -96,22 +96,22 @@ class FixedScores:
 
     @property
     def num_items(self) -> int:
-        """Length of the catalogue."""
+        """The number of items."""
         return len(self.item_scores)
 
     @property
     def device(self) -> torch.device:
-        """Where the scores are."""
+        """The device of the scores."""
         return self.item_scores.device
 
     def scores(self, users: Tensor, out: Tensor) -> None:
-        """A copy for each user."""
+        """Write the item scores into every row of `out`."""
         out.copy_(self.item_scores.expand(len(users), -1))
 
 
 @dataclass(frozen=True)
 class TopK:
-    """Best items of some users, best first; a list with fewer than k items ends in item -1, score -inf."""
+    """The best items of some users, best first; shorter lists are padded with item -1, score -inf."""
 
     users: NDArray[np.int64]  # (B,)
     items: NDArray[np.int64]  # (B, k)
@@ -127,7 +127,7 @@ def top_k(
     banned: NDArray[np.integer[Any]] | None = None,
     budget: int = DEFAULT_BUDGET,
 ) -> TopK:
-    """The best `k` items of each user, all in memory; `iter_top_k` has the arguments."""
+    """The best `k` items of each user, in one piece; for the arguments see `iter_top_k`."""
     parts = list(iter_top_k(scorer, users, k=k, seen=seen, banned=banned, budget=budget))
     return TopK(
         np.concatenate([part.users for part in parts]) if parts else np.empty(0, np.int64),
@@ -148,18 +148,20 @@ def iter_top_k(
     """The best `k` items of each user, a chunk of users at a time.
 
     Args:
-        scorer: gives the scores.
-        users: positions of the users; all that `scorer` has, if not given.
+        scorer: the model's scores.
+        users: positions of the users; default: all users of `scorer`.
         k: length of the lists, 1 to the number of items.
-        seen: interactions whose items are left out of their users' lists.
-        banned: items that are left out of every list.
+        seen: interactions whose items are masked in their users' lists.
+        banned: items that are masked in every list.
         budget: bytes that a chunk of scores may take.
     """
     if not 1 <= k <= scorer.num_items:
         raise ArgumentError(f"{k}", where="k", expected=f"1 to {scorer.num_items}, the number of items")
     if seen is not None and seen.num_items != scorer.num_items:
         raise ArgumentError(
-            f"{seen.num_items} items", where="seen", expected=f"{scorer.num_items}, as are scored"
+            f"{seen.num_items} items",
+            where="seen",
+            expected=f"{scorer.num_items}, the number of items of the scorer",
         )
     if users is None:
         users = np.arange(getattr(scorer, "num_users", 0))
@@ -188,16 +190,16 @@ def mask_seen(scores: Tensor, seen: Interactions, users: NDArray[np.int64]) -> N
 
 
 class _Selector:
-    """Top-K of each row, ties by position, reading each score about once.
+    """Selects the top K of each row, ties by position, reading each score about once.
 
-    The row is cut into groups. The best k+1 items lie in the k+1 groups with the highest maxima, so
-    only those groups are searched; taking one more than k shows whether the k-th place is contested by an
-    equal score, and only such rows need the slower exact order.
+    A row is divided into groups. The best k+1 items lie in the k+1 groups with the highest maxima, so only those
+    groups are searched. The item at rank k+1 shows whether the one at rank k is tied; only such rows need the slower
+    exact order.
     """
 
     def __init__(self, num_items: int, k: int) -> None:
         self.num_items, self.k = num_items, k
-        # items in a group; 1: search the whole row
+        # items in a group; with 1 the whole row is searched
         self.depth = next((depth for depth in (64, 32) if num_items >= depth * (k + 1)), 1)
         self.groups = -(-num_items // self.depth)
         self.width = self.groups * self.depth
@@ -210,7 +212,7 @@ class _Selector:
         else:
             grouped = scores.view(len(scores), self.groups, self.depth)
             group = grouped.amax(2).topk(wanted, sorted=False).indices
-            # whole groups at a time: members one by one would take twice as long
+            # gathering whole groups takes half the time of gathering single members
             members = grouped[torch.arange(len(scores), device=scores.device).unsqueeze(1), group]
             best, within = members.flatten(1).topk(wanted, sorted=False)
             places = group.gather(1, within // self.depth) * self.depth + within % self.depth
@@ -227,14 +229,16 @@ class _Selector:
             if contested.any():
                 best, places = best.clone(), places.clone()
                 tied = contested.nonzero().flatten()
-                for start in range(0, len(tied), 64):  # the exact order needs wide keys: a few rows at a time
+                for start in range(
+                    0, len(tied), 64
+                ):  # the keys are twice as wide as the scores: a few rows at a time
                     row = tied[start : start + 64]
                     places[row] = self._exact(scores[row])
                     best[row] = scores[row].gather(1, places[row])
         return best, places.masked_fill(best == -torch.inf, -1)
 
     def _exact(self, scores: Tensor) -> Tensor:
-        """Positions of the best k, equal scores by position: one integer key of score and position."""
+        """Positions of the best k, ties by position: score and position are combined into one integer key."""
         bits = (scores[:, : self.num_items] + 0.0).view(torch.int32)  # + 0.0 turns -0.0 into 0.0
         ascending = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
         position = torch.arange(self.num_items - 1, -1, -1, device=scores.device)

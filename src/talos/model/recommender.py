@@ -22,7 +22,7 @@ from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
 from talos.distributed import SINGLE_PROCESS, Group, current
 from talos.errors import ArgumentError
-from talos.evaluation.evaluate import DEFAULT_KS, Report, evaluate_together
+from talos.evaluation.evaluate import DEFAULT_KS, Report, evaluate
 from talos.evaluation.metrics import Dialect
 from talos.evaluation.ranking import DotScores, FixedScores, top_k
 from talos.model.fold_in import fold_in, pull_of_history
@@ -208,10 +208,10 @@ class Recommender:
         group = SINGLE_PROCESS if model.users is None else current() if group is None else group
         known, _ = _own(test).aligned_to(model.train)
         lost = len(test) - int(sum(count for (count,) in group.all_gather_numbers([float(len(known))])))
-        report = evaluate_together(
+        report = evaluate(
             DotScores(model.user_vectors, model.item_vectors),
             known,
-            group,
+            group=group,
             seen=model.train if dialect == "paper" else model.seen,
             ks=[k] if isinstance(k, int) else k,
             dialect=dialect,

@@ -1,7 +1,7 @@
-"""Reports: one self-contained HTML file for a run, a comparison or a search.
+"""Reports: one self-contained HTML file for a run, a comparison or a tuning study.
 
-The files need no network and hold no scripts: plots are SVG drawn by `talos.report.svg`, and the numbers of each
-stand in a table below it. They are readable on a phone, and in light and dark mode.
+The files need no network and hold no scripts: plots are SVG drawn by `talos.report.svg`, each with a table of its
+numbers below it. They are readable on a phone, and in light and dark mode.
 """
 
 from __future__ import annotations

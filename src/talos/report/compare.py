@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from talos.report.page import Figure, Section, Table, page, table_html
-from talos.report.scales import number
-from talos.report.svg import COLOURS, Frame, Series, intervals, lines
+from talos.report.page import Figure, Section, TextTable, flat_settings, page, table_html
+from talos.report.svg import COLOURS, Frame, Series, intervals, lines, number
 from talos.studies.compare import ComparisonTable, RunResult
 
 __all__ = ["comparison_report"]
@@ -18,13 +17,13 @@ __all__ = ["comparison_report"]
 def comparison_report(table: ComparisonTable, *, title: str = "Comparison", date: str | None = None) -> str:
     """One HTML file about a comparison: the tables, and plots of metrics, curves and times.
 
-    Plots that need a line a model show the first seven models; the tables have all of them.
+    Plots with a line for each model show the first seven models; the tables show all of them.
     """
     seeds = len(table.rows[0].seeds)
     models = f"{len(table.rows)} model{'s' * (len(table.rows) > 1)}"
     subtitle = f"{models}, {seeds} seed{'s' * (seeds > 1)} each, {table.num_users:,} test users."
     sections = [
-        Section("Results", html=table_html(Table(*table.summary())), note=table.legend),
+        Section("Results", html=table_html(TextTable(*table.summary())), note=table.legend),
         Section("Metrics and time", [*(_metric(table, name) for name in _drawn(table)), _time(table)]),
         Section("Against list length", _against_k(table)),
         Section("Learning", _learning(table)),
@@ -33,7 +32,7 @@ def comparison_report(table: ComparisonTable, *, title: str = "Comparison", date
     if len(table.rows) > 1:
         tests = Section(
             f"{table.first} against the others",
-            html=table_html(Table(*table.significance())),
+            html=table_html(TextTable(*table.significance())),
             note=f"Alternative tested: {table.hypothesis}. Differences are {table.first} minus the other; "
             "+/- counts the users on whom it is higher and lower. p-values are of paired t-tests, Holm-corrected.",
         )
@@ -42,7 +41,7 @@ def comparison_report(table: ComparisonTable, *, title: str = "Comparison", date
 
 
 def _drawn(table: ComparisonTable) -> list[str]:
-    """The metrics shown, and coverage, which says what they cost."""
+    """The metrics to plot: those of the table, and coverage."""
     measured = table.results[table.first][0].report.metrics
     return list(dict.fromkeys([*table.metrics, *(name for name in measured if name.startswith("coverage@"))]))
 
@@ -56,7 +55,7 @@ def _metric(table: ComparisonTable, metric: str) -> Figure:
     return Figure(
         metric,
         intervals(values, Frame(label, metric, "model")),
-        Table(["model", *(f"seed {seed}" for seed in seeds)], rows),
+        TextTable(["model", *(f"seed {seed}" for seed in seeds)], rows),
         note="Dot: mean; bar: ± one standard deviation; rings: single seeds."
         if len(seeds) > 1
         else "One seed.",
@@ -83,7 +82,7 @@ def _against_k(table: ComparisonTable) -> list[Figure]:
             [str(k), *(f"{values[place]:.4f}" for values in means.values())] for place, k in enumerate(ks)
         ]
         found.append(
-            Figure(f"{name}@K", svg, Table(["K", *means], rows), legend=drawn, note=_left_out(means))
+            Figure(f"{name}@K", svg, TextTable(["K", *means], rows), legend=drawn, note=_left_out(means))
         )
     return found
 
@@ -93,9 +92,9 @@ def _left_out(models: Sized) -> str:
 
 
 def _learning(table: ComparisonTable) -> list[Figure]:
-    """Validation of the first seed of each model, against epochs and against seconds of training."""
-    curves = {name: _looks(runs[0]) for name, runs in table.results.items()}
-    curves = {name: looks for name, looks in curves.items() if looks}
+    """Validation curves of each model's first seed, against epochs and against seconds of training."""
+    curves = {name: _evaluations(runs[0]) for name, runs in table.results.items()}
+    curves = {name: points for name, points in curves.items() if points}
     if not curves:
         return []
     drawn = list(curves)[:COLOURS]
@@ -103,33 +102,35 @@ def _learning(table: ComparisonTable) -> list[Figure]:
     found = []
     for place, (title, x) in enumerate((("Validation by epoch", "epoch"), ("Validation by time", "seconds"))):
         series = [
-            Series(name, [look[x] for look in curves[name]], [look["value"] for look in curves[name]])
+            Series(name, [point[x] for point in curves[name]], [point["value"] for point in curves[name]])
             for name in drawn
         ]
         label = f"Line chart of {metric} against {x} for {', '.join(drawn)}"
         x_name = "epoch" if place == 0 else "seconds of training, validation not counted"
         svg = lines(series, Frame(label, x_name, metric))
         rows = [
-            [name, number(look["epoch"]), f"{look['seconds']:.2f}", f"{look['value']:.4f}"]
-            for name, looks in curves.items()
-            for look in looks
+            [name, number(point["epoch"]), f"{point['seconds']:.2f}", f"{point['value']:.4f}"]
+            for name, points in curves.items()
+            for point in points
         ]
         note = f"Seed {table.rows[0].seeds[0]}. {_left_out(curves)}".strip()
         found.append(
-            Figure(title, svg, Table(["model", "epoch", "seconds", metric], rows), legend=drawn, note=note)
+            Figure(
+                title, svg, TextTable(["model", "epoch", "seconds", metric], rows), legend=drawn, note=note
+            )
         )
     return found
 
 
-def _looks(run: RunResult) -> list[dict[str, Any]]:
-    """Epoch, seconds so far and the watched metric at each look at the validation set."""
-    spent, looks = 0.0, []
+def _evaluations(run: RunResult) -> list[dict[str, Any]]:
+    """Epoch, seconds so far and validation metric of every evaluation."""
+    spent, points = 0.0, []
     for record in run.history:
         spent += record["seconds"]
         if record["metrics"]:
             metric, value = next(iter(record["metrics"].items()))
-            looks.append({"epoch": record["epoch"], "seconds": spent, "metric": metric, "value": value})
-    return looks
+            points.append({"epoch": record["epoch"], "seconds": spent, "metric": metric, "value": value})
+    return points
 
 
 def _time(table: ComparisonTable) -> Figure:
@@ -142,7 +143,7 @@ def _time(table: ComparisonTable) -> Figure:
     return Figure(
         "Wall-clock of a fit",
         intervals(values, Frame(f"Seconds of a fit: {means}", "seconds", "model"), zero=True),
-        Table(["model", "mean seconds", "mean epochs", "ended by"], rows),
+        TextTable(["model", "mean seconds", "mean epochs", "ended by"], rows),
         note="Training and validation; dot: mean, rings: single seeds.",
     )
 
@@ -153,18 +154,8 @@ def _endings(runs: Sequence[RunResult]) -> str:
 
 
 def _settings(table: ComparisonTable) -> str:
-    """One column a model, one row a setting; the seed is not the same in any two fits of a model."""
-    configs = {name: _flat(runs[0].config) for name, runs in table.results.items()}
+    """A table of settings with one column for each model; the seed is left out, since every fit has its own."""
+    configs = {name: flat_settings(runs[0].config) for name, runs in table.results.items()}
     keys = list(dict.fromkeys(key for config in configs.values() for key in config if key != "seed"))
     rows = [[key, *(config.get(key, "") for config in configs.values())] for key in keys]
-    return table_html(Table(["setting", *configs], rows))
-
-
-def _flat(config: dict[str, Any]) -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in config.items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{key}": str(inner) for key, inner in value.items()}
-        else:
-            flat[name] = str(value)
-    return flat
+    return table_html(TextTable(["setting", *configs], rows))

@@ -1,4 +1,4 @@
-"""The numbers behind the plots of a run, from a trained model and a test set; never users × items at once."""
+"""The numbers behind the plots of a run; no users × items matrix is ever in memory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from talos.model.run_directory import Model
 
 __all__ = ["Lists", "ScoreSample", "by_activity", "by_popularity", "make_lists", "sample_scores"]
 
-# The catalogue by popularity, as shares of its length: a few items have most of the interactions.
+# Borders of the popularity groups as shares of the catalogue; narrow at the top, where most interactions are.
 POPULARITY_SHARES = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
 class Lists:
-    """Top lists of some test users by one way of ranking, and what they are worth at each K."""
+    """Top-K lists of some test users by one scorer, and their metrics at each K."""
 
     users: NDArray[np.int64]  # (U,)
     items: NDArray[np.int64]  # (U, longest K), -1 where a list is shorter
@@ -35,16 +35,16 @@ class Lists:
     gini: tuple[float, ...]
 
     def mean(self, metric: str) -> float:
-        """Mean over the users."""
+        """The mean of a metric over the users."""
         return float(self.per_user[metric].mean())
 
 
 def make_lists(
     model: Model, test: Interactions, seen: Interactions, *, ks: Sequence[int], most_users: int, seed: int
 ) -> tuple[Lists, Lists]:
-    """Lists of the model and of popularity for the users of `test`, at most `most_users` of them at random.
+    """Lists of the model and of ranking by popularity for the users of `test`, or a random sample of `most_users`.
 
-    What users have in `seen` is masked.
+    Items that a user has in `seen` are masked.
     """
     users = users_with_tests(test)
     if len(users) > most_users:
@@ -81,13 +81,13 @@ def _lists(
 
 @dataclass(frozen=True)
 class ScoreSample:
-    """Scores of sampled users, each minus the user's exact threshold, and both thresholds of these users."""
+    """Scores of sampled users, each minus its user's exact threshold; and the thresholds of these users."""
 
     train: NDArray[np.float64]
     test: NDArray[np.float64]
     negatives: NDArray[np.float64]
-    exact: NDArray[np.float64]  # one a user
-    learned: NDArray[np.float64] | None  # one a user; None for a loss without thresholds
+    exact: NDArray[np.float64]  # one for each user
+    learned: NDArray[np.float64] | None  # one for each user; None for a loss without thresholds
 
 
 def sample_scores(
@@ -102,12 +102,12 @@ def sample_scores(
     most_scores: int = 50_000,
     seed: int = 0,
 ) -> ScoreSample:
-    """Scores of train items, test items and random others around the K-th best score over all items.
+    """Scores of train items, test items and random other items, relative to the K-th best score over all items.
 
-    At most `most_users` users with `negatives` others each are looked at, so the cost does not grow with the data.
+    At most `most_users` users with `negatives` other items each are sampled, so the cost does not grow with the data.
     """
     rng = np.random.default_rng(seed)
-    users = users[model.train.user_degrees[users] > 0]  # nothing was learned about anybody else
+    users = users[model.train.user_degrees[users] > 0]  # the others were not trained on
     if len(users) > most_users:
         users = np.sort(rng.choice(users, most_users, replace=False))
     vectors = model.user_vectors[torch.from_numpy(users)]
@@ -139,7 +139,7 @@ def sample_scores(
 
 
 def by_activity(degrees: NDArray[np.int64], groups: int = 5) -> list[tuple[str, NDArray[np.bool_]]]:
-    """Users in groups of about equal size by how much they have in train: a label and who is in it.
+    """Users in groups of about equal size by their number of train interactions: label and mask of each group.
 
     >>> [(name, int(who.sum())) for name, who in by_activity(np.array([1, 1, 2, 3, 9, 9]), groups=3)]
     [('1', 2), ('2–3', 2), ('9', 2)]

@@ -1,26 +1,30 @@
-"""The page of one run."""
+"""The page of a run, and its plots."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from html import escape
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
 from talos.model.recommender import Recommender
 from talos.model.run_directory import Model
-from talos.report import figures
-from talos.report.measures import Lists, make_lists, sample_scores
-from talos.report.page import Section, Table, page, table_html, tiles
-from talos.report.samples import sample_cards
-from talos.report.scales import number
+from talos.report.measures import Lists, ScoreSample, by_activity, by_popularity, make_lists, sample_scores
+from talos.report.page import Figure, Section, TextTable, flat_settings, page, table_html, tiles
+from talos.report.svg import Frame, Series, bars, fixed, lines, number, points
 
 __all__ = ["run_report"]
 
 CURVE_KS = (1, 2, 3, 5, 10, 15, 20, 30, 50)
+_POINTS = 500  # in a scatter plot: enough to show the shape, few enough for a small file
+_BOTH = ("model", "popularity")
+_CARD_HISTORY, _CARD_LENGTH = 6, 10  # items on the card of a sample user: from the history, and recommended
 
 
 def run_report(
@@ -34,19 +38,19 @@ def run_report(
     shown_users: int = 3,
     seed: int = 0,
 ) -> str:
-    """One HTML file about a trained recommender: plots, numbers under them, sample recommendations.
+    """One HTML file about a trained recommender: plots with their numbers, and sample recommendations.
 
-    What users have in train and validation is masked in their lists. Equal arguments give equal text.
+    Items of a user in train and validation are masked in the lists. Equal arguments give equal text.
 
     Args:
         recommender: fitted or loaded.
-        test: matched by id, if it has its own vocabularies.
+        test: the test interactions; matched by id if they have vocabularies of their own.
         history: the records of `history.jsonl`; without them there are no learning curves.
-        title: of the page.
-        date: shown as it is.
-        most_users: more test users than these are sampled.
-        shown_users: whose recommendations are shown.
-        seed: of the samples.
+        title: title of the page.
+        date: shown as given.
+        most_users: if there are more test users, a sample of this size is evaluated.
+        shown_users: the number of users whose recommendations are shown.
+        seed: the seed of the samples.
 
     >>> data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
     >>> model = Recommender(k=1, dim=4, epochs=1).fit(data)
@@ -56,7 +60,7 @@ def run_report(
     """
     model = recommender.model
     if model is None:
-        raise ArgumentError("is not fitted", where="recommender", expected="fit or load before this")
+        raise ArgumentError("is not fitted", where="recommender", expected="one that was fitted or loaded")
     model = _on_cpu(model)
     k, seen = recommender.config.k, model.seen
     known, lost = test.aligned_to(model.train)
@@ -69,13 +73,13 @@ def run_report(
         [
             Section("At a glance", html=_glance(lists, popular, k), note=_notes(known, lists, lost)),
             _learning(history, model),
-            Section("Accuracy", figures.against_k(lists, popular)),
-            Section("Who it works for", figures.who(model, known, lists, popular, k)),
+            Section("Accuracy", _accuracy_figures(lists, popular)),
+            Section("Who it works for", _user_and_item_figures(model, known, lists, popular, k)),
             _scores(model, known, seen, lists, k, seed),
-            Section("Beyond accuracy", figures.exposure(lists, popular)),
+            Section("Beyond accuracy", _exposure_figures(lists, popular)),
             Section(
                 "Sample recommendations",
-                html=sample_cards(model, known, seen, lists, shown=shown_users, seed=seed),
+                html=_sample_cards(model, known, seen, lists, shown=shown_users, seed=seed),
             ),
             Section("Settings", html=_settings(recommender, model)),
         ],
@@ -84,7 +88,7 @@ def run_report(
 
 
 def _on_cpu(model: Model) -> Model:
-    """The model where numpy can reach it."""
+    """The model with its tensors on the CPU, where numpy can read them."""
     return replace(
         model,
         user_vectors=model.user_vectors.detach().cpu(),
@@ -128,7 +132,7 @@ def _glance(lists: Lists, popular: Lists, k: int) -> str:
 def _learning(history: Sequence[Mapping[str, Any]], model: Model) -> Section:
     if not history:
         return Section("Learning", note="No history was kept with this run.")
-    return Section("Learning", figures.learning(history, int(model.metadata.get("epoch", 0))))
+    return Section("Learning", _learning_figures(history, int(model.metadata.get("epoch", 0))))
 
 
 def _scores(model: Model, test: Interactions, seen: Interactions, lists: Lists, k: int, seed: int) -> Section:
@@ -140,19 +144,293 @@ def _scores(model: Model, test: Interactions, seen: Interactions, lists: Lists, 
         if sample.learned is not None
         else "This loss has no thresholds: there are no learned ones to compare."
     )
-    return Section("Scores and thresholds", figures.scores(sample, k), note=note)
+    return Section("Scores and thresholds", _score_figures(sample, k), note=note)
 
 
 def _settings(recommender: Recommender, model: Model) -> str:
-    rows = []
-    for name, value in recommender.config.as_dict().items():
-        if isinstance(value, dict):
-            rows += [[f"{name}.{key}", str(inner)] for key, inner in value.items()]
-        else:
-            rows.append([name, str(value)])
+    rows = [list(setting) for setting in flat_settings(recommender.config.as_dict()).items()]
     for name in ("epoch", "fit_seconds", "threshold_error"):
         value = model.metadata.get(name)
         if isinstance(value, int | float) and np.isfinite(value):
             rows.append([name.replace("_", " "), number(value)])
     rows += [[f"version of {name}", str(value)] for name, value in model.metadata.get("versions", {}).items()]
-    return table_html(Table(["setting", "value"], rows))
+    return table_html(TextTable(["setting", "value"], rows))
+
+
+# ------------------------------------------------------------------------------- plots
+
+
+def _learning_figures(history: Sequence[Mapping[str, Any]], best: int) -> list[Figure]:
+    """Training loss, validation metric and seconds against epochs."""
+    epochs = [record["epoch"] for record in history]
+    loss = [record["loss"] for record in history]
+    seconds = [record["seconds"] for record in history]
+    found = [_curve("Training loss", "mean loss", epochs, loss, zero=False)]
+    evaluated = [record for record in history if record["metrics"]]
+    if evaluated:
+        watched = next(iter(evaluated[0]["metrics"]))
+        values = [record["metrics"][watched] for record in evaluated]
+        at = [record["epoch"] for record in evaluated]
+        names = list(evaluated[0]["metrics"])
+        rows = [
+            [str(record["epoch"]), *(fixed(record["metrics"].get(name)) for name in names)]
+            for record in evaluated
+        ]
+        frame = Frame(
+            f"Line chart of validation {watched} against epochs, from {number(values[0])} to {number(values[-1])}; "
+            f"best at epoch {best}",
+            "epoch",
+            f"validation {watched}",
+        )
+        svg = lines([Series(watched, at, values)], frame, zero=False, mark=(best, "kept"), whole=True)
+        note = f"The weights of epoch {best} were kept."
+        found.append(Figure("Validation metric", svg, TextTable(["epoch", *names], rows), note=note))
+    note = f"{sum(seconds):.1f} s in {len(epochs):,} epochs, {np.mean(seconds):.2f} s each; validation not counted."
+    return [*found, _curve("Time profile", "seconds", epochs, seconds, zero=True, note=note)]
+
+
+def _curve(
+    title: str, y: str, epochs: Sequence[int], values: Sequence[float], *, zero: bool, note: str = ""
+) -> Figure:
+    label = f"Line chart of {y} against epochs, from {number(values[0])} to {number(values[-1])}"
+    svg = lines([Series(y, epochs, values)], Frame(label, "epoch", y), zero=zero, whole=True)
+    rows = [[str(epoch), fixed(value)] for epoch, value in zip(epochs, values, strict=True)]
+    return Figure(title, svg, TextTable(["epoch", y], rows), note=note)
+
+
+def _accuracy_figures(lists: Lists, popular: Lists) -> list[Figure]:
+    """Precision, recall and NDCG against K, beside ranking by popularity."""
+    named = (("precision", "Precision"), ("recall", "Recall"), ("ndcg", "NDCG"))
+    return [
+        _versus(
+            f"{word}@K",
+            [lists.mean(f"{name}@{k}") for k in lists.ks],
+            [popular.mean(f"{name}@{k}") for k in lists.ks],
+            lists.ks,
+            "mean over users",
+        )
+        for name, word in named
+    ]
+
+
+def _versus(
+    title: str, ours: Sequence[float], theirs: Sequence[float], ks: Sequence[int], y: str, note: str = ""
+) -> Figure:
+    label = (
+        f"Line chart of {title} for list lengths {ks[0]} to {ks[-1]}: the model from {number(ours[0])} to "
+        f"{number(ours[-1])}, popularity from {number(theirs[0])} to {number(theirs[-1])}"
+    )
+    svg = lines(
+        [Series("model", ks, ours), Series("popularity", ks, theirs)],
+        Frame(label, "list length K", y),
+        whole=True,
+    )
+    rows = [[str(k), fixed(a), fixed(b)] for k, a, b in zip(ks, ours, theirs, strict=True)]
+    return Figure(title, svg, TextTable(["K", *_BOTH], rows), legend=_BOTH, note=note)
+
+
+def _user_and_item_figures(
+    model: Model, test: Interactions, lists: Lists, popular: Lists, k: int
+) -> list[Figure]:
+    """Histograms of per-user metrics, and accuracy by activity of users and by popularity of items."""
+    found = [_histogram(lists, k)]
+    metric = f"recall@{k}"
+    groups = by_activity(model.train.user_degrees[lists.users])
+    means = [
+        [float(one.per_user[metric][members].mean()) for _, members in groups] for one in (lists, popular)
+    ]
+    label = f"Bar chart of mean {metric} of users in groups by their number of train interactions"
+    frame = Frame(label, "train interactions of the user", f"mean {metric}")
+    rows = [
+        [name, f"{int(members.sum()):,}", fixed(a), fixed(b)]
+        for (name, members), a, b in zip(groups, *means, strict=True)
+    ]
+    series = list(zip(_BOTH, means, strict=True))
+    found.append(
+        Figure(
+            "By user activity",
+            bars([name for name, _ in groups], series, frame),
+            TextTable(["train interactions", "users", *_BOTH], rows),
+            legend=_BOTH,
+            key="box",
+        )
+    )
+    bins = by_popularity(model.train.item_degrees, (lists, popular), test, k)
+    label = f"Bar chart of the share of test interactions in the top {k}, in groups by popularity of the item"
+    frame = Frame(label, "popularity rank of the item, % of all items", f"found in the top {k}")
+    series = [(name, [values[place] for *_, values in bins]) for place, name in enumerate(_BOTH)]
+    rows = [
+        [name, f"{items:,}", f"{pairs:,}", *(fixed(value) for value in values)]
+        for name, items, pairs, values in bins
+    ]
+    found.append(
+        Figure(
+            "By item popularity",
+            bars([name for name, *_ in bins], series, frame),
+            TextTable(["popularity rank, %", "items", "test interactions", *_BOTH], rows),
+            legend=_BOTH,
+            key="box",
+        )
+    )
+    return found
+
+
+def _histogram(lists: Lists, k: int, bins: int = 20) -> Figure:
+    """Histograms of users by precision and recall; a value on the edge of two bins counts in the upper one."""
+    named = {f"{name}@{k}": lists.per_user[f"{name}@{k}"] for name in ("precision", "recall")}
+    edges = np.linspace(0, 1, bins + 1).tolist()
+    counts = {
+        name: np.histogram(np.minimum(values + 1e-9, 1.0), bins=bins, range=(0, 1))[0].tolist()
+        for name, values in named.items()
+    }
+    means = ", ".join(f"{name} {number(float(values.mean()))}" for name, values in named.items())
+    label = f"Histograms over {len(lists.users):,} users; means: {means}"
+    series = [Series(name, edges, [*count, count[-1]]) for name, count in counts.items()]
+    rows = [
+        [f"{low:.2f}–{high:.2f}", *(f"{count[place]:,}" for count in counts.values())]
+        for place, (low, high) in enumerate(pairwise(edges))
+    ]
+    medians = ", ".join(number(float(np.median(values))) for values in named.values())
+    zero = float((named[f"recall@{k}"] == 0).mean())
+    return Figure(
+        "Users by their metric",
+        lines(series, Frame(label, "value of the user", "users"), steps=True),
+        TextTable(["value", *named], rows),
+        legend=list(named),
+        note=f"Medians {medians}; {zero:.1%} of users have no hit.",
+        key="line",
+    )
+
+
+def _score_figures(sample: ScoreSample, k: int) -> list[Figure]:
+    """Distributions of scores around the threshold; and learned against exact thresholds if there are learned ones."""
+    named = {"train items": sample.train, "test items": sample.test, "other items": sample.negatives}
+    named = {name: values for name, values in named.items() if len(values)}
+    everything = np.concatenate(list(named.values()))
+    low, high = np.quantile(everything, [0.001, 0.999])
+    edges = np.linspace(min(low, 0), max(high, 0) + 1e-6, 41)
+    shares = {
+        name: np.histogram(np.clip(v, edges[0], edges[-1]), edges)[0] / len(v) for name, v in named.items()
+    }
+    above = {name: float((values >= 0).mean()) for name, values in named.items()}
+    said = ", ".join(f"{value:.1%} of {name}" for name, value in above.items())
+    frame = Frame(
+        f"Histograms of score minus threshold of the user; above the threshold are {said}",
+        f"score − threshold (the score at place {k})",
+        "share of items",
+    )
+    series = [
+        Series(name, edges.tolist(), [*share.tolist(), float(share[-1])]) for name, share in shares.items()
+    ]
+    svg = lines(series, frame, steps=True, mark=(0.0, "threshold"))
+    rows = [
+        [f"{a:.3f} to {b:.3f}", *(f"{share[place]:.4f}" for share in shares.values())]
+        for place, (a, b) in enumerate(pairwise(edges.tolist()))
+    ]
+    found = [
+        Figure(
+            "Scores around the threshold",
+            svg,
+            TextTable(["score − threshold", *named], rows),
+            legend=list(named),
+            note=f"At or above the threshold: {said}. {len(sample.exact):,} users.",
+            key="line",
+        )
+    ]
+    if sample.learned is not None:
+        found.append(_thresholds(sample.exact, sample.learned))
+    return found
+
+
+def _thresholds(exact: NDArray[np.float64], learned: NDArray[np.float64]) -> Figure:
+    error = learned - exact
+    kept = np.linspace(0, len(exact) - 1, min(_POINTS, len(exact))).astype(int)
+    label = (
+        f"Scatter plot of learned against exact thresholds of {len(kept):,} users; mean distance "
+        f"{number(float(np.abs(error).mean()))}"
+    )
+    svg = points(
+        exact[kept].tolist(), learned[kept].tolist(), Frame(label, "exact threshold", "learned threshold")
+    )
+    together = (
+        float(np.corrcoef(exact, learned)[0, 1]) if len(exact) > 1 and exact.std() and learned.std() else None
+    )
+    rows = [
+        ["users", number(len(exact))],
+        ["mean distance", fixed(float(np.abs(error).mean()))],
+        ["mean of learned − exact", fixed(float(error.mean()))],
+        ["largest distance", fixed(float(np.abs(error).max()))],
+        ["correlation", fixed(together)],
+        ["mean exact threshold", fixed(float(exact.mean()))],
+        ["mean learned threshold", fixed(float(learned.mean()))],
+    ]
+    note = f"Each point is a user; on the line both are equal. Mean distance {rows[1][1]}."
+    return Figure("Learned against exact thresholds", svg, TextTable(["", "value"], rows), note=note)
+
+
+def _exposure_figures(lists: Lists, popular: Lists) -> list[Figure]:
+    """Coverage, popularity rank and Gini coefficient of the lists against K."""
+    return [
+        _versus(
+            "Coverage",
+            lists.coverage,
+            popular.coverage,
+            lists.ks,
+            "share of the catalogue shown",
+            "Share of all items that are in somebody's list.",
+        ),
+        _versus(
+            "Popularity bias",
+            lists.popularity_rank,
+            popular.popularity_rank,
+            lists.ks,
+            "mean popularity rank",
+            "Mean rank by popularity of the items shown, as a share of the catalogue; 0 is the most popular.",
+        ),
+        _versus(
+            "Evenness of exposure",
+            lists.gini,
+            popular.gini,
+            lists.ks,
+            "Gini coefficient",
+            "0 if all items are shown equally often, towards 1 if a few are shown to everybody.",
+        ),
+    ]
+
+
+# -------------------------------------------------------------- sample recommendations
+
+
+def _sample_cards(
+    model: Model, test: Interactions, seen: Interactions, lists: Lists, *, shown: int, seed: int
+) -> str:
+    """Cards of a few random test users; their test items are marked by a word, not by colour alone."""
+    rng = np.random.default_rng(seed)
+    places = np.sort(rng.choice(len(lists.users), min(shown, len(lists.users)), replace=False))
+    return f'<div class="figures">{"".join(_card(model, test, seen, lists, int(place)) for place in places)}</div>'
+
+
+def _card(model: Model, test: Interactions, seen: Interactions, lists: Lists, place: int) -> str:
+    user = int(lists.users[place])
+    has = seen.indices[seen.indptr[user] : seen.indptr[user + 1]]
+    wanted = set(test.indices[test.indptr[user] : test.indptr[user + 1]].tolist())
+    # the least popular items say most about a user's taste
+    telling = has[np.argsort(model.train.item_degrees[has], kind="stable")][:_CARD_HISTORY]
+    names = "; ".join(_title_of(model.train, int(item)) for item in telling) or "nothing"
+    rows = []
+    for item in lists.items[place, :_CARD_LENGTH].tolist():
+        if item >= 0:
+            score = float(model.user_vectors[user] @ model.item_vectors[item])
+            hit = ' <span class="hit">✓ in test</span>' if item in wanted else ""
+            rows.append(f"<li>{escape(_title_of(model.train, item))} <small>{score:.3f}</small>{hit}</li>")
+    name = escape(str(model.train.user_ids.ids[user]))
+    return (
+        f'<div class="card"><h3>User {name}</h3>'
+        f"<p>Has {len(has):,} items, the least common of which are: {escape(names)}</p><ol>{''.join(rows)}</ol></div>"
+    )
+
+
+def _title_of(data: Interactions, item: int) -> str:
+    """The title of an item, or its id if it has none."""
+    title = None if data.item_titles is None else data.item_titles[item]
+    return str(data.item_ids.ids[item]) if title is None else str(title)

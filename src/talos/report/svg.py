@@ -1,20 +1,36 @@
-"""Plots as SVG text, drawn by hand: lines, bars, points and intervals in one frame with axes.
+"""Plots as SVG text: lines, bars, points and intervals in a frame with axes; and number formats and scales for them.
 
-Every plot is 330 units wide, about the width of a phone and of a column on a desktop, so that its text is as
-large as the page's wherever it is shown. Colours are classes (`c0`, `c1`, …) whose values the page sets for light
-and dark mode; series also differ by dashes and marks, so that colour is never all there is.
+They are drawn here and not by a plotting library, because a report holds no scripts and must work without a network
+(Optuna's plots, for example, are pages of plotly). Every plot is 330 units wide, about the width of a phone and of a
+column on a desktop, so that its text is as large as the page's. Colours are classes (`c0`, `c1`, …) whose values the
+page sets for light and dark mode; series also differ by dashes and marks, not by colour alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Literal, TypeAlias
 
-from talos.report.scales import Scale, number, span, ticks
-
-__all__ = ["COLOURS", "Frame", "KeyKind", "Series", "bars", "intervals", "legend_key", "lines", "points"]
+__all__ = [
+    "COLOURS",
+    "Frame",
+    "KeyKind",
+    "Scale",
+    "Series",
+    "bars",
+    "fixed",
+    "intervals",
+    "legend_key",
+    "lines",
+    "number",
+    "points",
+    "span",
+    "svg_text",
+    "ticks",
+]
 
 KeyKind: TypeAlias = Literal["dots", "line", "box"]
 
@@ -24,9 +40,93 @@ LEFT, RIGHT, TOP, BOTTOM = 48, 12, 32, 42
 _DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 2", "10 4")
 
 
+_SMALLEST = 1e-12  # differences below this are invisible in a plot
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """About `count` values at equal, round distances within low … high.
+
+    >>> ticks(0, 1)
+    [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    >>> ticks(3, 3)
+    [3]
+    """
+    if not high > low:
+        return [low]
+    rough = (high - low) / count
+    power = 10 ** math.floor(math.log10(rough))
+    step = min((size * power for size in (1, 2, 2.5, 5, 10)), key=lambda size: abs(math.log(size / rough)))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{place * step:.12g}") for place in range(first, last + 1)]
+
+
+def span(values: Iterable[float], *, zero: bool = False, pad: float = 0.05) -> tuple[float, float]:
+    """The range of the finite values with some room at the ends; with `zero`, 0 is one of the values.
+
+    >>> span([1.0, 3.0], pad=0)
+    (1.0, 3.0)
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
+    if zero:
+        low, high = min(0.0, low), max(0.0, high)
+    size = max(abs(low), abs(high))
+    if high - low <= max(1e-9 * size, _SMALLEST):  # all equal: any range around them will do
+        apart = size / 2 if size > _SMALLEST else 0.5
+        return (low, 1.0) if zero else (low - apart, high + apart)
+    room = (high - low) * pad
+    low = low if zero and low == 0 else low - room
+    high = high if zero and high == 0 else high + room
+    return low, high
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A linear map from low … high to start … end.
+
+    >>> Scale(0, 10, 100, 200)(5)
+    150.0
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The position of a value."""
+        share = (value - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 2)
+
+
+def number(value: float | int | None, digits: int = 4) -> str:
+    """A number as text: thousands with commas, at most `digits` decimal places.
+
+    >>> number(12345), number(0.25), number(0.123456), number(3.0), number(0.00001234), number(None)
+    ('12,345', '0.25', '0.1235', '3', '1.23e-05', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) < 10 ** (-digits):
+        return f"{value:.3g}"
+    text = f"{value:,.{digits if abs(value) < 10 else 1}f}"
+    return text.rstrip("0").rstrip(".")
+
+
+def fixed(value: float | None, digits: int = 4) -> str:
+    """A number as text for a column of a table: always `digits` decimal places.
+
+    >>> fixed(0.2), fixed(1234.5, 1), fixed(None)
+    ('0.2000', '1,234.5', '–')
+    """
+    return "–" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
+
+
 @dataclass(frozen=True)
 class Series:
-    """Named values to draw; `xs` beside `ys`."""
+    """A named series of points."""
 
     name: str
     xs: Sequence[float]
@@ -35,7 +135,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Frame:
-    """What stands around a plot: what it shows in words, and what is on its axes."""
+    """The frame of a plot: its description for screen readers, the names of its axes, and its height."""
 
     label: str
     x: str
@@ -43,7 +143,7 @@ class Frame:
     height: int = HEIGHT
 
     def wrap(self, body: Sequence[str]) -> str:
-        """The SVG element."""
+        """The SVG element around the drawing."""
         head = (
             f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{escape(self.label)}" '
             'xmlns="http://www.w3.org/2000/svg">'
@@ -57,11 +157,11 @@ class Frame:
         for value in ticks(y.low, y.high, 4):
             place = y(value)
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{place}" y2="{place}"/>')
-            parts.append(_text(LEFT - 5, place + 4, number(value), "end"))
+            parts.append(svg_text(LEFT - 5, place + 4, number(value), "end"))
         parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>')
-        parts += [_text(x(place), bottom + 15, text, "middle") for place, text in xs]
-        parts.append(_text(2, 12, self.y, "start", "name"))
-        parts.append(_text((LEFT + WIDTH - RIGHT) / 2, self.height - 6, self.x, "middle", "name"))
+        parts += [svg_text(x(place), bottom + 15, text, "middle") for place, text in xs]
+        parts.append(svg_text(2, 12, self.y, "start", "name"))
+        parts.append(svg_text((LEFT + WIDTH - RIGHT) / 2, self.height - 6, self.x, "middle", "name"))
         return parts
 
 
@@ -74,14 +174,14 @@ def lines(
     mark: tuple[float, str] | None = None,
     whole: bool = False,
 ) -> str:
-    """Lines, one a series.
+    """A line plot with one line for each series.
 
     Args:
         series: at most `COLOURS` of them.
-        frame: what stands around.
+        frame: description and axes.
         zero: the vertical axis starts at 0.
-        steps: stairs with a light area below, for histograms: `ys[i]` holds from `xs[i]` to `xs[i+1]`.
-        mark: a vertical line at a value, with a word.
+        steps: draw stairs with a light area below, for histograms: `ys[i]` is the height from `xs[i]` to `xs[i+1]`.
+        mark: a vertical line at a value, with a label.
         whole: ticks of the horizontal axis are whole numbers.
 
     >>> picture = lines([Series("a", [1, 2], [0.5, 1.0])], Frame("a rises", "x", "y"))
@@ -120,7 +220,7 @@ def bars(
     *,
     top: float | None = None,
 ) -> str:
-    """Bars in groups, one bar a series; `top` fixes the upper end of the axis.
+    """A bar chart with one bar for each series in every group; `top` fixes the upper end of the axis.
 
     >>> bars(["a", "b"], [("model", [1, 2])], Frame("two bars", "group", "height")).count("<rect")
     2
@@ -145,7 +245,7 @@ def bars(
 
 
 def points(xs: Sequence[float], ys: Sequence[float], frame: Frame) -> str:
-    """Points, translucent where there are many, with the line on which both are equal."""
+    """A scatter plot of translucent points, with the line on which x and y are equal."""
     low, high = span([*xs, *ys])
     bottom = frame.height - BOTTOM
     x, y = Scale(low, high, LEFT, WIDTH - RIGHT), Scale(low, high, bottom, TOP)
@@ -158,9 +258,9 @@ def points(xs: Sequence[float], ys: Sequence[float], frame: Frame) -> str:
 
 
 def intervals(rows: Sequence[tuple[str, Sequence[float]]], frame: Frame, *, zero: bool = False) -> str:
-    """One line a name: the single values as rings, their mean as a dot, mean ± std as a bar.
+    """One row for each name: single values as rings, their mean as a dot, mean ± standard deviation as a bar.
 
-    The names stand above their lines; the height of the frame is set by the number of rows.
+    Names stand above their rows; the height of the frame follows from the number of rows.
     """
     step, top, left_edge = 38, 4, 14
     frame = Frame(frame.label, frame.x, frame.y, top + step * len(rows) + BOTTOM)
@@ -171,14 +271,14 @@ def intervals(rows: Sequence[tuple[str, Sequence[float]]], frame: Frame, *, zero
     for value in ticks(low, high, 5):
         place = x(value)
         parts.append(f'<line class="grid" x1="{place}" x2="{place}" y1="{top}" y2="{bottom}"/>')
-        parts.append(_text(place, bottom + 15, number(value), "middle"))
-    parts.append(_text(WIDTH / 2, frame.height - 6, frame.x, "middle", "name"))
+        parts.append(svg_text(place, bottom + 15, number(value), "middle"))
+    parts.append(svg_text(WIDTH / 2, frame.height - 6, frame.x, "middle", "name"))
     for place, (name, values) in enumerate(rows):
         middle = top + step * (place + 0.5) + 9
         colour = place % COLOURS
         mean = sum(values) / len(values)
         std = (sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)) ** 0.5
-        parts.append(_text(left_edge, middle - 11, name, "start", "name"))
+        parts.append(svg_text(left_edge, middle - 11, name, "start", "name"))
         left, right = x(max(low, mean - std)), x(min(high, mean + std))
         parts.append(f'<line class="line c{colour}" x1="{left}" x2="{right}" y1="{middle}" y2="{middle}"/>')
         parts += [f'<circle class="ring c{colour}" cx="{x(value)}" cy="{middle}" r="3"/>' for value in values]
@@ -187,7 +287,7 @@ def intervals(rows: Sequence[tuple[str, Sequence[float]]], frame: Frame, *, zero
 
 
 def legend_key(place: int, kind: KeyKind) -> str:
-    """A small picture that stands for a series beside its name: its line, with its mark, or a box."""
+    """The picture of a series in a legend: its line, its line with its mark, or a box."""
     dash = f' stroke-dasharray="{_DASHES[place]}"' if _DASHES[place] else ""
     drawn = f'<path class="line c{place}"{dash} d="M0,5L22,5"/>'
     if kind == "box":
@@ -198,20 +298,20 @@ def legend_key(place: int, kind: KeyKind) -> str:
 
 
 def _mark(place: float, word: str, bottom: float) -> list[str]:
-    late = place > WIDTH * 0.7  # there the word would leave the picture to the right
-    text = _text(place - 4 if late else place + 4, TOP - 4, word, "end" if late else "start")
-    return [f'<line class="mark" x1="{place}" x2="{place}" y1="{TOP - 12}" y2="{bottom}"/>', text]
+    late = place > WIDTH * 0.7  # to the right of the line the label would leave the picture
+    label = svg_text(place - 4 if late else place + 4, TOP - 4, word, "end" if late else "start")
+    return [f'<line class="mark" x1="{place}" x2="{place}" y1="{TOP - 12}" y2="{bottom}"/>', label]
 
 
 def _thinned(names: Sequence[str], room: float) -> list[tuple[int, str]]:
-    """Names with their places, every n-th where all would overlap; 6.4 is about the width of a letter."""
+    """Names with their positions, every n-th if all would overlap; 6.4 is about the width of a letter."""
     widest = max(len(name) for name in names) * 6.4 + 2
     every = max(1, -int(-widest // room))
     return [(place, name) for place, name in enumerate(names) if place % every == 0]
 
 
 def _dot(x: float, y: float, place: int) -> str:
-    """A mark of the series' own shape."""
+    """A mark in the shape of the series."""
     if place % 3 == 1:
         return f'<rect class="f{place}" x="{x - 2.6:.2f}" y="{y - 2.6:.2f}" width="5.2" height="5.2"/>'
     if place % 3 == 2:
@@ -223,5 +323,6 @@ def _path(corners: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:g},{y:g}" for x, y in corners)
 
 
-def _text(x: float, y: float, text: str, anchor: str, kind: str = "tick") -> str:
+def svg_text(x: float, y: float, text: str, anchor: str, kind: str = "tick") -> str:
+    """A text element; `kind` is its class."""
     return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>'

@@ -1,20 +1,35 @@
-"""The page of a search for hyperparameters."""
+"""The page of a tuning study, and its plots."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
-from talos.report.page import Figure, Section, Table, page, table_html, tiles
-from talos.report.scales import Scale, fixed, number, span
-from talos.report.svg import Frame, Series, lines
-from talos.report.tuning_plots import Axis, history, parallel, shares, slices
+from talos.report.page import Figure, Section, TextTable, page, table_html, tiles
+from talos.report.svg import (
+    BOTTOM,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Frame,
+    Scale,
+    Series,
+    fixed,
+    lines,
+    number,
+    span,
+    svg_text,
+    ticks,
+)
 
-__all__ = ["tuning_report"]
+__all__ = ["Axis", "tuning_report"]
 
-_CURVES = 5  # of the best trials
+_CURVES = 5  # learning curves of the best trials
+_SEVERAL = 6  # distinct values up to which a parameter's values are drawn side by side
 
 
 def tuning_report(
@@ -30,20 +45,20 @@ def tuning_report(
     title: str = "Tuning",
     date: str | None = None,
 ) -> str:
-    """One HTML file about a study: how the search went, what mattered, every trial in a table.
+    """One HTML file about a study: how the search went, which parameters mattered, and a table of all trials.
 
     Args:
-        trials: one for each that came to its end: `number`, `state`, `value`, `epoch`, `epochs`, `seconds`,
-            `runs`, `parameters`, `curve`, `error`.
-        metric: what was maximised on the validation part.
+        trials: `number`, `state`, `value`, `epoch`, `epochs`, `seconds`, `runs`, `parameters`, `curve` and `error`
+            of each trial that ended.
+        metric: the metric that was maximised on the validation part.
         best: number of the best trial.
         importance: share of each parameter; may be empty.
         settings: names and values to list.
-        config: the best config, as TOML.
-        peak_mb: memory of a worker.
-        test: metrics of the winner on test; None as long as nobody has looked.
-        title: of the page.
-        date: shown as it is.
+        config: the best config as TOML.
+        peak_mb: peak memory of a worker.
+        test: metrics of the winner on test; None if they have not been measured.
+        title: title of the page.
+        date: shown as given.
 
     >>> trial = {"number": 0, "state": "complete", "value": 0.1, "epoch": 3, "epochs": 5, "seconds": 1.0, "runs": 1,
     ...          "parameters": {"loss.tau": 0.1}, "curve": ((3, 0.1), (5, 0.05)), "error": ""}
@@ -58,13 +73,14 @@ def tuning_report(
     if importance:
         search.append(_importance(importance))
     sections = [
-        Section("At a glance", html=_glance(winner, trials, metric, peak_mb, test), note=_said(test)),
+        Section("At a glance", html=_glance(winner, trials, metric, peak_mb, test), note=_test_note(test)),
         Section("The search", search),
         Section("Parameters", [*_parallel(valued, axes, metric), *_slices(valued, axes, metric)]),
         Section("The best config", html=f"<pre>{escape(config)}</pre>", note="As in run.toml."),
         Section("All trials", html=table_html(_table(trials, metric))),
         Section(
-            "Settings", html=table_html(Table(["setting", "value"], [list(one) for one in settings.items()]))
+            "Settings",
+            html=table_html(TextTable(["setting", "value"], [list(one) for one in settings.items()])),
         ),
     ]
     states = [trial["state"] for trial in trials]
@@ -76,11 +92,11 @@ def tuning_report(
     )
 
 
-def _said(test: Mapping[str, float] | None) -> str:
+def _test_note(test: Mapping[str, float] | None) -> str:
     if test is None:
-        return "The test part has not been looked at."
+        return "The test part has not been evaluated."
     return (
-        "The test part was looked at once, after the search, with the winner fitted on train and validation."
+        "The test part was evaluated once, after the search, with the winner fitted on train and validation."
     )
 
 
@@ -119,7 +135,7 @@ def _history(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
         f"Scatter plot of {metric} of {len(valued):,} trials in order, with the best so far as a line; "
         f"the best is {number(max(trial['value'] for trial in valued))}"
     )
-    svg = history(
+    svg = _history_plot(
         [(trial["number"], trial["value"], trial["state"] == "complete") for trial in valued],
         Frame(label, "trial", f"validation {metric}"),
     )
@@ -135,11 +151,11 @@ def _history(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
             ]
         )
     note = "Dots: complete trials; rings: pruned ones, at the best they had reached. Line: the best so far."
-    return Figure("History", svg, Table(["trial", "state", metric, "best so far"], rows), note=note)
+    return Figure("History", svg, TextTable(["trial", "state", metric, "best so far"], rows), note=note)
 
 
 def _curves(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
-    """Validation against epochs of the best few."""
+    """Learning curves of the best few trials."""
     ranked = sorted(valued, key=lambda trial: -trial["value"])[:_CURVES]
     ranked = [trial for trial in ranked if trial["curve"]]
     names = [f"trial {trial['number']}" for trial in ranked]
@@ -155,7 +171,7 @@ def _curves(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
         for epoch, value in trial["curve"]
     ]
     note = f"The best {len(ranked)} trials." if len(valued) > len(ranked) else ""
-    return Figure("Learning", svg, Table(["trial", "epoch", metric], rows), legend=names, note=note)
+    return Figure("Learning", svg, TextTable(["trial", "epoch", metric], rows), legend=names, note=note)
 
 
 def _importance(importance: Mapping[str, float]) -> Figure:
@@ -164,14 +180,13 @@ def _importance(importance: Mapping[str, float]) -> Figure:
     rows = [[key, f"{share:.3f}"] for key, share in ranked]
     return Figure(
         "What mattered",
-        shares(ranked, Frame(f"Bar chart of the importance of parameters: {said}", "share", "")),
-        Table(["parameter", "share"], rows),
+        _share_plot(ranked, Frame(f"Bar chart of the importance of parameters: {said}", "share", "")),
+        TextTable(["parameter", "share"], rows),
         note="PED-ANOVA on complete trials: how far the values of the good ones differ from those of all.",
     )
 
 
 def _axes(valued: Sequence[Mapping[str, Any]]) -> dict[str, Axis]:
-    """How each parameter is laid out: words and few values side by side, wide ranges by ratio, others evenly."""
     keys = list(dict.fromkeys(key for trial in valued for key in trial["parameters"]))
     return {
         key: Axis.of(key, [trial["parameters"][key] for trial in valued if key in trial["parameters"]])
@@ -199,8 +214,8 @@ def _parallel(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], met
         for trial in reversed(ranked)
     ]
     note = "One line a trial: the best in orange, the rest of the best quarter in blue, all others faint."
-    svg = parallel(places, [*axes.values(), ends], Frame(label, "", ""))
-    return [Figure("Parallel coordinates", svg, Table(["trial", *axes, metric], rows), note=note)]
+    svg = _parallel_plot(places, [*axes.values(), ends], Frame(label, "", ""))
+    return [Figure("Parallel coordinates", svg, TextTable(["trial", *axes, metric], rows), note=note)]
 
 
 def _slices(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metric: str) -> list[Figure]:
@@ -212,7 +227,7 @@ def _slices(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metri
             f"Scatter plot of {metric} against {key} for {len(trials):,} trials; "
             f"the best has {_cell(best['parameters'][key])}"
         )
-        svg = slices(
+        svg = _slice_plot(
             [
                 (axis.share(trial["parameters"][key]), trial["value"], trial["state"] == "complete")
                 for trial in trials
@@ -222,24 +237,163 @@ def _slices(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metri
         )
         ordered = sorted(trials, key=lambda trial: axis.share(trial["parameters"][key]))
         rows = [[_cell(trial["parameters"][key]), fixed(trial["value"], 5)] for trial in ordered]
-        found.append(Figure(key, svg, Table([key, metric], rows)))
+        found.append(Figure(key, svg, TextTable([key, metric], rows)))
     return found
 
 
-def _table(trials: Sequence[Mapping[str, Any]], metric: str) -> Table:
+def _table(trials: Sequence[Mapping[str, Any]], metric: str) -> TextTable:
     keys = list(dict.fromkeys(key for trial in trials for key in trial["parameters"]))
     header = ["trial", "state", metric, "epoch", "epochs", "seconds", "runs", *keys]
     rows = []
     for trial in sorted(trials, key=lambda trial: -(trial["value"] or -1)):
-        told = [str(trial["number"]), trial["state"], fixed(trial["value"], 5), str(trial["epoch"])]
-        told += [str(trial["epochs"]), fixed(trial["seconds"], 1), str(trial["runs"])]
-        rows.append([*told, *(_cell(trial["parameters"].get(key, "")) for key in keys)])
+        cells = [str(trial["number"]), trial["state"], fixed(trial["value"], 5), str(trial["epoch"])]
+        cells += [str(trial["epochs"]), fixed(trial["seconds"], 1), str(trial["runs"])]
+        rows.append([*cells, *(_cell(trial["parameters"].get(key, "")) for key in keys)])
     if any(trial["error"] for trial in trials):
         header.append("error")
         by_number = {str(trial["number"]): trial["error"] for trial in trials}
         rows = [[*row, by_number[row[0]]] for row in rows]
-    return Table(header, rows)
+    return TextTable(header, rows)
 
 
 def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """The axis of one parameter: where between 0 and 1 each of its values lies.
+
+    >>> Axis.of("tau", [0.1, 0.2]).share(0.2), Axis.of("lr", [10.0**-i for i in range(7)]).share(1e-3)
+    (0.75, 0.5)
+    """
+
+    name: str
+    kind: Literal["named", "even", "ratio"]
+    low: float
+    high: float
+    values: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, name: str, values: Sequence[Any]) -> Axis:
+        """An axis for these values: side by side if they are words or few, else on a log or a linear scale."""
+        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        distinct = sorted(set(values), key=lambda value: value if numbers else str(value))
+        if not numbers or len(distinct) <= _SEVERAL:
+            return cls(name=name, kind="named", low=0.0, high=1.0, values=tuple(distinct))
+        low, high = float(distinct[0]), float(distinct[-1])
+        if low > 0 and high / low > 8:
+            return cls(name=name, kind="ratio", low=math.log10(low), high=math.log10(high), values=())
+        return cls(name=name, kind="even", low=low, high=high, values=())
+
+    def share(self, value: Any) -> float:
+        """The position of a value, 0 to 1."""
+        if self.kind == "named":
+            return (self.values.index(value) + 0.5) / len(self.values)
+        at = math.log10(value) if self.kind == "ratio" else float(value)
+        return round((at - self.low) / (self.high - self.low), 4) if self.high > self.low else 0.5
+
+    def labels(self, count: int) -> list[tuple[float, str]]:
+        """Positions and texts of about `count` labels."""
+        if self.kind == "named":
+            return [(self.share(value), _label(value)) for value in self.values]
+        if self.kind == "even":
+            return [(self.share(value), number(value)) for value in ticks(self.low, self.high, count)]
+        powers = range(math.floor(self.low), math.ceil(self.high) + 1)
+        steps = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+        inside = [one for one in steps if self.low - 1e-9 <= math.log10(one) <= self.high + 1e-9]
+        kept = inside[:: max(1, -(-len(inside) // (count + 2)))]
+        return [(self.share(value), _label(value)) for value in kept]
+
+
+def _history_plot(values: Sequence[tuple[int, float, bool]], frame: Frame) -> str:
+    """Values in order: dots if complete, rings if pruned, and a staircase of the best dot so far."""
+    x = Scale(*_wide([float(place) for place, *_ in values]), LEFT + 6, WIDTH - RIGHT - 6)
+    y = Scale(*span([value for _, value, _ in values]), frame.height - BOTTOM, TOP)
+    places = [value for value in ticks(x.low, x.high, 6) if float(value).is_integer()]
+    parts = frame.axes(x, y, [(value, number(value)) for value in places])
+    corners: list[str] = []
+    best = -math.inf
+    for place, value, whole in values:
+        if whole and value > best:
+            corners += [f"{x(place)},{y(best)}"] if best > -math.inf else []
+            corners.append(f"{x(place)},{y(value)}")
+            best = value
+    if corners:
+        corners.append(f"{x(values[-1][0])},{y(best)}")
+        parts.append(f'<path class="line c1" d="M{"L".join(corners)}"/>')
+    parts += [_spot(x(place), y(value), whole) for place, value, whole in values]
+    return frame.wrap(parts)
+
+
+def _slice_plot(values: Sequence[tuple[float, float, bool]], axis: Axis, frame: Frame) -> str:
+    """The value of each trial against the position of its parameter."""
+    x = Scale(0.0, 1.0, LEFT + 8, WIDTH - RIGHT - 8)
+    y = Scale(*span([value for _, value, _ in values]), frame.height - BOTTOM, TOP)
+    parts = frame.axes(x, y, axis.labels(5))
+    parts += [_spot(x(place), y(value), whole) for place, value, whole in values]
+    return frame.wrap(parts)
+
+
+def _share_plot(ranked: Sequence[tuple[str, float]], frame: Frame) -> str:
+    """Horizontal bars with names above them and their shares at the end."""
+    step, top = 34, 6
+    frame = Frame(frame.label, frame.x, frame.y, top + step * len(ranked) + 8)
+    highest = max(share for _, share in ranked) or 1.0
+    x = Scale(0.0, highest, 4, WIDTH - 60)
+    parts = []
+    for place, (name, share) in enumerate(ranked):
+        upper = top + step * place
+        parts.append(svg_text(4, upper + 11, name, "start", "name"))
+        wide = max(1.0, x(share) - 4)
+        parts.append(f'<rect class="f0" x="4" y="{upper + 16}" width="{wide:.2f}" height="11"/>')
+        parts.append(svg_text(wide + 10, upper + 26, f"{share:.0%}", "start"))
+    return frame.wrap(parts)
+
+
+def _parallel_plot(rows: Sequence[Sequence[float]], axes: Sequence[Axis], frame: Frame) -> str:
+    """One line for each row through vertical axes; rows are ordered from worst to best."""
+    top, bottom = 42, 250
+    frame = Frame(frame.label, frame.x, frame.y, bottom + 8)
+    x = Scale(0, len(axes) - 1, 16, WIDTH - 16)
+    y = Scale(0.0, 1.0, bottom - 6, top + 6)
+    parts = []
+    for place, axis in enumerate(axes):
+        at = x(place)
+        side = "start" if place == 0 else "end" if place == len(axes) - 1 else "middle"
+        short = axis.name.rpartition(".")[2]
+        edge = 2 if place == 0 else WIDTH - 2 if place == len(axes) - 1 else at
+        parts.append(svg_text(edge, 12 if place % 2 == 0 else 27, short, side, "name"))
+        parts.append(f'<line class="axis" x1="{at}" x2="{at}" y1="{top}" y2="{bottom}"/>')
+    fine = len(rows) - max(1, len(rows) // 4)
+    for place, row in enumerate(rows):
+        path = "L".join(f"{x(i)},{y(share)}" for i, share in enumerate(row))
+        last = place == len(rows) - 1
+        look = ("c1", 2.6, 1.0) if last else ("c0", 1.3, 0.75) if place >= fine else ("c6", 0.8, 0.3)
+        parts.append(
+            f'<path class="line {look[0]}" style="stroke-width:{look[1]}" opacity="{look[2]}" d="M{path}"/>'
+        )
+    for place, axis in enumerate(axes):
+        final = place == len(axes) - 1
+        for share, text in axis.labels(3):
+            at = x(place) + (-4 if final else 4)
+            parts.append(
+                f'<text class="tick" style="paint-order:stroke;stroke:var(--card);stroke-width:3px" x="{at:g}" '
+                f'y="{y(share) + 4:g}" text-anchor="{"end" if final else "start"}">{escape(text)}</text>'
+            )
+    return frame.wrap(parts)
+
+
+def _wide(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _spot(x: float, y: float, whole: bool) -> str:
+    if whole:
+        return f'<circle class="f0" cx="{x}" cy="{y}" r="3"/>'
+    return f'<circle class="ring c6" cx="{x}" cy="{y}" r="3"/>'
+
+
+def _label(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,1 +1,1 @@
-"""Studies: many fits in one folder, compared or searched."""
+"""Studies: many fits that share one folder, either compared with each other or searched for the best settings."""

@@ -1,4 +1,4 @@
-"""Comparisons: the table, the stored fits, going on after a stop, and what is refused."""
+"""Comparisons: the table, the stored fits, continuing after an interruption, and what is refused."""
 
 from __future__ import annotations
 

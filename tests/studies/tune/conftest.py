@@ -14,8 +14,7 @@ import torch
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.splits import Split
-from talos.studies.tune import Settings, Space, fit_parts
-from talos.studies.tune.data import FitParts
+from talos.studies.tune import FitParts, Space, TuneSettings, fit_parts
 from talos.studies.tune.storage import quiet
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -27,7 +26,7 @@ _EXPORTS = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(_EXPORTS)
 postgres = _EXPORTS.postgres
 
-MakeSettings = Callable[..., Settings]
+MakeSettings = Callable[..., TuneSettings]
 
 
 @pytest.fixture(autouse=True)
@@ -55,13 +54,13 @@ def parts(split: Split) -> FitParts:
 
 @pytest.fixture
 def settings(parts: FitParts) -> MakeSettings:
-    def make(space: dict[str, Any] | None = None, **changes: Any) -> Settings:
+    def make(space: dict[str, Any] | None = None, **changes: Any) -> TuneSettings:
         how = {name: changes.pop(name) for name in ("sampler", "pruner", "seed") if name in changes}
         small = {"k": 5, "backbone.dim": 4, "training.epochs": 4, "training.evaluate_every": 1}
-        return Settings(
+        return TuneSettings(
             config=RunConfig().with_values({**small, **changes}),
             space=Space.from_dict(space or {"loss": {"tau": {"low": 0.05, "high": 0.4}}}),
-            data={name: part.fingerprint() for name, part in zip(("train", "valid"), parts, strict=True)},
+            data=parts.fingerprints(),
             **{"sampler": "auto", "pruner": "none", "seed": 0, **how},
         )
 

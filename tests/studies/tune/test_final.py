@@ -1,4 +1,4 @@
-"""The one look at the test part."""
+"""The single evaluation on the test part."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import pytest
 from talos.data.splits import Split
 from talos.errors import ConfigError, DataError
 from talos.model.recommender import Recommender
-from talos.studies.tune import final as module
-from talos.studies.tune import finalize, run_study, stored_final
-from talos.studies.tune.data import FitParts
+from talos.studies.tune import FitParts, finalize, results, run_study, stored_final
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def test_the_winner_is_fitted_on_train_and_validation_and_measured_once(
     def never(*arguments: object) -> None:
         raise AssertionError("computed twice")
 
-    monkeypatch.setattr(module, "Recommender", never)
+    monkeypatch.setattr(results, "Recommender", never)
     stored = finalize(study, split)
     assert not stored.fresh
     assert dict(stored.facts) == json.loads(json.dumps(dict(facts)))
@@ -50,7 +48,7 @@ def test_the_winner_is_fitted_on_train_and_validation_and_measured_once(
 
 def test_no_trial_after_the_look(study: Path, split: Split, settings, parts: FitParts) -> None:
     finalize(study, split)
-    with pytest.raises(ConfigError, match="is finalised: its test part has been looked at"):
+    with pytest.raises(ConfigError, match="is finalised: its test part has been evaluated"):
         run_study(settings({"loss": {"tau": [0.1, 0.3]}}), parts, study)
 
 
@@ -73,7 +71,7 @@ def test_another_split_is_refused(study: Path, split: Split) -> None:
 
 def test_a_study_without_a_finished_trial_cannot_be_finalised(settings, split: Split, study: Path) -> None:
     (study / "study.journal").unlink()
-    with pytest.raises(DataError, match="no trial has reached a value yet"):
+    with pytest.raises(DataError, match="no trial has a value yet"):
         finalize(study, split)
     with pytest.raises(DataError, match=r"has no tune\.json"):
         finalize(study.parent, split)

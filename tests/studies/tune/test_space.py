@@ -11,9 +11,8 @@ import pytest
 from talos import registry
 from talos.config import RunConfig
 from talos.errors import ConfigError
-from talos.studies.tune.check import check_space, default_point
 from talos.studies.tune.defaults import default_space
-from talos.studies.tune.space import Choice, Range, Space
+from talos.studies.tune.space import Choice, Range, Space, check_space, default_point
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
@@ -44,8 +43,8 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ({"loss": {"tau": [[0.1]]}}, "loss.tau: [0.1]"),
         ({"optimizer": {"lr": {"low": 0.2, "high": 0.1}}}, "optimizer.lr: an empty range, 0.2 to 0.1"),
         ({"optimizer": {"lr": {"low": 0.1, "high": 0.1}}}, "optimizer.lr: an empty range"),
-        ({"optimizer": {"lr": {"low": 0.1}}}, "optimizer.lr: half a range"),
-        ({"optimizer": {"lr": {"low": 0, "high": 1, "log": True}}}, "optimizer.lr: a range by ratio from 0"),
+        ({"optimizer": {"lr": {"low": 0.1}}}, "optimizer.lr: an incomplete range"),
+        ({"optimizer": {"lr": {"low": 0, "high": 1, "log": True}}}, "optimizer.lr: a log range from 0"),
         ({"optimizer": {"lr": {"low": 0.1, "high": 1, "lgo": True}}}, "no 'lgo' in a range (did you mean"),
         ({"optimizer": {"lr": {"low": "a", "high": 1}}}, "optimizer.lr: low = 'a'"),
         ({"optimizer": {"lr": {"low": 0.1, "high": 1, "step": 2}}}, "optimizer.lr: step = 2"),

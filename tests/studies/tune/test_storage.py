@@ -1,4 +1,4 @@
-"""Where trials are kept: addresses, locks that end with their holder, a journal after a power cut."""
+"""Storage of trials: addresses, locks that end with their process, a journal after a power cut."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from talos.errors import ConfigError
 from talos.studies.tune.data import FitParts, map_parts, write_parts
-from talos.studies.tune.storage import FileLock, Store, check_reachable, open_store, parse_storage
+from talos.studies.tune.storage import TrialStore, check_reachable, open_store, parse_storage
 
 
 @pytest.mark.parametrize("text", ["", "mysql://x/y", "sqlite:///", "sqlite://", "postgresql://", "redis://x"])
 def test_addresses_that_mean_nothing(text: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--storage"):
+    with pytest.raises(ConfigError, match="storage: "):
         parse_storage(text, tmp_path)
 
 
@@ -45,7 +46,7 @@ def test_a_server_that_is_none(tmp_path: Path) -> None:
         check_reachable(place)
         with pytest.raises(ConfigError) as error:
             open_store(place, "study")
-    assert "--storage postgresql://ann@127.0.0.1" in str(error.value)
+    assert "storage: postgresql://ann@127.0.0.1" in str(error.value)
     assert "secret" not in str(error.value)
 
 
@@ -59,7 +60,7 @@ def test_a_file_that_is_something_else(scheme: str, tmp_path: Path) -> None:
         check_reachable(parse_storage(f"{scheme}{tmp_path}", tmp_path))
 
 
-def numbers(store: Store) -> list[int]:
+def numbers(store: TrialStore) -> list[int]:
     return [trial.number for trial in store.study.get_trials(deepcopy=False)]
 
 
@@ -67,7 +68,7 @@ def test_a_line_that_a_power_cut_tore_is_cut_off(tmp_path: Path) -> None:
     place = parse_storage(None, tmp_path)
     store = open_store(place, "study")
     store.study.enqueue_trial({})
-    journal = Path(place.address)
+    journal = Path(place.url)
     whole = journal.read_bytes()
     journal.write_bytes(whole + b'{"op_code":4,"wor')
     again = open_store(place, "study")
@@ -79,7 +80,7 @@ def test_a_line_that_a_power_cut_tore_is_cut_off(tmp_path: Path) -> None:
 def test_a_lock_ends_with_its_holder(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     code = (
-        f"import time; from talos.studies.tune.storage import FileLock; FileLock({path!r}).acquire(); "
+        f"import time; from filelock import FileLock; lock = FileLock({path!r}); lock.acquire(); "
         "print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as holder:

@@ -1,4 +1,4 @@
-"""Whole studies on small data: they go on, prune, repeat what was lost, and count every trial once."""
+"""Whole studies on small data: they can be continued, prune, repeat lost trials, and count every trial once."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from optuna.trial import TrialState
 import talos
 from talos.data.splits import Split
 from talos.errors import ArgumentError, ConfigError, DataError
-from talos.studies.tune import Settings, Tuned, run_study
-from talos.studies.tune.data import FitParts
-from talos.studies.tune.ledger import balance
-from talos.studies.tune.objective import fit
-from talos.studies.tune.presence import Watcher, signature
-from talos.studies.tune.storage import Store, open_store, parse_storage
+from talos.studies.tune import FitParts, Tuned, TuneSettings, run_study
+from talos.studies.tune.storage import TrialStore, count_trials, open_store, parse_storage
+from talos.studies.tune.trial import fit
+from talos.studies.tune.workers import Watcher, signature
 
 
 def values(tuned: Tuned) -> list[Any]:
@@ -100,7 +98,7 @@ def test_a_budget_ends_the_search(settings, parts: FitParts, tmp_path: Path) -> 
     began = time.perf_counter()
     tuned = run_study(search, parts, tmp_path / "out", budget=1.0)
     assert time.perf_counter() - began < 10
-    assert tuned.summary.counts["complete"] == 1  # the only one, cut short at what it had reached
+    assert tuned.summary.counts["complete"] == 1  # the only one, ended early with its best value so far
     assert tuned.study.trials[0].user_attrs["ended"] == "out of time"
     again = run_study(search, parts, tmp_path / "out", budget=1.0)
     assert again.summary.counts["complete"] == 2
@@ -117,7 +115,7 @@ def test_an_error_in_a_trial_is_written_down_and_not_repeated(
     assert "learning rate" in failed.error
     assert tuned.config.optimizer.lr == 0.1
     only_bad = settings({"optimizer": {"lr": [3e38]}})
-    with pytest.raises(DataError, match=r"no trial has reached a value yet.*learning rate"):
+    with pytest.raises(DataError, match=r"no trial has a value yet.*learning rate"):
         run_study(only_bad, parts, tmp_path / "bad")
 
 
@@ -175,7 +173,7 @@ def test_python_gives_study_and_recommender(split: Split) -> None:
 # --------------------------------------------------------------------- workers that die
 
 
-def take(store: Store, number: int, signed: str | None) -> None:
+def take(store: TrialStore, number: int, signed: str | None) -> None:
     """What a worker does when it takes a trial, without the rest."""
     store.storage.set_trial_state_values(store.id_of(number), TrialState.RUNNING)
     if signed is not None:
@@ -215,7 +213,7 @@ def test_a_trial_of_another_machine_is_given_time(settings, tmp_path: Path) -> N
     watcher = Watcher(grace=0.3)
 
     def gone() -> list[bool]:
-        running = balance(store.study.get_trials(deepcopy=False)).running
+        running = count_trials(store.study.get_trials(deepcopy=False)).running
         return [watcher.is_gone(trial) for trial in running]
 
     assert gone() == [False, False, False]
@@ -224,7 +222,7 @@ def test_a_trial_of_another_machine_is_given_time(settings, tmp_path: Path) -> N
     store.storage.set_trial_user_attr(store.id_of(1), "beat", 1)
     assert gone() == [False, False, False]
     time.sleep(0.2)
-    assert gone() == [False, False, True]  # the unsigned one never gave a sign
+    assert gone() == [False, False, True]  # the unsigned one never had a heartbeat
     time.sleep(0.2)
     assert gone() == [True, True, True]
 
@@ -232,8 +230,8 @@ def test_a_trial_of_another_machine_is_given_time(settings, tmp_path: Path) -> N
 def test_a_late_result_of_a_trial_that_was_given_away_does_not_count(
     settings, parts: FitParts, tmp_path: Path
 ) -> None:
-    """A worker that slept through its grace wakes up, finds its trial gone, and goes on with another."""
-    from talos.studies.tune import worker as module
+    """A worker that was silent too long finds that its trial was declared lost, and continues with another one."""
+    from talos.studies.tune import workers as module
 
     search = settings()
     out = tmp_path / "out"
@@ -243,7 +241,7 @@ def test_a_late_result_of_a_trial_that_was_given_away_does_not_count(
     def steal(config, data, report, **options):
         def judged(epoch: int, value: float | None):
             store = open_store(parse_storage(None, out), search.study_name)
-            running = balance(store.study.get_trials(deepcopy=False)).running
+            running = count_trials(store.study.get_trials(deepcopy=False)).running
             if not stolen:
                 stolen.append(running[0].number)
                 store.storage.set_trial_state_values(store.id_of(running[0].number), TrialState.FAIL)
@@ -264,7 +262,7 @@ def test_a_late_result_of_a_trial_that_was_given_away_does_not_count(
 class Killer(threading.Thread):
     """Kills workers in the middle of trials, and remembers whom."""
 
-    def __init__(self, search: Settings, place: str | None, out: Path, kills: int) -> None:
+    def __init__(self, search: TuneSettings, place: str | None, out: Path, kills: int) -> None:
         super().__init__(daemon=True)
         self.search, self.place, self.out, self.kills = search, place, out, kills
         self.killed: list[int] = []
@@ -279,7 +277,7 @@ class Killer(threading.Thread):
             store = store or open_store(parse_storage(self.place, self.out), self.search.study_name)
             running = [
                 trial
-                for trial in balance(store.study.get_trials(deepcopy=False)).running
+                for trial in count_trials(store.study.get_trials(deepcopy=False)).running
                 if str(trial.user_attrs.get("worker", "")).startswith(machine) and trial.intermediate_values
             ]
             if not running:
@@ -291,13 +289,13 @@ class Killer(threading.Thread):
             except ProcessLookupError:
                 continue
             self.killed.append(victim.number)
-            while balance(store.study.get_trials(deepcopy=False)).running and not self.over.wait(0.05):
+            while count_trials(store.study.get_trials(deepcopy=False)).running and not self.over.wait(0.05):
                 now = store.storage.get_trial(store.id_of(victim.number))
                 if now.state.is_finished():
                     break
 
 
-def survive(search: Settings, parts: FitParts, out: Path, storage: str | None, *, workers: int, trials: int,
+def survive(search: TuneSettings, parts: FitParts, out: Path, storage: str | None, *, workers: int, trials: int,
             kills: int) -> Tuned:  # fmt: skip
     killer = Killer(search, storage, out, kills)
     killer.start()

@@ -1,4 +1,4 @@
-"""Several models on one split with several seeds: fits that survive a kill, a table, and what is significant.
+"""Compare several models on one split over several seeds: a table of means and of significance tests.
 
 >>> from talos.config import RunConfig
 >>> from talos.data.datasets import synthetic
@@ -12,9 +12,9 @@
 
 from __future__ import annotations
 
-from talos.studies.compare.plan import Settings
+from talos.studies.compare.results import RunResult
 from talos.studies.compare.run import compare, load
-from talos.studies.compare.stored import RunResult
-from talos.studies.compare.table import Against, ComparisonTable, Row
+from talos.studies.compare.settings import CompareSettings
+from talos.studies.compare.table import Against, ComparisonTable, ModelRow
 
-__all__ = ["Against", "ComparisonTable", "Row", "RunResult", "Settings", "compare", "load"]
+__all__ = ["Against", "CompareSettings", "ComparisonTable", "ModelRow", "RunResult", "compare", "load"]

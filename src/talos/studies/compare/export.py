@@ -1,4 +1,4 @@
-"""A comparison as CSV and as LaTeX."""
+"""The table of a comparison as CSV and as LaTeX."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import io
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from talos.studies.compare.table import ComparisonTable, Row
+    from talos.studies.compare.table import ComparisonTable, ModelRow
 
 __all__ = ["SHOWN_TEST", "csv_text", "latex_text"]
 
-# Of the tests that `talos.significance` makes, the one whose p-value the tables show; JSON has all of them.
+# The tables show the p-value of this one of the tests of `talos.significance`; JSON has all of them.
 SHOWN_TEST = "t"
 _CSV_COLUMNS = [
     "model", "loss", "backbone", "metric", "mean", "std", "seeds", "difference", "hypothesis",
@@ -20,7 +20,7 @@ _CSV_COLUMNS = [
 ]  # fmt: skip
 
 
-def _csv_row(row: Row, metric: str) -> dict[str, Any]:
+def _csv_row(row: ModelRow, metric: str) -> dict[str, Any]:
     found = row.against.get(metric)
     values: dict[str, Any] = {
         "model": row.model,
@@ -51,7 +51,7 @@ def _csv_row(row: Row, metric: str) -> dict[str, Any]:
 
 
 def csv_text(table: ComparisonTable) -> str:
-    """One line for each model and metric."""
+    """The table as CSV, one line for each model and metric."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -62,7 +62,7 @@ def csv_text(table: ComparisonTable) -> str:
 
 
 def latex_text(table: ComparisonTable) -> str:
-    """A table for `booktabs`; the best mean of each metric is in bold."""
+    """The table as LaTeX for `booktabs`; the best mean of each metric is in bold."""
     header = [latex_escape(name) for name in ("model", *table.metrics, "seconds")]
     best = {metric: max(row.means[metric] for row in table.rows) for metric in table.metrics}
     lines = []
@@ -104,7 +104,7 @@ _LATEX: dict[str, str | int | None] = {
 
 
 def latex_escape(text: str) -> str:
-    r"""Text in which nothing is a command of LaTeX any more.
+    r"""The text with every special character of LaTeX escaped.
 
     >>> print(latex_escape("a_b & 5%"))
     a\_b \& 5\%

@@ -1,4 +1,4 @@
-"""Results of fits as a table: mean ± std over seeds, and each model against the first."""
+"""The table of a comparison: mean ± standard deviation over seeds, and each model tested against the first."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from talos.errors import ArgumentError, nearest
 from talos.evaluation.evaluate import Report
 from talos.evaluation.significance import Alternative, Comparison, compare_reports, compare_seeds, holm
 from talos.studies.compare.export import SHOWN_TEST, csv_text, latex_text
-from talos.studies.compare.stored import RunResult
+from talos.studies.compare.results import RunResult
 
-__all__ = ["LEVEL", "Against", "ComparisonTable", "Row", "build_table"]
+__all__ = ["LEVEL", "Against", "ComparisonTable", "ModelRow", "build_table"]
 
-LEVEL = 0.05  # below this a corrected p-value gets its mark
+LEVEL = 0.05  # corrected p-values below this are marked as significant
 
 
 @dataclass(frozen=True, kw_only=True)
 class Against:
     """One metric of one model against the first model.
 
-    `users` is user by user on values averaged over the seeds, `seeds` seed by seed; None where there are fewer
-    than two pairs. `p_users` and `p_seeds` are their paired t-tests after Holm's correction over the whole table.
+    `users` is the test over users, on values averaged over the seeds; `seeds` the test over seeds, on means over
+    users; either is None if there are fewer than two pairs. `p_users` and `p_seeds` are the p-values of their paired
+    t-tests after Holm's correction over the whole table.
     """
 
     metric: str
@@ -37,8 +38,8 @@ class Against:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One model: means and standard deviations over its seeds, and how it stands against the first."""
+class ModelRow:
+    """One model: means and standard deviations over its seeds, and its tests against the first model."""
 
     model: str
     loss: str
@@ -48,14 +49,16 @@ class Row:
     stds: dict[str, float]
     fit_seconds: tuple[float, float]  # mean and standard deviation
     epochs: float
-    against: dict[str, Against] = field(default_factory=dict, repr=False)  # by metric; empty for the first
+    against: dict[str, Against] = field(
+        default_factory=dict, repr=False
+    )  # by metric; empty for the first model
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonTable:
-    """What `talos.studies.compare.compare` returns; prints as two tables."""
+    """The result of `talos.studies.compare.compare`; prints as two tables, means and tests."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ModelRow, ...]
     metrics: tuple[str, ...]
     alternative: Alternative
     num_users: int
@@ -68,12 +71,12 @@ class ComparisonTable:
 
     @property
     def hypothesis(self) -> str:
-        """The alternative of the tests in words."""
+        """The alternative hypothesis in words."""
         words = {"two-sided": "differs from", "greater": "is higher than", "less": "is lower than"}
         return f"{self.first} {words[self.alternative]} the other model"
 
     def summary(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows: mean ± std of each metric with its marks, and the time of a fit."""
+        """Header and rows of the first table: mean ± std of each metric with its marks, and the time of a fit."""
         rows = [
             [
                 row.model,
@@ -85,7 +88,7 @@ class ComparisonTable:
         return ["model", *self.metrics, "seconds"], rows
 
     def significance(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows: one row for each other model and metric."""
+        """Header and rows of the second table: one test for each other model and metric."""
         header = ["against", "metric", "difference", "users +/-", "p (users)", "p (seeds)"]
         rows = []
         for row in self.rows[1:]:
@@ -95,7 +98,7 @@ class ComparisonTable:
                 rows.append([row.model, metric, f"{found.difference:+.4f}", counts, *ps])
         return header, rows
 
-    def marks(self, row: Row, metric: str) -> str:
+    def marks(self, row: ModelRow, metric: str) -> str:
         """`*` where the test over users is significant, `†` where that over seeds is."""
         found = row.against.get(metric)
         if found is None:
@@ -106,7 +109,7 @@ class ComparisonTable:
 
     @property
     def legend(self) -> str:
-        """What the marks and columns mean."""
+        """A note that explains the marks and columns."""
         seeds = len(self.rows[0].seeds)
         spread = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
         return (
@@ -126,11 +129,11 @@ class ComparisonTable:
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """One line for each model and metric; also written to `path`, if given."""
-        return _kept(csv_text(self), path)
+        return _written(csv_text(self), path)
 
     def to_latex(self, path: str | Path | None = None) -> str:
         """A table for `booktabs`, the best mean of each metric in bold; also written to `path`, if given."""
-        return _kept(latex_text(self), path)
+        return _written(latex_text(self), path)
 
     def __str__(self) -> str:
         parts = [_aligned(*self.summary())]
@@ -142,7 +145,7 @@ class ComparisonTable:
 def build_table(
     results: Mapping[str, Sequence[RunResult]], metrics: Sequence[str], alternative: Alternative
 ) -> ComparisonTable:
-    """Means, deviations and corrected tests of results by model; the first model is what others are held against."""
+    """The table of results by model; every other model is tested against the first."""
     first = next(iter(results))
     known = results[first][0].report.metrics
     for metric in metrics:
@@ -169,10 +172,10 @@ def build_table(
     )
 
 
-def _row(name: str, runs: Sequence[RunResult], metrics: Sequence[str]) -> Row:
+def _row(name: str, runs: Sequence[RunResult], metrics: Sequence[str]) -> ModelRow:
     values = {metric: [run.report.metrics[metric] for run in runs] for metric in metrics}
     seconds = [run.fit_seconds for run in runs]
-    return Row(
+    return ModelRow(
         model=name,
         loss=runs[0].config["loss"]["name"],
         backbone=runs[0].config["backbone"]["name"],
@@ -205,7 +208,7 @@ def _against(
 
 
 def _averaged(reports: Sequence[Report]) -> Report:
-    """One report with every value averaged over the seeds."""
+    """One report in which every value is the mean over the seeds."""
     first = reports[0]
     return replace(
         first,
@@ -215,12 +218,12 @@ def _averaged(reports: Sequence[Report]) -> Report:
 
 
 def _corrected(tests: Sequence[Comparison | None]) -> list[float | None]:
-    """Holm's correction over the tests that were made."""
+    """p-values after Holm's correction over the tests that exist; None where there is no test."""
     made = iter(holm([test.p_values[SHOWN_TEST] for test in tests if test is not None]))
     return [None if test is None else next(made) for test in tests]
 
 
-def _row_dict(row: Row) -> dict[str, Any]:
+def _row_dict(row: ModelRow) -> dict[str, Any]:
     against = {}
     for metric, found in row.against.items():
         against[metric] = {
@@ -263,7 +266,7 @@ def _aligned(header: list[str], rows: list[list[str]]) -> str:
     )
 
 
-def _kept(text: str, path: str | Path | None) -> str:
+def _written(text: str, path: str | Path | None) -> str:
     if path is not None:
         Path(path).write_text(text, encoding="utf-8")
     return text

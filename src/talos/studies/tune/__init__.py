@@ -1,4 +1,4 @@
-"""Tuning that cannot leak: trials see train and validation, and the test part is opened once, at the end.
+"""Tuning without leaks: trials see train and validation only; the test part is evaluated once, by `finalize`.
 
 >>> from talos.data.datasets import synthetic
 >>> from talos.studies.tune import tune
@@ -15,53 +15,59 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from talos.studies.tune.check import check_space as check_space
+    from talos.studies.tune.data import FitParts as FitParts
     from talos.studies.tune.data import fit_parts as fit_parts
     from talos.studies.tune.defaults import default_space as default_space
-    from talos.studies.tune.final import Final as Final
-    from talos.studies.tune.final import finalize as finalize
-    from talos.studies.tune.final import stored_final as stored_final
-    from talos.studies.tune.run import Tuned as Tuned
-    from talos.studies.tune.run import open_study as open_study
-    from talos.studies.tune.run import resolve_space as resolve_space
-    from talos.studies.tune.run import run_study as run_study
-    from talos.studies.tune.run import tune as tune
-    from talos.studies.tune.settings import Settings as Settings
+    from talos.studies.tune.results import FinalResult as FinalResult
+    from talos.studies.tune.results import Summary as Summary
+    from talos.studies.tune.results import TrialRow as TrialRow
+    from talos.studies.tune.results import Tuned as Tuned
+    from talos.studies.tune.results import finalize as finalize
+    from talos.studies.tune.results import open_study as open_study
+    from talos.studies.tune.results import stored_final as stored_final
+    from talos.studies.tune.search import resolve_space as resolve_space
+    from talos.studies.tune.search import run_study as run_study
+    from talos.studies.tune.search import tune as tune
+    from talos.studies.tune.search import tune_models as tune_models
+    from talos.studies.tune.settings import TuneSettings as TuneSettings
     from talos.studies.tune.settings import read_folder as read_folder
     from talos.studies.tune.space import Choice as Choice
     from talos.studies.tune.space import Range as Range
     from talos.studies.tune.space import Space as Space
+    from talos.studies.tune.space import check_space as check_space
+    from talos.studies.tune.space import default_point as default_point
     from talos.studies.tune.storage import check_reachable as check_reachable
     from talos.studies.tune.storage import import_optuna as import_optuna
     from talos.studies.tune.storage import parse_storage as parse_storage
-    from talos.studies.tune.summary import Summary as Summary
-    from talos.studies.tune.summary import TrialRow as TrialRow
 
 _HOME = {
     "Choice": "space",
-    "Final": "final",
+    "FinalResult": "results",
+    "FitParts": "data",
     "Range": "space",
-    "Settings": "settings",
     "Space": "space",
-    "Summary": "summary",
-    "TrialRow": "summary",
-    "Tuned": "run",
+    "Summary": "results",
+    "TrialRow": "results",
+    "TuneSettings": "settings",
+    "Tuned": "results",
     "check_reachable": "storage",
-    "check_space": "check",
+    "check_space": "space",
+    "default_point": "space",
     "default_space": "defaults",
-    "finalize": "final",
+    "finalize": "results",
     "fit_parts": "data",
     "import_optuna": "storage",
-    "open_study": "run",
+    "open_study": "results",
     "parse_storage": "storage",
     "read_folder": "settings",
-    "resolve_space": "run",
-    "run_study": "run",
-    "stored_final": "final",
-    "tune": "run",
+    "resolve_space": "search",
+    "run_study": "search",
+    "stored_final": "results",
+    "tune": "search",
+    "tune_models": "search",
 }
 
-__all__ = [*_HOME]  # imported on first use: what is wrong with a space is said before torch is loaded
+__all__ = [*_HOME]  # imported on first use, so that a space can be checked before torch is loaded
 
 
 def __getattr__(name: str) -> Any:

@@ -1,12 +1,13 @@
-"""Train and validation parts on disk, written once and mapped by every worker.
+"""The data of a tuning study: train and validation on disk, written once and memory-mapped by every worker.
 
-The folder holds what a trial may see and nothing else: the vocabularies are those of train and validation, so not
+The folder holds what a trial may see and nothing else. Its vocabularies are those of train and validation, so not
 even the existence of a test item can be read from it.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,15 +19,23 @@ from talos.files import replace_file
 
 __all__ = ["FitParts", "fit_parts", "map_parts", "write_parts"]
 
-FitParts = tuple[Interactions, Interactions]
+
+class FitParts(NamedTuple):
+    """Train and validation of a split; it has no test part, so code that is given this cannot look at one."""
+
+    train: Interactions
+    valid: Interactions
+
+    def fingerprints(self) -> dict[str, str]:
+        """The fingerprint of each part, by name."""
+        return {name: part.fingerprint() for name, part in self._asdict().items()}
 
 
 def fit_parts(train: Interactions, valid: Interactions | None) -> FitParts:
-    """Both parts over the users and items that occur in them, and no others.
+    """Both parts over the users and items that occur in at least one of them, and no others.
 
     >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 9])
-    >>> train, valid = fit_parts(data.where(data.indices == 0), data.where(data.indices == 1))
-    >>> train.item_ids.ids.to_list()
+    >>> fit_parts(data.where(data.indices == 0), data.where(data.indices == 1)).train.item_ids.ids.to_list()
     [7, 8]
     """
     if valid is None or len(valid) == 0:
@@ -38,33 +47,32 @@ def fit_parts(train: Interactions, valid: Interactions | None) -> FitParts:
         )
     if not ((train.user_degrees > 0) & (valid.user_degrees > 0)).any():
         raise DataError(
-            "the validation part has no user in common with train",
+            "no user of the validation part is in train",
             where=valid.provenance.source,
-            expected="users that train knows",
+            expected="at least one user with interactions in both",
         )
     both = train.union(valid).compact()
-    return train.aligned_to(both)[0], valid.aligned_to(both)[0]
+    return FitParts(train.aligned_to(both)[0], valid.aligned_to(both)[0])
 
 
 def write_parts(folder: Path, parts: FitParts) -> None:
-    """Write the parts, each file under another name first."""
+    """Write both parts, each file atomically."""
     folder.mkdir(parents=True, exist_ok=True)
-    train = parts[0]
-    ids = {"users": train.user_ids.ids.rename("id"), "items": train.item_ids.ids.rename("id")}
+    ids = {"users": parts.train.user_ids.ids, "items": parts.train.item_ids.ids}
     for name, series in ids.items():
-        replace_file(folder / f"{name}.arrow", series.to_frame().write_ipc)
-    for name, part in zip(("train", "valid"), parts, strict=True):
-        for kind, array in (("indptr", part.indptr), ("indices", part.indices)):
-            _save(folder / f"{name}.{kind}.npy", array)
+        replace_file(folder / f"{name}.arrow", series.rename("id").to_frame().write_ipc)
+    for name, part in parts._asdict().items():
+        _write_array(folder / f"{name}.indptr.npy", part.indptr)
+        _write_array(folder / f"{name}.indices.npy", part.indices)
 
 
 def map_parts(folder: Path) -> FitParts:
-    """The parts as `write_parts` left them; the arrays stay on disk until looked at and are shared by processes.
+    """The parts that `write_parts` wrote; their arrays are memory-mapped and shared between processes.
 
     >>> import tempfile
     >>> data = Interactions.from_ids(["a", "a", "b"], [7, 8, 8])
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_parts(Path(folder), (data, data))
+    ...     write_parts(Path(folder), FitParts(data, data))
     ...     train, _ = map_parts(Path(folder))
     ...     train.fingerprint() == data.fingerprint(), type(train.indices.base).__name__
     (True, 'memmap')
@@ -73,31 +81,31 @@ def map_parts(folder: Path) -> FitParts:
         users, items = (
             Vocabulary(pl.read_ipc(folder / f"{name}.arrow")["id"]) for name in ("users", "items")
         )
-        parts = []
-        for name in ("train", "valid"):
-            indptr, indices = (
-                np.asarray(np.load(folder / f"{name}.{kind}.npy", mmap_mode="r", allow_pickle=False))
-                for kind in ("indptr", "indices")
-            )
-            if indptr.dtype != np.int64 or indices.dtype != np.int32 or len(indptr) != len(users) + 1:
-                raise ValueError(f"{name} does not fit the users")
-            parts.append(
-                Interactions(
-                    indptr=indptr,
-                    indices=indices,
-                    user_ids=users,
-                    item_ids=items,
-                    provenance=Provenance(source=str(folder), format="prepared"),
-                )
-            )
+        train, valid = (_map_part(folder, name, users, items) for name in FitParts._fields)
     except (OSError, ValueError, KeyError, pl.exceptions.PolarsError) as error:
         raise DataError(f"cannot be read ({error})", where=str(folder), hint="tune in a new folder") from None
-    return parts[0], parts[1]
+    return FitParts(train, valid)
 
 
-def _save(path: Path, array: np.ndarray) -> None:
+def _map_part(folder: Path, name: str, users: Vocabulary, items: Vocabulary) -> Interactions:
+    indptr, indices = (
+        np.asarray(np.load(folder / f"{name}.{kind}.npy", mmap_mode="r", allow_pickle=False))
+        for kind in ("indptr", "indices")
+    )
+    if indptr.dtype != np.int64 or indices.dtype != np.int32 or len(indptr) != len(users) + 1:
+        raise ValueError(f"{name} does not match the users")
+    return Interactions(
+        indptr=indptr,
+        indices=indices,
+        user_ids=users,
+        item_ids=items,
+        provenance=Provenance(source=str(folder), format="prepared"),
+    )
+
+
+def _write_array(path: Path, array: np.ndarray) -> None:
     def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:  # np.save would add a suffix to the name
+        with temporary.open("wb") as file:  # given a path, np.save would add `.npy` to the temporary name
             np.save(file, array, allow_pickle=False)
 
     replace_file(path, write)

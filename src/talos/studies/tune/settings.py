@@ -1,39 +1,55 @@
-"""Everything that decides which trials are run: kept in the study's folder and held against at every start."""
+"""The settings of a tuning study, and the sampler and pruner of Optuna that follow from them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
 
 from talos.config import RunConfig
 from talos.errors import ConfigError, DataError, nearest
-from talos.files import digest_of, read_sealed, write_sealed
-from talos.studies.compare.stored import FORMAT
-from talos.studies.tune.space import Space
+from talos.files import digest_of
+from talos.studies import folder
+from talos.studies.tune.space import Choice, Space
+from talos.studies.tune.storage import import_optuna
 
-__all__ = ["MANIFEST", "Pruner", "Sampler", "Settings", "open_folder", "read_folder"]
+if TYPE_CHECKING:
+    import optuna
+
+__all__ = [
+    "Pruner",
+    "Sampler",
+    "TuneSettings",
+    "make_pruner",
+    "make_sampler",
+    "open_folder",
+    "read_folder",
+    "suggest",
+]
 
 Sampler: TypeAlias = Literal["auto", "tpe", "random", "grid"]
 Pruner: TypeAlias = Literal["median", "asha", "none"]
 
-MANIFEST = "tune.json"
-_LARGEST_GRID = 100  # points that `auto` goes through in a random order instead of searching among them
+_STUDY = folder.FolderKind("study", "tune.json")
+_LARGEST_GRID = 100  # points up to which `auto` tries them all
+_STARTUP = 10  # random trials before TPE has enough to learn from
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class TuneSettings:
     """What is searched, how, and on which data.
 
     Attributes:
-        config: what every trial starts from; its `training.metric` at its `k` is what is maximised.
+        config: the config that every trial starts from; its `training.metric` at its `k` is maximised.
         space: what varies.
         sampler: `grid` (every point once, in a random order), `tpe` or `random`; `auto` is `grid` for spaces of
             up to 100 points and `tpe` for others.
-        pruner: what stops trials that lag behind: the `median` of the others at the same epoch, `asha`
-            (successive halving), or `none`.
-        seed: of the search; the seed of training is the config's.
+        pruner: the rule that stops unpromising trials: `median` (below the median of the others at the same
+            epoch), `asha` (successive halving) or `none`.
+        seed: the seed of the search; the seed of training is in the config.
         data: fingerprints of train and validation.
     """
 
@@ -54,19 +70,17 @@ class Settings:
                     f"{value!r}", where=name, expected=" or ".join(known), hint=nearest(str(value), known)
                 )
         if self.sampler == "grid" and self.space.size is None:
-            endless = next(key for key, entry in self.space.entries.items() if not hasattr(entry, "values"))
-            raise ConfigError(
-                "is a range", where=endless, expected="a list of values, for the sampler `grid`"
-            )
+            ranged = next(key for key, entry in self.space.entries.items() if not isinstance(entry, Choice))
+            raise ConfigError("is a range", where=ranged, expected="a list of values, for the sampler `grid`")
 
     @property
     def metric(self) -> str:
-        """What is maximised, such as `precision@20`."""
+        """The metric that is maximised, such as `precision@20`."""
         return f"{self.config.training.metric}@{self.config.k}"
 
     @property
-    def way(self) -> Sampler:
-        """The sampler, with `auto` decided."""
+    def resolved_sampler(self) -> Sampler:
+        """The sampler, with `auto` resolved."""
         if self.sampler != "auto":
             return self.sampler
         size = self.space.size
@@ -74,18 +88,18 @@ class Settings:
 
     @property
     def study_name(self) -> str:
-        """The same for equal settings on equal data and for no others: how machines find each other's study."""
+        """A name that is the same exactly for equal settings and data, so that machines find the shared study."""
         return f"talos-{digest_of(self.as_dict())[:16]}"
 
     def limit(self, trials: int | None) -> int | None:
-        """How many trials there can be: a grid has an end."""
-        if self.way != "grid":
+        """The number of trials to run: no more than the grid has points."""
+        if self.resolved_sampler != "grid":
             return trials
         assert self.space.size is not None
         return self.space.size if trials is None else min(trials, self.space.size)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Plain values, which `from_dict` reads back."""
         return {
             "config": self.config.as_dict(),
             "space": self.space.as_dict(),
@@ -96,8 +110,8 @@ class Settings:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], *, where: str) -> Settings:
-        """Back from plain values."""
+    def from_dict(cls, values: Mapping[str, Any], *, where: str) -> TuneSettings:
+        """Read the values of `as_dict`; `where` is their file, for messages."""
         try:
             return cls(
                 config=RunConfig.from_dict(values["config"], where=where),
@@ -111,60 +125,75 @@ class Settings:
             raise DataError(f"is damaged: {error} is missing or wrong", where=where) from None
 
 
-def open_folder(out: Path, settings: Settings, facts: Mapping[str, Any]) -> str:
-    """Make the folder of a study, or go on in one of the same settings; any other content is refused.
+def open_folder(out: Path, settings: TuneSettings, facts: Mapping[str, Any]) -> str:
+    """Create or reopen the folder of a study and return the study's name; the folder of another study is refused.
 
-    `facts` (where the data came from, which storage) are written beside the settings and may change. Returns the
-    name of the study: once given it stays, even if a later version knows more settings.
+    `facts` (the data source, the storage) are written beside the settings and may change. The name is kept from the
+    first call, so that a folder stays usable when a later version adds settings and its names change.
     """
-    manifest, name = out / MANIFEST, settings.study_name
-    if out.exists() and not out.is_dir():
-        raise ConfigError("is not a folder", where=str(out), expected="a new folder or that of a study")
-    if manifest.exists():
-        there, before = read_folder(out)
-        name = str(before.get("study", name))
-        if there.as_dict() != settings.as_dict():
-            raise ConfigError(
-                f"holds a study with other settings ({_difference(there.as_dict(), settings.as_dict())})",
-                where=str(out),
-                expected="the same settings and data, or a new folder",
-            )
-    elif out.exists() and any(out.iterdir()):
-        raise ConfigError("is not empty", where=str(out), expected="a new folder or that of the same study")
-    out.mkdir(parents=True, exist_ok=True)
-    write_sealed(manifest, {"format": FORMAT, "settings": settings.as_dict(), **facts, "study": name})
-    return name
+    where = str(out / _STUDY.manifest)
+    kept = folder.open_folder(
+        out,
+        _STUDY,
+        settings.as_dict(),
+        {**facts, "study": settings.study_name},
+        keep=("study",),
+        parse=lambda stored: TuneSettings.from_dict(stored, where=where).as_dict(),
+    )
+    return str(kept["study"])
 
 
-def read_folder(out: Path) -> tuple[Settings, dict[str, Any]]:
-    """The settings of a study's folder, and the facts beside them."""
-    manifest = out / MANIFEST
-    if not manifest.is_file():
-        raise DataError(f"has no {MANIFEST}", where=str(out), expected="the folder of a study")
-    values = read_sealed(manifest, hint="tune in a new folder")
-    settings = Settings.from_dict(values.get("settings", {}), where=str(manifest))
-    return settings, {name: value for name, value in values.items() if name not in ("format", "settings")}
+def read_folder(out: Path) -> tuple[TuneSettings, dict[str, Any]]:
+    """The settings in a study's folder, and the facts beside them."""
+    values, facts = folder.read_folder(out, _STUDY)
+    return TuneSettings.from_dict(values, where=str(out / _STUDY.manifest)), facts
 
 
-def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """The first place where two settings differ, in words."""
-    before, now = dict(_flat(there)), dict(_flat(here))
-    for key in [*before, *now]:
-        if before.get(key) != now.get(key):
-            return f"{key}: {_short(before.get(key))} there, {_short(now.get(key))} now"
-    return "their order"
+def make_sampler(settings: TuneSettings, place: int, first: dict[str, Any] | None, *, several: bool) -> Any:
+    """The sampler for the trial at position `place` of the search.
+
+    A new one is made for every trial. Its random numbers depend on the seed of the search and the position alone, so
+    one worker proposes the same points whether it was interrupted or not, and two workers never repeat each other.
+
+    Args:
+        settings: the study's.
+        place: 0 for the first trial.
+        first: the point of the first trial; None to let the sampler choose it.
+        several: whether several workers propose points at the same time.
+    """
+    optuna = import_optuna()
+    seed = int(np.random.SeedSequence([settings.seed, place]).generate_state(1)[0])
+    base: Any = optuna.samplers.RandomSampler(seed=seed)
+    if settings.resolved_sampler == "tpe":
+        # with several workers, running trials count as bad ones, so that the others search elsewhere
+        base = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP, constant_liar=several)
+    if settings.resolved_sampler == "grid":
+        return optuna.samplers.PartialFixedSampler(settings.space.point(place, seed=settings.seed), base)
+    if place == 0 and first is not None:
+        return optuna.samplers.PartialFixedSampler(first, base)
+    return base
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found += _flat(value, f"{prefix}{key}.")
+def make_pruner(settings: TuneSettings) -> Any:
+    """The pruner; its steps are epochs."""
+    optuna = import_optuna()
+    every = settings.config.training.evaluate_every
+    if settings.pruner == "median":
+        return optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2 * every - 1)
+    if settings.pruner == "asha":
+        return optuna.pruners.SuccessiveHalvingPruner(min_resource=2 * every, reduction_factor=3)
+    return optuna.pruners.NopPruner()
+
+
+def suggest(trial: optuna.Trial, space: Space) -> dict[str, Any]:
+    """A value for every entry of the space."""
+    values: dict[str, Any] = {}
+    for key, entry in space.entries.items():
+        if isinstance(entry, Choice):
+            values[key] = trial.suggest_categorical(key, entry.values)
+        elif entry.whole:
+            step = 1 if entry.step is None else int(entry.step)
+            values[key] = trial.suggest_int(key, int(entry.low), int(entry.high), log=entry.log, step=step)
         else:
-            found.append((f"{prefix}{key}", value))
-    return found
-
-
-def _short(value: Any) -> str:
-    text = "nothing" if value is None else str(value)
-    return text if len(text) <= 40 else f"{text[:37]}…"
+            values[key] = trial.suggest_float(key, entry.low, entry.high, log=entry.log, step=entry.step)
+    return values

@@ -1,11 +1,11 @@
-"""Search spaces as data: which keys of the config vary, and over what.
+"""Search spaces: which keys of the config vary and over which values; and the check that a run could use them.
 
 A space is written like a run config, with a list of values or a range in place of a value:
 
     [loss]
     tau = [0.05, 0.1, 0.2]                              # one of these
     [optimizer]
-    lr = { low = 0.003, high = 0.3, log = true }        # anything between, evenly by ratio
+    lr = { low = 0.003, high = 0.3, log = true }        # anything between, on a log scale
     weight_decay = 0.0                                  # a plain value is fixed
     [backbone]
     dim = { low = 32, high = 128, step = 32 }           # whole numbers, since both ends are
@@ -13,6 +13,7 @@ A space is written like a run config, with a list of values or a range in place 
 
 from __future__ import annotations
 
+import inspect
 import math
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -22,18 +23,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from talos.errors import ConfigError, nearest
+from talos.config import RunConfig
+from talos.errors import ConfigError, InputError, nearest
 
-__all__ = ["Choice", "Entry", "Range", "Space"]
+__all__ = ["Choice", "Entry", "Range", "Space", "check_space", "default_point"]
 
-_DECIDED_ELSEWHERE = {
-    "k": "the run's K: what is searched for must stay the same",
-    "seed": "--seed: luck is not a hyperparameter",
-    "device": "the config's",
-    "loss.name": "--loss: one study is about one loss (`talos compare --tuned` for several)",
-    "backbone.name": "--backbone: one study is about one backbone",
-    "training.metric": "--metric: what is searched for must stay the same",
-    "training.evaluate_every": "the config's: trials are compared epoch by epoch",
+_FIXED_BY_CONFIG = {
+    "k": "the value of the config: all trials must maximise the same metric",
+    "seed": "the value of the config: the best seed is luck, not a better setting",
+    "device": "the value of the config",
+    "loss.name": "the loss of the config: tune each loss in a study of its own",
+    "backbone.name": "the backbone of the config: tune each backbone in a study of its own",
+    "training.metric": "the value of the config: all trials must maximise the same metric",
+    "training.evaluate_every": "the value of the config: the pruner compares trials at the same epochs",
 }
 _LARGEST_FILE = 1 << 20
 
@@ -50,7 +52,7 @@ class Choice:
 
     @property
     def corners(self) -> tuple[Any, ...]:
-        """Values that must all be valid for the entry to be."""
+        """Values to check: if all of them are valid, the entry is."""
         return self.values
 
     def contains(self, value: Any) -> bool:
@@ -58,13 +60,13 @@ class Choice:
         return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in self.values)
 
     def as_plain(self) -> Any:
-        """As a file says it."""
+        """The entry as it is written in a file."""
         return list(self.values)
 
 
 @dataclass(frozen=True)
 class Range:
-    """Anything from low to high: whole numbers if both ends are, evenly by ratio if `log`, in steps if asked.
+    """A range from low to high: integers if both ends are, on a log scale if `log`, in steps if `step` is given.
 
     >>> Range(0.01, 1.0, log=True).contains(0.5), Range(32, 128, step=32).corners
     (True, (32, 128))
@@ -82,7 +84,7 @@ class Range:
 
     @property
     def corners(self) -> tuple[Any, ...]:
-        """Values that must all be valid for the entry to be."""
+        """Values to check: if all of them are valid, the entry is."""
         return (self.low, self.high)
 
     def contains(self, value: Any) -> bool:
@@ -96,7 +98,7 @@ class Range:
         )
 
     def as_plain(self) -> Any:
-        """As a file says it."""
+        """The entry as it is written in a file."""
         plain: dict[str, Any] = {"low": self.low, "high": self.high}
         plain |= {"log": True} if self.log else {}
         return plain | ({} if self.step is None else {"step": self.step})
@@ -107,7 +109,7 @@ Entry: TypeAlias = Choice | Range
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """What varies, by dotted key of the config, and what is fixed beside it.
+    """A search space: entries that vary, by dotted key of the config, and values that are fixed.
 
     >>> space = Space.from_dict({"loss": {"tau": [0.1, 0.2]}, "optimizer": {"lr": {"low": 0.01, "high": 0.1}}})
     >>> list(space.entries), space.size
@@ -122,13 +124,13 @@ class Space:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str = "") -> Space:
-        """From nested or dotted plain values; the first thing that is wrong is named, with `where` before it."""
+        """Read nested or dotted plain values; an error names the wrong key, with `where` (a file name) before it."""
         entries: dict[str, Entry] = {}
         fixed: dict[str, Any] = {}
         for key, value in _leaves(values):
             place = f"{where}: {key}" if where else key
-            if key in _DECIDED_ELSEWHERE:
-                raise ConfigError("cannot be searched", where=place, expected=_DECIDED_ELSEWHERE[key])
+            if key in _FIXED_BY_CONFIG:
+                raise ConfigError("cannot be searched", where=place, expected=_FIXED_BY_CONFIG[key])
             if isinstance(value, list | tuple):
                 entries[key] = _choice(value, place)
             elif isinstance(value, Mapping):
@@ -143,7 +145,7 @@ class Space:
 
     @classmethod
     def from_toml(cls, path: Path) -> Space:
-        """From a TOML file."""
+        """Read a TOML file."""
         try:
             if path.stat().st_size > _LARGEST_FILE:
                 raise ConfigError("is too large", where=str(path), expected="a search space")
@@ -158,12 +160,12 @@ class Space:
 
     @property
     def size(self) -> int | None:
-        """How many points there are; None if a range makes them endless."""
+        """The number of points of the grid; None if an entry is a range."""
         lengths = [len(entry.values) for entry in self.entries.values() if isinstance(entry, Choice)]
         return math.prod(lengths) if len(lengths) == len(self.entries) else None
 
     def point(self, place: int, *, seed: int) -> dict[str, Any]:
-        """The point at a place of a random order of the whole grid, which the seed decides.
+        """The point at position `place` of the whole grid in a random order, which follows from the seed.
 
         >>> space = Space.from_dict({"loss": {"tau": [0.1, 0.2]}, "optimizer": {"lr": [0.1, 0.01]}})
         >>> len({tuple(space.point(i, seed=0).values()) for i in range(4)})
@@ -179,16 +181,16 @@ class Space:
         return point
 
     def contains(self, point: Mapping[str, Any]) -> bool:
-        """Whether a point gives every entry a value within it."""
+        """Whether a point has a valid value for every entry."""
         return all(key in point and entry.contains(point[key]) for key, entry in self.entries.items())
 
     def as_dict(self) -> dict[str, Any]:
-        """Dotted keys and plain values, which `from_dict` reads back."""
+        """Plain values by dotted key, which `from_dict` reads back."""
         return {**{key: entry.as_plain() for key, entry in self.entries.items()}, **self.fixed}
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and what stands there: a table with `low` or `high` is a range, any other a section."""
+    """Dotted keys and their values; a table with `low` or `high` is a range, any other table a section."""
     for key, value in values.items():
         if isinstance(value, Mapping) and not {"low", "high"} & set(value):
             yield from _leaves(value, f"{prefix}{key}.")
@@ -201,7 +203,7 @@ def _choice(values: list[Any] | tuple[Any, ...], place: str) -> Choice:
         raise ConfigError("an empty list", where=place, expected="at least one value")
     for value in values:
         if not isinstance(value, str | int | float | bool):
-            raise ConfigError(f"{value!r}", where=place, expected="numbers, words or flags in the list")
+            raise ConfigError(f"{value!r}", where=place, expected="numbers, strings or booleans in the list")
     if len(set(map(repr, values))) < len(values):
         raise ConfigError(f"{list(values)}", where=place, expected="each value once")
     return Choice(tuple(values))
@@ -217,7 +219,7 @@ def _range(values: Mapping[str, Any], place: str) -> Range:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ConfigError(f"{name} = {value!r}", where=place, expected="a number")
     if "low" not in values or "high" not in values:
-        raise ConfigError("half a range", where=place, expected="low and high")
+        raise ConfigError("an incomplete range", where=place, expected="low and high")
     low, high, log, step = values["low"], values["high"], values.get("log", False), values.get("step")
     if not isinstance(log, bool):
         raise ConfigError(f"log = {log!r}", where=place, expected="true or false")
@@ -225,10 +227,124 @@ def _range(values: Mapping[str, Any], place: str) -> Range:
         raise ConfigError(f"an empty range, {low} to {high}", where=place, expected="low below high")
     if log and (low <= 0 or step is not None):
         raise ConfigError(
-            f"a range by ratio from {low}" if low <= 0 else "a range by ratio in steps",
+            f"a log range from {low}" if low <= 0 else "a log range with a step",
             where=place,
             expected="low above 0 and no step",
         )
     if step is not None and not 0 < step <= high - low:
         raise ConfigError(f"step = {step}", where=place, expected=f"above 0, at most {high - low}")
     return Range(low, high, log, step)
+
+
+def check_space(space: Space, base: RunConfig, *, where: str = "") -> RunConfig:
+    """Build a tiny model with the extreme values of every entry; returns the base config with the fixed values set.
+
+    Args:
+        space: the space to check.
+        base: the config that every trial starts from.
+        where: the file of the space, for messages.
+
+    Raises:
+        ConfigError: an entry that no run could use: a key that does not exist (the nearest name is suggested), a
+            value that the loss, the backbone or the schema refuses, or a key without effect.
+
+    >>> check_space(Space.from_dict({"loss": {"tau": [0.1, 0.0]}}), RunConfig())
+    Traceback (most recent call last):
+    talos.errors.ConfigError: loss.tau: got 0.0; expected a finite number above 0
+    >>> check_space(Space.from_dict({"training": {"epoch": [3]}}), RunConfig())
+    Traceback (most recent call last):
+    talos.errors.ConfigError: training.epoch: no such key (did you mean 'epochs'?)
+    """
+    for key, value in space.fixed.items():
+        _with(base, {key: value}, key, where)
+    # the checks that need no torch come first: they find most mistakes before seconds are spent on its import
+    for key, entry in space.entries.items():
+        for value in entry.corners:
+            _with(base, {key: value}, key, where)
+            if key.startswith("loss.tau") and isinstance(value, int | float) and value <= 0:
+                raise ConfigError(
+                    f"got {value}", where=_place(key, where), expected="a finite number above 0"
+                )
+    settled = base.with_values(space.fixed)
+    for key, entry in space.entries.items():
+        for value in entry.corners:
+            _build(_with(settled, {key: value}, key, where), key, where)
+    return settled
+
+
+def default_point(space: Space, base: RunConfig) -> dict[str, Any] | None:
+    """The point of the space that the base config stands for; None if one of its values is outside the space.
+
+    >>> default_point(Space.from_dict({"loss": {"tau": [0.1, 0.2]}}), RunConfig())
+    {'loss.tau': 0.1}
+    >>> default_point(Space.from_dict({"loss": {"tau": [0.2, 0.3]}}), RunConfig()) is None
+    True
+    """
+    resolved = _toy(base).config
+    point = {key: _value_of(resolved, key) for key in space.entries}
+    return point if space.contains(point) else None
+
+
+def _value_of(config: RunConfig, key: str) -> Any:
+    section, _, name = key.rpartition(".")
+    if not section:
+        return getattr(config, key)
+    part = getattr(config, section)
+    if section not in ("loss", "backbone", "threshold"):
+        return getattr(part, name)
+    if name in part.options:
+        return part.options[name]
+    if section == "threshold":
+        return None
+    from talos import registry
+
+    default = registry.options("loss" if section == "loss" else "backbone", part.name).get(name)
+    return None if default is inspect.Parameter.empty else default
+
+
+def _with(base: RunConfig, changes: dict[str, Any], key: str, where: str) -> RunConfig:
+    try:
+        return base.with_values(changes)
+    except ConfigError as error:
+        raise _named(error, key, where) from None
+
+
+def _build(config: RunConfig, key: str, where: str) -> None:
+    try:
+        resolved = _toy(config).config
+    except InputError as error:
+        raise _named(error, key, where) from None
+    section, _, name = key.rpartition(".")
+    if section in ("loss", "backbone", "threshold") and name not in getattr(resolved, section).options:
+        chosen = getattr(resolved, section).name
+        raise ConfigError(
+            "has no effect",
+            where=_place(key, where),
+            expected=f"an option of the {section} {chosen!r}",
+            hint=f"fix {section}.name in the space",
+        )
+
+
+def _toy(config: RunConfig) -> Any:
+    """A trainer of this config on a handful of interactions; it is built and never run."""
+    import numpy as np
+
+    from talos.data.interactions import Interactions
+    from talos.training import Trainer
+
+    items = config.k + 2
+    users = np.repeat(np.arange(3), 2)
+    data = Interactions.from_ids(np.concatenate([users, np.full(items, 3)]),
+                                 np.concatenate([np.arange(6) % items, np.arange(items)]))  # fmt: skip
+    # the last user has all items, so that the catalogue has k + 2 of them, and is not trained on
+    return Trainer(config.with_values({"device": "cpu"}), data.where(data.rows < 3))
+
+
+def _named(error: InputError, key: str, where: str) -> ConfigError:
+    """The same error, located at the entry of the space, or at the section that does not exist."""
+    key = error.where if error.where and key.startswith(f"{error.where}.") else key
+    return ConfigError(error.what, where=_place(key, where), expected=error.expected, hint=error.hint)
+
+
+def _place(key: str, where: str) -> str:
+    return f"{where}: {key}" if where else key

@@ -1,10 +1,22 @@
-"""The workers of one machine, and the bookkeeping around them: who died, which trials are run again."""
+"""Workers: processes that take trials, run them and store what they found, and the pool that keeps them running.
+
+A worker signs the trial it takes with its machine, process id and start time, and writes a growing number to it every
+few seconds, its heartbeat. A dead process of the same machine is noticed at once by its signature. Processes of other
+machines are watched by their heartbeat and the watcher's own clock, so clocks need not agree.
+
+Optuna has heartbeats and retries, too, for relational databases only. They are not used here, for three reasons: its
+heartbeat is sent inside `Study.optimize` alone, and not for trials that are taken one by one as here; its retry is
+queued by whoever marked the trial as failed, so a process killed between the two loses the trial; and a journal file,
+the default storage, has neither. One mechanism for all storages takes less code than two.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -13,52 +25,346 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from talos.errors import TalosError
-from talos.studies.tune.ledger import Ledger, balance
-from talos.studies.tune.presence import BEAT, GRACE, Watcher
-from talos.studies.tune.settings import Settings
-from talos.studies.tune.storage import Store, import_optuna
-from talos.studies.tune.worker import Worker
+from talos.studies.tune.data import map_parts
+from talos.studies.tune.settings import TuneSettings, make_pruner, make_sampler, suggest
+from talos.studies.tune.space import default_point
+from talos.studies.tune.storage import (
+    StorageAddress,
+    TrialCounts,
+    TrialStore,
+    count_trials,
+    import_optuna,
+    open_store,
+    quiet,
+)
+from talos.studies.tune.trial import TrialOutcome, Verdict, fit, peak_megabytes
 from talos.training import InterruptedRunError
 
-__all__ = ["Order", "run_workers", "threads_each"]
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
-_TICK = 0.2
-_FRUITLESS = 3  # workers that end with an error one after another, before it is taken for the rule
+__all__ = [
+    "GRACE",
+    "HEARTBEAT",
+    "Heartbeat",
+    "Watcher",
+    "Worker",
+    "WorkerPool",
+    "main",
+    "signature",
+    "threads_each",
+]
+
+HEARTBEAT = 5.0  # seconds between heartbeats
+GRACE = 60.0  # seconds without a heartbeat after which a worker counts as dead
+_UNSIGNED_GRACE = 10.0  # the same for a trial that was taken but not signed: its worker died in between
+_POLL = 0.2  # seconds between two looks at the workers
+_MOST_FAILURES = (
+    3  # workers that fail in a row, without a trial ended in between, before the search is given up
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Order:
-    """What is to be done.
+# --------------------------------------------------------------------- is a worker alive?
 
-    Attributes:
-        store: the study.
-        settings: what is searched.
-        data: the folder of the prepared parts.
-        wanted: trials in all; None for as many as time allows.
-        seconds: how long; None for as long as it takes.
-        workers: how many at once; one works in this process.
-        notify: called with a line for every trial that ended.
-        beat: seconds between a worker's signs of life.
-        grace: seconds without one after which it counts as gone.
+
+def signature() -> str:
+    """Machine, process id and start time of this process.
+
+    >>> signature().count(":")
+    2
+    """
+    return f"{_machine()}:{os.getpid()}:{_started(os.getpid())}"
+
+
+class Watcher:
+    """Finds running trials whose worker is dead; ask it repeatedly."""
+
+    def __init__(self, *, grace: float = GRACE) -> None:
+        self.grace = grace
+        self._seen: dict[int, tuple[Any, float]] = {}
+
+    def is_gone(self, trial: FrozenTrial) -> bool:
+        """Whether the worker of this trial is known to be dead or has sent no heartbeat for the grace period."""
+        signed = trial.user_attrs.get("worker")
+        sign, now = (signed, trial.user_attrs.get("beat")), time.monotonic()
+        if self._seen.get(trial.number, (None, 0.0))[0] != sign:
+            self._seen[trial.number] = (sign, now)
+        if signed is not None and not _may_be_alive(str(signed)):
+            return True
+        grace = min(self.grace, _UNSIGNED_GRACE) if signed is None else self.grace
+        return now - self._seen[trial.number][1] > grace
+
+
+class Heartbeat:
+    """A thread that sends heartbeats for the current trial, and ends the process if its parent process is gone.
+
+    Args:
+        write: called with the storage's id of the trial and the heartbeat's number; raises `RuntimeError` if the
+            trial was declared lost and is over.
+        every: seconds between heartbeats.
+        parent: id of the parent process to watch; None to watch none.
     """
 
-    store: Store
-    settings: Settings
-    data: Path
-    wanted: int | None
-    seconds: float | None
-    workers: int
-    notify: Callable[[str], None]
-    beat: float = BEAT
-    grace: float = GRACE
+    def __init__(
+        self, write: Callable[[int, int], None], *, every: float = HEARTBEAT, parent: int | None = None
+    ) -> None:
+        self.write, self.every, self.parent = write, every, parent
+        self.taken_over = False
+        self._trial: int | None = None
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="talos-heartbeat", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def follow(self, trial: int | None) -> None:
+        """Send heartbeats for this trial from now on, or for none."""
+        with self._lock:
+            self._trial, self.taken_over = trial, False
+
+    def _run(self) -> None:
+        beat, last = 0, time.monotonic()
+        while not self._over.wait(min(1.0, self.every)):
+            if self.parent is not None and os.getppid() != self.parent:
+                os._exit(1)  # an orphan: the next run of the study finds its trial and runs it again
+            if time.monotonic() - last < self.every:
+                continue
+            beat, last = beat + 1, time.monotonic()
+            with self._lock:
+                if self._trial is None:
+                    continue
+                try:
+                    self.write(self._trial, beat)
+                except RuntimeError:
+                    self.taken_over, self._trial = True, None
+                except Exception:  # a server that is unreachable for a moment: the next heartbeat will do
+                    continue
+
+
+def _may_be_alive(signed: str) -> bool:
+    """False if the signature is of this machine and its process is gone; True if that cannot be known."""
+    machine, _, rest = signed.partition(":")
+    number, _, started = rest.partition(":")
+    if machine != _machine() or not number.isdecimal():
+        return True
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return _started(int(number)) == started
+
+
+def _machine() -> str:
+    """A name for this machine since its last boot; process ids are comparable where it is equal."""
+    parts = [platform.node()]
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    with contextlib.suppress(OSError):
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def _started(process: int) -> str:
+    """The start time of a process, which tells it from a later one with the same id; "" if it is unknown."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+        fields = status.rpartition(")")[2].split()  # the fields after the name, which may contain anything
+        return "" if fields[0] == "Z" else fields[19]  # a zombie counts as gone
+    except (OSError, IndexError):
+        return ""
+
+
+# --------------------------------------------------------------------------- one worker
+
+
+class Worker:
+    """Runs trials of a study, one after another.
+
+    Args:
+        store: the study.
+        settings: its settings.
+        data: the folder with train and validation.
+        wanted: the number of trials in all, by all workers; None for no limit.
+        deadline: when to stop, on the clock of `time.monotonic`; None for never.
+        several: whether other workers may run trials of the study at the same time.
+        heartbeat: seconds between heartbeats.
+        parent: id of the process without which this one has to end.
+        finished: called after every trial.
+    """
+
+    def __init__(
+        self,
+        store: TrialStore,
+        settings: TuneSettings,
+        data: Path,
+        *,
+        wanted: int | None,
+        deadline: float | None,
+        several: bool = False,
+        heartbeat: float = HEARTBEAT,
+        parent: int | None = None,
+        finished: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.store, self.settings, self.data, self.parts = store, settings, data, map_parts(data)
+        self.wanted, self.deadline, self.several, self.finished = wanted, deadline, several, finished
+        self.signature = signature()
+        self.first = default_point(settings.space, settings.config)
+        self.heartbeat = Heartbeat(
+            lambda trial, number: store.storage.set_trial_user_attr(trial, "beat", number),
+            every=heartbeat,
+            parent=parent,
+        )
+
+    def run(self) -> None:
+        """Work until no trial is waiting or the time is up."""
+        self.store.study.pruner = make_pruner(self.settings)
+        with self.heartbeat:
+            while not self._out_of_time():
+                trial = self._take()
+                if trial is not None:
+                    self._run_trial(trial)
+                elif self.wanted is None:
+                    self.store.study.enqueue_trial({})
+                else:
+                    return
+
+    def _take(self) -> Any:
+        """Take the next waiting trial that no other worker takes first; None if none is waiting."""
+        optuna, store = import_optuna(), self.store
+        trials = store.study.get_trials(deepcopy=False)
+        for waiting in count_trials(trials, self.wanted).waiting:
+            number = store.id_of(waiting.number)
+            try:
+                with store.exclusive():
+                    won = store.storage.set_trial_state_values(number, optuna.trial.TrialState.RUNNING)
+            except RuntimeError:  # it is finished already
+                continue
+            if won:
+                store.storage.set_trial_user_attr(number, "worker", self.signature)
+                store.study.sampler = make_sampler(
+                    self.settings, _place(waiting, trials), self.first, several=self.several
+                )
+                return optuna.Trial(store.study, number)
+        return None
+
+    def _run_trial(self, trial: Any) -> None:
+        self.heartbeat.follow(self.store.id_of(trial.number))
+        try:
+            config = self.settings.config.with_values(suggest(trial, self.settings.space))
+            self._finish(trial, fit(config, self.parts, partial(self._judge, trial), shared=self.data))
+        except KeyboardInterrupt:
+            self._give_back(trial)
+            raise
+        except Exception as error:
+            if self._is_ours(trial):  # a trial that was declared lost must not be written to
+                self._fail(trial, error)
+        finally:
+            self.heartbeat.follow(None)
+        self.finished()
+
+    def _judge(self, trial: Any, epoch: int, value: float | None) -> Verdict:
+        try:
+            if value is not None:
+                trial.report(value, epoch)
+                if trial.should_prune():
+                    return "prune"
+        except RuntimeError:
+            if self._is_ours(trial):
+                raise
+            return "taken over"
+        if self.heartbeat.taken_over:
+            return "taken over"
+        return "out of time" if self._out_of_time() else "go on"
+
+    def _finish(self, trial: Any, outcome: TrialOutcome) -> None:
+        if outcome.ended == "taken over":
+            return
+        if outcome.value is None:  # the time was up before the first evaluation
+            self._give_back(trial)
+            return
+        facts = {**vars(outcome), "metrics": dict(outcome.metrics), "peak_mb": peak_megabytes()}
+        del facts["value"]
+        for name, fact in facts.items():
+            trial.set_user_attr(name, fact)
+        optuna = import_optuna()
+        with self.store.exclusive():
+            if outcome.ended == "prune":
+                self.store.study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            else:
+                self.store.study.tell(trial, outcome.value)
+
+    def _fail(self, trial: Any, error: Exception) -> None:
+        """Store a trial's error; it is not run again, since the same would happen."""
+        text = str(error) if isinstance(error, TalosError) else f"{type(error).__name__}: {error}"
+        trial.set_user_attr("error", text[:500])
+        self._end(trial)
+
+    def _give_back(self, trial: Any) -> None:
+        """Return an interrupted trial: it is run again, and this does not count as one of its retries."""
+        if self._is_ours(trial):
+            trial.set_user_attr("interrupted", True)
+            self._end(trial)
+
+    def _end(self, trial: Any) -> None:
+        with self.store.exclusive():
+            self.store.study.tell(trial, state=import_optuna().trial.TrialState.FAIL)
+
+    def _is_ours(self, trial: Any) -> bool:
+        return not self.store.storage.get_trial(self.store.id_of(trial.number)).state.is_finished()
+
+    def _out_of_time(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+
+def _place(trial: Any, trials: list[Any]) -> int:
+    """The position of a trial in the search; a retry has the position of its first attempt."""
+    by_number = {one.number: one for one in trials}
+    while (parent := trial.user_attrs.get("retry_of")) is not None:
+        trial = by_number[int(parent)]
+    return sum(1 for one in trials if one.number < trial.number and "retry_of" not in one.user_attrs)
+
+
+def main() -> None:
+    """The main function of a worker process; it reads its job as one JSON object from standard input.
+
+    A storage address with a password therefore stays out of the list of processes.
+    """
+    job = json.load(sys.stdin)
+    import torch
+
+    torch.set_num_threads(job["threads"])
+    with quiet():
+        seconds = job["seconds"]
+        Worker(
+            open_store(StorageAddress(**job["address"]), job["study"]),
+            TuneSettings.from_dict(job["settings"], where="job"),
+            Path(job["data"]),
+            wanted=job["wanted"],
+            deadline=None if seconds is None else time.monotonic() + seconds,
+            several=True,
+            heartbeat=job["heartbeat"],
+            parent=os.getppid(),
+        ).run()
+
+
+# --------------------------------------------------------------------- the workers of one machine
 
 
 def threads_each(workers: int) -> int:
-    """A worker's share of the threads: of `OMP_NUM_THREADS` if that is set, else of all cores.
+    """The threads of each worker: an equal share of `OMP_NUM_THREADS` if that is set, else of all cores.
 
     >>> threads_each(10_000)
     1
@@ -68,211 +374,221 @@ def threads_each(workers: int) -> int:
     return max(1, (int(given) if given.isdecimal() and int(given) else cores) // workers)
 
 
-def run_workers(order: Order) -> Ledger:
-    """Work until every trial that is wanted has come to its end, or time is up.
+@dataclass(kw_only=True)
+class WorkerPool:
+    """Runs the trials of a study on this machine: starts workers, replaces dead ones, requeues lost trials.
 
-    Raises:
-        InterruptedRunError: SIGINT or SIGTERM; trials under way are given back.
+    Attributes:
+        store: the study.
+        settings: its settings.
+        data: the folder with train and validation.
+        wanted: the number of trials in all; None for as many as time allows.
+        seconds: the time limit; None for none.
+        workers: how many processes; a single worker runs in this process.
+        notify: called with a line for every trial that ended.
+        heartbeat: seconds between a worker's heartbeats.
+        grace: seconds without a heartbeat after which a worker counts as dead.
     """
-    deadline = None if order.seconds is None else time.monotonic() + order.seconds
-    crew = _Crew(order, deadline)
-    news = _News(order)
-    with _terminations_as_interrupts():
-        try:
-            while True:
-                ledger = crew.keep_books()
-                news.tell(ledger)
-                late = deadline is not None and time.monotonic() >= deadline
-                if (ledger.open == 0 and order.wanted is not None) or (late and not crew.processes):
-                    return ledger
-                if order.workers > 1:
-                    crew.man(ledger, late=late)
-                    time.sleep(_TICK)
-                elif ledger.waiting or order.wanted is None:
-                    crew.work_here(lambda: news.tell(crew.ledger()))
-                else:
-                    time.sleep(_TICK)  # the rest is in other hands
-        except KeyboardInterrupt:
-            crew.dismiss()
-            ledger = crew.ledger()
-            total = "" if order.wanted is None else f" of {order.wanted:,}"
-            raise InterruptedRunError(
-                f"stopped after {ledger.done:,}{total} trials; go on with the same command"
-            ) from None
-        finally:
-            crew.dismiss()
 
+    store: TrialStore
+    settings: TuneSettings
+    data: Path
+    wanted: int | None
+    seconds: float | None
+    workers: int
+    notify: Callable[[str], None]
+    heartbeat: float = HEARTBEAT
+    grace: float = GRACE
 
-class _Crew:
-    """The processes, and what has to be written down about them."""
+    def __post_init__(self) -> None:
+        self.deadline = None if self.seconds is None else time.monotonic() + self.seconds
+        self.watcher = Watcher(grace=self.grace)
+        self._processes: list[
+            tuple[subprocess.Popen[bytes], IO[bytes]]
+        ] = []  # with what they wrote to stderr
+        self._failures, self._done_at_failure = 0, -1
+        self._reported: set[int] | None = None
+        self._best = float("-inf")
 
-    def __init__(self, order: Order, deadline: float | None) -> None:
-        self.order, self.deadline = order, deadline
-        self.processes: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
-        self.watcher = Watcher(grace=order.grace)
-        self.fruitless = 0
-        self.done_before = -1
+    def run(self) -> None:
+        """Work until every trial that is wanted has ended, or the time is up.
 
-    def ledger(self) -> Ledger:
-        return balance(self.order.store.study.get_trials(deepcopy=False), self.order.wanted)
+        Raises:
+            InterruptedRunError: on SIGINT or SIGTERM; running trials are given back.
+        """
+        with _sigterm_as_interrupt():
+            try:
+                while not self._step():
+                    pass
+            except KeyboardInterrupt:
+                self._stop_processes()
+                total = "" if self.wanted is None else f" of {self.wanted:,}"
+                raise InterruptedRunError(
+                    f"stopped after {self.counts().done:,}{total} trials; run it again to continue"
+                ) from None
+            finally:
+                self._stop_processes()
 
-    def keep_books(self) -> Ledger:
-        """Begin what is wanted, bury what is gone, ask again for what was lost."""
+    def counts(self) -> TrialCounts:
+        """The trials of the study by state."""
+        return count_trials(self.store.study.get_trials(deepcopy=False), self.wanted)
+
+    def _step(self) -> bool:
+        """Look after trials and workers once; returns whether the search is over."""
         self._reap()
-        study, wanted = self.order.store.study, self.order.wanted
-        ledger = self.ledger()
-        for _ in range(0 if wanted is None else wanted - ledger.begun):
+        counts = self._queue_trials()
+        self._report(counts)
+        late = self.deadline is not None and time.monotonic() >= self.deadline
+        if (counts.open == 0 and self.wanted is not None) or (late and not self._processes):
+            return True
+        if self.workers > 1:
+            work = self.workers if self.wanted is None else len(counts.waiting) + len(self._processes)
+            while not late and len(self._processes) < min(self.workers, work):
+                self._processes.append(self._start())
+            time.sleep(_POLL)
+        elif counts.waiting or self.wanted is None:
+            Worker(
+                self.store,
+                self.settings,
+                self.data,
+                wanted=self.wanted,
+                deadline=self.deadline,
+                heartbeat=self.heartbeat,
+                finished=lambda: self._report(self.counts()),
+            ).run()
+        else:
+            time.sleep(_POLL)  # other machines run the rest
+        return False
+
+    # ------------------------------------------------------------------ trials
+
+    def _queue_trials(self) -> TrialCounts:
+        """Queue the trials that are wanted, mark those of dead workers as failed, and queue these again."""
+        study, counts = self.store.study, self.counts()
+        for _ in range(0 if self.wanted is None else self.wanted - counts.started):
             study.enqueue_trial({})
-        gone = [trial for trial in ledger.running if self.watcher.is_gone(trial)]
+        gone = [trial for trial in counts.running if self.watcher.is_gone(trial)]
         for trial in gone:
-            self._bury(trial)
+            self._mark_failed(trial)
         if gone:
-            ledger = self.ledger()
-        for trial in ledger.lost:
+            counts = self.counts()
+        for trial in counts.lost:
             attempt = int(trial.user_attrs.get("attempt", 0))
-            again = {
+            retry = {
                 "retry_of": trial.number,
                 "attempt": attempt if trial.user_attrs.get("interrupted") else attempt + 1,
             }
-            study.enqueue_trial(trial.params, user_attrs=again)
-        return self.ledger()
+            study.enqueue_trial(trial.params, user_attrs=retry)
+        return self.counts()
 
-    def _bury(self, trial: Any, *, interrupted: bool = False) -> None:
-        """Mark a trial as lost, unless it came to its end after all."""
-        store = self.order.store
-        number = store.id_of(trial.number)
-        with contextlib.suppress(RuntimeError), store.exclusive():
+    def _mark_failed(self, trial: Any, *, interrupted: bool = False) -> None:
+        """Mark a trial as failed, unless it has ended in the meantime."""
+        number = self.store.id_of(trial.number)
+        with contextlib.suppress(RuntimeError), self.store.exclusive():
             if interrupted:
-                store.storage.set_trial_user_attr(number, "interrupted", True)
-            store.storage.set_trial_state_values(number, import_optuna().trial.TrialState.FAIL)
+                self.store.storage.set_trial_user_attr(number, "interrupted", True)
+            self.store.storage.set_trial_state_values(number, import_optuna().trial.TrialState.FAIL)
 
-    def work_here(self, finished: Callable[[], None]) -> None:
-        """One worker, in this process."""
-        order = self.order
-        Worker(
-            order.store,
-            order.settings,
-            order.data,
-            wanted=order.wanted,
-            deadline=self.deadline,
-            beat=order.beat,
-            finished=finished,
-        ).run()
-
-    def man(self, ledger: Ledger, *, late: bool) -> None:
-        """Start processes until there are as many as asked for, or as there is work."""
-        work = (
-            len(ledger.waiting) + len(self.processes) if self.order.wanted is not None else self.order.workers
-        )
-        while not late and len(self.processes) < min(self.order.workers, work):
-            self.processes.append(self._start())
+    # --------------------------------------------------------------- processes
 
     def _start(self) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-        order = self.order
-        threads = threads_each(order.workers)
-        orders = {
-            "settings": order.settings.as_dict(),
-            "place": vars(order.store.place),
-            "study": order.store.study.study_name,
-            "data": str(order.data),
-            "wanted": order.wanted,
+        threads = threads_each(self.workers)
+        job = {
+            "settings": self.settings.as_dict(),
+            "address": vars(self.store.address),
+            "study": self.store.study.study_name,
+            "data": str(self.data),
+            "wanted": self.wanted,
             "seconds": None if self.deadline is None else max(0.0, self.deadline - time.monotonic()),
             "threads": threads,
-            "beat": order.beat,
+            "heartbeat": self.heartbeat,
         }
-        shares = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), str(threads))
-        said = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the process is reaped
+        limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), str(threads))
+        errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the process is reaped
         process = subprocess.Popen(
-            [sys.executable, "-c", "from talos.studies.tune.worker import main; main()"],
+            [sys.executable, "-c", "from talos.studies.tune.workers import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=said,
-            env={**os.environ, **shares},
-            start_new_session=True,  # Ctrl-C reaches this process alone, which then ends them
+            stderr=errors,
+            env={**os.environ, **limits},
+            start_new_session=True,  # Ctrl-C reaches this process only, which then stops the workers
         )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(json.dumps(orders).encode())
-        return process, said
+            pipe.write(json.dumps(job).encode())
+        return process, errors
 
     def _reap(self) -> None:
-        """Forget processes that ended; if they do nothing but fail, say why and give up."""
-        left = []
-        for process, said in self.processes:
+        """Remove processes that ended; if workers do nothing but fail, raise with the reason."""
+        running = []
+        for process, errors in self._processes:
             code = process.poll()
             if code is None:
-                left.append((process, said))
+                running.append((process, errors))
                 continue
             if code > 0:
-                self._count_failure(said)
-            said.close()
-        self.processes = left
+                self._count_failure(errors)
+            errors.close()
+        self._processes = running
 
-    def _count_failure(self, said: IO[bytes]) -> None:
-        done = self.ledger().done
-        self.fruitless = self.fruitless + 1 if done == self.done_before else 1
-        self.done_before = done
-        if self.fruitless >= _FRUITLESS:
-            said.seek(0)
-            lines = said.read().decode(errors="replace").strip().splitlines()
+    def _count_failure(self, errors: IO[bytes]) -> None:
+        done = self.counts().done
+        self._failures = self._failures + 1 if done == self._done_at_failure else 1
+        self._done_at_failure = done
+        if self._failures >= _MOST_FAILURES:
+            errors.seek(0)
+            lines = errors.read().decode(errors="replace").strip().splitlines()
             raise TalosError(
-                f"workers end without doing anything: {lines[-1] if lines else 'no reason given'}"
+                f"workers fail before they end a trial: {lines[-1] if lines else 'no reason given'}"
             )
 
-    def dismiss(self) -> None:
-        """End all processes and give back what they had taken."""
-        ended = {process.pid for process, _ in self.processes}
-        for process, _ in self.processes:
+    def _stop_processes(self) -> None:
+        """Terminate all processes and give back the trials they were running."""
+        stopped = {str(process.pid) for process, _ in self._processes}
+        for process, _ in self._processes:
             process.terminate()
-        for process, said in self.processes:
+        for process, errors in self._processes:
             process.wait()
-            said.close()
-        self.processes = []
-        for trial in self.ledger().running if ended else ():
-            _, _, rest = str(trial.user_attrs.get("worker", "")).partition(":")
-            if rest.partition(":")[0] in map(str, ended) and self.watcher.is_gone(trial):
-                self._bury(trial, interrupted=True)
+            errors.close()
+        self._processes = []
+        for trial in self.counts().running if stopped else ():
+            process_id = f"{trial.user_attrs.get('worker', '')}::".split(":")[1]
+            if process_id in stopped and self.watcher.is_gone(trial):
+                self._mark_failed(trial, interrupted=True)
 
+    # ---------------------------------------------------------------- progress
 
-class _News:
-    """A line for every trial that came to its end."""
-
-    def __init__(self, order: Order) -> None:
-        self.order = order
-        self.told: set[int] | None = None
-        self.best = float("-inf")
-
-    def tell(self, ledger: Ledger) -> None:
-        """Say what is new; what was there at the beginning is summed up in one line."""
-        ended = sorted((*ledger.finished, *ledger.failed), key=lambda trial: trial.number)
-        first = self.told is None
-        told = self.told = set() if self.told is None else self.told
+    def _report(self, counts: TrialCounts) -> None:
+        """Report trials that ended since the last call; the first call only counts those that had ended before."""
+        ended = sorted((*counts.finished, *counts.failed), key=lambda trial: trial.number)
+        first = self._reported is None
+        reported = self._reported = self._reported or set()
         for trial in ended:
-            if trial.number in told:
+            if trial.number in reported:
                 continue
-            told.add(trial.number)
+            reported.add(trial.number)
             if trial.state.name == "COMPLETE" and trial.value is not None:
-                self.best = max(self.best, trial.value)
+                self._best = max(self._best, trial.value)
             if not first:
-                self.order.notify(self._line(trial, len(told)))
+                self.notify(self._line(trial, len(reported)))
         if first and ended:
-            self.order.notify(f"{len(ended):,} trials were finished before")
+            self.notify(f"{len(ended):,} trials were finished before")
 
     def _line(self, trial: Any, count: int) -> str:
-        total = "" if self.order.wanted is None else f"/{self.order.wanted}"
+        total = "" if self.wanted is None else f"/{self.wanted}"
         attrs = trial.user_attrs
         if trial.state.name == "FAIL":
             what = attrs.get("error", "its worker died too often")
         else:
             value = "–" if trial.value is None else f"{trial.value:.5f}"
-            how = "pruned" if trial.state.name == "PRUNED" else f"best {self.best:.5f}"
-            what = f"{self.order.settings.metric} {value}  {how}  {attrs.get('seconds', 0):.1f} s"
+            how = "pruned" if trial.state.name == "PRUNED" else f"best {self._best:.5f}"
+            what = f"{self.settings.metric} {value}  {how}  {attrs.get('seconds', 0):.1f} s"
         return f"{count}{total}  trial {trial.number}  {what}"
 
 
 @contextlib.contextmanager
-def _terminations_as_interrupts() -> Iterator[None]:
-    """SIGTERM ends tuning as Ctrl-C does: trials under way are given back."""
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C, so that running trials are given back."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -11,7 +11,7 @@ import torch
 from talos.data.datasets import synthetic
 from talos.distributed import Group
 from talos.errors import DataError
-from talos.evaluation.evaluate import evaluate, evaluate_together
+from talos.evaluation.evaluate import evaluate
 from talos.evaluation.ranking import DotScores
 
 InThreads = Callable[[int, Callable[[Group], Any]], list[Any]]
@@ -34,9 +34,8 @@ def test_means_and_list_metrics_of_all_users(in_threads: InThreads, size: int) -
     def work(group: Group) -> Any:
         own = group.share(50)
         scores = DotScores(users[own.start : own.stop], items)
-        return evaluate_together(
-            scores, test.user_range(own), group, seen=parts.train.user_range(own), **options
-        )
+        seen = parts.train.user_range(own)
+        return evaluate(scores, test.user_range(own), group=group, seen=seen, **options)
 
     for report in in_threads(size, work):
         assert report.metrics == pytest.approx(whole.metrics, rel=1e-12)
@@ -46,10 +45,10 @@ def test_means_and_list_metrics_of_all_users(in_threads: InThreads, size: int) -
     def nobody(group: Group) -> str:
         own = group.share(50)
         with pytest.raises(DataError, match="no user has a test item") as caught:
-            evaluate_together(
+            evaluate(
                 DotScores(users[own.start : own.stop], items),
                 test.where(test.rows < 0).user_range(own),
-                group,
+                group=group,
                 ks=[3],
             )
         return str(caught.value)

@@ -1,4 +1,4 @@
-"""The books: whatever dies in whatever order, each trial asked for ends once."""
+"""Chains of attempts: whichever workers die and in whatever order, each trial that is wanted ends once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import TrialState
 
-from talos.studies.tune.ledger import RETRIES, balance
+from talos.studies.tune.storage import RETRIES, count_trials
 
 
 def enqueue_again(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
@@ -20,22 +20,22 @@ def enqueue_again(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
 @given(
     wanted=st.integers(1, 5),
     surplus=st.integers(0, 3),
-    events=st.lists(st.tuples(st.sampled_from(["finish", "die", "stop", "fail", "books", "books twice"]),
+    events=st.lists(st.tuples(st.sampled_from(["finish", "die", "stop", "fail", "requeue", "requeue twice"]),
                               st.integers(0, 9)), max_size=60),
 )  # fmt: skip
-def test_every_line_ends_once(wanted: int, surplus: int, events: list[tuple[str, int]]) -> None:
-    """Two bookkeepers may ask for the same lost trial at once, and two machines for more than is wanted."""
+def test_every_chain_ends_once(wanted: int, surplus: int, events: list[tuple[str, int]]) -> None:
+    """Two machines may requeue the same lost trial at once, and queue more trials than are wanted."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize")
     for _ in range(wanted + surplus):
         study.enqueue_trial({})
     storage = study._storage
 
-    def ledger():
-        return balance(study.get_trials(deepcopy=False), wanted)
+    def counts():
+        return count_trials(study.get_trials(deepcopy=False), wanted)
 
     def end(event: str, which: int) -> None:
-        now = ledger()
+        now = counts()
         if not now.waiting:
             return
         trial = now.waiting[which % len(now.waiting)]
@@ -48,21 +48,21 @@ def test_every_line_ends_once(wanted: int, surplus: int, events: list[tuple[str,
             storage.set_trial_user_attr(trial._trial_id, mark, "x")
         storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
 
-    def books(times: int) -> None:
-        for trial in ledger().lost * times:
+    def requeue(times: int) -> None:
+        for trial in counts().lost * times:
             enqueue_again(study, trial)
 
     for event, which in events:
-        if event.startswith("books"):
-            books(2 if event.endswith("twice") else 1)
+        if event.startswith("requeue"):
+            requeue(2 if event.endswith("twice") else 1)
         else:
             end(event, which)
-        now = ledger()
+        now = counts()
         assert now.done + now.open == wanted
-    while ledger().open:
-        books(1)
+    while counts().open:
+        requeue(1)
         end("finish", 0)
-    now = ledger()
+    now = counts()
     assert now.done == wanted
     complete = [trial for trial in study.get_trials(deepcopy=False) if trial.state == TrialState.COMPLETE]
     assert len(complete) == len(now.finished)  # nothing was run to its end and not counted
@@ -74,7 +74,7 @@ def test_a_trial_that_dies_again_and_again_is_run_four_times_in_all() -> None:
     study.enqueue_trial({})
     runs = 0
     while True:
-        now = balance(study.get_trials(deepcopy=False), 1)
+        now = count_trials(study.get_trials(deepcopy=False), 1)
         if now.failed:
             break
         for trial in now.lost:

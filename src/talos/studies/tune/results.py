@@ -1,0 +1,341 @@
+"""What a study found: the table of its trials, the best one, and the winner's single evaluation on the test part."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from talos.config import RunConfig
+from talos.data.splits import Split
+from talos.errors import DataError
+from talos.evaluation.evaluate import popularity_report
+from talos.files import read_sealed, replace_text, write_sealed
+from talos.model.recommender import Recommender
+from talos.studies.folder import FORMAT
+from talos.studies.tune.data import FitParts, fit_parts, map_parts
+from talos.studies.tune.settings import TuneSettings, read_folder
+from talos.studies.tune.storage import (
+    TrialCounts,
+    check_reachable,
+    count_trials,
+    import_optuna,
+    open_store,
+    parse_storage,
+    quiet,
+)
+from talos.training import Callback
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
+
+__all__ = [
+    "DATA",
+    "FINAL",
+    "RUN",
+    "FinalResult",
+    "Summary",
+    "TrialRow",
+    "Tuned",
+    "finalize",
+    "open_study",
+    "stored_final",
+    "summarise",
+    "write_summary",
+]
+
+DATA, FINAL, RUN = "data", "final.json", "final"  # in the folder of a study
+_KS = (5, 10, 20, 50)  # list lengths that are measured on test, beside the config's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRow:
+    """One trial that ended.
+
+    Attributes:
+        number: its number in the study.
+        state: `complete`, `pruned` or `failed`.
+        value: the best validation metric; None if there is none.
+        epoch: the epoch of that value.
+        epochs: how many epochs were trained.
+        seconds: wall-clock time.
+        runs: the number of attempts: more than one if its worker died or was stopped.
+        parameters: values by dotted key of the config.
+        curve: (epoch, metric) of every evaluation.
+        error: why it failed.
+        peak_mb: the peak memory of its worker at that time.
+    """
+
+    number: int
+    state: str
+    value: float | None
+    epoch: int
+    epochs: int
+    seconds: float
+    runs: int
+    parameters: dict[str, Any]
+    curve: tuple[tuple[int, float], ...] = field(repr=False)
+    error: str = ""
+    peak_mb: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The trials of a study that ended, the best of them, and how much each parameter mattered."""
+
+    metric: str
+    rows: tuple[TrialRow, ...]
+    best: TrialRow
+    config: RunConfig  # of the best trial
+    importance: dict[str, float]
+    peak_mb: float
+    open: int  # trials that have not ended yet
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of trials by state."""
+        states = [row.state for row in self.rows]
+        return {state: states.count(state) for state in ("complete", "pruned", "failed")}
+
+
+def summarise(study: optuna.Study, settings: TuneSettings, wanted: int | None = None) -> Summary:
+    """The summary of a study; an error if no trial has a value yet."""
+    trials = study.get_trials(deepcopy=False)
+    counts = count_trials(trials, wanted)
+    attempts = _attempts(trials)
+    ended = sorted((*counts.finished, *counts.failed), key=lambda trial: trial.number)
+    rows = tuple(_row(trial, attempts) for trial in ended)
+    best = _best_row(rows)
+    return Summary(
+        metric=settings.metric,
+        rows=rows,
+        best=best,
+        config=settings.config.with_values(best.parameters),
+        importance=_importance(counts, list(settings.space.entries)),
+        peak_mb=max(row.peak_mb for row in rows),
+        open=counts.open,
+    )
+
+
+def _best_row(rows: Sequence[TrialRow]) -> TrialRow:
+    """The complete trial with the highest value, the first of equals; a pruned one if none is complete."""
+    for state in ("complete", "pruned"):
+        valued = [row for row in rows if row.state == state and row.value is not None]
+        if valued:
+            return max(valued, key=lambda row: (row.value, -row.number))
+    why = next((f": {row.error}" for row in rows if row.error), "")
+    raise DataError(f"no trial has a value yet{why}", where="the study", expected="at least one")
+
+
+def write_summary(out: Path, summary: Summary) -> None:
+    """Write the best config as `run.toml` and the table of trials as `trials.csv`."""
+    best = summary.best
+    head = (
+        f"# The best of {len(summary.rows):,} trials: number {best.number}, "
+        f"validation {summary.metric} {best.value:.6f} in epoch {best.epoch}.\n"
+    )
+    replace_text(out / "run.toml", head + summary.config.to_toml())
+    replace_text(out / "trials.csv", _csv(summary))
+
+
+def _row(trial: FrozenTrial, attempts: dict[int, int]) -> TrialRow:
+    state = {"COMPLETE": "complete", "PRUNED": "pruned"}.get(trial.state.name, "failed")
+    facts = trial.user_attrs
+    lost = "" if state != "failed" else "its worker died too often"
+    curve = tuple(sorted(trial.intermediate_values.items()))
+    value = trial.value if state == "complete" else max((one for _, one in curve), default=None)
+    return TrialRow(
+        number=trial.number,
+        state=state,
+        value=value if state != "failed" else None,
+        epoch=int(facts.get("epoch", 0)),
+        epochs=int(facts.get("epochs", 0)),
+        seconds=float(facts.get("seconds", 0.0)),
+        runs=attempts[trial.number],
+        parameters=dict(trial.params),
+        curve=curve,
+        error=str(facts.get("error", lost)),
+        peak_mb=float(facts.get("peak_mb", 0.0)),
+    )
+
+
+def _attempts(trials: Sequence[FrozenTrial]) -> dict[int, int]:
+    """The number of attempts in the chain that ends with each trial, by trial number."""
+    attempts: dict[int, int] = {}
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        parent = trial.user_attrs.get("retry_of")
+        attempts[trial.number] = 1 + (0 if parent is None else attempts.get(int(parent), 0))
+    return attempts
+
+
+def _importance(counts: TrialCounts, keys: Sequence[str]) -> dict[str, float]:
+    """The share of each parameter in what distinguishes good trials (PED-ANOVA); empty if there are too few."""
+    optuna = import_optuna()
+    complete = [trial for trial in counts.finished if trial.state.name == "COMPLETE"]
+    if len(complete) < 4 or len({trial.value for trial in complete}) < 2:
+        return {}
+    with quiet():
+        copy = optuna.create_study(direction="maximize")
+        copy.add_trials(complete)
+        try:
+            found = optuna.importance.get_param_importances(
+                copy, evaluator=optuna.importance.PedAnovaImportanceEvaluator(), params=list(keys)
+            )
+        except (ValueError, RuntimeError, ZeroDivisionError):  # all trials have the same value or parameters
+            return {}
+    return {key: float(found[key]) for key in keys if key in found}
+
+
+def _csv(summary: Summary) -> str:
+    keys = list(dict.fromkeys(key for row in summary.rows for key in row.parameters))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["trial", "state", summary.metric, "epoch", "epochs", "seconds", "runs", *keys, "error"])
+    for row in summary.rows:
+        value = "" if row.value is None else f"{row.value:.6f}"
+        cells = [row.number, row.state, value, row.epoch, row.epochs, f"{row.seconds:.2f}", row.runs]
+        writer.writerow([*cells, *(row.parameters.get(key, "") for key in keys), row.error])
+    return text.getvalue()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """The result of tuning; unpacks as `study, recommender`.
+
+    Attributes:
+        study: Optuna's study, with every attempt of every trial.
+        summary: the best trial, the table of all trials, the importance of parameters.
+        parts: train and validation as the trials saw them.
+        folder: the folder of the study; None if it was a temporary one.
+    """
+
+    study: optuna.Study
+    summary: Summary
+    parts: FitParts
+    folder: Path | None
+
+    @property
+    def config(self) -> RunConfig:
+        """The best config."""
+        return self.summary.config
+
+    @property
+    def value(self) -> float:
+        """The validation metric of the best config."""
+        assert self.summary.best.value is not None
+        return self.summary.best.value
+
+    @cached_property
+    def recommender(self) -> Recommender:
+        """The best config fitted again on train, with early stopping on validation as in its trial."""
+        return Recommender(config=self.config).fit(*self.parts)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.study, self.recommender))
+
+
+def open_study(out: Path, storage: str | None = None) -> tuple[TuneSettings, dict[str, Any], Tuned]:
+    """The settings, facts and current results of a study; nothing is run."""
+    settings, facts = read_folder(out)
+    address = parse_storage(storage or facts.get("storage"), out)
+    check_reachable(address)
+    with quiet():
+        store = open_store(address, str(facts.get("study", settings.study_name)))
+        summary = summarise(store.study, settings)
+    return settings, facts, Tuned(study=store.study, summary=summary, parts=map_parts(out / DATA), folder=out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalResult:
+    """The result of the winner on the test part.
+
+    Attributes:
+        facts: the content of `final.json`: `metrics` on test, `trial`, `epochs`, `config`, `validation`, ….
+        fresh: whether it was measured by this call rather than read from `final.json`.
+    """
+
+    facts: Mapping[str, Any]
+    fresh: bool
+
+
+def stored_final(out: Path) -> FinalResult | None:
+    """The stored result of a finalised study; None if its test part has not been evaluated."""
+    path = out / FINAL
+    if not path.exists():
+        return None
+    hint = "the study was finalised, but this file has been changed since"
+    return FinalResult(facts=read_sealed(path, hint=hint), fresh=False)
+
+
+def finalize(
+    out: str | Path,
+    split: Split,
+    *,
+    storage: str | None = None,
+    facts: Mapping[str, Any] | None = None,
+    callbacks: tuple[Callback, ...] = (),
+) -> FinalResult:
+    """Fit the winner on train + validation for the number of epochs found, and evaluate it on test, once.
+
+    A second call returns the stored result and computes nothing. A split whose train and validation differ from
+    those of the search is refused: its test part could contain what the search has seen.
+
+    Args:
+        out: the study's folder; the run directory is written to `final` in it.
+        split: the whole split.
+        storage: the storage of the study; needed only if its address has a password.
+        facts: written to the run's `model.json`.
+        callbacks: callbacks of the fit.
+    """
+    out = Path(out)
+    known = stored_final(out)
+    if known is not None:
+        return known
+    settings, _, tuned = open_study(out, storage)
+    fingerprints = fit_parts(split.train, split.valid).fingerprints()
+    if fingerprints != dict(settings.data):
+        raise DataError(
+            "train and validation are not those that were tuned on",
+            where=split.train.provenance.source,
+            expected=f"the data and the split of {out}",
+        )
+    assert split.valid is not None
+    best, summary = tuned.summary.best, tuned.summary
+    config = summary.config.with_values({"training.epochs": max(1, best.epoch)})
+    everything = split.train.union(split.valid)
+    began = time.perf_counter()
+    model = Recommender(config=config).fit(everything, run=out / RUN, resume=True, callbacks=callbacks)
+    seconds = round(time.perf_counter() - began, 2)
+    ks = sorted({k for k in (*_KS, config.k) if k <= everything.num_items})
+    report = model.evaluate(split.test, k=ks, popularity=everything.item_degrees)
+    baseline = popularity_report(everything, split.test, seen=everything, ks=ks)
+    answer = {
+        "format": FORMAT,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "trial": best.number,
+        "trials": len(summary.rows),
+        "validation": {summary.metric: best.value},
+        "epochs": max(1, best.epoch),
+        "fit_seconds": seconds,
+        **report.as_dict(),
+        "baseline": {"popularity": baseline.metrics},
+        "config": model.config.as_dict(),
+        "data": {**fingerprints, "test": split.test.fingerprint()},
+        "study": tuned.study.study_name,
+    }
+    model.save(
+        out / RUN,
+        metrics=report.metrics,
+        baseline={"popularity": baseline.metrics},
+        fit_seconds=seconds,
+        **(facts or {}),
+    )
+    write_sealed(out / FINAL, answer)
+    return FinalResult(facts=answer, fresh=True)

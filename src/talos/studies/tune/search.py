@@ -1,0 +1,227 @@
+"""Tuning from end to end: data and a search space in, a study and the best recommender out."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from talos.config import RunConfig
+from talos.data.interactions import Interactions
+from talos.data.splits import Split
+from talos.errors import ArgumentError, ConfigError
+from talos.model.recommender import Recommender
+from talos.studies.tune.data import FitParts, fit_parts, map_parts, write_parts
+from talos.studies.tune.defaults import default_space
+from talos.studies.tune.results import DATA, FINAL, Tuned, summarise, write_summary
+from talos.studies.tune.settings import Pruner, Sampler, TuneSettings, open_folder
+from talos.studies.tune.space import Space, check_space
+from talos.studies.tune.storage import check_reachable, import_optuna, open_store, parse_storage, quiet
+from talos.studies.tune.workers import GRACE, HEARTBEAT, WorkerPool
+
+__all__ = ["DEFAULT_TRIALS", "resolve_space", "run_study", "tune", "tune_models"]
+
+DEFAULT_TRIALS = 50
+
+
+def tune(
+    data: Split | Interactions | FitParts,
+    space: Space | Mapping[str, Any] | str | Path = "default",
+    *,
+    trials: int | None = None,
+    budget: float | None = None,
+    workers: int = 1,
+    storage: str | None = None,
+    out: str | Path | None = None,
+    sampler: Sampler = "auto",
+    pruner: Pruner = "median",
+    search_seed: int = 0,
+    config: RunConfig | None = None,
+    notify: Callable[[str], None] = lambda line: None,
+    **options: Any,
+) -> Tuned:
+    """Search for the config with the best validation metric; the test part is never used.
+
+    Args:
+        data: a split, of which train and validation are used; or `(train, valid)`; or interactions, which are
+            split with the default shares and their test part dropped.
+        space: what varies: `default` (chosen by loss and backbone), a `Space`, nested values as in a TOML file, or
+            the name of a TOML file.
+        trials: the number of trials; default: 50, or no limit if there is a budget.
+        budget: seconds; running trials then end after the current epoch.
+        workers: processes on this machine, each with its share of the threads.
+        storage: a file, `sqlite:///FILE` or `postgresql://…`; default: a journal in `out`. Calls with equal
+            settings and data on the same storage work on one study, from any number of machines.
+        out: a folder that keeps everything; an interrupted search is continued there.
+        sampler: see `TuneSettings`.
+        pruner: see `TuneSettings`.
+        search_seed: the seed of the sampler; the seed of training is `seed` among the options.
+        config: the config that every trial starts from.
+        notify: called with a line for every trial that ended.
+        options: options of `talos.Recommender`: `k`, `loss`, `backbone`, `epochs`, `metric`, ….
+
+    >>> from talos.data.datasets import synthetic
+    >>> data = synthetic(users=40, items=30, interactions=400)
+    >>> study, model = tune(data, {"loss": {"tau": [0.1, 0.2]}}, k=5, dim=4, epochs=2, evaluate_every=1)
+    >>> len(study.trials), model.config.loss.options["tau"] in (0.1, 0.2)
+    (2, True)
+    """
+    import_optuna()
+    base = Recommender(config=config, **options).config
+    chosen, where = resolve_space(space, base)
+    settled = check_space(chosen, base, where=where)
+    parts = _parts(data)
+    settings = TuneSettings(
+        config=settled,
+        space=chosen,
+        sampler=sampler,
+        pruner=pruner,
+        seed=search_seed,
+        data=parts.fingerprints(),
+    )
+    asked: dict[str, Any] = {
+        "trials": trials,
+        "budget": budget,
+        "workers": workers,
+        "storage": storage,
+        "notify": notify,
+    }
+    if out is not None:
+        return run_study(settings, parts, Path(out), **asked)
+    with tempfile.TemporaryDirectory(prefix="talos-tune-") as scratch:
+        tuned = run_study(settings, parts, Path(scratch) / "study", **asked)
+        # copy the study into memory: its folder is about to be deleted
+        optuna = import_optuna()
+        with quiet():
+            study = optuna.create_study(direction="maximize", study_name=settings.study_name)
+            study.add_trials(tuned.study.get_trials(deepcopy=False))
+        return Tuned(study=study, summary=tuned.summary, parts=parts, folder=None)
+
+
+def resolve_space(space: Space | Mapping[str, Any] | str | Path, base: RunConfig) -> tuple[Space, str]:
+    """The space that the argument `space` of `tune` stands for, and the name of its file, for messages.
+
+    >>> resolve_space("default", RunConfig())[1]
+    ''
+    """
+    if isinstance(space, Space):
+        return space, ""
+    if isinstance(space, Mapping):
+        return Space.from_dict(space), ""
+    if space == "default":
+        return default_space(base), ""
+    return Space.from_toml(Path(space)), str(space)
+
+
+def run_study(
+    settings: TuneSettings,
+    parts: FitParts,
+    out: Path,
+    *,
+    trials: int | None = None,
+    budget: float | None = None,
+    workers: int = 1,
+    storage: str | None = None,
+    notify: Callable[[str], None] = lambda line: None,
+    facts: Mapping[str, Any] | None = None,
+    heartbeat: float = HEARTBEAT,
+    grace: float = GRACE,
+) -> Tuned:
+    """Start or continue the study of a folder; writes `run.toml` and `trials.csv` at the end.
+
+    Args:
+        settings: what is searched, and how.
+        parts: train and validation.
+        out: the folder.
+        trials: the number of trials in all, including those finished before.
+        budget: seconds from now.
+        workers: processes on this machine.
+        storage: as in `tune`.
+        notify: called with a line for every trial that ended.
+        facts: written to `tune.json` beside the settings.
+        heartbeat: seconds between a worker's heartbeats.
+        grace: seconds without a heartbeat after which a worker counts as dead.
+    """
+    for name, number in (("trials", trials), ("budget", budget), ("workers", workers)):
+        if number is not None and not number > 0:
+            raise ArgumentError(f"{number}", where=name, expected="more than 0")
+    if (out / FINAL).exists():
+        raise ConfigError(
+            "is finalised: its test part has been evaluated",
+            where=str(out),
+            expected="a new folder for a new search",
+        )
+    address = parse_storage(storage, out)
+    check_reachable(address)
+    if trials is None and budget is None:
+        trials = DEFAULT_TRIALS
+    wanted = settings.limit(trials)
+    if trials is not None and wanted is not None and wanted < trials:
+        notify(f"the grid has {wanted:,} points: {wanted:,} trials")
+    name = open_folder(out, settings, {**(facts or {}), "storage": address.shown})
+    write_parts(out / DATA, parts)
+    with quiet():
+        store = open_store(address, name)
+        WorkerPool(
+            store=store,
+            settings=settings,
+            data=out / DATA,
+            wanted=wanted,
+            seconds=budget,
+            workers=workers,
+            notify=notify,
+            heartbeat=heartbeat,
+            grace=grace,
+        ).run()
+        summary = summarise(store.study, settings, wanted)
+    write_summary(out, summary)
+    return Tuned(study=store.study, summary=summary, parts=map_parts(out / DATA), folder=out)
+
+
+def tune_models(
+    models: Mapping[str, tuple[Space, RunConfig]],
+    parts: FitParts,
+    out: Path,
+    *,
+    trials: int,
+    workers: int = 1,
+    notify: Callable[[str], None] = lambda line: None,
+) -> Iterator[tuple[str, TuneSettings, Tuned]]:
+    """Tune several models with the same number of trials each, in a study of its own; for a fair comparison.
+
+    Args:
+        models: name → its search space, and the config that its trials start from (see `check_space`).
+        parts: train and validation.
+        out: a folder for the studies; trials that are finished there are not repeated.
+        trials: trials of each model.
+        workers: processes on this machine.
+        notify: called with a line for every trial that ended.
+
+    Yields:
+        Name, settings and result of each study as soon as it is finished.
+    """
+    for place, (name, (space, config)) in enumerate(models.items()):
+        settings = TuneSettings(
+            config=config, space=space, sampler="auto", pruner="median", seed=0, data=parts.fingerprints()
+        )
+        folder = out / f"{place:02d}-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}"
+
+        def labelled(line: str, name: str = name) -> None:
+            notify(f"tuning {name}  {line}")
+
+        tuned = run_study(settings, parts, folder, trials=trials, workers=workers, notify=labelled)
+        yield name, settings, tuned
+
+
+def _parts(data: Any) -> FitParts:
+    if isinstance(data, Interactions):
+        data = data.split()
+    if isinstance(data, Split):
+        return fit_parts(data.train, data.valid)
+    if not isinstance(data, tuple) or len(data) != 2 or not isinstance(data[0], Interactions):
+        raise ArgumentError(
+            f"{type(data).__name__}", where="data", expected="a split, interactions, or (train, valid)"
+        )
+    return fit_parts(*data)

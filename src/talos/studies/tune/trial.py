@@ -1,0 +1,173 @@
+"""One trial: a fit that reports its validation metric after each evaluation and can be stopped early.
+
+Trials share their initial vectors. If training starts from a factorisation of the data (`training.init`), the first
+trial that needs it writes the result beside the prepared data and the others load it. Initial vectors depend on the
+data, the backbone, the kind of initialisation and the seed, not on what is searched, so a trial that loads them ends
+with the same bytes as one that computes them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from talos import registry
+from talos.backbones import Backbone
+from talos.config import RunConfig
+from talos.data.interactions import Interactions
+from talos.errors import TalosError
+from talos.files import digest_of, replace_file
+from talos.studies.tune.data import FitParts
+from talos.training import Callback, Trainer
+
+__all__ = ["TrialOutcome", "Verdict", "fit", "peak_megabytes"]
+
+Verdict: TypeAlias = Literal["go on", "prune", "out of time", "taken over"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOutcome:
+    """The result of a trial.
+
+    Attributes:
+        value: the best validation metric; None if the fit ended before its first evaluation.
+        epoch: the epoch of that value.
+        epochs: how many epochs were trained.
+        seconds: wall-clock time, validation included.
+        metrics: all validation metrics of that epoch.
+        ended: why the fit ended: `epochs`, `patience` (early stopping), or a verdict other than `go on`.
+    """
+
+    value: float | None
+    epoch: int
+    epochs: int
+    seconds: float
+    metrics: Mapping[str, float]
+    ended: str
+
+
+class _TrialReporter(Callback):
+    """A callback that reports the validation metric of every epoch and ends the fit when the verdict says so."""
+
+    def __init__(self, report: Callable[[int, float | None], Verdict]) -> None:
+        self.report = report
+        self.trainer: Trainer | None = None
+        self.verdict: Verdict = "go on"
+
+    def on_epoch(self, record: dict[str, Any]) -> None:
+        """Report the epoch; the metric that is maximised comes first in a record."""
+        assert self.trainer is not None
+        value = next(iter(record["metrics"].values()), None)
+        verdict = self.report(record["epoch"], value)
+        over = self.trainer.position.finished or record["epoch"] == self.trainer.config.training.epochs
+        if verdict != "go on" and not over:
+            self.verdict = verdict
+            self.trainer.position.finished = True
+
+
+def fit(
+    config: RunConfig,
+    parts: FitParts,
+    report: Callable[[int, float | None], Verdict],
+    *,
+    shared: Path | None = None,
+) -> TrialOutcome:
+    """Train on the train part and measure the validation part.
+
+    Args:
+        config: the config of this trial.
+        parts: train and validation.
+        report: called after every epoch with its number and the validation metric (None if the epoch was not
+            evaluated); returns whether to go on.
+        shared: a folder in which trials share their initial vectors.
+
+    >>> from talos.data.datasets import synthetic
+    >>> split = synthetic(users=40, items=30, interactions=400).split()
+    >>> config = RunConfig.from_dict({"k": 5, "training": {"epochs": 4, "evaluate_every": 1}})
+    >>> parts = FitParts(split.train, split.valid)
+    >>> outcome = fit(config, parts, lambda epoch, value: "prune" if epoch == 2 else "go on")
+    >>> outcome.epochs, outcome.ended
+    (2, 'prune')
+    """
+    reporter, began = _TrialReporter(report), time.perf_counter()
+    initial = None if shared is None else _load_initial(shared, config, parts.train)
+    trainer = reporter.trainer = Trainer(config, *parts, callbacks=[reporter], backbone=initial)
+    if shared is not None and initial is None:
+        _save_initial(shared, config, trainer)
+    trainer.fit()
+    at = trainer.position
+    ended = reporter.verdict
+    return TrialOutcome(
+        value=at.best if math.isfinite(at.best) else None,
+        epoch=at.best_epoch,
+        epochs=at.epoch,
+        seconds=round(time.perf_counter() - began, 3),
+        metrics=dict(at.best_metrics),
+        ended=ended if ended != "go on" else "patience" if at.finished else "epochs",
+    )
+
+
+def _load_initial(folder: Path, config: RunConfig, train: Interactions) -> Backbone | None:
+    """The untrained backbone of a config, if an earlier trial has saved it."""
+    path = folder / _initial_name(config)
+    if not path.is_file():
+        return None
+    try:
+        tensors = load_file(path)
+        backbone = registry.make_backbone(config.backbone, train, generator=None)
+        backbone.load_state_dict(tensors)
+    except (SafetensorError, OSError, RuntimeError):  # damaged: compute it again
+        return None
+    return backbone
+
+
+def _save_initial(folder: Path, config: RunConfig, trainer: Trainer) -> None:
+    """Save the untrained backbone for other trials, unless it is random, which costs nothing to compute."""
+    if trainer.config.training.init == "random":
+        return
+    tensors = {
+        name: one.detach().cpu().contiguous() for name, one in trainer.objective.backbone.state_dict().items()
+    }
+    try:
+        replace_file(folder / _initial_name(config), lambda path: save_file(tensors, path))
+    except TalosError:  # a full disk, for example: the next trial computes its own
+        return
+
+
+def _initial_name(config: RunConfig) -> str:
+    """A file name made from everything but the data that decides the initial vectors."""
+    decides = {
+        "backbone": config.backbone.model_dump(),
+        "init": config.training.init,
+        "negatives": config.as_dict()["negatives"],  # `training.init = "auto"` depends on them
+        "seed": config.seed,
+        "loss": [
+            config.loss.name,
+            config.loss.options.get("dim"),
+        ],  # an adversarial loss draws its own vectors first
+    }
+    return f"start-{digest_of(decides)[:16]}.safetensors"
+
+
+def peak_megabytes() -> float:
+    """The peak resident memory of this process in megabytes, memory-mapped data included.
+
+    >>> peak_megabytes() > 1
+    True
+    """
+    try:  # `getrusage` may report the peak of the process that started this one
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return round(int(line.split()[1]) / 1024, 1)
+    except OSError:
+        pass
+    import resource  # not on every system
+
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
