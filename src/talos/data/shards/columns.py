@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from talos.data.arrays import Codes
 from talos.data.readers import polars_errors
 from talos.data.shards.index import ShardIndex
-from talos.data.vocabulary import Codes
 
 __all__ = ["Columns"]
 
