@@ -15,6 +15,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
+from talos.data.description import gini
 from talos.data.interactions import Interactions
 from talos.distributed import Group
 from talos.errors import ConfigError, DataError, nearest
@@ -24,7 +25,6 @@ from talos.evaluation.metrics import (
     auc,
     coverage,
     exposure_gini,
-    gini_of_counts,
     llpauc,
     mean_popularity_rank,
     popularity_ranks,
@@ -224,7 +224,7 @@ def evaluate_together(
         ranks, k = popularity_ranks(torch.as_tensor(popularity)), max(ks)
         means[f"coverage@{k}"] = float((shown > 0).double().mean())
         means[f"popularity_rank@{k}"] = float(ranks @ shown.double() / (shown.sum() * len(ranks)))
-        means[f"exposure_gini@{k}"] = gini_of_counts(shown)
+        means[f"exposure_gini@{k}"] = gini(shown.cpu().numpy())
         exposure = shown.numpy()
     return Report(
         metrics=means,

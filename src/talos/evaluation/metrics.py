@@ -23,6 +23,7 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from talos.data.description import gini
 from talos.errors import ArgumentError, ConfigError, nearest
 
 __all__ = [
@@ -33,7 +34,6 @@ __all__ = [
     "average_precision",
     "coverage",
     "exposure_gini",
-    "gini_of_counts",
     "hit_rate",
     "llpauc",
     "mean_popularity_rank",
@@ -224,21 +224,8 @@ def exposure_gini(items: Tensor, num_items: int) -> float:
     >>> exposure_gini(torch.tensor([[0, 1], [2, 3]]), num_items=4)
     0.0
     """
-    return gini_of_counts(torch.bincount(items[items >= 0].flatten().long(), minlength=num_items))
-
-
-def gini_of_counts(counts: Tensor) -> float:
-    """Gini coefficient of how often each item was counted.
-
-    >>> gini_of_counts(torch.tensor([2, 2])), gini_of_counts(torch.tensor([4, 0]))
-    (0.0, 0.5)
-    """
-    ordered, num_items = counts.double().sort().values, len(counts)
-    total = ordered.sum().item()
-    if total == 0:
-        return 0.0
-    weights = 2 * torch.arange(1, num_items + 1, dtype=torch.float64) - num_items - 1
-    return max(0.0, float((weights @ ordered).item() / (num_items * total)))
+    counts = torch.bincount(items[items >= 0].flatten().long(), minlength=num_items)
+    return gini(counts.cpu().numpy())
 
 
 def mean_popularity_rank(items: Tensor, popularity: Tensor) -> float:
