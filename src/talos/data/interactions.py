@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from talos.data.splits import Split
 
-__all__ = ["Interactions", "Provenance"]
+__all__ = ["Interactions", "Provenance", "titles_by_item"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class Interactions:
             item_ids=item_ids,
             timestamps=timestamps,
             ratings=ratings,
-            item_titles=None if titles is None else _titles_by_item(item_codes, len(item_ids), titles),
+            item_titles=None if titles is None else titles_by_item(item_codes, len(item_ids), titles),
             provenance=provenance,
         )
 
@@ -379,7 +379,7 @@ class Interactions:
         return f"Interactions({size}{with_extras})"
 
 
-def _titles_by_item(item_codes: Codes, num_items: int, titles: Ids) -> pl.Series:
+def titles_by_item(item_codes: Codes, num_items: int, titles: Ids) -> pl.Series:
     """The title of each item, taken from the item's last row."""
     column = pl.Series("title", titles).cast(pl.String)
     row_of_item = np.zeros(num_items, np.int64)

@@ -1,4 +1,4 @@
-"""Any source to a table: what is it, and which reader reads it."""
+"""Find out what a source is, and read it with the reader for it."""
 
 from __future__ import annotations
 
@@ -9,53 +9,57 @@ from pathlib import Path
 
 import polars as pl
 
-from talos.data.readers.columns import Role
-from talos.data.readers.database import is_database_url, read_database
+from talos.data.databases import is_database_url
+from talos.data.readers.cleaning import CleanTable, polars_errors
+from talos.data.readers.database import read_database
 from talos.data.readers.delimited import read_delimited, read_lightgcn
 from talos.data.readers.folders import files_of, part_files, readable_files
 from talos.data.readers.frames import from_memory, read_parquet
 from talos.data.readers.json_lines import looks_like_json, read_json
-from talos.data.readers.options import Options
-from talos.data.readers.table import Table, polars_errors
+from talos.data.readers.options import ReadOptions
 from talos.data.readers.text import lines_are_ragged, open_text
 from talos.errors import DataError, nearest
 
-__all__ = ["existing", "is_parquet", "load_parts", "load_table", "mixed_ids", "without_rows"]
+__all__ = ["existing_path", "is_parquet", "load_parts", "load_table", "mixed_ids_error", "no_rows_error"]
 
 
-def load_table(source: object, roles: Sequence[Role], options: Options) -> Table:
-    """Clean columns from any source."""
+def load_table(source: object, options: ReadOptions) -> CleanTable:
+    """Read any source as one table."""
     if isinstance(source, str) and is_database_url(source):
-        return read_database(source, roles, options)
+        return read_database(source, options)
     if not isinstance(source, (str, os.PathLike)):
-        return _checked(from_memory(source, roles, options))
-    path = existing(source)
+        return _with_rows(from_memory(source, options))
+    path = existing_path(source)
     if not path.is_dir():
-        return _checked(_load_file(path, str(source), roles, options))
+        return _with_rows(_load_file(path, str(source), options))
     files = part_files(path)
-    if files is not None:
-        tables = list(load_parts(files, roles, options).values())
-        others = [other.name for other in readable_files(path) if other not in files.values()]
-        notes = [f"union of {', '.join(file.name for file in files.values())}"]
-        if others:
-            notes.append(f"other files there were ignored: {', '.join(others)}")
-        return _union(tables, str(source), tuple(notes))
-    several, notes_on_files = files_of(path)
-    return _union(_load_files(several, roles, options), str(source), notes_on_files)
+    if files is None:
+        several, notes = files_of(path)
+        return _union(_load_files(several, options), str(source), notes)
+    others = [other.name for other in readable_files(path) if other not in files.values()]
+    notes = (f"union of {', '.join(file.name for file in files.values())}",)
+    if others:
+        notes += (f"other files there were ignored: {', '.join(others)}",)
+    return _union(list(load_parts(files, options).values()), str(source), notes)
 
 
-def _load_file(path: Path, name: str, roles: Sequence[Role], options: Options) -> Table:
+def load_parts(files: Mapping[str, Path], options: ReadOptions) -> dict[str, CleanTable]:
+    """Read the file of each part (train, valid, test); ids are of one type in all of them."""
+    return dict(zip(files, _load_files(list(files.values()), options), strict=True))
+
+
+def _load_file(path: Path, name: str, options: ReadOptions) -> CleanTable:
     try:
         if is_parquet(path, name, options):
-            return read_parquet(path, name, roles, options)
+            return read_parquet(path, name, options)
         text = open_text(path, name, options.max_bytes)
-        # What still goes wrong in here is polars (or Python's decoder) choking on garbage.
+        # whatever is not a `DataError` in here was raised by polars, or by Python's decoder, on damaged input
         with polars_errors(name):
             if options.format == "jsonl" or (options.format is None and looks_like_json(text)):
-                return read_json(text, roles, options)
+                return read_json(text, options)
             if options.format == "lightgcn" or (options.format is None and lines_are_ragged(text)):
-                return read_lightgcn(text, roles, options)
-            return read_delimited(text, roles, options)
+                return read_lightgcn(text, options)
+            return read_delimited(text, options)
     except OSError as error:
         raise DataError(
             f"cannot be read ({error.strerror})", where=name, expected="a readable file"
@@ -64,37 +68,39 @@ def _load_file(path: Path, name: str, roles: Sequence[Role], options: Options) -
         raise DataError("does not fit into memory", where=name, expected="a smaller file") from error
 
 
-def is_parquet(path: Path, name: str, options: Options) -> bool:
-    """Whether a file is to be read as parquet, by what was asked for, its beginning or its name; empty is an error."""
+def is_parquet(path: Path, name: str, options: ReadOptions) -> bool:
+    """Whether a file is parquet, by `options.format`, its first bytes or its name; an empty file is an error."""
     with path.open("rb") as stream:
         magic = stream.read(4)
     if not magic:
-        raise DataError("is empty", where=name, expected="one interaction a line")
+        raise DataError("is empty", where=name, expected="one interaction per line")
     if options.format is not None:
         return options.format == "parquet"
     return magic == b"PAR1" or any(suffix.lower() in (".parquet", ".pq") for suffix in path.suffixes)
 
 
-def _load_files(files: Sequence[Path], roles: Sequence[Role], options: Options) -> list[Table]:
-    tables: list[Table] = []
+def _load_files(files: Sequence[Path], options: ReadOptions) -> list[CleanTable]:
+    tables: list[CleanTable] = []
     for file in files:
-        table = _checked(_load_file(file, str(file), roles, options))
+        table = _with_rows(_load_file(file, str(file), options))
         tables.append(table)
-        if table.format == "lightgcn":  # its short lines alone could be anything
+        if (
+            table.format == "lightgcn"
+        ):  # short lines are not recognised by themselves in the files that follow
             options = replace(options, format="lightgcn")
     for role in ("user", "item"):
         if len({table.frame[role].dtype for table in tables}) > 1:
             if options.ids == "string" or any(table.format in ("parquet", "jsonl") for table in tables):
-                raise mixed_ids(role, list(map(str, files)))
-            # Read anew and not cast, so that every id keeps its spelling.
-            return _load_files(files, roles, replace(options, ids="string"))
+                raise mixed_ids_error(role, list(map(str, files)))
+            # read again instead of casting, so that every id keeps its spelling
+            return _load_files(files, replace(options, ids="string"))
     return tables
 
 
-def mixed_ids(role: str, files: Sequence[str]) -> DataError:
-    """The error for files that disagree about what ids are.
+def mixed_ids_error(role: str, files: Sequence[str]) -> DataError:
+    """The error for files of one table whose ids are of different types.
 
-    >>> print(mixed_ids("user", ["a.csv", "b.csv"]))
+    >>> print(mixed_ids_error("user", ["a.csv", "b.csv"]))
     a.csv, b.csv: user ids are strings in one file and integers in another; expected ids of one type (ids=...)
     """
     return DataError(
@@ -105,18 +111,13 @@ def mixed_ids(role: str, files: Sequence[str]) -> DataError:
     )
 
 
-def load_parts(files: Mapping[str, Path], roles: Sequence[Role], options: Options) -> dict[str, Table]:
-    """A table of each file, by the name of its part; ids are of one type in all."""
-    return dict(zip(files, _load_files(list(files.values()), roles, options), strict=True))
-
-
-def _union(tables: Sequence[Table], source: str, notes: tuple[str, ...]) -> Table:
+def _union(tables: Sequence[CleanTable], source: str, notes: tuple[str, ...]) -> CleanTable:
     common = [
         name for name in tables[0].frame.columns if all(name in table.frame.columns for table in tables)
     ]
     with polars_errors(source):
         frame = pl.concat([table.frame.select(common) for table in tables], how="vertical_relaxed")
-    return Table(
+    return CleanTable(
         frame=frame,
         source=source,
         format=" + ".join(dict.fromkeys(table.format for table in tables)),
@@ -126,24 +127,24 @@ def _union(tables: Sequence[Table], source: str, notes: tuple[str, ...]) -> Tabl
     )
 
 
-def _checked(table: Table) -> Table:
+def _with_rows(table: CleanTable) -> CleanTable:
     if len(table.frame):
         return table
-    raise without_rows(table.source, table.rows, table.bad_rows)
+    raise no_rows_error(table.source, table.rows, table.bad_rows)
 
 
-def without_rows(where: str, rows: int, bad_rows: int) -> DataError:
-    """The error for a source that leaves nothing to go on with.
+def no_rows_error(where: str, rows: int, bad_rows: int) -> DataError:
+    """The error for a source without a single usable row.
 
-    >>> print(without_rows("a.csv", 3, 3))
-    a.csv: no usable row: all 3 are bad; expected one interaction a row
+    >>> print(no_rows_error("a.csv", 3, 3))
+    a.csv: no usable row: all 3 are bad; expected one interaction per row
     """
     what = f"no usable row: all {rows:,} are bad" if bad_rows else "has no rows"
-    return DataError(what, where=where, expected="one interaction a row")
+    return DataError(what, where=where, expected="one interaction per row")
 
 
-def existing(source: str | os.PathLike[str]) -> Path:
-    """The path, if there is something."""
+def existing_path(source: str | os.PathLike[str]) -> Path:
+    """The path of a file or folder that exists, else a `DataError` with the nearest name."""
     path = Path(source).expanduser()
     try:
         if path.exists():
