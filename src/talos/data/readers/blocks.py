@@ -14,17 +14,16 @@ from talos.data.interactions import Provenance
 from talos.data.readers.cleaning import BadValues, clean_columns, clean_rows, drop_bad_rows, polars_errors
 from talos.data.readers.delimited import DelimitedFile
 from talos.data.readers.dispatch import (
+    TEXT_READERS,
     existing_path,
-    is_parquet,
-    load_table,
+    file_errors,
+    inspect_file,
     mixed_ids_error,
     no_rows_error,
 )
 from talos.data.readers.folders import files_of, part_files
 from talos.data.readers.frames import WHOLE_PARQUET, scan_parquet
-from talos.data.readers.json_lines import looks_like_json
 from talos.data.readers.options import FileKeywords, ReadOptions
-from talos.data.readers.text import lines_are_ragged, open_text
 from talos.errors import DataError
 
 __all__ = ["BlockSink", "read_blocks"]
@@ -156,24 +155,19 @@ class _FileReader:
     def read(self) -> _FileCounts:
         """Read the file; the rows and errors are those of `talos.data.readers.read`."""
         self.kept = 0
-        try:
-            if is_parquet(self.path, self.name, self.options):
-                return self._parquet()
-            wanted = self.options.format
-            if wanted not in ("jsonl", "lightgcn"):
-                text = open_text(self.path, self.name, self.options.max_bytes)
-                with polars_errors(self.name):
-                    if wanted is not None or not (looks_like_json(text) or lines_are_ragged(text)):
-                        file, sampled = DelimitedFile.inspect(text, self.options)
-                    else:
-                        file = None
-                if file is not None:
-                    return self._delimited(file, sampled)
-        except OSError as error:
-            raise DataError(
-                f"cannot be read ({error.strerror})", where=self.name, expected="a readable file"
-            ) from error
-        return self._whole()
+        with file_errors(self.name):
+            kind, text = inspect_file(self.path, self.name, self.options)
+            if text is not None and kind != "delimited":
+                table = TEXT_READERS[kind](text, self.options)
+            elif text is not None:
+                file, sampled = DelimitedFile.inspect(text, self.options)
+        if text is None:
+            return self._parquet()
+        if kind == "delimited":
+            return self._delimited(file, sampled)
+        for block in table.frame.iter_slices(self.rows):
+            self._keep(block)
+        return _FileCounts(table.format, table.rows, table.bad_rows)
 
     def _keep(self, block: pl.DataFrame) -> None:
         for role in ("user", "item"):
@@ -183,13 +177,6 @@ class _FileReader:
         if len(block):
             self.kept += len(block)
             self.sink.add(block)
-
-    def _whole(self) -> _FileCounts:
-        """Read a format that is parsed as a whole."""
-        table = load_table(self.path, self.options)
-        for block in table.frame.iter_slices(self.rows):
-            self._keep(block)
-        return _FileCounts(table.format, table.rows, table.bad_rows)
 
     def _parquet(self) -> _FileCounts:
         scan, columns = scan_parquet(self.path, self.name, self.options)

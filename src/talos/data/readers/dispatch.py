@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +18,26 @@ from talos.data.readers.folders import files_of, part_files, readable_files
 from talos.data.readers.frames import from_memory, read_parquet
 from talos.data.readers.json_lines import looks_like_json, read_json
 from talos.data.readers.options import ReadOptions
-from talos.data.readers.text import lines_are_ragged, open_text
+from talos.data.readers.text import TextFile, lines_are_ragged, open_text
 from talos.errors import DataError, nearest
 
-__all__ = ["existing_path", "is_parquet", "load_parts", "load_table", "mixed_ids_error", "no_rows_error"]
+__all__ = [
+    "TEXT_READERS",
+    "existing_path",
+    "file_errors",
+    "inspect_file",
+    "load_parts",
+    "load_table",
+    "mixed_ids_error",
+    "no_rows_error",
+]
+
+TEXT_READERS: Mapping[str, Callable[[TextFile, ReadOptions], CleanTable]] = {
+    "delimited": read_delimited,
+    "jsonl": read_json,
+    "lightgcn": read_lightgcn,
+}
+"""The reader of each kind of text file."""
 
 
 def load_table(source: object, options: ReadOptions) -> CleanTable:
@@ -48,18 +65,31 @@ def load_parts(files: Mapping[str, Path], options: ReadOptions) -> dict[str, Cle
     return dict(zip(files, _load_files(list(files.values()), options), strict=True))
 
 
-def _load_file(path: Path, name: str, options: ReadOptions) -> CleanTable:
+def inspect_file(path: Path, name: str, options: ReadOptions) -> tuple[str, TextFile | None]:
+    """What a file is: "parquet" (and no text), or the text and its reader's key in `TEXT_READERS`."""
+    with path.open("rb") as stream:
+        magic = stream.read(4)
+    if not magic:
+        raise DataError("is empty", where=name, expected="one interaction per line")
+    format = options.format  # noqa: A001
+    named_parquet = any(suffix.lower() in (".parquet", ".pq") for suffix in path.suffixes)
+    if format == "parquet" or (format is None and (magic == b"PAR1" or named_parquet)):
+        return "parquet", None
+    text = open_text(path, name, options.max_bytes)
+    if format == "jsonl" or (format is None and looks_like_json(text)):
+        return "jsonl", text
+    if format == "lightgcn" or (format is None and lines_are_ragged(text)):
+        return "lightgcn", text
+    return "delimited", text
+
+
+@contextmanager
+def file_errors(name: str) -> Iterator[None]:
+    """Turn whatever is raised while a file is read into a `DataError`."""
     try:
-        if is_parquet(path, name, options):
-            return read_parquet(path, name, options)
-        text = open_text(path, name, options.max_bytes)
-        # whatever is not a `DataError` in here was raised by polars, or by Python's decoder, on damaged input
+        # what is left to polars, and to Python's decoder, is damaged input
         with polars_errors(name):
-            if options.format == "jsonl" or (options.format is None and looks_like_json(text)):
-                return read_json(text, options)
-            if options.format == "lightgcn" or (options.format is None and lines_are_ragged(text)):
-                return read_lightgcn(text, options)
-            return read_delimited(text, options)
+            yield
     except OSError as error:
         raise DataError(
             f"cannot be read ({error.strerror})", where=name, expected="a readable file"
@@ -68,15 +98,10 @@ def _load_file(path: Path, name: str, options: ReadOptions) -> CleanTable:
         raise DataError("does not fit into memory", where=name, expected="a smaller file") from error
 
 
-def is_parquet(path: Path, name: str, options: ReadOptions) -> bool:
-    """Whether a file is parquet, by `options.format`, its first bytes or its name; an empty file is an error."""
-    with path.open("rb") as stream:
-        magic = stream.read(4)
-    if not magic:
-        raise DataError("is empty", where=name, expected="one interaction per line")
-    if options.format is not None:
-        return options.format == "parquet"
-    return magic == b"PAR1" or any(suffix.lower() in (".parquet", ".pq") for suffix in path.suffixes)
+def _load_file(path: Path, name: str, options: ReadOptions) -> CleanTable:
+    with file_errors(name):
+        kind, text = inspect_file(path, name, options)
+        return read_parquet(path, name, options) if text is None else TEXT_READERS[kind](text, options)
 
 
 def _load_files(files: Sequence[Path], options: ReadOptions) -> list[CleanTable]:

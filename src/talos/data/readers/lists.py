@@ -27,21 +27,9 @@ def read_lists(
 ) -> pl.DataFrame:
     """Read recommendation lists: one row per item of a user's list, with its rank or its score.
 
-    Takes the sources of `read`. Lists are ordered by rank if there is one, else by descending score; equal values keep
-    the order of the source. Ranks need not start at 1, and may have gaps.
-
-    Args:
-        source: as in `read`.
-        user: as in `read`.
-        item: as in `read`.
-        rank: name of the rank column; guessed from the usual names if None, "" to leave it out.
-        score: name of the score column, likewise; not looked for if `rank` is given.
-        format: as in `read`.
-        query: as in `read`.
-        table: as in `read`.
-        on_bad_row: as in `read`.
-        ids: as in `read`.
-        max_bytes: as in `read`.
+    Sources and arguments are those of `read`, with columns for rank and score. Lists are ordered by rank if there is
+    one, else by descending score; equal values keep the order of the source. Ranks need not start at 1, and may have
+    gaps. `rank=""` leaves the rank column out; the score column is not looked for if `rank` is given.
 
     Returns:
         user_id, item_id, rank: ranks 1, 2, … for each user, users in the order of the source.

@@ -209,11 +209,13 @@ def guess_layout(text: TextFile, options: ReadOptions) -> Layout:
             expected="at least a user and an item, separated by comma, tab, ';', '|', '::' or blank",
         )
     headerless = format in ("amazon", "movielens") or not _is_header(first, given)
-    names = _positional(first) if headerless else tuple(untyped(name.strip()) for name in first)
+    names = [untyped(name.strip()) for name in first]
+    if headerless:
+        names = [str(position) for position in range(1, len(first) + 1)]
     return Layout(
         format=_format_name(format, inter=inter, separator=separator, headerless=headerless, first=first),
         separator=separator,
-        names=names,
+        names=tuple(names),
         skip_lines=0 if headerless else _header_lines(text),
         headerless=headerless,
         quoted=quoted,
@@ -316,10 +318,6 @@ def _is_number(token: str) -> bool:
 
 def _is_amazon_id(token: str) -> bool:
     return len(token) >= 10 and token.isalnum() and token.upper() == token and any(map(str.isdigit, token))
-
-
-def _positional(first: Sequence[str]) -> tuple[str, ...]:
-    return tuple(str(position) for position in range(1, len(first) + 1))
 
 
 def _header_lines(text: TextFile) -> int:
