@@ -216,7 +216,7 @@ def _check_overlap(parts: Split) -> None:
         raise DataError(
             "the test part has no user in common with train",
             where=parts.test.provenance.source,
-            expected="users that train knows",
+            expected="at least one user of train",
         )
 
 

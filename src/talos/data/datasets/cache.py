@@ -105,7 +105,7 @@ def fetch(
 
     >>> fetch("movielens-2m")
     Traceback (most recent call last):
-    talos.errors.ArgumentError: dataset: no dataset 'movielens-2m'; ...
+    talos.errors.ArgumentError: name: no dataset 'movielens-2m'; ...
     """
     one = info(name) if isinstance(name, str) else name
     tell = notify or _log.info
@@ -157,7 +157,7 @@ def load(
 
     >>> load("movielens-2m")
     Traceback (most recent call last):
-    talos.errors.ArgumentError: dataset: no dataset 'movielens-2m'; ...
+    talos.errors.ArgumentError: name: no dataset 'movielens-2m'; ...
     """
     fetched = fetch(name, cache=cache, progress=progress, notify=notify)
     data = _LAYOUTS[fetched.download.layout](fetched.files)
@@ -257,7 +257,7 @@ def _from_cache(one: DatasetInfo, folder: Path, record: Mapping[str, Any]) -> Fe
         actual = checksum_of(path) if path.is_file() else "no such file"
         if actual != expected:
             raise ChecksumError(
-                f"{path} was changed ({actual}, expected {expected}): delete {folder} to fetch it anew"
+                f"{path} was changed ({actual}, expected {expected}): delete {folder} to download it again"
             )
     files = tuple(folder / file for file in record["files"])
     return Fetched(info=one, folder=folder, files=files, download=source, notes=())

@@ -228,7 +228,7 @@ def info(name: str) -> DatasetInfo:
     10
     >>> info("movielens")
     Traceback (most recent call last):
-    talos.errors.ArgumentError: dataset: no dataset 'movielens'; expected ...(did you mean ...)
+    talos.errors.ArgumentError: name: no dataset 'movielens'; expected ...(did you mean ...)
     """
     wanted = name.casefold().replace("_", "-")
     for one in CATALOGUE:
@@ -237,7 +237,7 @@ def info(name: str) -> DatasetInfo:
     names = [one.name for one in CATALOGUE]
     raise ArgumentError(
         f"no dataset {name!r}",
-        where="dataset",
+        where="name",
         expected=f"one of {', '.join(names)}",
         hint=nearest(wanted, names),
     )

@@ -132,9 +132,7 @@ def _read_files(
                     raise mixed_ids_error(role, names)
                 raise _MixedIdsError
         sink.commit()
-        if (
-            counts.format == "lightgcn"
-        ):  # short lines are not recognised by themselves in the files that follow
+        if counts.format == "lightgcn":  # files that follow may have lines too short to be recognised
             options = replace(options, format="lightgcn")
     return done
 

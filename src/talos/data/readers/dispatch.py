@@ -87,7 +87,6 @@ def inspect_file(path: Path, name: str, options: ReadOptions) -> tuple[str, Text
 def file_errors(name: str) -> Iterator[None]:
     """Turn whatever is raised while a file is read into a `DataError`."""
     try:
-        # what is left to polars, and to Python's decoder, is damaged input
         with polars_errors(name):
             yield
     except OSError as error:
@@ -109,9 +108,7 @@ def _load_files(files: Sequence[Path], options: ReadOptions) -> list[CleanTable]
     for file in files:
         table = _with_rows(_load_file(file, str(file), options))
         tables.append(table)
-        if (
-            table.format == "lightgcn"
-        ):  # short lines are not recognised by themselves in the files that follow
+        if table.format == "lightgcn":  # files that follow may have lines too short to be recognised
             options = replace(options, format="lightgcn")
     for role in ("user", "item"):
         if len({table.frame[role].dtype for table in tables}) > 1:

@@ -181,9 +181,11 @@ def lines_are_ragged(text: TextFile) -> bool:
     if not rows or not all(map(is_integer_text, rows[0])) or any("\t" in line for line in lines):
         return False
     tokens = [token for row in rows for token in row if token]
-    usual_width = Counter(map(len, rows)).most_common(1)[0][1]
+    rows_of_usual_width = Counter(map(len, rows)).most_common(1)[0][1]
     integers = sum(1 for token in tokens if is_integer_text(token))
-    return integers >= 0.8 * len(tokens) and usual_width <= 0.8 * len(rows) and max(map(len, rows)) > 4
+    return (
+        integers >= 0.8 * len(tokens) and rows_of_usual_width <= 0.8 * len(rows) and max(map(len, rows)) > 4
+    )
 
 
 def guess_layout(text: TextFile, options: ReadOptions) -> Layout:

@@ -329,7 +329,7 @@ class _ShardWriter:
             raise DataError(
                 "the test part has no user in common with train",
                 where=source,
-                expected="users that train knows",
+                expected="at least one user of train",
             )
         if "valid" in self.parts and not self.edges["valid"]:
             self.parts.remove("valid")  # as in `talos.data.splits.split`
