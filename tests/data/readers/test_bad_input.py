@@ -229,5 +229,6 @@ def test_options_are_checked(write):
         ({"ids": "int"}, "ids: 'int'"),
         ({"max_bytes": 0}, "max_bytes"),
     ]:
-        with pytest.raises(ArgumentError, match=message):
+        with pytest.raises(ArgumentError, match=message) as caught:
             readers.read(path, **options)
+        assert [caught.value.where] == list(options)  # the bare name, which the command line maps to a flag

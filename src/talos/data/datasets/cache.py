@@ -41,11 +41,6 @@ class Fetched:
         files: its files.
         download: the source they came from.
         notes: remarks for people.
-
-    >>> from talos.data.datasets import info
-    >>> one = info("gowalla")
-    >>> Fetched(info=one, folder=Path("x"), files=(), download=one.downloads[0], notes=()).download.name
-    'loc-gowalla_totalCheckins.txt.gz'
     """
 
     info: DatasetInfo

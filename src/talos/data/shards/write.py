@@ -91,9 +91,9 @@ def write_shards(
         raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
     out.parent.mkdir(parents=True, exist_ok=True)
     with _disk_errors(out), tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
-        folders = {part: Path(scratch) / part for part in ("runs", "pieces", "shards", out.name)}
+        folders = {part: Path(scratch) / part for part in ("runs", "pieces", "shards", "out")}
         for folder in folders.values():
-            folder.mkdir(exist_ok=True)
+            folder.mkdir()
         runs = ExternalSort(folders["runs"])
         if isinstance(source, Interactions):
             provenance = _add_interactions(source, runs, rows_at_once)
@@ -113,7 +113,7 @@ def write_shards(
         splitter = StreamingSplit(
             by=by, test=test, valid=valid, seed=seed, total=pieces.interactions, stamps=pieces.stamps
         )
-        staging = folders[out.name]
+        staging = folders["out"]
         writer = _ShardWriter(staging, folders["shards"], pieces, shards, with_valid=valid > 0)
         for data in pieces:
             writer.add(data, splitter.of(data))
