@@ -18,6 +18,7 @@ __all__ = [
     "InputError",
     "MissingExtraError",
     "TalosError",
+    "first_line",
     "nearest",
 ]
 
@@ -88,6 +89,15 @@ class MissingExtraError(TalosError, ImportError):
 
     def __init__(self, feature: str, *, extra: str) -> None:
         super().__init__(f"{feature} needs an optional package: pip install 'talos-rec[{extra}]'")
+
+
+def first_line(error: BaseException) -> str:
+    r"""The first line of another library's error message, or the error's type if it has no message.
+
+    >>> first_line(ValueError("no such table\nLINE 1: SELECT"))
+    'no such table'
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:

@@ -50,10 +50,10 @@ def test_rows_too_wide_to_pack_are_sorted_all_the_same() -> None:
     """User, item and row number that do not fit into 64 bits take the other path; the result is the same."""
     rng = np.random.default_rng(0)
     users, items, stamps = rng.integers(0, 50, 400), rng.integers(0, 20, 400), rng.integers(0, 9, 400)
-    from talos.data.sorting import sorted_rows
+    from talos.data.arrays import sort_rows
 
-    narrow = sorted_rows(users, items, 50, 20, stamps)
-    wide = sorted_rows(users, items, 50, 2**60, stamps)
+    narrow = sort_rows(users, items, 50, 20, stamps)
+    wide = sort_rows(users, items, 50, 2**60, stamps)
     assert narrow.items.tolist() == wide.items.tolist()
     assert narrow.rows.tolist() == wide.rows.tolist()
     assert narrow.indptr.tolist() == wide.indptr.tolist()

@@ -145,8 +145,9 @@ def test_written_split_reads_back(random_data: Make, tmp_path: Path, form: str) 
     record = write_split(parts, tmp_path / "out", format=form, source="here")  # type: ignore[arg-type]
     assert json.loads((tmp_path / "out" / "split.json").read_text()) == record
     assert record["how"] == {"by": "user", "seed": 1, "test": 0.2, "valid": 0.1}
-    back = read_parts(tmp_path / "out")
-    again = Split(train=back.train, valid=back.valid, test=back.test)
+    again = read_parts(tmp_path / "out")
+    assert isinstance(again, Split)
+    assert again.how == {"by": "predefined"}
     assert {name: keys(part) for name, part in again.parts.items()} == {
         n: keys(p) for n, p in parts.parts.items()
     }

@@ -1,1 +1,1 @@
-"""Interactions: reading, cleaning, splitting and storing them."""
+"""Interactions: read, clean, split and store them; named datasets."""

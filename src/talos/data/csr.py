@@ -1,4 +1,4 @@
-"""The train interactions as tensors, and where a sample of items meets them."""
+"""Train interactions as tensors in CSR form, and which drawn items are among a user's own."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["TrainIndex", "meetings"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TrainIndex:
-    """The train interactions as tensors: CSR, ascending items within each user.
+    """Train interactions as tensors in CSR form.
 
     Attributes:
         indptr: (num_users + 1,), int64.
         indices: (num_edges,), int64: `indices[indptr[u]:indptr[u + 1]]` are the items of user u, ascending.
         num_users: users in the vocabulary.
         num_items: items in the vocabulary.
-        user_ids: the caller's ids, for messages; None if unknown.
+        user_ids: the caller's ids for error messages, or None.
 
     >>> train = Interactions.from_ids(["a", "a", "b"], ["x", "y", "y"])
     >>> index = TrainIndex.from_interactions(train)
@@ -39,7 +39,7 @@ class TrainIndex:
 
     @classmethod
     def from_interactions(cls, train: Interactions, device: torch.device | str = "cpu") -> TrainIndex:
-        """The index of these interactions on a device."""
+        """Copy interactions to a device."""
         return cls(
             indptr=torch.tensor(train.indptr, dtype=torch.int64, device=device),
             indices=torch.tensor(train.indices, dtype=torch.int64, device=device),
@@ -55,13 +55,13 @@ class TrainIndex:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of the tensors."""
         return self.indptr.device
 
     def pairs_of(self, users: Tensor) -> tuple[Tensor, Tensor]:
-        """All interactions of some users: for each, its user's place in `users`, and the item.
+        """All interactions of some users: for each, the position of its user in `users`, and the item.
 
-        Places ascend, and items within each; a user who occurs twice has all pairs twice.
+        Sorted by position and then by item; a user who occurs twice in `users` has all pairs twice.
         """
         degrees = self.degrees[users]
         owner = torch.arange(len(users), device=self.device).repeat_interleave(degrees)
@@ -69,14 +69,21 @@ class TrainIndex:
         return owner, self.indices[torch.arange(len(owner), device=self.device) + shift[owner]]
 
     def name_of(self, user: int) -> str:
-        """A user as messages call them: by id where it is known."""
+        """A user in the words of an error message: by id if ids are known, else by code."""
         return f"user {user}" if self.user_ids is None else f"user {self.user_ids.decode([user])[0]!r}"
 
 
 def meetings(owner: Tensor, items: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
-    """Where drawn items (n,) meet the items (P,) of their owners (P,): owners and places in `drawn`, (m,) each.
+    """Find pairs whose item was drawn.
 
-    In the order of `owner`; an item that was drawn twice is met twice.
+    Args:
+        owner: (P,), the owner of each pair.
+        items: (P,), the item of each pair.
+        drawn: (n,), items in any order, with repeats.
+
+    Returns:
+        (m,) owners and (m,) positions in `drawn`, one for each time that a pair's item was drawn, in the order of
+        the pairs.
 
     >>> meetings(torch.tensor([0, 1]), torch.tensor([7, 8]), torch.tensor([8, 9, 8]))
     (tensor([1, 1]), tensor([0, 2]))

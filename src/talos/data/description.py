@@ -1,20 +1,23 @@
-"""What can be said of interactions in a few numbers."""
+"""Statistics of interactions: counts, density, degree quantiles, popularity skew, time span."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Description", "gini", "quantiles_of"]
+if TYPE_CHECKING:
+    from talos.data.interactions import Interactions
+
+__all__ = ["Description", "gini"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What `Interactions.describe` found; `as_dict` for JSON, `str` for people."""
+    """What `Interactions.describe` returns: `as_dict()` for JSON, `str()` for people."""
 
     source: str
     users: int
@@ -31,12 +34,36 @@ class Description:
     bad_rows: int
     notes: tuple[str, ...]
 
+    @classmethod
+    def of(cls, data: Interactions) -> Description:
+        """Describe interactions; users and items without any do not count."""
+        users = data.user_degrees[data.user_degrees > 0]
+        items = np.sort(data.item_degrees[data.item_degrees > 0])
+        cells = len(users) * len(items)
+        stamps = data.timestamps if len(data) else None
+        return cls(
+            source=data.provenance.source,
+            users=len(users),
+            items=len(items),
+            interactions=len(data),
+            density=len(data) / cells if cells else 0.0,
+            per_user=_quantiles(users),
+            per_item=_quantiles(items),
+            popularity_gini=gini(items),
+            top_1pct_share=float(items[-max(1, len(items) // 100) :].sum() / max(1, len(data))),
+            first_timestamp=None if stamps is None else stamps.min().item(),
+            last_timestamp=None if stamps is None else stamps.max().item(),
+            duplicates=data.provenance.duplicates,
+            bad_rows=data.provenance.bad_rows,
+            notes=data.provenance.notes,
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self).items()}
 
     def rows(self) -> list[tuple[str, str]]:
-        """Label and text of each line, for a table."""
+        """Label and value of each line of a table."""
 
         def quantiles(of: dict[str, float]) -> str:
             return "  ".join(f"{name} {value:g}" for name, value in of.items())
@@ -66,7 +93,7 @@ class Description:
 
 
 def gini(counts: NDArray[Any]) -> float:
-    """Gini coefficient of non-negative counts: 0 if all are equal, towards 1 if one has everything.
+    """Gini coefficient of non-negative counts: 0 if all are equal, close to 1 if one has nearly everything.
 
     >>> gini(np.array([1, 1, 1, 1]))
     0.0
@@ -82,8 +109,8 @@ def gini(counts: NDArray[Any]) -> float:
     return max(0.0, float((weights * ascending).sum() / (n * total)))
 
 
-def quantiles_of(degrees: NDArray[Any]) -> dict[str, float]:
-    """Smallest, quartiles, largest and mean of some counts; empty for none."""
+def _quantiles(degrees: NDArray[Any]) -> dict[str, float]:
+    """Minimum, quartiles, maximum and mean; empty if there are no counts."""
     if len(degrees) == 0:
         return {}
     values = np.quantile(degrees, [0, 0.25, 0.5, 0.75, 1])
@@ -92,7 +119,7 @@ def quantiles_of(degrees: NDArray[Any]) -> dict[str, float]:
 
 
 def _when(timestamp: float) -> str:
-    """A date where the number can be one (seconds or milliseconds since 1970), else the number itself."""
+    """A date if the number can be seconds, milliseconds or microseconds since 1970, else the number itself."""
     for scale in (1, 1000, 1_000_000):
         seconds = timestamp / scale
         if 0 <= seconds < 4_102_444_800:  # before the year 2100

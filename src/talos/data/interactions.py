@@ -1,4 +1,4 @@
-"""Users × items as an immutable sparse matrix with the caller's ids."""
+"""`Interactions`: users × items as an immutable sparse matrix with the caller's ids."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.data.description import Description, gini, quantiles_of
-from talos.data.sorting import sorted_rows, taken
-from talos.data.vocabulary import Codes, Ids, Vocabulary, as_id_series
+from talos.data.arrays import Codes, sort_rows, take
+from talos.data.description import Description
+from talos.data.vocabulary import Ids, Vocabulary, as_id_series
 from talos.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -22,12 +22,21 @@ if TYPE_CHECKING:
 
     from talos.data.splits import Split
 
-__all__ = ["Interactions", "Provenance"]
+__all__ = ["Interactions", "Provenance", "titles_by_item"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where interactions came from and what was done to the rows on the way."""
+    """Where interactions came from, and how many rows were dropped while reading them.
+
+    Attributes:
+        source: the path, URL, dataset or kind of frame.
+        format: of the source.
+        rows: read, bad ones included.
+        duplicates: rows dropped because their (user, item) pair occurred before or after.
+        bad_rows: rows skipped because a value could not be used.
+        notes: remarks for people.
+    """
 
     source: str = "memory"
     format: str = "memory"
@@ -42,8 +51,9 @@ class Interactions:
     """Users × items as CSR, with the caller's ids; immutable.
 
     Row `u` holds `indices[indptr[u]:indptr[u+1]]`: the codes of the user's items, ascending and distinct.
-    `timestamps` and `ratings`, where known, stand beside `indices`. Build one with `talos.read`,
-    `Interactions.from_ids` or `Interactions.from_codes`; the constructor itself trusts its arguments.
+    `timestamps` and `ratings`, where known, have one value for each of `indices`, and `item_titles` one for each
+    item. Build one with `talos.read`, `Interactions.from_ids` or `Interactions.from_codes`; the constructor itself
+    does not check its arguments.
 
     >>> data = Interactions.from_ids(["ann", "bob", "ann"], ["tea", "tea", "jam"])
     >>> data.num_users, data.num_items, len(data)
@@ -79,10 +89,11 @@ class Interactions:
         titles: Ids | None = None,
         provenance: Provenance | None = None,
     ) -> Interactions:
-        """From one row per event: ids of any one type a side, optional timestamp, rating and item title.
+        """From one row per event: user id, item id, and optionally timestamp, rating and the item's title.
 
-        A pair that occurs more than once is kept once, with its latest timestamp (the last row, where there
-        are no timestamps or several share the latest); how many rows went is in `provenance.duplicates`.
+        Ids are strings or integers, users and items each of one type. A pair that occurs more than once is kept
+        once: its latest row, or the last one where timestamps are equal or absent. `provenance.duplicates` counts
+        the rows dropped.
         """
         user_ids, user_codes = Vocabulary.encoding(as_id_series(users, "users"))
         item_ids, item_codes = Vocabulary.encoding(as_id_series(items, "items"))
@@ -93,7 +104,7 @@ class Interactions:
             item_ids=item_ids,
             timestamps=timestamps,
             ratings=ratings,
-            item_titles=None if titles is None else _titles_by_item(item_codes, len(item_ids), titles),
+            item_titles=None if titles is None else titles_by_item(item_codes, len(item_ids), titles),
             provenance=provenance,
         )
 
@@ -110,7 +121,7 @@ class Interactions:
         item_titles: pl.Series | None = None,
         provenance: Provenance | None = None,
     ) -> Interactions:
-        """From positions in given vocabularies, in any order; duplicates are collapsed as in `from_ids`."""
+        """From codes, that is positions in the given vocabularies, in any order; duplicates as in `from_ids`."""
         if len(users) != len(items):
             raise ArgumentError(
                 f"{len(users)} users and {len(items)} items", where="users, items", expected="the same length"
@@ -119,16 +130,18 @@ class Interactions:
         stars = None if ratings is None else np.asarray(ratings, np.float32)
         for name, column in (("timestamps", stamps), ("ratings", stars)):
             if column is not None and len(column) != len(users):
-                raise ArgumentError(f"{len(column)} values", where=name, expected=f"{len(users)}, one a row")
-        kept = sorted_rows(users, items, len(user_ids), len(item_ids), stamps)
+                raise ArgumentError(
+                    f"{len(column)} values", where=name, expected=f"{len(users)}, one per row"
+                )
+        kept = sort_rows(users, items, len(user_ids), len(item_ids), stamps)
         provenance = provenance or Provenance(rows=len(users))
         return cls(
             indptr=kept.indptr,
             indices=kept.items,
             user_ids=user_ids,
             item_ids=item_ids,
-            timestamps=None if stamps is None else taken(stamps, kept.rows),
-            ratings=None if stars is None else taken(stars, kept.rows),
+            timestamps=None if stamps is None else take(stamps, kept.rows),
+            ratings=None if stars is None else take(stars, kept.rows),
             item_titles=item_titles,
             provenance=replace(provenance, duplicates=provenance.duplicates + len(users) - len(kept.items)),
         )
@@ -140,12 +153,12 @@ class Interactions:
 
     @property
     def num_users(self) -> int:
-        """Number of users in the vocabulary, active here or not."""
+        """Users in the vocabulary, with interactions or not."""
         return len(self.user_ids)
 
     @property
     def num_items(self) -> int:
-        """Number of items in the vocabulary, active here or not."""
+        """Items in the vocabulary, with interactions or not."""
         return len(self.item_ids)
 
     @cached_property
@@ -155,7 +168,7 @@ class Interactions:
 
     @cached_property
     def item_degrees(self) -> NDArray[np.int64]:
-        """Interactions per item, (num_items,): popularity."""
+        """Interactions per item, (num_items,)."""
         return np.bincount(self.indices, minlength=self.num_items)
 
     @cached_property
@@ -165,7 +178,7 @@ class Interactions:
 
     @cached_property
     def rows(self) -> Codes:
-        """The user code of each interaction, beside `indices`."""
+        """The user's code of each interaction, (len(self),)."""
         return np.repeat(np.arange(self.num_users, dtype=np.int32), self.user_degrees)
 
     def items_of(self, user: str | int) -> pl.Series:
@@ -178,7 +191,7 @@ class Interactions:
         return self.item_ids.decode(self.indices[self.indptr[code] : self.indptr[code + 1]])
 
     def users(self, ids: Ids) -> Interactions:
-        """The interactions of these users alone; vocabularies stay, so positions keep their meaning."""
+        """The interactions of these users only; the vocabularies stay, so codes keep their meaning."""
         codes = self.user_ids.encode(ids)
         if (codes < 0).any():
             missing = as_id_series(ids, "ids").filter(pl.Series(codes < 0)).to_list()
@@ -188,7 +201,7 @@ class Interactions:
         return self.where(np.repeat(chosen, self.user_degrees))
 
     def user_range(self, users: range) -> Interactions:
-        """The interactions of consecutive users, as a matrix of their rows alone; shares memory with this one.
+        """The rows of consecutive users as a matrix of their own; its arrays share memory with this one's.
 
         >>> Interactions.from_ids([1, 1, 2], [7, 8, 8]).user_range(range(1, 2)).to_polars().rows()
         [(2, 8)]
@@ -201,12 +214,11 @@ class Interactions:
             indptr=self.indptr[users.start : users.stop + 1] - self.indptr[users.start],
             indices=self.indices[edges],
             user_ids=Vocabulary(self.user_ids.ids[users.start : users.stop]),
-            timestamps=None if self.timestamps is None else self.timestamps[edges],
-            ratings=None if self.ratings is None else self.ratings[edges],
+            **self._values_at(edges),
         )
 
     def pairs_of(self, codes: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], Codes]:
-        """All interactions of some users: for each, its user's place in `codes`, and the item.
+        """All interactions of some users: for each, the position of its user in `codes`, and the item's code.
 
         >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 8])
         >>> [column.tolist() for column in data.pairs_of(np.array([1, 0]))]
@@ -218,19 +230,23 @@ class Interactions:
         return owner, self.indices[np.arange(len(owner)) + shift]
 
     def where(self, keep: NDArray[np.bool_]) -> Interactions:
-        """The interactions at which `keep` (one flag an interaction) is true; vocabularies stay."""
+        """The interactions whose flag in `keep` (len(self),) is true; the vocabularies stay."""
         counts = np.zeros(self.num_users + 1, np.int64)
         np.cumsum(np.bincount(self.rows[keep], minlength=self.num_users), out=counts[1:])
         return replace(
             self,
             indptr=counts,
             indices=self.indices[keep],
-            timestamps=None if self.timestamps is None else self.timestamps[keep],
-            ratings=None if self.ratings is None else self.ratings[keep],
+            **self._values_at(keep),
         )
 
+    def _values_at(self, where: slice | NDArray[np.bool_]) -> dict[str, Any]:
+        """Timestamps and ratings of some interactions, as arguments of the constructor."""
+        columns = {"timestamps": self.timestamps, "ratings": self.ratings}
+        return {name: None if column is None else column[where] for name, column in columns.items()}
+
     def compact(self) -> Interactions:
-        """The same interactions with users and items that have none left out of the vocabularies."""
+        """The same interactions over vocabularies without the users and items that have none."""
         users = np.flatnonzero(self.user_degrees)
         items = np.flatnonzero(self.item_degrees)
         position = np.full(self.num_items, -1, np.int32)
@@ -245,20 +261,20 @@ class Interactions:
         )
 
     def with_titles(self, titles: pl.Series) -> Interactions:
-        """The same interactions with one title an item, in the order of `item_ids`."""
+        """The same interactions with titles, one for each item of `item_ids` in its order."""
         if len(titles) != self.num_items:
             raise ArgumentError(
-                f"{len(titles)} titles", where="titles", expected=f"{self.num_items}, one an item"
+                f"{len(titles)} titles", where="titles", expected=f"{self.num_items}, one per item"
             )
         return replace(self, item_titles=titles)
 
     def aligned_to(self, other: Interactions) -> tuple[Interactions, int]:
-        """The same interactions over the vocabularies of `other`, and how many were lost because it lacks an id.
+        """The same interactions over the vocabularies of `other`, and how many were dropped for an id not in them.
 
         >>> model = Interactions.from_ids(["a", "b"], ["x", "y"])
         >>> test = Interactions.from_ids(["b", "c"], ["x", "x"])
-        >>> aligned, lost = test.aligned_to(model)
-        >>> aligned.to_polars().rows(), lost
+        >>> aligned, dropped = test.aligned_to(model)
+        >>> aligned.to_polars().rows(), dropped
         ([('b', 'x')], 1)
         """
         if self.user_ids == other.user_ids and self.item_ids == other.item_ids:
@@ -271,15 +287,14 @@ class Interactions:
             items[known],
             user_ids=other.user_ids,
             item_ids=other.item_ids,
-            timestamps=None if self.timestamps is None else self.timestamps[known],
-            ratings=None if self.ratings is None else self.ratings[known],
+            **self._values_at(known),
             item_titles=other.item_titles,
             provenance=self.provenance,
         )
         return aligned, int((~known).sum())
 
     def union(self, other: Interactions) -> Interactions:
-        """Both sets of interactions over the same vocabularies; timestamps stay where both have them."""
+        """The interactions of both, which must share vocabularies; timestamps and ratings if both have them."""
         if self.user_ids != other.user_ids or self.item_ids != other.item_ids:
             raise ArgumentError("other users or items", where="other", expected="the same vocabularies")
 
@@ -300,7 +315,7 @@ class Interactions:
     # -------------------------------------------------------------- converting
 
     def to_scipy(self) -> scipy.sparse.csr_array:
-        """A `scipy.sparse.csr_array` of ones, sharing this object's index arrays."""
+        """A `scipy.sparse.csr_array` of ones that shares the index arrays of this object."""
         import scipy.sparse
 
         ones = np.ones(len(self), np.float32)
@@ -309,7 +324,7 @@ class Interactions:
         )
 
     def to_polars(self) -> pl.DataFrame:
-        """One row an interaction: user_id, item_id and, where known, timestamp and rating."""
+        """One row per interaction: user_id, item_id and, where known, timestamp and rating."""
         columns: dict[str, Any] = {
             "user_id": self.user_ids.decode(self.rows),
             "item_id": self.item_ids.decode(self.indices),
@@ -321,7 +336,7 @@ class Interactions:
         return pl.DataFrame(columns)
 
     def fingerprint(self) -> str:
-        """A short hash of who interacted with what, ids included; equal data give equal hashes.
+        """A hash of the pairs and their ids; timestamps, ratings and titles are not part of it.
 
         >>> data = Interactions.from_ids([1, 1], [7, 8])
         >>> data.fingerprint() == Interactions.from_ids([1, 1], [8, 7]).fingerprint()
@@ -336,7 +351,7 @@ class Interactions:
         return digest.hexdigest()
 
     def split(self, **options: Any) -> Split:
-        """Divide into train, validation and test: see `talos.data.splits.split` for the options."""
+        """Divide into train, validation and test; `options` are those of `talos.data.splits.split`."""
         from talos.data.splits import split
 
         return split(self, **options)
@@ -353,27 +368,7 @@ class Interactions:
         density                    75.0000%
         ...
         """
-        users = self.user_degrees[self.user_degrees > 0]
-        items = np.sort(self.item_degrees[self.item_degrees > 0])
-        cells = len(users) * len(items)
-        stamps = self.timestamps
-        dated = stamps is not None and len(stamps) > 0
-        return Description(
-            source=self.provenance.source,
-            users=len(users),
-            items=len(items),
-            interactions=len(self),
-            density=len(self) / cells if cells else 0.0,
-            per_user=quantiles_of(users),
-            per_item=quantiles_of(items),
-            popularity_gini=gini(items),
-            top_1pct_share=float(items[-max(1, len(items) // 100) :].sum() / max(1, len(self))),
-            first_timestamp=stamps.min().item() if stamps is not None and dated else None,
-            last_timestamp=stamps.max().item() if stamps is not None and dated else None,
-            duplicates=self.provenance.duplicates,
-            bad_rows=self.provenance.bad_rows,
-            notes=self.provenance.notes,
-        )
+        return Description.of(self)
 
     def __repr__(self) -> str:
         extras = [
@@ -384,8 +379,8 @@ class Interactions:
         return f"Interactions({size}{with_extras})"
 
 
-def _titles_by_item(item_codes: Codes, num_items: int, titles: Ids) -> pl.Series:
-    """One title an item: that of the item's last row."""
+def titles_by_item(item_codes: Codes, num_items: int, titles: Ids) -> pl.Series:
+    """The title of each item, taken from the item's last row."""
     column = pl.Series("title", titles).cast(pl.String)
     row_of_item = np.zeros(num_items, np.int64)
     row_of_item[item_codes] = np.arange(len(item_codes))

@@ -1,14 +1,13 @@
-"""Clean-up and splits: minimum rating, k-core, and four ways to divide into train, validation and test.
+"""Clean-up (minimum rating, k-core) and splits into train, validation and test.
 
-Every interaction lands in exactly one part. All parts share the vocabularies of the data they were made
-from, so a position means the same user or item in each of them. What train has never seen is counted in
-`Split.cold`, never dropped behind the caller's back; `Split.warm()` drops it on request.
+Every interaction is in exactly one part. All parts share the vocabularies of the data they were made from, so a code
+means the same user or item in each of them. Users and items that train does not have are kept in the other parts:
+`Split.cold` counts them, `Split.warm()` drops them.
 """
 
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, ConfigError, DataError, nearest
+from talos.files import replace_folder
 
 __all__ = [
     "ColdCounts",
@@ -38,7 +38,7 @@ SplitBy: TypeAlias = Literal["user", "time", "last"]
 
 
 def min_rating(data: Interactions, minimum: float) -> Interactions:
-    """Only the interactions rated `minimum` or higher; users and items left with none go too.
+    """Keep the interactions rated `minimum` or higher, and the users and items that still have any.
 
     >>> data = Interactions.from_ids(["a", "a"], ["x", "y"], ratings=[5, 2])
     >>> len(min_rating(data, 3))
@@ -57,7 +57,7 @@ def min_rating(data: Interactions, minimum: float) -> Interactions:
 def k_core(data: Interactions, k: int) -> Interactions:
     """The largest subset in which every user and every item has at least `k` interactions.
 
-    Users and items with fewer are removed until nobody has; the result does not depend on the order.
+    Users and items with fewer are removed until there are none; the order does not change the result.
 
     >>> data = Interactions.from_ids([1, 1, 2, 2, 3], [7, 8, 7, 8, 9])
     >>> k_core(data, 2).user_ids.ids.to_list()
@@ -65,7 +65,7 @@ def k_core(data: Interactions, k: int) -> Interactions:
     """
     if k < 1:
         raise ArgumentError(f"{k}", where="k_core", expected="1 or more")
-    # Peeling on shrinking arrays: each round costs what is left, not what there was.
+    # the arrays shrink with each round, so a round costs no more than what is left
     users, items, place = data.rows, data.indices, np.arange(len(data))
     while len(place):
         user_ok = np.bincount(users, minlength=data.num_users) >= k
@@ -87,7 +87,7 @@ def k_core(data: Interactions, k: int) -> Interactions:
 
 @dataclass(frozen=True, kw_only=True)
 class ColdCounts:
-    """Interactions of a part whose user or item train has never seen."""
+    """Users and items of a part that are absent from train, and how many interactions they have in that part."""
 
     users: int
     items: int
@@ -97,7 +97,11 @@ class ColdCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Train, validation (maybe none) and test over the same vocabularies, and how they were made."""
+    """Train, validation (None if there is none) and test over the same vocabularies.
+
+    `how` says how the split was made: the arguments of `split`, or `{"by": "predefined"}`. It unpacks as
+    `train, valid, test`.
+    """
 
     train: Interactions
     valid: Interactions | None
@@ -111,7 +115,7 @@ class Split:
         return {name: part for name, part in parts.items() if part is not None}
 
     def cold(self, part: Literal["valid", "test"] = "test") -> ColdCounts:
-        """How much of a part train knows nothing about."""
+        """Count the users and items of a part that are absent from train."""
         data = self.parts.get(part, self.test)
         cold_user = (self.train.user_degrees == 0) & (data.user_degrees > 0)
         cold_item = (self.train.item_degrees == 0) & (data.item_degrees > 0)
@@ -123,7 +127,7 @@ class Split:
         )
 
     def warm(self) -> Split:
-        """The same split without the validation and test interactions of users or items absent from train."""
+        """The split without the validation and test interactions of users or items that are absent from train."""
 
         def known(data: Interactions) -> Interactions:
             seen_user, seen_item = self.train.user_degrees > 0, self.train.item_degrees > 0
@@ -133,7 +137,6 @@ class Split:
         return replace(self, valid=valid, test=known(self.test), how={**self.how, "warm": True})
 
     def __iter__(self) -> Any:
-        """Unpacks as `train, valid, test`."""
         return iter((self.train, self.valid, self.test))
 
     def __repr__(self) -> str:
@@ -147,14 +150,14 @@ def split(
     """Divide interactions into train, validation and test.
 
     Args:
-        data: what to divide.
-        test: share of the interactions that are for test; ignored by `last`.
-        valid: share of the rest that is for validation, 0 for none; with `last`, any share above 0 means one
-            interaction a user.
+        data: the interactions to divide.
+        test: share of the interactions for test; ignored by `last`.
+        valid: share of the rest for validation, 0 for none; with `last`, any share above 0 means one interaction
+            per user.
         by: `user`: at random within each user, each share rounded up, as in the paper's IID setting;
-            `time`: the latest of all interactions are test (the paper's temporal shift) and validation is
-            drawn at random from the rest; `last`: each user's last interaction is test and the one before it
-            validation, users with too few keep theirs in train.
+            `time`: the latest of all interactions for test (the paper's temporal shift), and a random draw from the
+            rest for validation; `last`: each user's last interaction for test and the one before it for validation,
+            while users with too few interactions keep theirs in train.
         seed: of the random draws; the same seed gives the same split.
 
     >>> data = Interactions.from_ids([1] * 10, list(range(10)))
@@ -188,7 +191,7 @@ def split(
 
 
 def check_shares(by: str, test: float, valid: float) -> None:
-    """Refuse what is no way to split, and shares that are none."""
+    """Check the arguments of `split`; a `ConfigError` names the wrong one."""
     for name, share in (("test", test), ("valid", valid)):
         if not 0 <= share < 1:
             raise ConfigError(f"{share}", where=name, expected="a share from 0 to below 1")
@@ -199,7 +202,7 @@ def check_shares(by: str, test: float, valid: float) -> None:
 
 
 def predefined(train: Interactions, valid: Interactions | None, test: Interactions) -> Split:
-    """A split that was made elsewhere; the parts must share their vocabularies."""
+    """A split that was made elsewhere; its parts must share vocabularies, and train and test must share users."""
     for name, part in (("valid", valid), ("test", test)):
         if part is not None and (part.user_ids != train.user_ids or part.item_ids != train.item_ids):
             raise ArgumentError("other users or items than train", where=name, expected="shared vocabularies")
@@ -213,17 +216,17 @@ def _check_overlap(parts: Split) -> None:
         raise DataError(
             "the test part has no user in common with train",
             where=parts.test.provenance.source,
-            expected="users that train knows",
+            expected="at least one user of train",
         )
 
 
 def random_share(data: Interactions, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """A flag an interaction: ⌈share · degree⌉ of each user's, at random."""
+    """A flag per interaction, true for ⌈share · degree⌉ of each user's, drawn at random."""
     if share == 0 or len(data) == 0:
         return np.zeros(len(data), bool)
-    # user + noise in [0, 1) sorts users in order and their interactions at random, with one plain sort
+    # sorting by user + noise in [0, 1) keeps the order of users and shuffles within each
     order = pl.Series(data.rows + rng.random(len(data))).arg_sort().to_numpy()
-    # the small offset keeps 0.2 · 5 from being rounded up to 2
+    # without the small offset rounding errors would turn 0.2 · 5 into 2
     quota = np.ceil(share * data.user_degrees - 1e-9).astype(np.int64)
     rank_in_user = np.arange(len(data)) - np.repeat(data.indptr[:-1], data.user_degrees)
     chosen = np.zeros(len(data), bool)
@@ -238,7 +241,7 @@ def _random_of_all(count: int, share: float, rng: np.random.Generator) -> NDArra
 
 
 def _latest_share(data: Interactions, share: float) -> NDArray[np.bool_]:
-    """The latest `share` of all interactions; equal times are ordered by user and item."""
+    """A flag per interaction, true for the latest `share` of all; equal times are ordered by user and item."""
     stamps = data.timestamps
     assert stamps is not None
     chosen = np.zeros(len(data), bool)
@@ -247,7 +250,10 @@ def _latest_share(data: Interactions, share: float) -> NDArray[np.bool_]:
 
 
 def last_of_each(data: Interactions, *, with_valid: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Flags an interaction: each user's last is for test, the one before it for validation; too few stay in train."""
+    """Two flags per interaction: each user's last, for test, and the one before it, for validation.
+
+    Users with too few interactions to keep one in train have no flag set.
+    """
     stamps = data.timestamps
     assert stamps is not None
     order = np.lexsort((stamps, data.rows))
@@ -267,10 +273,19 @@ def write_split(
     source: str,
     cleaned: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write `train`, `valid` and `test` files and a `split.json` that says how to make them again.
+    """Write `train`, `valid` and `test` files, and a `split.json` that says how they were made.
 
-    The folder appears under its name only when it is complete; an existing folder with anything in it is
-    refused. Returns what `split.json` holds.
+    The folder appears under its name only when it is complete; an existing folder must be empty.
+
+    Args:
+        parts: the split.
+        out: the folder.
+        format: of the files.
+        source: what the split was made from, for `split.json`.
+        cleaned: how the source was cleaned, for `split.json`.
+
+    Returns:
+        The content of `split.json`.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
@@ -283,9 +298,7 @@ def write_split(
         "cold": {name: vars(parts.cold(name)) for name in ("valid", "test") if name in parts.parts},
     }
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
-        staging = Path(scratch) / out.name
-        staging.mkdir()
+    with replace_folder(out) as staging:
         for name, part in parts.parts.items():
             frame = part.to_polars()
             if format == "tsv":
@@ -295,7 +308,4 @@ def write_split(
             users, items = part.describe().users, part.describe().items
             record["parts"][name] = {"users": users, "items": items, "interactions": len(part)}
         (staging / "split.json").write_text(json.dumps(record, indent=2) + "\n")
-        if out.exists():
-            out.rmdir()
-        staging.rename(out)
     return record

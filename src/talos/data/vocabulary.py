@@ -1,4 +1,4 @@
-"""The caller's ids and their positions."""
+"""Vocabularies: the caller's ids of users or items, and the position of each."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.data.threads import in_threads
+from talos.data.arrays import Codes, in_threads
 from talos.errors import DataError
 
 __all__ = ["Codes", "Ids", "Vocabulary", "as_id_series"]
 
-Codes: TypeAlias = NDArray[np.int32]
 Ids: TypeAlias = pl.Series | Sequence[str] | Sequence[int] | Sequence[str | int] | NDArray[Any]
 
 
 class Vocabulary:
-    """The caller's ids, each with a position; sorted, so that the same ids always get the same positions.
+    """Distinct ids in ascending order; the position of an id is its code, so equal sets of ids get equal codes.
 
     Args:
         ids: distinct, ascending ids, all strings or all integers.
@@ -45,7 +44,7 @@ class Vocabulary:
 
     @classmethod
     def encoding(cls, ids: pl.Series) -> tuple[Vocabulary, Codes]:
-        """A vocabulary and the positions of `ids` in it, in one go: much faster than `of` then `encode`."""
+        """The vocabulary of `ids` and their positions in it; much faster than `of` followed by `encode`."""
         ids = as_id_series(ids, ids.name or "ids")
         if ids.dtype == pl.String:
             distinct = ids.unique().sort()
@@ -58,8 +57,8 @@ class Vocabulary:
         if width > max(4 * len(ids), 1 << 16):
             distinct_values, places = np.unique(ids.to_numpy(), return_inverse=True)
             return cls(pl.Series(distinct_values)), places.astype(np.int32)
-        # Ids in a narrow range: a table look-up instead of sorting or hashing, chunk by chunk as polars
-        # holds them, because joining the chunks first would cost as much again.
+        # Ids in a narrow range: a look-up table instead of sorting or hashing. Polars' chunks are used one by one,
+        # because joining them first would cost as much again.
         chunks = [chunk.to_numpy() for chunk in ids.get_chunks()]
         starts = np.cumsum([0, *map(len, chunks)])
         present = np.zeros(width, bool)
@@ -73,7 +72,7 @@ class Vocabulary:
         codes = np.empty(len(ids), np.int32)
 
         def look_up(i: int) -> None:
-            # every offset is in range; numpy's default of raising would go through a second buffer
+            # every offset is in range, and mode="raise" would go through a second buffer
             part = codes[starts[i] : starts[i + 1]]
             np.take(position, chunks[i] - low if low else chunks[i], out=part, mode="clip")
 
@@ -95,7 +94,7 @@ class Vocabulary:
         return f"Vocabulary({len(self)} {kind})"
 
     def encode(self, ids: Ids) -> NDArray[np.int64]:
-        """Positions of `ids`; -1 for those that are not in the vocabulary (also when their type differs)."""
+        """Positions of `ids`; -1 for an id that is not in the vocabulary, or is of another type."""
         wanted = as_id_series(ids, "ids")
         if len(self) == 0 or len(wanted) == 0 or wanted.dtype != self.ids.dtype:
             return np.full(len(wanted), -1, np.int64)
@@ -109,7 +108,7 @@ class Vocabulary:
 
 
 def as_id_series(ids: Ids | Iterable[Any], name: str) -> pl.Series:
-    """Ids as a polars series of strings or 64-bit integers, refusing anything that is neither."""
+    """Ids as a polars series of strings or 64-bit integers; a `DataError` that names `name` if they are neither."""
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and ids.dtype != np.uint64:
         return pl.Series(name, ids.astype(np.int64, copy=False))
     try:

@@ -8,18 +8,16 @@ the table: readers see the old table or the complete new one.
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import polars as pl
 
-from talos.errors import ArgumentError, DataError, MissingExtraError, TalosError
+from talos.data.databases import SQLITE_ERRORS, DatabaseURL, connect_postgres, quoted
+from talos.errors import ArgumentError, DataError, TalosError, first_line
 
 if TYPE_CHECKING:
     from talos.exports.lists import ListSettings
@@ -40,20 +38,20 @@ class _DatabaseSink(ABC):
     def __init__(
         self, url: str, settings: ListSettings, overwrite: bool, *, integers: tuple[bool, bool]
     ) -> None:
-        self.address, table = _parts_of(url)
+        self.url = DatabaseURL.parse(url)
+        table = _DEFAULT_TABLE if self.url.table is None else self.url.table
         self.settings, self.overwrite, self.integers = settings, overwrite, integers
         self.users = self.written = 0
-        # the address without its password, for messages
-        self.shown = re.sub(r"//([^/:@]*):[^@/]*@", r"//\1:***@", self.address)
+        self.shown = self.url.shown
         schema, dot, bare = table.rpartition(".")
-        self.table, self.prefix = bare, f"{_quoted(schema)}." if dot else ""
+        self.table, self.prefix = bare, f"{quoted(schema)}." if dot else ""
         if not 1 <= len(bare.encode()) <= _LONGEST_NAME or "\0" in table or (dot and not schema):
             raise ArgumentError(
                 f"table {table!r}", where=self.shown, expected=f"a name of 1 to {_LONGEST_NAME} bytes"
             )
-        self.final = self.prefix + _quoted(bare)
-        self.staging = self.prefix + _quoted(f"{bare}__talos")
-        self.progress = self.prefix + _quoted(f"{bare}__talos_progress")
+        self.final = self.prefix + quoted(bare)
+        self.staging = self.prefix + quoted(f"{bare}__talos")
+        self.progress = self.prefix + quoted(f"{bare}__talos_progress")
         self.connection: Any = None
 
     @property
@@ -112,7 +110,7 @@ class _DatabaseSink(ABC):
         with self._explained(TalosError, "; run it again to continue"), self._transaction():
             self._refuse_existing()
             self._run(f"DROP TABLE IF EXISTS {self.final}")
-            self._run(f"ALTER TABLE {self.staging} RENAME TO {_quoted(self.table)}")
+            self._run(f"ALTER TABLE {self.staging} RENAME TO {quoted(self.table)}")
             self._run(f"DROP TABLE {self.progress}")
 
     def close(self) -> None:
@@ -142,8 +140,7 @@ class _DatabaseSink(ABC):
         try:
             yield
         except self._failures() as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise kind(f"{self.name}: the database says: {reason}{advice}") from error
+            raise kind(f"{self.name}: the database says: {first_line(error)}{advice}") from error
 
     def _run(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
         return self.connection.execute(statement, values)
@@ -177,11 +174,11 @@ class SqliteSink(_DatabaseSink):
     mark = "?"
 
     def _connect(self) -> Any:
-        if not self.address.startswith("sqlite:///") or len(self.address) == len("sqlite:///"):
-            raise ArgumentError(f"{self.address!r} names no file", where="out", expected="sqlite:///FILE")
+        path = self.url.sqlite_path
+        if path is None:
+            raise ArgumentError(f"{self.shown!r} names no file", where="out", expected="sqlite:///FILE")
         if self.prefix:
             raise ArgumentError("a schema", where=self.shown, expected="a table's name without a dot")
-        path = Path(unquote(self.address.removeprefix("sqlite:///"))).expanduser()
         if not path.parent.is_dir():
             raise ArgumentError("no such folder", where=str(path.parent), expected="an existing folder")
         with self._explained(DataError, ""):
@@ -192,7 +189,7 @@ class SqliteSink(_DatabaseSink):
             return connection
 
     def _failures(self) -> tuple[type[Exception], ...]:
-        return (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeError)
+        return SQLITE_ERRORS
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -221,17 +218,7 @@ class PostgresSink(_DatabaseSink):
     mark = "%s"
 
     def _connect(self) -> Any:
-        try:
-            import psycopg
-        except ImportError as error:
-            raise MissingExtraError("writing to PostgreSQL", extra="postgres") from error
-        try:
-            return psycopg.connect(self.address, connect_timeout=10, autocommit=True)
-        except psycopg.Error as error:
-            reason = (str(error).strip().splitlines() or ["no answer"])[0]
-            raise DataError(
-                f"cannot connect ({reason})", where=self.shown, expected="a PostgreSQL server"
-            ) from error
+        return connect_postgres(self.url, "writing to", autocommit=True)
 
     def _failures(self) -> tuple[type[Exception], ...]:
         import psycopg
@@ -250,24 +237,3 @@ class PostgresSink(_DatabaseSink):
         text = rows.write_csv(include_header=False, quote_style="non_numeric")
         with self.connection.cursor().copy(f"COPY {self.staging} FROM STDIN (FORMAT csv)") as copy:
             copy.write(text)
-
-
-def _parts_of(url: str) -> tuple[str, str]:
-    """The address of the database and the table.
-
-    >>> _parts_of("postgresql://me@host/shop?sslmode=require&table=recs")
-    ('postgresql://me@host/shop?sslmode=require', 'recs')
-    """
-    address, _, parameters = url.partition("?")
-    table, kept = _DEFAULT_TABLE, []
-    for one in filter(None, parameters.split("&")):
-        name, _, value = one.partition("=")
-        if name == "table":
-            table = unquote(value)
-        else:
-            kept.append(one)
-    return address + ("?" + "&".join(kept) if kept else ""), table
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import polars as pl
 from filelock import FileLock, Timeout
 
-from talos.errors import ArgumentError, DataError, TalosError, nearest
+from talos.errors import ArgumentError, DataError, TalosError, first_line, nearest
 from talos.files import replace_file, replace_text
 
 if TYPE_CHECKING:
@@ -211,5 +211,5 @@ def _disk_errors(path: Path) -> Iterator[None]:
         cause = (
             error.__cause__ or error
         )  # the message of `replace_file` names a part, which the user does not know
-        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+        reason = first_line(cause)
         raise TalosError(f"{path} could not be written ({reason}); run it again to continue") from error

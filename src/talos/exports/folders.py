@@ -14,7 +14,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from talos.errors import ArgumentError, TalosError
+from talos.errors import ArgumentError, TalosError, first_line
 from talos.evaluation.ranking import TopK
 from talos.exports.files import check_out
 from talos.files import replace_folder
@@ -62,7 +62,7 @@ def export_folder(
             (folder / _RECORD).write_text(text, encoding="utf-8")
             stack.close()
         except (OSError, pl.exceptions.PolarsError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             raise TalosError(f"{out} could not be written ({reason})") from error
 
 

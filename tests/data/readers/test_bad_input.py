@@ -199,7 +199,7 @@ def test_databases(tmp_path, write, monkeypatch):
         connection.executemany("INSERT INTO clicks VALUES (?, ?)", [("a", 1), (5, 2)])
     url = f"sqlite:///{tmp_path}/shop.db"
     cases = [
-        (url, {}, "tables clicks, other; expected a query= or a table="),
+        (url, {}, "tables clicks, other; expected query='SQL' or table='NAME'"),
         (url, {"table": "click"}, "no such table: click.*did you mean 'clicks'"),
         (url, {"table": "other"}, "no user column among 'a'"),
         (url, {"table": "clicks"}, "column 'user_id': mixed types int, str"),
@@ -229,5 +229,6 @@ def test_options_are_checked(write):
         ({"ids": "int"}, "ids: 'int'"),
         ({"max_bytes": 0}, "max_bytes"),
     ]:
-        with pytest.raises(ArgumentError, match=message):
+        with pytest.raises(ArgumentError, match=message) as caught:
             readers.read(path, **options)
+        assert [caught.value.where] == list(options)  # the bare name, which the command line maps to a flag

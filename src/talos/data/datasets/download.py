@@ -1,4 +1,7 @@
-"""One file from the network: resumable, checked, and in place only when it is whole and right."""
+"""Download one file: resumable, compared with its checksum, and put in place only when complete and correct.
+
+Not by pooch, which cannot resume a partial download and takes no wheels from the package index.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from talos.files import checksum_of
 __all__ = ["ChecksumError", "Progress", "download"]
 
 Progress: TypeAlias = Callable[[int, int | None], None]
-"""Called with the bytes that are there and the bytes there will be, None if the server does not say."""
+"""Called with the number of bytes received and the number expected, None if the server does not say."""
 
 _TIMEOUT = 10.0
 _PIP_TIMEOUT = 300.0
@@ -30,7 +33,7 @@ _ATTEMPTS = 3
 
 
 class ChecksumError(DownloadError):
-    """What came, or what is in the cache, is not what was promised; the command line exits with 2."""
+    """A download, or a file in the cache, has another checksum than expected; the command line exits with 2."""
 
     exit_code = 2
 
@@ -43,20 +46,20 @@ def download(
     progress: Progress | None = None,
     timeout: float = _TIMEOUT,
 ) -> None:
-    """Fetch `url` into `target`, or raise and leave `target` as it was.
+    """Download `url` to `target`, or raise an error and leave `target` as it was.
 
-    What has come is kept in `target.part`, and an interrupted download goes on from there.
+    The partial download is kept in `target.part`, and an interrupted download is resumed from it.
 
     Args:
         url: http(s), or `pip:NAME==VERSION` for a wheel.
-        target: the file to make; its folder must exist.
+        target: the file to write; its folder must exist.
         checksum: `sha256:…` or `md5:…` that the file must have.
-        progress: told about every piece.
-        timeout: seconds to wait for the server, each time.
+        progress: called after each piece.
+        timeout: seconds to wait for an answer of the server.
 
     Raises:
-        ChecksumError: the file is whole and wrong; it is thrown away.
-        DownloadError: no connection, no such file, or it kept breaking off.
+        ChecksumError: the complete file has another checksum; it is deleted.
+        DownloadError: no connection, no such file, or the connection broke several times.
     """
     part = target.with_name(target.name + ".part")
     if url.startswith("pip:"):
@@ -65,7 +68,7 @@ def download(
         resumed = part.exists()
         _from_server(url, part, progress, timeout)
         if resumed and checksum is not None and checksum_of(part, checksum.partition(":")[0]) != checksum:
-            # What an earlier run left may be the beginning of another file.
+            # the partial download of an earlier run may belong to another version of the file
             part.unlink()
             _from_server(url, part, progress, timeout)
     if checksum is not None and (actual := checksum_of(part, checksum.partition(":")[0])) != checksum:
@@ -81,34 +84,34 @@ def _from_server(url: str, part: Path, progress: Progress | None, timeout: float
                 return
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code == 416 and part.exists():  # more is here than there: not the same file
+            if error.code == 416 and part.exists():  # the partial download is longer than the file
                 part.unlink()
                 continue
             raise DownloadError(f"{url}: the server says {error.code} {error.reason}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", None) or error
-            # Nothing came at all: another attempt would only take as long again.
+            # without a single byte received another attempt would only wait as long again
             if attempt == _ATTEMPTS or not part.exists():
                 raise DownloadError(f"{url}: {reason or type(error).__name__}") from error
-    raise DownloadError(f"{url}: broke off {_ATTEMPTS} times; run again to go on from there")
+    raise DownloadError(f"{url}: the connection broke {_ATTEMPTS} times; run again to resume the download")
 
 
 def _one_request(url: str, part: Path, progress: Progress | None, timeout: float) -> bool:
-    """One request for what is still missing; whether the file is whole then."""
+    """Request the missing bytes; returns whether the file is complete."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "talos-rec", "Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"
     if not url.startswith(("http://", "https://")):
         raise DownloadError(f"{url}: not an http(s) address")
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout) as answer:
-        given = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range") or "")
-        goes_on = answer.status == 206 and given is not None and int(given[1]) == have
-        done = have if goes_on else 0
-        length = answer.headers.get("Content-Length")
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout) as response:
+        given = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range") or "")
+        resumes = response.status == 206 and given is not None and int(given[1]) == have
+        done = have if resumes else 0
+        length = response.headers.get("Content-Length")
         total = done + int(length) if length is not None else None
-        with part.open("ab" if goes_on else "wb") as file:
-            while piece := answer.read(_CHUNK):
+        with part.open("ab" if resumes else "wb") as file:
+            while piece := response.read(_CHUNK):
                 file.write(piece)
                 done += len(piece)
                 if progress is not None:
@@ -117,7 +120,7 @@ def _one_request(url: str, part: Path, progress: Progress | None, timeout: float
 
 
 def _from_package_index(requirement: str, part: Path) -> None:
-    """A wheel, by pip: it knows the indexes and proxies that work on this machine."""
+    """Download a wheel by pip, which is configured for the indexes and proxies of this machine."""
     if importlib.util.find_spec("pip") is None:
         raise DownloadError(f"pip:{requirement}: pip is not installed in this environment")
     with tempfile.TemporaryDirectory(dir=part.parent) as folder:
@@ -136,6 +139,6 @@ def _from_package_index(requirement: str, part: Path) -> None:
             raise DownloadError(f"pip:{requirement}: {error}") from error
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
-            reason = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]
+            reason = (done.stderr.strip().splitlines() or ["pip downloaded no wheel"])[-1]
             raise DownloadError(f"pip:{requirement}: {reason}")
         shutil.move(wheels[0], part)

@@ -1,4 +1,4 @@
-"""Made-up interactions with a structure that a model can find, at any size."""
+"""Synthetic interactions of any size, with a structure that a model can learn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["synthetic"]
 _START, _SPAN = 1_600_000_000, 365 * 86_400  # a year from September 2020
 _SCRAMBLE = 0x9E3779B1  # odd, so that multiplying by it modulo a power of two can be undone
 _ROUNDS = 30
-_MOST_CELLS = 1 << 47  # leaves 16 bits for the time of a pair, that is eight minutes
+_MOST_CELLS = 1 << 47  # leaves 16 bits for the time of a pair: steps of eight minutes
 _ROWS_AT_ONCE = 1 << 20
 
 
@@ -30,27 +30,26 @@ def synthetic(
     drift: float = 0.0,
     strings: bool = False,
 ) -> Interactions:
-    """Interactions drawn from planted low-rank preferences, popularity skew and drift over time.
+    """Interactions drawn from low-rank preferences, with popularity skew and drift over time.
 
-    Everybody has a taste: a distribution over `dim` topics. Every topic has a distribution over items: a few
-    items are at home in it, and each item is the more probable the more popular it is. So
-    P(item | user) = Σ_z P(z | user) · P(item | z), a matrix of rank `dim` that is never held. With time t
-    going from 0 to 1 over a year, tastes and popularity change: with probability `drift`·t an interaction
-    is drawn from a second taste and a second popularity instead.
+    Each user has a distribution over `dim` topics, and each topic a distribution over items that favours a few items
+    of its own and popular items. So P(item | user) = Σ_z P(z | user) · P(item | z), a matrix of rank `dim` that is
+    never stored. Time t goes from 0 to 1 over a year: with probability `drift`·t an interaction is drawn from a second
+    set of user and topic distributions instead.
 
     Args:
-        users: number of users, 0 … users-1; how active they are is skewed mildly. Each has an interaction
-            if there are enough.
-        items: number of items, 0 … items-1; all are in the vocabulary, not all need occur.
+        users: number of users, with ids 0 … users-1 and mildly skewed activity. Each has at least one interaction if
+            `interactions` is at least `users`.
+        items: number of items, with ids 0 … items-1; all are in the vocabulary, even without interactions.
         interactions: number of distinct pairs.
         seed: the same seed gives the same interactions.
-        dim: number of topics, the rank of what is planted.
-        skew: popularity is proportional to rank to the power -skew; 0 for none.
-        drift: from 0 (none) to 1 (at the end everything has changed).
+        dim: number of topics, the rank of the preferences.
+        skew: popularity is proportional to rank to the power -skew; 0 for uniform popularity.
+        drift: from 0 (none) to 1 (at the end of the year all interactions are of the second set).
         strings: ids such as "u0042" and "i0007" instead of integers.
 
     Raises:
-        ArgumentError: an argument is out of range, or there are fewer pairs than interactions asked for.
+        ArgumentError: an argument is out of range, or `interactions` exceeds users × items.
 
     >>> data = synthetic(users=100, items=50, interactions=1000, seed=1)
     >>> data
@@ -59,12 +58,12 @@ def synthetic(
     _check(users, items, interactions, dim, skew, drift)
     rng = np.random.default_rng(seed)
     world = _World(rng, users, items, dim, skew, drift)
-    # A pair and its time are one integer, so that one sort finds the pairs drawn twice. The time is scrambled,
-    # or the earliest of them would always stay and what is popular would seem to fade.
+    # A pair and its time are packed into one integer, so that one sort finds pairs drawn twice. The time is scrambled:
+    # otherwise the earliest draw of a pair would always be kept, and popular items would seem to fade over time.
     time_bits = min(24, 63 - (users * items - 1).bit_length())
     mask, unscramble = (1 << time_bits) - 1, pow(_SCRAMBLE, -1, 1 << time_bits)
     packed = np.empty(0, np.int64)
-    share = 0.8  # of what is drawn that is new
+    share = 0.8  # of the draws that are new pairs, as estimated so far
     for _ in range(_ROUNDS):
         missing = interactions - len(packed)
         if missing <= 0:
@@ -82,7 +81,7 @@ def synthetic(
     if len(pairs) > interactions:
         kept = _all_but(rng, pairs // items, len(pairs) - interactions, everybody=interactions >= users)
         pairs, seconds = pairs[kept], seconds[kept]
-    elif len(pairs) < interactions:  # the popular pairs are used up: any will do for the rest
+    elif len(pairs) < interactions:  # the likely pairs are used up: draw the rest uniformly
         rest = _other_pairs(rng, pairs, users * items, interactions - len(pairs))
         pairs = np.concatenate([pairs, rest])
         seconds = np.concatenate([seconds, rng.integers(0, _SPAN, len(rest))])
@@ -97,7 +96,7 @@ def synthetic(
 
 
 class _World:
-    """Who likes what, and how that changes."""
+    """The distributions to draw from: activity of users, topics of users, items of topics."""
 
     def __init__(
         self, rng: np.random.Generator, users: int, items: int, dim: int, skew: float, drift: float
@@ -106,7 +105,7 @@ class _World:
         activity = rng.lognormal(0.0, 0.75, users)
         self.activity = activity / activity.sum()
         home = rng.standard_gamma(0.2, (dim, items))
-        ages = 2 if drift else 1  # before and after
+        ages = 2 if drift else 1  # the second set is for drift
         self.tastes = [
             _cumulative(rng.standard_gamma(0.3, (users, dim))).astype(np.float32) for _ in range(ages)
         ]
@@ -143,19 +142,19 @@ class _World:
         for which, topics in enumerate(self.topics):
             for z, upto in enumerate(topics):
                 rows = np.flatnonzero((age == which) & (topic == z))
-                # Sorted look-ups are several times faster, and the rows are in random order as it is.
+                # sorted look-ups are several times faster, and the rows are in random order anyway
                 chosen[rows] = np.searchsorted(upto, np.sort(rng.random(len(rows))), side="right")
         return np.minimum(chosen, self.items - 1)
 
 
 def _cumulative(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cumulative distribution along the last axis; even where all weights have vanished."""
+    """Cumulative distribution along the last axis; uniform if all weights are zero."""
     upto = np.cumsum(weights + np.finfo(np.float64).tiny, axis=-1)
     return upto / upto[..., -1:]
 
 
 def _distinct(packed: NDArray[np.int64], time_bits: int) -> NDArray[np.int64]:
-    """Sorted, and the first of each pair alone."""
+    """Sorted, with only the first of each pair kept."""
     packed = pl.Series(packed).sort().to_numpy()
     pairs = packed >> time_bits
     first = np.ones(len(pairs), bool)
@@ -166,7 +165,7 @@ def _distinct(packed: NDArray[np.int64], time_bits: int) -> NDArray[np.int64]:
 def _all_but(
     rng: np.random.Generator, users: NDArray[np.int64], count: int, *, everybody: bool
 ) -> NDArray[np.bool_]:
-    """Flags that leave out `count` rows at random; with `everybody` not the first of a user (users are sorted)."""
+    """Flags that drop `count` rows at random; with `everybody`, never a user's first (`users` is sorted)."""
     candidates = np.ones(len(users), bool)
     if everybody:
         np.equal(users[1:], users[:-1], out=candidates[1:])
@@ -179,7 +178,7 @@ def _all_but(
 def _other_pairs(
     rng: np.random.Generator, used: NDArray[np.int64], cells: int, count: int
 ) -> NDArray[np.int64]:
-    """Pairs that are not used yet, each as likely as any other."""
+    """Pairs that are not in `used`, drawn uniformly."""
     if cells <= 4 * (len(used) + count):
         return rng.choice(np.setdiff1d(np.arange(cells), used, assume_unique=True), count, replace=False)
     found = np.empty(0, np.int64)
@@ -193,7 +192,7 @@ def _ids(letter: str, count: int, strings: bool) -> pl.Series:
     numbers = pl.Series(np.arange(count, dtype=np.int64))
     if not strings:
         return numbers
-    # Padded, so that the order of the ids is that of the numbers.
+    # padded, so that ids sort like numbers
     return letter + numbers.cast(pl.String).str.zfill(len(str(count - 1)))
 
 

@@ -1,18 +1,34 @@
-"""Readers: csv, tsv, parquet, JSON lines, RecBole, MovieLens, Amazon, LightGCN, frames, SQL."""
+"""Readers: csv, tsv, parquet, JSON lines, RecBole, MovieLens, Amazon, LightGCN, frames, SQL.
+
+`api` has the public functions, which turn their arguments into `ReadOptions`. `dispatch` finds out what a source is and
+calls the reader for it: `delimited`, `json_lines`, `frames` or `database`. Each finds its columns by `columns` and
+cleans their values by `cleaning`. `blocks` does the same for sources larger than memory.
+"""
 
 from __future__ import annotations
 
+from talos.data.readers.api import is_parts, read, read_fit_parts, read_parts
+from talos.data.readers.blocks import BlockSink, read_blocks
+from talos.data.readers.cleaning import polars_errors
 from talos.data.readers.lists import read_lists
-from talos.data.readers.options import DEFAULT_MAX_BYTES, FORMATS
-from talos.data.readers.reading import Parts, Source, is_parts, read, read_fit_parts, read_parts
-from talos.data.readers.stream import BlockSink, read_blocks
-from talos.data.readers.table import polars_errors
+from talos.data.readers.options import (
+    DEFAULT_MAX_BYTES,
+    FORMATS,
+    FileKeywords,
+    IdMode,
+    OnBadRow,
+    ReadOptions,
+    Source,
+)
 
 __all__ = [
     "DEFAULT_MAX_BYTES",
     "FORMATS",
     "BlockSink",
-    "Parts",
+    "FileKeywords",
+    "IdMode",
+    "OnBadRow",
+    "ReadOptions",
     "Source",
     "is_parts",
     "polars_errors",

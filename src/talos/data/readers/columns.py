@@ -1,74 +1,56 @@
-"""Which column is the user, which the item, …: from the names given, or guessed from the usual ones."""
+"""Find the user column, the item column, …: by the name given, or by the usual names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from talos.errors import DataError, nearest
 
-Kind = Literal["id", "time", "number", "text"]
+__all__ = ["WantedColumn", "find_columns", "folded", "is_usual", "untyped"]
 
-# The usual names, without case, spaces and punctuation. Within a role an earlier group wins over a later
-# one, so that Amazon's `asin` beats `parent_asin`; two columns of the same group are an ambiguity.
-USUAL: Mapping[str, tuple[tuple[str, ...], ...]] = {
+# The usual names of each role, as `folded` spells them. An earlier group wins over a later one, so that Amazon's
+# `asin` beats `parent_asin`; two columns of the same group are ambiguous.
+_USUAL = {
     "user": (
-        ("user", "userid", "uid", "users", "username", "userhash"),
-        (
-            "reviewerid",
-            "visitorid",
-            "customerid",
-            "customer",
-            "memberid",
-            "accountid",
-            "profileid",
-            "playerid",
-        ),
-        ("clientid", "personid", "authorid", "sessionid", "session", "visitor", "reviewer"),
+        "user userid uid users username userhash",
+        "reviewerid visitorid customerid customer memberid accountid profileid playerid",
+        "clientid personid authorid sessionid session visitor reviewer",
     ),
     "item": (
-        ("item", "itemid", "iid", "items"),
-        ("movieid", "movie", "asin", "productid", "product", "articleid", "trackid", "songid", "artistid"),
-        (
-            "bookid",
-            "isbn",
-            "businessid",
-            "gameid",
-            "venueid",
-            "locationid",
-            "poiid",
-            "contentid",
-            "newsid",
-            "sku",
-        ),
-        ("parentasin", "recipeid", "videoid", "anime", "animeid", "appid", "docid", "beerid"),
+        "item itemid iid items",
+        "movieid movie asin productid product articleid trackid songid artistid",
+        "bookid isbn businessid gameid venueid locationid poiid contentid newsid sku",
+        "parentasin recipeid videoid anime animeid appid docid beerid",
     ),
     "timestamp": (
-        ("timestamp", "ts", "unixreviewtime", "unixtime", "unixtimestamp", "epoch"),
-        ("eventtime", "time", "datetime", "date", "createdat", "ratedat", "eventdate", "checkintime"),
+        "timestamp ts unixreviewtime unixtime unixtimestamp epoch",
+        "eventtime time datetime date createdat ratedat eventdate checkintime",
     ),
-    "rating": (("rating", "ratings", "overall", "stars", "star", "starrating"), ("score", "ratingvalue")),
-    "title": (
-        ("itemtitle", "movietitle", "producttitle", "title"),
-        ("itemname", "moviename", "productname", "name"),
-    ),
-    "rank": (("rank", "position", "pos"),),
-    "score": (("score", "prediction", "predictedscore", "pred"), ("rating", "estimate", "probability")),
+    "rating": ("rating ratings overall stars star starrating", "score ratingvalue"),
+    "title": ("itemtitle movietitle producttitle title", "itemname moviename productname name"),
+    "rank": ("rank position pos",),
+    "score": ("score prediction predictedscore pred", "rating estimate probability"),
 }
-# A review has a title of its own, which is not the item's.
+_GROUPS = {role: [set(group.split()) for group in groups] for role, groups in _USUAL.items()}
+# Reviews have a title of their own, which is not the item's.
 _REVIEW_COLUMNS = {"text", "reviewtext", "helpfulvote", "reviewbody", "reviewtitle"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Role:
-    """One column that a reader looks for: its kind, the name the caller gave, whether it must be there.
+class WantedColumn:
+    """One column that a reader looks for.
 
-    `given` is None to guess and empty to leave the column out.
+    Attributes:
+        role: what the column is for, such as "user"; columns that were read are called by it.
+        kind: how its values are cleaned.
+        given: the name that the caller gave; None to guess it, "" to leave the column out.
+        required: whether it is an error if there is no such column.
     """
 
-    name: str
-    kind: Kind
+    role: str
+    kind: Literal["id", "time", "number", "text"]
     given: str | None = None
     required: bool = False
 
@@ -85,84 +67,69 @@ def untyped(name: str) -> str:
 
 
 def is_usual(name: str) -> bool:
-    """Whether a name is one that columns usually have (and so stands in a header, not in data)."""
-    key = folded(name)
-    return any(key in group for groups in USUAL.values() for group in groups)
+    """Whether this is a usual name of a column, so that it belongs to a header and not to the data."""
+    return any(folded(name) in group for groups in _GROUPS.values() for group in groups)
 
 
-def make_roles(
-    user: str | None, item: str | None, timestamp: str | None, rating: str | None, title: str | None
-) -> list[Role]:
-    """What a reader of interactions looks for.
+def find_columns(wanted: Sequence[WantedColumn], names: Sequence[str], where: str) -> dict[str, int]:
+    """The position in `names` of each wanted column, by role; optional columns that are not there are left out.
 
-    >>> [role.name for role in make_roles(None, None, None, "", None) if role.required]
-    ['user', 'item']
+    >>> find_columns([WantedColumn(role="item", kind="id")], ["userId", "movieId"], "x.csv")
+    {'item': 1}
     """
-    return [
-        Role(name="user", kind="id", given=user or None, required=True),
-        Role(name="item", kind="id", given=item or None, required=True),
-        Role(name="timestamp", kind="time", given=timestamp),
-        Role(name="rating", kind="number", given=rating),
-        Role(name="title", kind="text", given=title),
-    ]
-
-
-def resolve(roles: Sequence[Role], names: Sequence[str], where: str) -> dict[str, int]:
-    """The position of each role's column; roles that are not there and need not be are left out."""
     found: dict[str, int] = {}
-    for role in roles:
-        position = _given(role, names, where) if role.given else None
-        if role.given is None:
-            position = _guessed(role, names, where, set(found.values()))
+    for one in wanted:
+        position = _by_name(one, names, where) if one.given else None
+        if one.given is None:
+            position = _by_usual_names(one.role, names, where, taken=set(found.values()))
         if position is not None:
-            found[role.name] = position
-        elif role.required:
-            near = nearest(role.name, names)
+            found[one.role] = position
+        elif one.required:
+            near = nearest(one.role, names)
             raise DataError(
-                f"no {role.name} column among {_listing(names)}",
+                f"no {one.role} column among {_listing(names)}",
                 where=where,
-                expected=f"a usual name such as '{role.name}' or '{role.name}_id'",
-                hint=f"{near + ' ' if near.startswith('did') else ''}say which with {role.name}=…",
+                expected=f"a usual name such as '{one.role}' or '{one.role}_id'",
+                hint=f"{near + ' ' if near.startswith('did') else ''}name it with {one.role}='NAME'",
             )
-    for name, position in found.items():
-        other = next((n for n, p in found.items() if p == position and n != name), None)
+    for role, position in found.items():
+        other = next((r for r, p in found.items() if p == position and r != role), None)
         if other is not None:
             raise DataError(
-                f"column {names[position]!r} is both {name} and {other}", where=where, expected="two columns"
+                f"column {names[position]!r} is both {role} and {other}", where=where, expected="two columns"
             )
     return found
 
 
-def _given(role: Role, names: Sequence[str], where: str) -> int:
-    assert role.given is not None
-    wanted = role.given
+def _by_name(wanted: WantedColumn, names: Sequence[str], where: str) -> int:
+    given = wanted.given or ""
     for spelling in (str, str.casefold):
-        matches = [position for position, name in enumerate(names) if spelling(name) == spelling(wanted)]
+        matches = [position for position, name in enumerate(names) if spelling(name) == spelling(given)]
         if len(matches) == 1:
             return matches[0]
         if matches:
-            raise DataError(f"{len(matches)} columns called {wanted!r}", where=where, expected="one")
+            raise DataError(f"{len(matches)} columns called {given!r}", where=where, expected="one")
     raise DataError(
-        f"no column {wanted!r}",
+        f"no column {given!r}",
         where=where,
-        expected=f"the {role.name} column, one of {_listing(names)}",
-        hint=nearest(wanted, names),
+        expected=f"the {wanted.role} column, one of {_listing(names)}",
+        hint=nearest(given, names),
     )
 
 
-def _guessed(role: Role, names: Sequence[str], where: str, taken: set[int]) -> int | None:
+def _by_usual_names(role: str, names: Sequence[str], where: str, taken: set[int]) -> int | None:
     keys = [folded(name) for name in names]
-    if role.name == "title" and _REVIEW_COLUMNS.intersection(keys):
+    if role == "title" and _REVIEW_COLUMNS.intersection(keys):
         return None
-    for group in USUAL[role.name]:
+    for group in _GROUPS[role]:
         matches = [position for position, key in enumerate(keys) if key in group and position not in taken]
         if len(matches) == 1:
             return matches[0]
         if matches:
             raise DataError(
-                f"{' and '.join(repr(names[m]) for m in matches)} could each be the {role.name} column",
+                f"{' and '.join(repr(names[m]) for m in matches)} could each be the {role} column",
                 where=where,
-                expected=f"one of them, named with {role.name}=…",
+                expected=f"one of them, named with {role}='NAME'",
             )
     return None
 

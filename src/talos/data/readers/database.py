@@ -1,79 +1,54 @@
-"""Interactions from a database: SQLite by the standard library, PostgreSQL by the extra `postgres`."""
+"""Read interactions from a SQLite file or a PostgreSQL server."""
 
 from __future__ import annotations
 
-import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import polars as pl
 
-from talos.data.readers.columns import Role, resolve
+from talos.data.databases import SQLITE_ERRORS, DatabaseURL, connect_postgres, quoted
+from talos.data.readers.cleaning import CleanTable
+from talos.data.readers.columns import find_columns
 from talos.data.readers.frames import from_frame
-from talos.data.readers.options import Options
-from talos.data.readers.table import Table
-from talos.errors import DataError, MissingExtraError, nearest
+from talos.data.readers.options import ReadOptions
+from talos.errors import DataError, first_line, nearest
 
-__all__ = ["is_database_url", "read_database"]
+__all__ = ["read_database"]
 
 _ROWS_AT_ONCE = 100_000
-_POSTGRES = ("postgresql://", "postgres://")
+_SQLITE_TABLES = (
+    "SELECT name FROM sqlite_master WHERE type != 'index' AND name NOT GLOB 'sqlite_*' ORDER BY 1"
+)
+_POSTGRES_TABLES = (
+    "SELECT table_name FROM information_schema.tables "
+    "WHERE table_schema = ANY (current_schemas(false)) ORDER BY table_name"
+)
 
 
-def is_database_url(source: str) -> bool:
-    """Whether a source is the address of a database and not a path."""
-    return source.startswith(("sqlite://", *_POSTGRES))
-
-
-def read_database(url: str, roles: Sequence[Role], options: Options) -> Table:
-    """Read a table or the rows of a query; nothing is ever written, nor is a missing file created."""
-    address, query, table = _parts_of(url)
-    query, table = options.query or query, options.table or table
-    shown = re.sub(r"//([^/:@]*):[^@/]*@", r"//\1:***@", address)  # a password is nobody's business
-    connect = _sqlite if address.startswith("sqlite:") else _postgres
-    with connect(address, shown) as run:
+def read_database(source: str, options: ReadOptions) -> CleanTable:
+    """Read a table or the rows of a query; never writes, and never creates a missing file."""
+    url = DatabaseURL.parse(source)
+    query, table = options.query or url.query, options.table or url.table
+    with (_sqlite if url.is_sqlite else _postgres)(url) as database:
         if query is None:
-            query = f"SELECT * FROM {_quoted(table or run.only_table())}"
-            where = f"{shown}, table {table}" if table else shown
+            query = f"SELECT * FROM {quoted(table or database.only_table())}"
+            where = f"{url.shown}, table {table}" if table else url.shown
         else:
-            where = f"{shown}, query"
+            where = f"{url.shown}, query"
         query = query.strip().rstrip(";")
-        names, _ = run.rows(f"SELECT * FROM ({query}) AS talos_rows LIMIT 0", table)
-        positions = resolve(roles, names, where)
-        chosen = [names[position] for position in positions.values()]
-        needed = ", ".join(map(_quoted, chosen))
-        _, chunks = run.rows(f"SELECT {needed} FROM ({query}) AS talos_rows", table)
+        names, _ = database.rows(f"SELECT * FROM ({query}) AS talos_rows LIMIT 0", table)
+        chosen = [names[position] for position in find_columns(options.wanted, names, where).values()]
+        needed = ", ".join(map(quoted, chosen))
+        _, chunks = database.rows(f"SELECT {needed} FROM ({query}) AS talos_rows", table)
         columns: list[list[Any]] = [[] for _ in chosen]
         for chunk in chunks:
             for column, values in zip(columns, zip(*chunk, strict=True), strict=True):
                 column.extend(values)
     frame = pl.DataFrame([_series(n, v, where) for n, v in zip(chosen, columns, strict=True)])
-    return from_frame(frame, roles, options, source=where, format=address.partition(":")[0])
-
-
-def _parts_of(url: str) -> tuple[str, str | None, str | None]:
-    """The address, the query and the table of a URL; a query reaches to the end, unescaped or not."""
-    address, _, parameters = url.partition("?")
-    query = table = None
-    kept = []
-    while parameters:
-        if parameters.startswith("query="):
-            query, parameters = unquote(parameters.removeprefix("query=")), ""
-            continue
-        one, _, parameters = parameters.partition("&")
-        if one.startswith("table="):
-            table = unquote(one.removeprefix("table="))
-        else:
-            kept.append(one)
-    return address + ("?" + "&".join(kept) if kept else ""), query, table
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    return from_frame(frame, options, source=where, format=url.address.partition(":")[0])
 
 
 def _series(name: str, values: list[Any], where: str) -> pl.Series:
@@ -89,8 +64,15 @@ def _series(name: str, values: list[Any], where: str) -> pl.Series:
         raise DataError(f"values of type {', '.join(types)}", where=f"{where}, column {name!r}") from error
 
 
-class _Runner:
-    """Runs queries on one connection and turns the driver's errors into ours."""
+class _Database:
+    """Runs queries on one connection; what the driver raises becomes a `DataError`.
+
+    Args:
+        connection: of the driver.
+        shown: the address, for messages.
+        failures: what the driver raises.
+        tables: the query that lists the tables.
+    """
 
     def __init__(
         self, connection: Any, shown: str, failures: tuple[type[Exception], ...], tables: str
@@ -101,83 +83,73 @@ class _Runner:
         self.tables = tables
 
     def rows(self, query: str, table: str | None) -> tuple[list[str], Iterator[list[Any]]]:
+        """The names of a query's columns, and its rows in chunks; `table` is for the hint if it does not exist."""
         cursor = self.connection.cursor()
         try:
             cursor.execute(query)
         except self.failures as error:
             hint = nearest(table, self.table_names()) if table else None
-            raise self.failed(error, hint) from error
+            raise self._failed(error, hint) from error
         return [column[0] for column in cursor.description or ()], self._chunks(cursor)
 
-    def _chunks(self, cursor: Any) -> Iterator[list[Any]]:
-        while True:
-            try:
-                chunk = cursor.fetchmany(_ROWS_AT_ONCE)
-            except self.failures as error:
-                raise self.failed(error, None) from error
-            if not chunk:
-                return
-            yield chunk
-
-    def failed(self, error: Exception, hint: str | None) -> DataError:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return DataError(
-            f"the database says: {reason}",
-            where=self.shown,
-            expected="a database and a query that it can run",
-            hint=hint,
-        )
+    def only_table(self) -> str:
+        """The name of the only table."""
+        names = self.table_names()
+        if len(names) == 1:
+            return names[0]
+        found = f"tables {', '.join(names)}" if names else "no table"
+        raise DataError(found, where=self.shown, expected="query='SQL' or table='NAME' to say what to read")
 
     def table_names(self) -> list[str]:
+        """The names of all tables."""
         try:
             self.connection.rollback()
             cursor = self.connection.cursor()
             cursor.execute(self.tables)
             return [str(row[0]) for row in cursor.fetchall()]
         except self.failures as error:
-            raise self.failed(error, None) from error
+            raise self._failed(error, None) from error
 
-    def only_table(self) -> str:
-        names = self.table_names()
-        if len(names) == 1:
-            return names[0]
-        found = f"tables {', '.join(names)}" if names else "no table"
-        raise DataError(found, where=self.shown, expected="a query= or a table= that says what to read")
+    def _chunks(self, cursor: Any) -> Iterator[list[Any]]:
+        while True:
+            try:
+                chunk = cursor.fetchmany(_ROWS_AT_ONCE)
+            except self.failures as error:
+                raise self._failed(error, None) from error
+            if not chunk:
+                return
+            yield chunk
+
+    def _failed(self, error: Exception, hint: str | None) -> DataError:
+        return DataError(
+            f"the database says: {first_line(error)}",
+            where=self.shown,
+            expected="a database and a query that it can run",
+            hint=hint,
+        )
 
 
 @contextmanager
-def _sqlite(address: str, shown: str) -> Iterator[_Runner]:
-    if not address.startswith("sqlite:///"):
-        raise DataError(f"{address!r} names no file", where="source", expected="sqlite:///FILE")
-    path = Path(unquote(address.removeprefix("sqlite:///").partition("?")[0])).expanduser()
+def _sqlite(url: DatabaseURL) -> Iterator[_Database]:
+    path = url.sqlite_path
+    if path is None:
+        raise DataError(f"{url.shown!r} names no file", where="source", expected="sqlite:///FILE")
     if not path.is_file():
-        raise DataError("no such file", where=shown, expected="a SQLite database")
-    failures = (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeError)
-    # `mode=ro`: reading must not write, and a wrong name must not make a new database.
-    try:
+        raise DataError("no such file", where=url.shown, expected="a SQLite database")
+    try:  # read-only, so that a wrong name does not make a new database
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-    except failures as error:
-        raise DataError(f"cannot be opened ({error})", where=shown, expected="a SQLite database") from error
-    tables = "SELECT name FROM sqlite_master WHERE type != 'index' AND name NOT GLOB 'sqlite_*' ORDER BY 1"
+    except SQLITE_ERRORS as error:
+        raise DataError(
+            f"cannot be opened ({error})", where=url.shown, expected="a SQLite database"
+        ) from error
     with closing(connection):
-        yield _Runner(connection, shown, failures, tables)
+        yield _Database(connection, url.shown, SQLITE_ERRORS, _SQLITE_TABLES)
 
 
 @contextmanager
-def _postgres(address: str, shown: str) -> Iterator[_Runner]:
-    try:
+def _postgres(url: DatabaseURL) -> Iterator[_Database]:
+    with closing(connect_postgres(url, "reading from")) as connection:
         import psycopg
-    except ImportError as error:
-        raise MissingExtraError("reading from PostgreSQL", extra="postgres") from error
-    tables = (
-        "SELECT table_name FROM information_schema.tables "
-        "WHERE table_schema = ANY (current_schemas(false)) ORDER BY table_name"
-    )
-    try:
-        connection = psycopg.connect(address, connect_timeout=10)
-    except psycopg.Error as error:
-        reason = (str(error).strip().splitlines() or ["no answer"])[0]
-        raise DataError(f"cannot connect ({reason})", where=shown, expected="a PostgreSQL server") from error
-    with closing(connection):
+
         connection.read_only = True
-        yield _Runner(connection, shown, (psycopg.Error,), tables)
+        yield _Database(connection, url.shown, (psycopg.Error,), _POSTGRES_TABLES)

@@ -1,7 +1,7 @@
-"""Delimited text: csv, tsv, other separators, RecBole .inter, MovieLens, Amazon ratings, LightGCN lines.
+"""Read delimited text: csv, tsv, other separators, RecBole .inter, MovieLens, Amazon ratings, LightGCN lines.
 
-Three attempts, each slower and more exact than the one before: polars with the types that samples of the file
-suggest; polars with strings only; and the `csv` module, which knows on which line each row stands.
+There are three attempts, each slower and more exact than the one before: polars with the types that samples of the file
+suggest; polars with strings only; and Python's `csv` module, which knows the line of each row.
 """
 
 from __future__ import annotations
@@ -9,137 +9,134 @@ from __future__ import annotations
 import csv
 import io
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 
-from talos.data.readers.columns import Role, resolve
-from talos.data.readers.options import Options
-from talos.data.readers.table import Table, polars_errors
-from talos.data.readers.text import Layout, Text, fields_of, headerless_roles, layout_of, rows_of
-from talos.data.readers.values import Problem, clean, is_integer_text, settle, time_dtype
+from talos.data.readers.cleaning import (
+    CleanTable,
+    clean_columns,
+    clean_rows,
+    is_integer_text,
+    polars_errors,
+    time_dtype,
+)
+from talos.data.readers.columns import find_columns
+from talos.data.readers.options import ReadOptions
+from talos.data.readers.text import (
+    Layout,
+    TextFile,
+    csv_reader,
+    fields_of,
+    guess_layout,
+    headerless_roles,
+)
 from talos.errors import DataError
 
-__all__ = ["Job", "job_of", "read_delimited", "read_lightgcn"]
+__all__ = ["DelimitedFile", "read_delimited", "read_lightgcn"]
 
-# Above this size only the needed columns are parsed, to save memory; polars then no longer sees that a row
-# has more fields than the header.
+# Above this size only the wanted columns are parsed, to save memory; polars then does not notice that a row has more
+# fields than the header.
 _PROJECT_ABOVE = 1 << 30
 _ROWS_AT_ONCE = 200_000
 
 
-def read_delimited(text: Text, roles: Sequence[Role], options: Options) -> Table:
+def read_delimited(text: TextFile, options: ReadOptions) -> CleanTable:
     """Read a delimited text file."""
-    job, rows = job_of(text, roles, options)
-    return job.typed(rows) or job.as_strings() or job.row_by_row()
-
-
-def job_of(text: Text, roles: Sequence[Role], options: Options) -> tuple[Job, list[list[str]]]:
-    """How a file is to be read, and the fields of some of its rows."""
-    layout = layout_of(text, options.format, roles)
-    rows = [row for piece in text.samples() for row in fields_of(piece, layout)]
-    if not layout.headerless:
-        rows = rows[1:]
-    if not rows:
-        raise DataError("has a header and no rows", where=text.name, expected="one interaction a line")
-    found = _find_columns(text, layout, roles, rows[0])
-    columns = {name: layout.names[position] for name, position in found.items()}
-    if layout.headerless:
-        columns = {name: f"{position + 1}" for name, position in found.items()}
-    if layout.separator == "::":
-        # polars knows separators of one byte only.
-        text = Text(text.name, text.path, text.content().replace(b"::", b"\t"), text.size)
-        layout = _with_tabs(layout)
-    return Job(text, layout, roles, found, columns, options), rows
-
-
-def _with_tabs(layout: Layout) -> Layout:
-    return Layout(
-        format=layout.format,
-        separator="\t",
-        names=layout.names,
-        skip_lines=layout.skip_lines,
-        headerless=layout.headerless,
-        quoted=False,
+    file, sampled = DelimitedFile.inspect(text, options)
+    return (
+        file.by_polars(file.guess_dtypes(sampled))
+        or file.by_polars(dict.fromkeys(file.found, pl.String()))
+        or file.row_by_row()
     )
 
 
-def _find_columns(text: Text, layout: Layout, roles: Sequence[Role], row: Sequence[str]) -> dict[str, int]:
+def _find_columns(text: TextFile, layout: Layout, options: ReadOptions, row: Sequence[str]) -> dict[str, int]:
+    """The position of each wanted column; `row` is the first one."""
     if not layout.headerless:
-        return resolve(roles, layout.names, text.name)
+        return find_columns(options.wanted, layout.names, text.name)
+    # Without a header columns are called 1, 2, …, and those that are not given are assumed in the usual order. If some
+    # are given the order is not the usual one, and of the others only the required ones are assumed.
     usual = headerless_roles(row)
-    # A file without header has columns called 1, 2, …; roles that are not given stand in the usual places,
-    # unless some are given: then nothing is known about the others.
-    any_given = any(role.given for role in roles)
-    placed = [
-        Role(
-            name=role.name,
-            kind=role.kind,
-            required=role.required,
-            given=str(usual[role.name] + 1)
-            if role.given is None and role.name in usual and (role.required or not any_given)
-            else role.given or "",
-        )
-        for role in roles
-    ]
-    missing = next((role for role in placed if role.required and not role.given), None)
-    if missing is not None:
-        raise DataError(
-            f"no header and no usual place for the {missing.name} column",
-            where=text.name,
-            expected=f"its position, such as {missing.name}='3'",
-        )
-    return resolve(placed, layout.names, f"{text.name} (no header: columns are called by position)")
+    any_given = any(one.given for one in options.wanted)
+    placed = []
+    for one in options.wanted:
+        given = one.given or ""
+        if one.given is None and one.role in usual and (one.required or not any_given):
+            given = str(usual[one.role] + 1)
+        if one.required and not given:
+            raise DataError(
+                f"no header and no usual place for the {one.role} column",
+                where=text.name,
+                expected=f"its position, such as {one.role}='3'",
+            )
+        placed.append(replace(one, given=given))
+    return find_columns(placed, layout.names, f"{text.name} (no header: columns are called by position)")
 
 
 @dataclass(frozen=True)
-class Job:
-    """A delimited file, what its columns are, and the attempts at reading it."""
+class DelimitedFile:
+    """A delimited text file, what its columns are, and the ways to read it.
 
-    text: Text
+    Attributes:
+        text: the file.
+        layout: separator, header and column names.
+        found: the position of each role's column.
+        columns: the name of each role's column, for messages.
+        options: how to read it.
+    """
+
+    text: TextFile
     layout: Layout
-    roles: Sequence[Role]
     found: Mapping[str, int]
     columns: Mapping[str, str]
-    options: Options
+    options: ReadOptions
 
-    def typed(self, rows: Sequence[Sequence[str]]) -> Table | None:
-        """Attempt 1: let polars parse numbers, as the samples suggest."""
-        return self._by_polars(self.dtypes(rows))
+    @classmethod
+    def inspect(cls, text: TextFile, options: ReadOptions) -> tuple[DelimitedFile, list[list[str]]]:
+        """Find out a file's layout and columns; also returns the fields of some of its rows."""
+        layout = guess_layout(text, options)
+        rows = [row for piece in text.samples() for row in fields_of(piece, layout)]
+        if not layout.headerless:
+            rows = rows[1:]
+        if not rows:
+            raise DataError("has a header and no rows", where=text.name, expected="one interaction per line")
+        found = _find_columns(text, layout, options, rows[0])
+        columns = {role: layout.names[position] for role, position in found.items()}
+        if layout.separator == "::":  # polars takes separators of one byte only
+            text = replace(text, data=text.content().replace(b"::", b"\t"))
+            layout = replace(layout, separator="\t", quoted=False)
+        return cls(text, layout, found, columns, options), rows
 
-    def dtypes(self, rows: Sequence[Sequence[str]]) -> dict[str, pl.DataType]:
-        """What some rows suggest that each role's column holds."""
+    def guess_dtypes(self, rows: Sequence[Sequence[str]]) -> dict[str, pl.DataType]:
+        """The type of each role's column, judging by some rows."""
         dtypes: dict[str, pl.DataType] = {}
-        for role in self.roles:
-            position = self.found.get(role.name)
+        for one in self.options.wanted:
+            position = self.found.get(one.role)
             if position is None:
                 continue
             values = [row[position].strip() for row in rows if position < len(row)]
-            if role.kind == "id":
+            if one.kind == "id":
                 whole = self.options.ids == "auto" and all(map(is_integer_text, values))
-                dtypes[role.name] = pl.Int64() if whole else pl.String()
-            elif role.kind == "time":
-                dtypes[role.name] = time_dtype(values)
+                dtypes[one.role] = pl.Int64() if whole else pl.String()
+            elif one.kind == "time":
+                dtypes[one.role] = time_dtype(values)
             else:
-                dtypes[role.name] = pl.Float64() if role.kind == "number" else pl.String()
+                dtypes[one.role] = pl.Float64() if one.kind == "number" else pl.String()
         return dtypes
 
-    def as_strings(self) -> Table | None:
-        """Attempt 2: strings only, and their types from all of them."""
-        return self._by_polars({name: pl.String() for name in self.found})
-
     def scan(self, dtypes: Mapping[str, pl.DataType]) -> pl.LazyFrame:
-        """The columns by role, not read yet."""
+        """A scan of the wanted columns, named by role."""
         settings, wanted = self._settings(dtypes)
         return pl.scan_csv(self.text.source, **settings).select(wanted)
 
     def _settings(self, dtypes: Mapping[str, pl.DataType]) -> tuple[dict[str, Any], list[pl.Expr]]:
-        """What polars is told about the file, and the columns that are wanted of it."""
+        """The arguments of polars' csv reader, and the expressions that select the wanted columns."""
         schema: dict[str, pl.DataType] = {str(n): pl.String() for n in range(len(self.layout.names))}
-        schema |= {str(self.found[name]): dtype for name, dtype in dtypes.items()}
-        wanted = [pl.col(str(position)).alias(name) for name, position in self.found.items()]
+        schema |= {str(self.found[role]): dtype for role, dtype in dtypes.items()}
+        wanted = [pl.col(str(position)).alias(role) for role, position in self.found.items()]
         settings = {
             "has_header": False,
             "skip_lines": self.layout.skip_lines,
@@ -150,7 +147,8 @@ class Job:
         }
         return settings, wanted
 
-    def _by_polars(self, dtypes: Mapping[str, pl.DataType]) -> Table | None:
+    def by_polars(self, dtypes: Mapping[str, pl.DataType]) -> CleanTable | None:
+        """Read by polars with these types; None if anything is wrong with any row."""
         try:
             with polars_errors(self.text.name):
                 if self.text.size > _PROJECT_ABOVE:
@@ -158,52 +156,58 @@ class Job:
                 else:
                     settings, wanted = self._settings(dtypes)
                     frame = pl.read_csv(self.text.source, **settings).select(wanted)
-                cleaned, problems = self._clean(frame)
+                cleaned, problems = clean_columns(
+                    frame, self.columns, self.options, where=self.text.name, text=True
+                )
         except DataError:
-            return None  # the next attempt says better what is wrong
+            return None  # a later attempt says better what is wrong
         return None if problems or not len(cleaned) else self._table(cleaned, len(cleaned), 0)
 
-    def row_by_row(self) -> Table:
-        """Attempt 3: every row with its line."""
+    def row_by_row(self) -> CleanTable:
+        """Read by the `csv` module."""
         frames: list[pl.DataFrame] = []
         lines = array("q")
         bad = 0
         for chunk in self.chunks():
             frame = pl.DataFrame(chunk.values, schema=dict.fromkeys(self.found, pl.String))
             if chunk.fault is not None and self.options.on_bad_row == "raise":
-                self._settled(frame, chunk.lines)  # an earlier row may be bad as well
+                self._clean(frame, chunk.lines)  # a row before it may be bad as well, and is named first
                 raise chunk.fault
             bad += chunk.bad
             frames.append(frame)
             lines.extend(chunk.lines)
         whole = pl.concat(frames) if frames else pl.DataFrame(schema=dict.fromkeys(self.found, pl.String))
         rows = len(whole) + bad
-        cleaned, more = self._settled(whole, lines)
+        cleaned, more = self._clean(whole, lines)
         return self._table(cleaned, rows, bad + more)
 
-    def _settled(self, frame: pl.DataFrame, lines: Sequence[int]) -> tuple[pl.DataFrame, int]:
-        cleaned, problems = self._clean(frame)
+    def _clean(self, frame: pl.DataFrame, lines: Sequence[int]) -> tuple[pl.DataFrame, int]:
         name = self.text.name
-        mode = self.options.on_bad_row
-        return settle(cleaned, problems, self.columns, mode, lambda row: f"{name}, line {lines[row]}")
+        return clean_rows(
+            frame,
+            self.columns,
+            self.options,
+            where=name,
+            text=True,
+            place=lambda row: f"{name}, line {lines[row]}",
+        )
 
-    def _clean(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Problem]]:
-        return clean(frame, self.roles, self.columns, where=self.text.name, text=True, ids=self.options.ids)
-
-    def _table(self, frame: pl.DataFrame, rows: int, bad: int) -> Table:
-        return Table(frame=frame, source=self.text.name, format=self.layout.format, rows=rows, bad_rows=bad)
+    def _table(self, frame: pl.DataFrame, rows: int, bad: int) -> CleanTable:
+        return CleanTable(
+            frame=frame, source=self.text.name, format=self.layout.format, rows=rows, bad_rows=bad
+        )
 
     def chunks(self, rows: int = _ROWS_AT_ONCE) -> Iterator[_Chunk]:
-        """Rows with their lines, some at a time; a bad one ends its chunk."""
+        """Rows as strings with their lines, up to `rows` at a time; a chunk ends at a row that cannot be split."""
         width = len(self.layout.names)
-        needed = list(self.found.items())
-        reach = max(self.found.values()) + 1
+        positions = list(self.found.values())
+        reach = max(positions) + 1
         stream = io.TextIOWrapper(self.text.open(), "utf-8-sig", errors="surrogateescape", newline="")
         with stream:
             for _ in range(self.layout.skip_lines):
                 stream.readline()
-            reader = rows_of(stream, self.layout.separator, self.layout.quoted)
-            chunk = _Chunk({name: [] for name, _ in needed})
+            reader = csv_reader(stream, self.layout.separator, self.layout.quoted)
+            chunk = _Chunk(self.found)
             while True:
                 line = self.layout.skip_lines + reader.line_num + 1
                 place = f"{self.text.name}, line {line}"
@@ -218,7 +222,7 @@ class Job:
                             expected=str(width),
                             hint="on_bad_row='skip' skips such rows",
                         )
-                    values = [row[position] for _, position in needed]
+                    values = [row[position] for position in positions]
                     "".join(values).encode()
                 except StopIteration:
                     break
@@ -232,15 +236,15 @@ class Job:
                     chunk.add(line, values)
                 if len(chunk.lines) >= rows or chunk.fault is not None:
                     yield chunk
-                    chunk = _Chunk({name: [] for name, _ in needed})
+                    chunk = _Chunk(self.found)
             yield chunk
 
 
 class _Chunk:
-    """Some rows as columns of strings, their lines, and what was wrong with the row after them, if it was."""
+    """Some rows as columns of strings, their lines, and the error about the row after them, if there is one."""
 
-    def __init__(self, values: dict[str, list[str]]) -> None:
-        self.values = values
+    def __init__(self, roles: Iterable[str]) -> None:
+        self.values: dict[str, list[str]] = {role: [] for role in roles}
         self.lines = array("q")
         self.fault: DataError | None = None
         self.bad = 0
@@ -255,8 +259,8 @@ class _Chunk:
         self.bad += 1
 
 
-def read_lightgcn(text: Text, roles: Sequence[Role], options: Options) -> Table:
-    """Read lines `user item item …`; a user without items is no interaction."""
+def read_lightgcn(text: TextFile, options: ReadOptions) -> CleanTable:
+    """Read lines `user item item …`; a line with a user alone holds no interaction."""
     lines = pl.Series(text.content().removeprefix(b"\xef\xbb\xbf").split(b"\n"), dtype=pl.Binary)
     decoded = lines.cast(pl.String, strict=False)
     bad = decoded.is_null()
@@ -275,11 +279,15 @@ def read_lightgcn(text: Text, roles: Sequence[Role], options: Options) -> Table:
             "no line with a user and an item", where=text.name, expected="lines 'user item item …'"
         )
     columns = {"user": "user", "item": "item"}
-    cleaned, problems = clean(frame, roles, columns, where=text.name, text=True, ids=options.ids)
     place = frame["line"]
-    cleaned, more = settle(
-        cleaned, problems, columns, options.on_bad_row, lambda row: f"{text.name}, line {place[row]}"
+    cleaned, more = clean_rows(
+        frame,
+        columns,
+        options,
+        where=text.name,
+        text=True,
+        place=lambda row: f"{text.name}, line {place[row]}",
     )
     skipped = int(bad.sum())
     rows = len(frame) + skipped
-    return Table(frame=cleaned, source=text.name, format="lightgcn", rows=rows, bad_rows=skipped + more)
+    return CleanTable(frame=cleaned, source=text.name, format="lightgcn", rows=rows, bad_rows=skipped + more)

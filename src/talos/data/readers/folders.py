@@ -1,4 +1,4 @@
-"""Folders: train/valid/test parts, or one table in several files."""
+"""Which files of a folder to read: train, valid and test files, or the files of one table."""
 
 from __future__ import annotations
 
@@ -15,27 +15,17 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "test": ("test", "testing"),
 }
 _SUFFIXES = {
-    ".csv",
-    ".tsv",
-    ".tab",
-    ".txt",
-    ".dat",
-    ".data",
-    ".inter",
-    ".parquet",
-    ".pq",
-    ".json",
-    ".jsonl",
-    ".ndjson",
+    *(".csv", ".tsv", ".tab", ".txt", ".dat", ".data", ".inter"),
+    *(".parquet", ".pq", ".json", ".jsonl", ".ndjson"),
 }
-# A folder of a published dataset holds more than its interactions; these are they.
+# What the file of interactions is called in folders of published datasets, which hold other files too.
 _INTERACTIONS = ("interactions", "ratings", "events", "clicks", "u.data")
-# Written beside data by Talos and others; never data.
+# Files that describe data and hold none.
 _NEVER = {"split.json", "readme.txt", "dataset_info.json", "metadata.json"}
 
 
 def readable_files(folder: Path) -> list[Path]:
-    """The files of a folder that a reader may try, by name."""
+    """The files of a folder that have a suffix of data, sorted by name."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
@@ -51,7 +41,7 @@ def readable_files(folder: Path) -> list[Path]:
 
 
 def part_files(folder: Path, required: Sequence[str] = ("train", "test")) -> dict[str, Path] | None:
-    """The files of a folder that hold train, valid and test; None if one that is required is not there."""
+    """The train, valid and test files of a folder; None if a required one is missing."""
     parts: dict[str, Path] = {}
     for path in readable_files(folder):
         words = path.name.lower().split(".")[:-1]
@@ -61,7 +51,7 @@ def part_files(folder: Path, required: Sequence[str] = ("train", "test")) -> dic
                     raise DataError(
                         f"both {parts[part].name} and {path.name} could be the {part} part",
                         where=str(folder),
-                        expected="one file a part",
+                        expected="one file per part",
                     )
                 parts[part] = path
     if any(part not in parts for part in required):
@@ -70,7 +60,7 @@ def part_files(folder: Path, required: Sequence[str] = ("train", "test")) -> dic
 
 
 def files_of(folder: Path) -> tuple[list[Path], tuple[str, ...]]:
-    """The files that make up the one table of a folder, and a note on what was left out."""
+    """The files that make up the one table of a folder, and notes on what was left out."""
     files = readable_files(folder)
     if (folder / "shards.json").is_file():
         raise DataError(

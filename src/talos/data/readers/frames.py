@@ -1,58 +1,57 @@
-"""Data that is in memory or has types of its own: polars and pandas frames, scipy matrices, parquet."""
+"""Read data with types of its own: polars and pandas frames, scipy matrices, parquet."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from talos.data.readers.columns import Role, resolve
-from talos.data.readers.options import Options
-from talos.data.readers.table import Table, polars_errors
-from talos.data.readers.values import clean, settle
+from talos.data.readers.cleaning import CleanTable, clean_rows, polars_errors
+from talos.data.readers.columns import find_columns
+from talos.data.readers.options import ReadOptions
 from talos.errors import ArgumentError, DataError
 
-__all__ = ["from_frame", "from_memory", "read_parquet"]
+__all__ = ["WHOLE_PARQUET", "from_frame", "from_memory", "read_parquet", "scan_parquet"]
+
+WHOLE_PARQUET = "a whole parquet file"
+"""What the errors about a parquet file say was expected."""
 
 
 def from_frame(
     frame: pl.DataFrame,
-    roles: Sequence[Role],
-    options: Options,
+    options: ReadOptions,
     *,
     source: str,
     format: str,  # noqa: A002
-) -> Table:
-    """Read a polars frame."""
-    found = resolve(roles, frame.columns, source)
-    columns = {name: frame.columns[position] for name, position in found.items()}
+) -> CleanTable:
+    """Read a polars frame; `source` is what messages call it."""
+    found = find_columns(options.wanted, frame.columns, source)
+    columns = {role: frame.columns[position] for role, position in found.items()}
     if not len(frame):
-        raise DataError("has no rows", where=source, expected="one interaction a row")
+        raise DataError("has no rows", where=source, expected="one interaction per row")
     with polars_errors(source):
-        chosen = frame.select([pl.col(column).alias(name) for name, column in columns.items()])
-        cleaned, problems = clean(chosen, roles, columns, where=source, text=False, ids=options.ids)
-        cleaned, bad = settle(
-            cleaned,
-            problems,
+        cleaned, bad = clean_rows(
+            frame.select([pl.col(column).alias(role) for role, column in columns.items()]),
             columns,
-            options.on_bad_row,
-            lambda row: f"{source}, row {row} (counting from 0)",
+            options,
+            where=source,
+            text=False,
+            place=lambda row: f"{source}, row {row} (counting from 0)",
         )
-    return Table(frame=cleaned, source=source, format=format, rows=len(frame), bad_rows=bad)
+    return CleanTable(frame=cleaned, source=source, format=format, rows=len(frame), bad_rows=bad)
 
 
-def from_memory(data: object, roles: Sequence[Role], options: Options) -> Table:
-    """Read a polars or pandas frame or a scipy matrix, told apart without importing any of them."""
+def from_memory(data: object, options: ReadOptions) -> CleanTable:
+    """Read a polars or pandas frame or a scipy matrix, without importing pandas or scipy to tell them apart."""
     if isinstance(data, pl.LazyFrame):
         with polars_errors("polars frame"):
             data = data.collect()
     if isinstance(data, pl.DataFrame):
-        return from_frame(data, roles, options, source="polars frame", format="polars")
+        return from_frame(data, options, source="polars frame", format="polars")
     package = type(data).__module__.partition(".")[0]
     if package == "pandas" and hasattr(data, "columns"):
-        return from_frame(_from_pandas(data, roles), roles, options, source="pandas frame", format="pandas")
+        return from_frame(_from_pandas(data, options), options, source="pandas frame", format="pandas")
     if package == "scipy" and hasattr(data, "tocoo"):
         return _from_scipy(data, options)
     raise ArgumentError(
@@ -62,28 +61,22 @@ def from_memory(data: object, roles: Sequence[Role], options: Options) -> Table:
     )
 
 
-def _from_pandas(frame: Any, roles: Sequence[Role]) -> pl.DataFrame:
+def _from_pandas(frame: Any, options: ReadOptions) -> pl.DataFrame:
     names = [str(name) for name in frame.columns]
-    found = resolve(roles, names, "pandas frame")
+    found = find_columns(options.wanted, names, "pandas frame")
     columns: dict[str, pl.Series] = {}
     for position in found.values():
         name, values = names[position], frame.iloc[:, position]
         place = f"pandas frame, column {name!r}"
-        if values.dtype == object:
-            plain = [None if _is_missing(value) else value for value in values.tolist()]
-            types = sorted({type(value).__name__ for value in plain if value is not None})
-            if len(types) > 1:
-                raise DataError(f"mixed types {', '.join(types)}", where=place, expected="one type")
-            with polars_errors(place):
-                columns[name] = pl.Series(name, plain, strict=True)
-        elif str(values.dtype) == "category":
-            with polars_errors(place):
-                columns[name] = pl.Series(name, [None if _is_missing(v) else v for v in values.tolist()])
-        elif values.dtype.kind in "iufbM" and type(values.dtype).__module__.startswith("numpy"):
+        if values.dtype.kind in "iufbM" and type(values.dtype).__module__.startswith("numpy"):
             columns[name] = pl.Series(name, values.to_numpy())
-        else:  # pandas' own nullable and string types
-            with polars_errors(place):
-                columns[name] = pl.Series(name, [None if _is_missing(v) else v for v in values.tolist()])
+            continue
+        plain = [None if _is_missing(value) else value for value in values.tolist()]
+        types = sorted({type(value).__name__ for value in plain if value is not None})
+        if values.dtype == object and len(types) > 1:
+            raise DataError(f"mixed types {', '.join(types)}", where=place, expected="one type")
+        with polars_errors(place):
+            columns[name] = pl.Series(name, plain, strict=True)
     return pl.DataFrame(columns)
 
 
@@ -92,8 +85,8 @@ def _is_missing(value: object) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
 
 
-def _from_scipy(matrix: Any, options: Options) -> Table:
-    """Each stored value that is not zero is an interaction; values other than 1 are ratings."""
+def _from_scipy(matrix: Any, options: ReadOptions) -> CleanTable:
+    """Read a sparse matrix: entries other than 0 are interactions, and ratings unless all of them are 1."""
     import numpy as np
 
     if len(matrix.shape) != 2:
@@ -103,7 +96,7 @@ def _from_scipy(matrix: Any, options: Options) -> Table:
     cells = matrix.tocoo()
     keep = cells.data != 0
     if not keep.any():
-        raise DataError("has no entries", where="scipy matrix", expected="one interaction an entry")
+        raise DataError("has no entries", where="scipy matrix", expected="one interaction per entry")
     values = np.asarray(cells.data[keep])
     if values.dtype.kind not in "biuf" or not np.isfinite(values).all():
         raise DataError("values that are not finite numbers", where="scipy matrix", expected="finite numbers")
@@ -113,24 +106,30 @@ def _from_scipy(matrix: Any, options: Options) -> Table:
         frame = frame.with_columns(pl.Series("rating", values.astype(np.float64)).cast(pl.Float32))
     if options.ids == "string":
         frame = frame.with_columns(pl.col("user", "item").cast(pl.String))
-    return Table(frame=frame, source="scipy matrix", format="scipy", rows=len(frame))
+    return CleanTable(frame=frame, source="scipy matrix", format="scipy", rows=len(frame))
 
 
-def read_parquet(path: Path, name: str, roles: Sequence[Role], options: Options) -> Table:
-    """Read the needed columns of a parquet file."""
-    expected = "a whole parquet file"
-    with polars_errors(name, expected):
+def scan_parquet(path: Path, name: str, options: ReadOptions) -> tuple[pl.LazyFrame, dict[str, str]]:
+    """A scan of a parquet file's wanted columns, and what the file calls the column of each role."""
+    with polars_errors(name, WHOLE_PARQUET):
         scan = pl.scan_parquet(path, glob=False, hive_partitioning=False)
         names = scan.collect_schema().names()
+    columns = {role: names[place] for role, place in find_columns(options.wanted, names, name).items()}
+    return scan.select(list(columns.values())), columns
+
+
+def read_parquet(path: Path, name: str, options: ReadOptions) -> CleanTable:
+    """Read the wanted columns of a parquet file."""
+    scan, columns = scan_parquet(path, name, options)
+    with polars_errors(name, WHOLE_PARQUET):
         rows = int(scan.select(pl.len()).collect().item())
-    found = resolve(roles, names, name)
-    if rows * 8 * len(found) > options.max_bytes:
+    if rows * 8 * len(columns) > options.max_bytes:
         raise DataError(
             f"{rows:,} rows exceed {options.max_bytes:,} bytes when decompressed",
             where=name,
             expected="less",
             hint="raise max_bytes if you trust it",
         )
-    with polars_errors(name, expected):
-        frame = scan.select([names[position] for position in found.values()]).collect()
-    return from_frame(frame, roles, options, source=name, format="parquet")
+    with polars_errors(name, WHOLE_PARQUET):
+        frame = scan.collect()
+    return from_frame(frame, options, source=name, format="parquet")

@@ -1,40 +1,50 @@
-"""JSON lines (and one JSON array): Amazon reviews and what most services export."""
+"""Read JSON lines, or one JSON array: Amazon's reviews, and what most services export."""
 
 from __future__ import annotations
 
 import io
 import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import polars as pl
 
-from talos.data.readers.columns import Role, resolve
-from talos.data.readers.options import Options
-from talos.data.readers.table import Table, polars_errors
-from talos.data.readers.text import Text, first_lines
-from talos.data.readers.values import clean, settle
+from talos.data.readers.cleaning import CleanTable, clean_columns, clean_rows, polars_errors
+from talos.data.readers.columns import find_columns
+from talos.data.readers.options import ReadOptions
+from talos.data.readers.text import TextFile, first_lines, short
 from talos.errors import DataError
 
 __all__ = ["looks_like_json", "read_json"]
 
 _INT64 = range(-(2**63), 2**63)
+_TYPE_NAMES = {
+    str: "string",
+    bool: "truth value",
+    int: "number",
+    float: "number",
+    list: "list",
+    dict: "JSON object",
+}
 
 
-def looks_like_json(text: Text) -> bool:
+def looks_like_json(text: TextFile) -> bool:
     """Whether the first line opens an object or an array of objects."""
     first = next(iter(first_lines(text, 1)), "").lstrip()
     return first.startswith(("{", '[{"')) or first.rstrip() in ("[", "[{")
 
 
-def read_json(text: Text, roles: Sequence[Role], options: Options) -> Table:
-    """Read one JSON object a line, or one array of objects."""
+def read_json(text: TextFile, options: ReadOptions) -> CleanTable:
+    """Read one JSON object per line, or one array of objects."""
     content = text.content().removeprefix(b"\xef\xbb\xbf")
     first: dict[str, Any] = {}
     names: dict[str, None] = {}
-    fault = DataError("no JSON object in the first lines", where=text.name, expected="one JSON object a line")
+    fault = DataError(
+        "no JSON object in the first lines", where=text.name, expected="one JSON object per line"
+    )
     for _, record in islice(_records(content, text.name), 100):
         if isinstance(record, dict):
             first = first or record
@@ -44,134 +54,129 @@ def read_json(text: Text, roles: Sequence[Role], options: Options) -> Table:
     if not names:
         raise fault
     keys = list(names)
-    found = {name: keys[position] for name, position in resolve(roles, keys, text.name).items()}
-    quick = _by_polars(content, first, roles, found, text.name, options)
-    return quick or _object_by_object(content, roles, found, text.name, options)
+    found = find_columns(options.wanted, keys, text.name)
+    file = _JSONFile(text.name, content, {role: keys[place] for role, place in found.items()}, options)
+    return file.by_polars(first) or file.object_by_object()
 
 
-def _by_polars(
-    content: bytes,
-    first: Mapping[str, Any],
-    roles: Sequence[Role],
-    found: Mapping[str, str],
-    name: str,
-    options: Options,
-) -> Table | None:
-    if _is_array(content):
-        return None
-    schema: dict[str, pl.DataType] = {}
-    for role in roles:
-        if role.name in found:
-            value = first.get(found[role.name])
-            whole = role.kind == "id" or (role.kind == "time" and isinstance(value, int))
-            if role.kind == "text" or isinstance(value, str):
-                schema[found[role.name]] = pl.String()
+@dataclass(frozen=True)
+class _JSONFile:
+    """A JSON file, the key of each role, and two ways to read it: quickly, or with the place of each bad value."""
+
+    name: str
+    content: bytes
+    keys: Mapping[str, str]
+    options: ReadOptions
+
+    def by_polars(self, first: Mapping[str, Any]) -> CleanTable | None:
+        """Read by polars, with the types of the first object; None if anything is wrong with any row."""
+        if _is_array(self.content):
+            return None
+        wanted = [one for one in self.options.wanted if one.role in self.keys]
+        schema: dict[str, pl.DataType] = {}
+        for one in wanted:
+            value = first.get(self.keys[one.role])
+            whole = one.kind == "id" or (one.kind == "time" and isinstance(value, int))
+            if one.kind == "text" or isinstance(value, str):
+                schema[self.keys[one.role]] = pl.String()
             else:
-                schema[found[role.name]] = pl.Int64() if whole else pl.Float64()
-    try:
-        with polars_errors(name):
-            frame = pl.read_ndjson(io.BytesIO(content), schema=schema)
-            frame = frame.select([pl.col(key).alias(role) for role, key in found.items()])
-            # polars makes strings of numbers and objects where strings are wanted; count the quotes instead.
-            for role in roles:
-                key = found.get(role.name)
-                if role.kind == "id" and key is not None and schema[key] == pl.String:
-                    quoted = sum(content.count(f'{json.dumps(key)}:{gap}"'.encode()) for gap in ("", " "))
-                    if quoted != len(frame):
-                        return None
-            cleaned, problems = clean(frame, roles, found, where=name, text=False, ids=options.ids)
-    except DataError:
-        return None
-    if problems or not len(cleaned):
-        return None
-    return Table(frame=cleaned, source=name, format="jsonl", rows=len(cleaned))
+                schema[self.keys[one.role]] = pl.Int64() if whole else pl.Float64()
+        try:
+            with polars_errors(self.name):
+                frame = pl.read_ndjson(io.BytesIO(self.content), schema=schema)
+                frame = frame.select([pl.col(key).alias(role) for role, key in self.keys.items()])
+                # polars turns numbers and objects into strings where the schema wants strings: count the quotes
+                for one in wanted:
+                    key = self.keys[one.role]
+                    if one.kind == "id" and schema[key] == pl.String:
+                        opened = (f'{json.dumps(key)}:{gap}"'.encode() for gap in ("", " "))
+                        if sum(map(self.content.count, opened)) != len(frame):
+                            return None
+                cleaned, problems = clean_columns(frame, self.keys, self.options, where=self.name, text=False)
+        except DataError:
+            return None
+        if problems or not len(cleaned):
+            return None
+        return CleanTable(frame=cleaned, source=self.name, format="jsonl", rows=len(cleaned))
 
+    def object_by_object(self) -> CleanTable:
+        """Read by Python's parser, which knows the line of each object."""
+        types: dict[str, type] = {}  # of each role's ids, set by the first one
+        values: dict[str, list[Any]] = {role: [] for role in self.keys}
+        numbers = array("q")
+        bad = 0
+        for number, record in _records(self.content, self.name):
+            try:
+                row = self._checked(record, number, types)
+            except DataError:
+                if self.options.on_bad_row == "raise":
+                    self._clean(
+                        values, numbers
+                    )  # a row before this one may be bad as well, and is named first
+                    raise
+                bad += 1
+                continue
+            numbers.append(number)
+            for role, value in row.items():
+                values[role].append(value)
+        frame, more = self._clean(values, numbers)
+        rows = len(numbers) + bad
+        return CleanTable(frame=frame, source=self.name, format="jsonl", rows=rows, bad_rows=bad + more)
 
-def _object_by_object(
-    content: bytes, roles: Sequence[Role], found: Mapping[str, str], name: str, options: Options
-) -> Table:
-    kinds = {role.name: role.kind for role in roles}
-    types: dict[str, type] = {}  # of the ids, by the first one of each role
-    values: dict[str, list[Any]] = {role: [] for role in found}
-    numbers = array("q")
-    bad = 0
-
-    def usable(record: Any) -> dict[str, Any]:
-        place = _place(content, name, number)
+    def _checked(self, record: Any, number: int, types: dict[str, type]) -> dict[str, Any]:
+        """The value of each role in a record, or a `DataError` if one is of the wrong type."""
+        place = self._place(number)
         if isinstance(record, DataError):
             raise record
         if not isinstance(record, dict):
-            raise DataError(f"a {_kind(record)}", where=place, expected="a JSON object")
-        row = {role: record.get(key) for role, key in found.items()}
+            raise DataError(f"a {_type_name(record)}", where=place, expected="a JSON object")
+        row = {role: record.get(key) for role, key in self.keys.items()}
         for role, value in row.items():
-            if kinds[role] == "id" and value is not None:
+            key = self.keys[role]
+            if role in ("user", "item") and value is not None:
                 expected = types.setdefault(role, type(value)) if type(value) in (str, int) else None
                 if type(value) is not expected or (isinstance(value, int) and value not in _INT64):
-                    wanted = types.get(role)
-                    article = {str: "strings, as before", int: "64-bit integers, as before"}
+                    allowed = {str: "strings, as before", int: "64-bit integers, as before"}
+                    kind = allowed[types[role]] if role in types else "strings or integers"
                     raise DataError(
-                        f"{_short(value)} is a {_kind(value)} in {found[role]!r}",
+                        f"{short(value)} is a {_type_name(value)} in {key!r}",
                         where=place,
-                        expected=f"ids of one type: {article[wanted] if wanted else 'strings or integers'}",
+                        expected=f"ids of one type: {kind}",
                     )
             elif not isinstance(value, (str, int, float, type(None))):
-                raise DataError(f"{_short(value)} in {found[role]!r}", where=place, expected=f"a {role}")
+                raise DataError(f"{short(value)} in {key!r}", where=place, expected=f"a {role}")
             if isinstance(value, str) and not _is_unicode(value):
-                raise DataError(f"half a character in {found[role]!r}", where=place, expected="valid Unicode")
+                raise DataError(f"half a character in {key!r}", where=place, expected="valid Unicode")
         return row
 
-    for number, record in _records(content, name):
-        try:
-            row = usable(record)
-        except DataError:
-            if options.on_bad_row == "raise":
-                _settled(
-                    content, values, roles, found, name, options, numbers
-                )  # an earlier row may be bad as well
-                raise
-            bad += 1
-            continue
-        numbers.append(number)
-        for role, value in row.items():
-            values[role].append(value)
-    frame, more = _settled(content, values, roles, found, name, options, numbers)
-    return Table(frame=frame, source=name, format="jsonl", rows=len(numbers) + bad, bad_rows=bad + more)
+    def _clean(self, values: Mapping[str, list[Any]], numbers: array[int]) -> tuple[pl.DataFrame, int]:
+        with polars_errors(self.name):
+            series = []
+            for role, column in values.items():
+                if role in ("user", "item"):
+                    series.append(pl.Series(role, column, strict=True))
+                else:  # a number may be written as a string: make all of them strings, parsed later
+                    texts = [None if v is None else v if isinstance(v, str) else repr(v) for v in column]
+                    series.append(pl.Series(role, texts, dtype=pl.String))
+            return clean_rows(
+                pl.DataFrame(series),
+                self.keys,
+                self.options,
+                where=self.name,
+                text=False,
+                place=lambda row: self._place(numbers[row]),
+            )
 
-
-def _settled(
-    content: bytes,
-    values: Mapping[str, list[Any]],
-    roles: Sequence[Role],
-    found: Mapping[str, str],
-    name: str,
-    options: Options,
-    numbers: Sequence[int],
-) -> tuple[pl.DataFrame, int]:
-    kinds = {role.name: role.kind for role in roles}
-    with polars_errors(name):
-        series = []
-        for role, column in values.items():
-            if kinds[role] == "id":
-                series.append(pl.Series(role, column, strict=True))
-            else:  # numbers may be written as strings: one type for all, told apart later
-                texts = [None if v is None else v if isinstance(v, str) else repr(v) for v in column]
-                series.append(pl.Series(role, texts, dtype=pl.String))
-        cleaned, problems = clean(pl.DataFrame(series), roles, found, where=name, text=False, ids=options.ids)
-        return settle(
-            cleaned, problems, found, options.on_bad_row, lambda row: _place(content, name, numbers[row])
-        )
+    def _place(self, number: int) -> str:
+        return f"{self.name}, {'object' if _is_array(self.content[:1000]) else 'line'} {number}"
 
 
 def _is_array(content: bytes) -> bool:
     return content.lstrip()[:1] == b"["
 
 
-def _place(content: bytes, name: str, number: int) -> str:
-    return f"{name}, {'object' if _is_array(content[:1000]) else 'line'} {number}"
-
-
 def _records(content: bytes, name: str) -> Iterator[tuple[int, Any]]:
-    """Number and value of each record; a `DataError` as the value of one that cannot be parsed."""
+    """Number and value of each record; the value of one that cannot be parsed is a `DataError`."""
     if _is_array(content):
         try:
             yield from enumerate(json.loads(content), 1)
@@ -185,10 +190,8 @@ def _records(content: bytes, name: str) -> Iterator[tuple[int, Any]]:
             except (ValueError, RecursionError) as error:
                 reason = getattr(error, "msg", None) or type(error).__name__
                 place = f"{name}, line {number}"
-                yield (
-                    number,
-                    DataError(f"not JSON ({reason})", where=place, expected="one JSON object a line"),
-                )
+                fault = DataError(f"not JSON ({reason})", where=place, expected="one JSON object per line")
+                yield number, fault
 
 
 def _is_unicode(value: str) -> bool:
@@ -198,18 +201,5 @@ def _is_unicode(value: str) -> bool:
         return False
 
 
-def _kind(value: object) -> str:
-    names = {
-        str: "string",
-        bool: "truth value",
-        int: "number",
-        float: "number",
-        list: "list",
-        dict: "JSON object",
-    }
-    return names.get(type(value), "null")
-
-
-def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 40 else shown[:37] + "..."
+def _type_name(value: object) -> str:
+    return _TYPE_NAMES.get(type(value), "null")

@@ -1,14 +1,11 @@
-"""Recommendation lists made by anybody, for measuring them here."""
+"""Read recommendation lists that any system made, to evaluate them."""
 
 from __future__ import annotations
 
 import polars as pl
 
-from talos.data.readers.columns import Role
-from talos.data.readers.load import load_table
-from talos.data.readers.options import DEFAULT_MAX_BYTES, Options
-from talos.data.readers.reading import Source
-from talos.data.readers.values import IdMode, OnBadRow
+from talos.data.readers.dispatch import load_table
+from talos.data.readers.options import DEFAULT_MAX_BYTES, IdMode, ListOptions, OnBadRow, Source
 from talos.errors import DataError
 
 __all__ = ["read_lists"]
@@ -28,13 +25,14 @@ def read_lists(
     ids: IdMode = "auto",
     max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> pl.DataFrame:
-    """Read recommendation lists: one row an item of a user's list, with its rank or its score.
+    """Read recommendation lists: one row per item of a user's list, with its rank or its score.
 
-    The arguments are those of `read`; any of its sources will do. Where there is a rank it counts, else the
-    descending score; equal values keep the order of the file. Ranks need not begin at 1 nor be dense.
+    Sources and arguments are those of `read`, with columns for rank and score. Lists are ordered by rank if there is
+    one, else by descending score; equal values keep the order of the source. Ranks need not start at 1, and may have
+    gaps. `rank=""` leaves the rank column out; the score column is not looked for if `rank` is given.
 
     Returns:
-        user_id, item_id, rank: the rank dense from 1 for each user, users in the order of the source.
+        user_id, item_id, rank: ranks 1, 2, … for each user, users in the order of the source.
 
     Raises:
         DataError: a column is missing, neither rank nor score is there, or an item is twice in a list.
@@ -43,16 +41,19 @@ def read_lists(
     >>> read_lists(lists).rows()
     [(1, 8, 1), (1, 7, 2), (2, 7, 1)]
     """
-    roles = [
-        Role(name="user", kind="id", given=user or None, required=True),
-        Role(name="item", kind="id", given=item or None, required=True),
-        Role(name="rank", kind="number", given=rank),
-        Role(name="score", kind="number", given="" if rank and score is None else score),
-    ]
-    options = Options(
-        format=format, query=query, table=table, on_bad_row=on_bad_row, ids=ids, max_bytes=max_bytes
+    options = ListOptions(
+        user=user,
+        item=item,
+        rank=rank,
+        score=score,
+        format=format,
+        query=query,
+        table=table,
+        on_bad_row=on_bad_row,
+        ids=ids,
+        max_bytes=max_bytes,
     )
-    found = load_table(source, roles, options)
+    found = load_table(source, options)
     frame = found.frame
     if "rank" not in frame.columns and "score" not in frame.columns:
         raise DataError("neither ranks nor scores", where=found.source, expected="a column 'rank' or 'score'")

@@ -1,34 +1,92 @@
-"""What every reader is told."""
+"""`ReadOptions`: how a source is to be read."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
-from talos.data.readers.values import IdMode, OnBadRow
+from talos.data.readers.columns import WantedColumn
 from talos.errors import ArgumentError, nearest
 
-__all__ = ["DEFAULT_MAX_BYTES", "FORMATS", "Options"]
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import scipy.sparse
+
+__all__ = [
+    "DEFAULT_MAX_BYTES",
+    "FORMATS",
+    "FileKeywords",
+    "IdMode",
+    "ListOptions",
+    "OnBadRow",
+    "ReadOptions",
+    "Source",
+]
+
+Source: TypeAlias = "str | os.PathLike[str] | pl.DataFrame | pd.DataFrame | scipy.sparse.sparray"
+"""What `read` and `read_lists` take."""
+
+OnBadRow = Literal["raise", "skip"]
+IdMode = Literal["auto", "string"]
 
 DEFAULT_MAX_BYTES = 8 << 30
 """How large a compressed file may become by default: 8 GiB."""
 
 FORMATS = ("amazon", "csv", "inter", "jsonl", "lightgcn", "movielens", "parquet", "text", "tsv")
-"""The formats that can be named; `text` is any separator, `amazon` and `movielens` have no header."""
+"""The values of `format=`; `text` has any separator, `amazon` and `movielens` have no header."""
 
 _ALIASES = {"json": "jsonl", "ndjson": "jsonl"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the caller asked for, apart from columns; checked when it is made.
+class FileKeywords(TypedDict, total=False):
+    """The keyword arguments of readers of files: the fields of `ReadOptions` but for those on databases."""
 
-    >>> Options(format="ndjson").format
+    user: str | None
+    item: str | None
+    timestamp: str | None
+    rating: str | None
+    title: str | None
+    format: str | None
+    on_bad_row: OnBadRow
+    ids: IdMode
+    max_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How a source of interactions is to be read; checked on construction.
+
+    The fields are the keyword arguments of `read`. The `ArgumentError` about a wrong value has the name of the field
+    as its `where`. Errors found later, in the data, name the file; where an option would help, their text spells it
+    as Python does: `user='NAME'`, `ids='string'`.
+
+    Attributes:
+        user: name of the user column; None (or empty) to guess it from the usual names.
+        item: name of the item column; None (or empty) to guess it.
+        timestamp: name of the time column; None to guess it, "" to leave it out.
+        rating: name of the rating column; None to guess it, "" to leave it out.
+        title: name of the column with the item's title; None to guess it, "" to leave it out.
+        format: one of `FORMATS`; None (or empty) to guess it from the file's name and content.
+        query: SQL that selects the rows, for a database.
+        table: the table to read, for a database with several.
+        on_bad_row: "raise" an error for the first row that cannot be used, or "skip" such rows and count them.
+        ids: "auto" for integers where a column holds nothing else, or "string" to keep all ids strings.
+        max_bytes: how large a compressed file may become.
+
+    >>> ReadOptions(format="ndjson").format
     'jsonl'
-    >>> Options(format="cvs")
+    >>> ReadOptions(format="cvs")
     Traceback (most recent call last):
     talos.errors.ArgumentError: format: 'cvs'; expected amazon or csv or ... (did you mean 'csv'...)
     """
 
+    user: str | None = None
+    item: str | None = None
+    timestamp: str | None = None
+    rating: str | None = None
+    title: str | None = None
     format: str | None = None
     query: str | None = None
     table: str | None = None
@@ -37,9 +95,7 @@ class Options:
     max_bytes: int = DEFAULT_MAX_BYTES
 
     def __post_init__(self) -> None:
-        # an empty name is none
-        named = _ALIASES.get(self.format, self.format) if self.format else None
-        object.__setattr__(self, "format", named)
+        object.__setattr__(self, "format", _ALIASES.get(self.format or "", self.format) or None)
         choices = {
             "format": (self.format, FORMATS),
             "on_bad_row": (self.on_bad_row, ("raise", "skip")),
@@ -52,3 +108,39 @@ class Options:
                 )
         if self.max_bytes < 1:
             raise ArgumentError(str(self.max_bytes), where="max_bytes", expected="a positive number")
+
+    @property
+    def wanted(self) -> tuple[WantedColumn, ...]:
+        """The columns to look for."""
+        return (
+            WantedColumn(role="user", kind="id", given=self.user or None, required=True),
+            WantedColumn(role="item", kind="id", given=self.item or None, required=True),
+            WantedColumn(role="timestamp", kind="time", given=self.timestamp),
+            WantedColumn(role="rating", kind="number", given=self.rating),
+            WantedColumn(role="title", kind="text", given=self.title),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListOptions(ReadOptions):
+    """How recommendation lists are to be read: with a rank or a score instead of times, ratings and titles.
+
+    Attributes:
+        rank: name of the rank column; None to guess it, "" to leave it out.
+        score: name of the score column; None to guess it (unless `rank` is given), "" to leave it out.
+    """
+
+    rank: str | None = None
+    score: str | None = None
+
+    @property
+    def wanted(self) -> tuple[WantedColumn, ...]:
+        """The columns to look for."""
+        user, item, *_ = super().wanted
+        score = "" if self.rank and self.score is None else self.score
+        return (
+            user,
+            item,
+            WantedColumn(role="rank", kind="number", given=self.rank),
+            WantedColumn(role="score", kind="number", given=score),
+        )

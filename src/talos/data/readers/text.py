@@ -1,4 +1,4 @@
-"""Opening text files, compressed or not, and seeing how they are laid out."""
+"""Open text files, compressed or not, and guess their layout: separator, header, columns."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from talos.data.readers.columns import Role, folded, is_usual, untyped
-from talos.data.readers.values import is_integer_text
+from talos.data.readers.cleaning import is_integer_text
+from talos.data.readers.columns import folded, is_usual, untyped
+from talos.data.readers.options import ReadOptions
 from talos.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,19 +21,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Layout",
-    "Text",
+    "TextFile",
+    "csv_reader",
     "fields_of",
     "first_lines",
+    "guess_layout",
     "headerless_roles",
-    "layout_of",
     "lines_are_ragged",
     "open_text",
-    "rows_of",
+    "short",
 ]
 
 _SAMPLE = 256 << 10
 _CHUNK = 4 << 20
-# gzip squeezes text ten- to fifty-fold; a file that grows far more is a bomb or worthless.
+# gzip makes text ten to fifty times smaller; what grows far more than that is a decompression bomb.
 _MAX_RATIO = 250
 _RATIO_FROM = 64 << 20
 _SEPARATORS = ("::", "\t", ",", ";", "|", " ")
@@ -49,29 +51,29 @@ _MAGIC = {
 
 
 @dataclass(frozen=True)
-class Text:
-    """A text file: a plain one stays on disk, a decompressed one is in memory."""
+class TextFile:
+    """A text file."""
 
-    name: str
+    name: str  # for messages
     path: Path
-    data: bytes | None
-    size: int
+    data: bytes | None  # the content if it was compressed; None if it is read from the disk
+    size: int  # in bytes, decompressed
 
     @property
     def source(self) -> bytes | Path:
-        """What polars is to read."""
+        """What polars should read."""
         return self.path if self.data is None else self.data
 
     def open(self) -> IO[bytes]:
-        """The bytes from the beginning."""
+        """A stream of the content."""
         return self.path.open("rb") if self.data is None else io.BytesIO(self.data)
 
     def content(self) -> bytes:
-        """All the bytes."""
+        """The whole content."""
         return self.path.read_bytes() if self.data is None else self.data
 
     def samples(self) -> list[bytes]:
-        """Whole lines from the beginning, the middle and the end: all of a small file."""
+        """Whole lines from the beginning, the middle and the end; all lines of a small file."""
         with self.open() as stream:
             head = stream.read(_SAMPLE if self.size > 3 * _SAMPLE else -1)
             if self.size <= 3 * _SAMPLE:
@@ -85,28 +87,28 @@ class Text:
         return pieces
 
 
-def open_text(path: Path, name: str, max_bytes: int) -> Text:
-    """Open a text file, decompressing it if it is gzip; refuse binary files and bombs."""
+def open_text(path: Path, name: str, max_bytes: int) -> TextFile:
+    """Open a text file, decompressing gzip; binary files and decompression bombs are refused."""
     with path.open("rb") as stream:
         head = stream.read(_SAMPLE)
     if head.startswith(b"\x1f\x8b"):
         data = _gunzip(path, name, max_bytes)
         head = data[:_SAMPLE]
-        text = Text(name, path, data, len(data))
+        text = TextFile(name, path, data, len(data))
     else:
-        text = Text(name, path, None, path.stat().st_size)
+        text = TextFile(name, path, None, path.stat().st_size)
     for magic, (what, hint) in _MAGIC.items():
         if head.startswith(magic):
             raise DataError(f"is {what}", where=name, expected="text or parquet", hint=hint)
     if b"\0" in head:
         raise DataError("is a binary file (it holds zero bytes)", where=name, expected="text or parquet")
     if not head.removeprefix(b"\xef\xbb\xbf").strip():
-        raise DataError("is empty", where=name, expected="one interaction a line")
+        raise DataError("is empty", where=name, expected="one interaction per line")
     return text
 
 
 def _gunzip(path: Path, name: str, max_bytes: int) -> bytes:
-    """Decompress in pieces, so that a bomb is found out while it is small."""
+    """Decompress in pieces, so that a decompression bomb is noticed while it is small."""
     pieces: list[bytes] = []
     total = read = 0
     whole = False
@@ -115,7 +117,7 @@ def _gunzip(path: Path, name: str, max_bytes: int) -> bytes:
         while block := stream.read(1 << 20):
             read += len(block)
             piece = b""
-            # A full piece may have left output inside zlib even if no input is left.
+            # a full piece may leave output inside zlib even if no input is left
             while block or len(piece) == _CHUNK:
                 try:
                     piece = unpack.decompress(block, _CHUNK)
@@ -129,7 +131,7 @@ def _gunzip(path: Path, name: str, max_bytes: int) -> bytes:
                 pieces.append(piece)
                 whole = unpack.eof
                 block = unpack.unconsumed_tail
-                if whole:  # a gzip file may be several, one after the other
+                if whole:  # a gzip file may consist of several members
                     block = unpack.unused_data.lstrip(b"\0")
                     unpack = zlib.decompressobj(31)
                     piece = b""
@@ -143,7 +145,7 @@ def _bomb(name: str, total: int, max_bytes: int) -> DataError:
     return DataError(
         f"{grown} when decompressed",
         where=name,
-        expected=f"at most {max_bytes:,} bytes and no compression bomb",
+        expected=f"at most {max_bytes:,} bytes, and no decompression bomb",
         hint="if you trust it, decompress it yourself or raise max_bytes",
     )
 
@@ -153,42 +155,45 @@ def _bomb(name: str, total: int, max_bytes: int) -> DataError:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How a delimited text file is laid out."""
+    """The layout of a delimited text file."""
 
     format: str
     separator: str
     names: tuple[str, ...]
-    skip_lines: int  # up to and including the header
+    skip_lines: int  # the header and the blank lines before it
     headerless: bool
     quoted: bool = True
 
 
-def first_lines(text: Text, count: int = 50) -> list[str]:
-    """The first lines that are not blank, decoded."""
+def first_lines(text: TextFile, count: int = 50) -> list[str]:
+    """The first lines that are not blank."""
     head = text.samples()[0].removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     return [line for line in head.splitlines() if line.strip()][:count]
 
 
-def lines_are_ragged(text: Text) -> bool:
-    """Whether the file looks like LightGCN's `u i1 i2 …`: integers, blanks, and lines of any length.
+def lines_are_ragged(text: TextFile) -> bool:
+    """Whether the file looks like LightGCN's `u i1 i2 …`: integers separated by blanks, in lines of any length.
 
-    A table with a bad row or two is not to be mistaken for it, nor it for a table because of a bad id or two.
+    The thresholds leave room for a few bad rows in a table, and for a few bad ids in a file of LightGCN's.
     """
     lines = first_lines(text, 2000)
     rows = [line.split(" ") for line in map(str.strip, lines)]
     if not rows or not all(map(is_integer_text, rows[0])) or any("\t" in line for line in lines):
         return False
     tokens = [token for row in rows for token in row if token]
-    usual_width = Counter(map(len, rows)).most_common(1)[0][1]
+    rows_of_usual_width = Counter(map(len, rows)).most_common(1)[0][1]
     integers = sum(1 for token in tokens if is_integer_text(token))
-    return integers >= 0.8 * len(tokens) and usual_width <= 0.8 * len(rows) and max(map(len, rows)) > 4
+    return (
+        integers >= 0.8 * len(tokens) and rows_of_usual_width <= 0.8 * len(rows) and max(map(len, rows)) > 4
+    )
 
 
-def layout_of(text: Text, format: str | None, roles: Sequence[Role]) -> Layout:  # noqa: A002
-    """Guess separator, header and column names; `format` narrows the guess."""
+def guess_layout(text: TextFile, options: ReadOptions) -> Layout:
+    """Guess separator, header and column names, as far as `options.format` does not say them."""
+    format = options.format  # noqa: A001
     lines = first_lines(text)
     if not lines:
-        raise DataError("is empty", where=text.name, expected="one interaction a line")
+        raise DataError("is empty", where=text.name, expected="one interaction per line")
     inter = format == "inter" or (format is None and ".inter" in text.path.suffixes)
     if inter or format == "tsv":
         separator = "\t"
@@ -198,55 +203,57 @@ def layout_of(text: Text, format: str | None, roles: Sequence[Role]) -> Layout: 
         separator = _separator(text, lines)
     quoted = not inter and separator != "::"
     first = _fields(lines[0], separator, quoted)
-    given = {role.given for role in roles if role.given}
+    given = {one.given for one in options.wanted if one.given}
     if len(first) < 2:
         raise DataError(
-            f"one field in the first line ({_short(lines[0])})",
+            f"one field in the first line ({short(lines[0])})",
             where=text.name,
             expected="at least a user and an item, separated by comma, tab, ';', '|', '::' or blank",
         )
     headerless = format in ("amazon", "movielens") or not _is_header(first, given)
-    names = _positional(first) if headerless else tuple(untyped(name.strip()) for name in first)
+    names = [untyped(name.strip()) for name in first]
+    if headerless:
+        names = [str(position) for position in range(1, len(first) + 1)]
     return Layout(
         format=_format_name(format, inter=inter, separator=separator, headerless=headerless, first=first),
         separator=separator,
-        names=names,
+        names=tuple(names),
         skip_lines=0 if headerless else _header_lines(text),
         headerless=headerless,
         quoted=quoted,
     )
 
 
-def rows_of(lines: Iterable[str], separator: str, quoted: bool) -> _csv.Reader:
-    """A reader of the `csv` module."""
+def csv_reader(lines: Iterable[str], separator: str, quoted: bool) -> _csv.Reader:
+    """A reader of the `csv` module for this separator."""
     if quoted:
         return csv.reader(lines, delimiter=separator)
     return csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
 
 
 def fields_of(piece: bytes, layout: Layout) -> list[list[str]]:
-    """The rows of a sample."""
+    """The fields of each row of a sample."""
     text = piece.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     if layout.separator == "::":
         return [line.split("::") for line in text.splitlines() if line.strip()]
-    reader = rows_of(io.StringIO(text, newline=""), layout.separator, layout.quoted)
+    reader = csv_reader(io.StringIO(text, newline=""), layout.separator, layout.quoted)
     rows: list[list[str]] = []
     while True:
         try:
             row = next(reader)
         except StopIteration:
             return rows
-        except csv.Error:  # a mangled row says nothing about the others
+        except csv.Error:  # the other rows can still be used
             continue
         if row:
             rows.append(row)
 
 
 def headerless_roles(row: Sequence[str]) -> dict[str, int]:
-    """What the columns of a file without header are, by the usual orders.
+    """The position of each role in a file without header, by the usual orders; empty if the row fits none.
 
-    user item · user item rating-or-time · user item rating time (or time rating) · Gowalla's check-ins
-    user time latitude longitude place. Empty for anything else.
+    The orders are: user item; user item rating (or time); user item rating time (or time rating); and Gowalla's
+    check-ins: user time latitude longitude place.
     """
     if len(row) > 1 and _is_date(row[1]):
         return {"user": 0, "timestamp": 1, "item": 4} if len(row) == 5 else {}
@@ -273,7 +280,7 @@ def _is_date(token: str) -> bool:
     return len(token) >= 8 and token[:4].isdigit() and token[4] in "-/"
 
 
-def _separator(text: Text, lines: Sequence[str]) -> str:
+def _separator(text: TextFile, lines: Sequence[str]) -> str:
     usual = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
     hinted = next((usual[suffix.lower()] for suffix in text.path.suffixes if suffix.lower() in usual), None)
     candidates = [hinted, *_SEPARATORS] if hinted else list(_SEPARATORS)
@@ -282,7 +289,7 @@ def _separator(text: Text, lines: Sequence[str]) -> str:
             widths = {len(_fields(line, separator, separator != "::")) for line in lines}
             if len(widths) == 1 and widths != {1}:
                 return separator
-    # No separator fits all the lines: some of them are bad, and the first line decides.
+    # no separator fits all lines, so some lines are bad: the first line decides
     return next((s for s in candidates if s in lines[0]), ",")
 
 
@@ -290,7 +297,7 @@ def _fields(line: str, separator: str, quoted: bool) -> list[str]:
     if separator == "::":
         return line.split("::")
     try:
-        return next(rows_of([line], separator, quoted), [])
+        return next(csv_reader([line], separator, quoted), [])
     except csv.Error:
         return line.split(separator)
 
@@ -315,11 +322,7 @@ def _is_amazon_id(token: str) -> bool:
     return len(token) >= 10 and token.isalnum() and token.upper() == token and any(map(str.isdigit, token))
 
 
-def _positional(first: Sequence[str]) -> tuple[str, ...]:
-    return tuple(str(position) for position in range(1, len(first) + 1))
-
-
-def _header_lines(text: Text) -> int:
+def _header_lines(text: TextFile) -> int:
     head = text.samples()[0].removeprefix(b"\xef\xbb\xbf")
     return next((n for n, line in enumerate(head.split(b"\n"), 1) if line.strip()), 1)
 
@@ -343,5 +346,7 @@ def _format_name(
     return {",": "csv", "\t": "tsv"}.get(separator, "text")
 
 
-def _short(line: str) -> str:
-    return repr(line if len(line) <= 40 else line[:37] + "...")
+def short(value: object) -> str:
+    """A value as Python writes it, cut to 40 characters."""
+    shown = repr(value)
+    return shown if len(shown) <= 40 else shown[:37] + "..."

@@ -1,4 +1,4 @@
-"""`shards.json`: what a folder of shards holds, and how to notice that it was changed."""
+"""`shards.json`: what a folder of shards holds, with a checksum of every file."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from talos.data.interactions import Provenance
 from talos.errors import DataError
 from talos.files import checksum_of
 
-__all__ = ["FORMAT", "INDEX", "PARTS", "ShardIndex", "Stored", "is_shards"]
+__all__ = ["AS_WRITTEN", "FORMAT", "INDEX", "PARTS", "Shard", "ShardIndex", "is_shards", "own_checksum"]
 
 FORMAT = 1
 INDEX = "shards.json"
 PARTS = ("train", "valid", "test")
+AS_WRITTEN = "the file as it was written"
+"""What the errors about a changed file say was expected."""
+
 _LARGEST_JSON = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
-    """One shard: its folder, the users it has, and for each part how many interactions and which checksum."""
+class Shard:
+    """One shard: its folder, its users, and the number of interactions and the checksum of each part."""
 
     folder: str
     users: range
@@ -33,19 +36,19 @@ class Stored:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardIndex:
-    """What `shards.json` says.
+    """The content of `shards.json`.
 
     Attributes:
-        folder: where it is.
+        folder: the folder of shards.
         num_users: rows of `users.parquet`.
         num_items: rows of `items.parquet`.
-        columns: of `timestamp` and `rating`, those that the parts have.
-        parts: for each part its `interactions`, `users` (with interactions), `items` (likewise) and `fingerprint`.
-        shards: in the order of their users, which tile `range(num_users)`.
+        columns: `timestamp` and `rating`, if the parts have them.
+        parts: `interactions`, `users` and `items` (those with interactions) and `fingerprint` of each part.
+        shards: in the order of their users; together they have all users.
         checksums: of `users.parquet` and `items.parquet`.
-        how: the split, as in `talos.data.splits.Split.how`.
+        how: how the split was made, as in `talos.data.splits.Split.how`.
         provenance: of the source.
-        record: all of it, as it is in the file.
+        record: the JSON object of the file.
     """
 
     folder: Path
@@ -53,15 +56,20 @@ class ShardIndex:
     num_items: int
     columns: tuple[str, ...]
     parts: Mapping[str, Mapping[str, Any]]
-    shards: tuple[Stored, ...]
+    shards: tuple[Shard, ...]
     checksums: Mapping[str, str]
     how: Mapping[str, Any]
     provenance: Provenance
     record: Mapping[str, Any]
 
     @classmethod
+    def of(cls, source: str | Path | ShardIndex) -> ShardIndex:
+        """The index of a folder of shards, or the index itself."""
+        return source if isinstance(source, ShardIndex) else cls.read(source)
+
+    @classmethod
     def read(cls, folder: str | Path) -> ShardIndex:
-        """Read and check it: an edited index, a missing file or one of another format is a `DataError`."""
+        """Read and check `shards.json`; a `DataError` if it was edited or is damaged, or a file is missing."""
         folder = Path(folder).expanduser()
         path = folder / INDEX
         try:
@@ -76,9 +84,7 @@ class ShardIndex:
             raise DataError(f"is not JSON ({error})", where=str(path)) from None
         number = record.get("format") if isinstance(record, dict) else None
         if type(number) is not int or number < 1:
-            raise DataError(
-                "has no format number", where=str(path), expected="a folder that `talos data split` wrote"
-            )
+            raise DataError("has no format number", where=str(path), expected="a folder of shards")
         if number > FORMAT:
             raise DataError(
                 f"format {number}",
@@ -87,24 +93,20 @@ class ShardIndex:
                 hint="install a newer talos-rec",
             )
         if record.get("checksum") != own_checksum(record):
-            raise DataError(
-                "differs from its own checksum",
-                where=str(path),
-                expected="the file as `talos data split` wrote it",
-            )
+            raise DataError("differs from its own checksum", where=str(path), expected=AS_WRITTEN)
         try:
             index = cls._from(folder, record)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise DataError(
-                "lacks something", where=str(path), expected="the file as `talos data split` wrote it"
-            ) from None
+        except KeyError as error:
+            raise DataError(f"has no key {error}", where=str(path), expected=AS_WRITTEN) from None
+        except (TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"has a wrong value ({error})", where=str(path), expected=AS_WRITTEN) from None
         index._check_files()
         return index
 
     @classmethod
     def _from(cls, folder: Path, record: dict[str, Any]) -> ShardIndex:
         shards = tuple(
-            Stored(
+            Shard(
                 folder=str(shard["folder"]),
                 users=range(*map(int, shard["users"])),
                 interactions={name: int(part["interactions"]) for name, part in shard["parts"].items()},
@@ -114,12 +116,12 @@ class ShardIndex:
         )
         ends = [0, *(shard.users.stop for shard in shards)]
         if [shard.users.start for shard in shards] != ends[:-1] or ends[-1] != int(record["users"]):
-            raise ValueError("the shards do not tile the users")
+            raise ValueError("the shards do not cover all users in order")
         names = set(record["parts"])
         if not {"train", "test"} <= names <= set(PARTS):
-            raise ValueError("other parts")
+            raise ValueError(f"parts {sorted(names)}")
         if any(set(one.interactions) != names or Path(one.folder).name != one.folder for one in shards):
-            raise ValueError("a shard that cannot be one of these")
+            raise ValueError("a shard of other parts or outside the folder")
         source = record["source"]
         return cls(
             folder=folder,
@@ -142,18 +144,14 @@ class ShardIndex:
         )
 
     def check(self, name: str, checksum: str) -> Path:
-        """The path of a file of the folder, after its checksum was compared."""
+        """The path of a file of the folder, once its checksum is found to be right."""
         path = self.folder / name
         try:
             found = checksum_of(path)
         except OSError as error:
             raise DataError(f"cannot be read ({error.strerror})", where=str(path)) from None
         if found != checksum:
-            raise DataError(
-                "differs from its checksum in shards.json",
-                where=str(path),
-                expected="the file as `talos data split` wrote it",
-            )
+            raise DataError("differs from its checksum in shards.json", where=str(path), expected=AS_WRITTEN)
         return path
 
     def _check_files(self) -> None:
@@ -169,7 +167,7 @@ class ShardIndex:
 
 
 def is_shards(path: str | Path) -> bool:
-    """Whether a path is a folder that `talos data split --shards` wrote.
+    """Whether a path is a folder of shards.
 
     >>> is_shards("no/such/folder")
     False
@@ -178,7 +176,7 @@ def is_shards(path: str | Path) -> bool:
 
 
 def own_checksum(record: Mapping[str, Any]) -> str:
-    """The checksum of an index without that checksum."""
+    """The checksum of a record of `shards.json`, without its key `checksum`."""
     rest = {name: value for name, value in record.items() if name != "checksum"}
     text = json.dumps(rest, sort_keys=True, ensure_ascii=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

@@ -1,4 +1,4 @@
-"""From a folder of shards to interactions: of everybody, or of some consecutive users and nobody else."""
+"""Read a folder of shards: all users as a split, or some consecutive users as a share."""
 
 from __future__ import annotations
 
@@ -10,23 +10,20 @@ import polars as pl
 
 from talos.data.interactions import Interactions
 from talos.data.readers import polars_errors
-from talos.data.shards.columns import Columns
-from talos.data.shards.index import ShardIndex, Stored
-from talos.data.shards.share import Share, SplitShare
+from talos.data.shards.index import AS_WRITTEN, Shard, ShardIndex
+from talos.data.shards.share import ShardColumns, Share, SplitShare
 from talos.data.splits import Split
 from talos.data.vocabulary import Vocabulary
 from talos.errors import ArgumentError, DataError
 
 __all__ = ["read_fit_shards", "read_shards", "read_share"]
 
-_EXPECTED = "the file as `talos data split` wrote it"
-
 
 def read_shards(source: str | Path | ShardIndex) -> Split:
-    """All shards as one ordinary split.
+    """Read all shards as one `Split`.
 
     Raises:
-        DataError: a file is missing, was changed, or does not fit the others.
+        DataError: a file is missing, was changed, or disagrees with `shards.json`.
 
     >>> import tempfile
     >>> from talos.data.shards import write_shards
@@ -36,35 +33,25 @@ def read_shards(source: str | Path | ShardIndex) -> Split:
     ...     read_shards(Path(folder, "out"))
     Split(train 10, valid 2, test 3; 2 users × 10 items)
     """
-    index = source if isinstance(source, ShardIndex) else ShardIndex.read(source)
+    index = ShardIndex.of(source)
     parts = _Reader(index, range(index.num_users)).parts()
     return Split(train=parts["train"], valid=parts.get("valid"), test=parts["test"], how=dict(index.how))
 
 
 def read_fit_shards(source: str | Path | ShardIndex) -> tuple[Interactions, Interactions | None]:
-    """Train and, if there is one, validation; the files of the test part are not opened.
-
-    >>> import tempfile
-    >>> from talos.data.shards import write_shards
-    >>> data = Interactions.from_ids([1] * 10 + [2] * 5, [*range(10), *range(5)])
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = write_shards(data, Path(folder, "out"), shards=2)
-    ...     train, valid = read_fit_shards(Path(folder, "out"))
-    >>> len(train), len(valid)
-    (10, 2)
-    """
-    index = source if isinstance(source, ShardIndex) else ShardIndex.read(source)
+    """Read train and, if there is one, validation, without opening the files of the test part."""
+    index = ShardIndex.of(source)
     parts = _Reader(index, range(index.num_users)).parts("train", "valid")
     return parts["train"], parts.get("valid")
 
 
 def read_share(source: str | Path | ShardIndex, users: range, *, extras: bool = False) -> SplitShare:
-    """The interactions of some consecutive users; of the others not more than the ends of a block of rows are read.
+    """Read the interactions of consecutive users; of other users, at most the rest of a row group is read.
 
     Args:
         source: the folder, or its index.
-        users: positions, within those of all users.
-        extras: also timestamps and ratings, where there are any.
+        users: their positions among all users.
+        extras: whether to read timestamps and ratings, if there are any.
 
     >>> import tempfile
     >>> from talos.data.shards import write_shards
@@ -75,7 +62,7 @@ def read_share(source: str | Path | ShardIndex, users: range, *, extras: bool = 
     >>> share.train.own, len(share.train)
     (Interactions(1 users × 10 items, 3 pairs), 10)
     """
-    index = source if isinstance(source, ShardIndex) else ShardIndex.read(source)
+    index = ShardIndex.of(source)
     if not 0 <= users.start <= users.stop <= index.num_users:
         raise ArgumentError(f"{users}", where="users", expected=f"within {index.num_users:,} users")
     reader = _Reader(index, users, extras=extras)
@@ -88,7 +75,7 @@ def read_share(source: str | Path | ShardIndex, users: range, *, extras: bool = 
             active_users=int(index.parts[name]["users"]),
             item_degrees=reader.train_degrees if name == "train" else None,
             whole=str(index.parts[name]["fingerprint"]),
-            columns=Columns(index=index, part=name),
+            columns=ShardColumns(index=index, part=name),
         )
         for name, part in reader.parts().items()
     }
@@ -96,7 +83,7 @@ def read_share(source: str | Path | ShardIndex, users: range, *, extras: bool = 
 
 
 class _Reader:
-    """Reads the rows of consecutive users, checking what it reads."""
+    """Reads and checks the rows of consecutive users."""
 
     def __init__(self, index: ShardIndex, users: range, *, extras: bool = True) -> None:
         self.index, self.users = index, users
@@ -111,7 +98,7 @@ class _Reader:
         self.train_degrees = items["train_interactions"].to_numpy().astype(np.int64)
 
     def parts(self, *names: str) -> dict[str, Interactions]:
-        """The parts that there are, by name, or of them those that are asked for."""
+        """The parts of these names, if they exist; all parts if no name is given."""
         return {name: self._part(name) for name in self.index.parts if not names or name in names}
 
     def _part(self, part: str) -> Interactions:
@@ -136,13 +123,13 @@ class _Reader:
             provenance=self.index.provenance,
         )
 
-    def _rows(self, shard: Stored, part: str) -> pl.DataFrame | None:
-        """A shard's rows of the users that are wanted; None where it has none of these users."""
+    def _rows(self, shard: Shard, part: str) -> pl.DataFrame | None:
+        """A shard's rows of the wanted users; None if it has none of these users."""
         low, high = max(shard.users.start, self.users.start), min(shard.users.stop, self.users.stop)
         if low >= high:
             return None
         path = self.index.check(f"{shard.folder}/{part}.parquet", shard.checksums[part])
-        with polars_errors(str(path), _EXPECTED):
+        with polars_errors(str(path), AS_WRITTEN):
             scan = pl.scan_parquet(path, glob=False, hive_partitioning=False)
             if range(low, high) != shard.users:
                 scan = scan.filter(pl.col("user").is_between(low, high - 1))
@@ -161,16 +148,12 @@ class _Reader:
             and 0 <= items.min() <= items.max() < self.index.num_items
         )
         if not inside or not (np.diff(pairs) > 0).all():
-            raise DataError(
-                "interactions that are not in order, or of other users or items",
-                where=str(path),
-                expected=_EXPECTED,
-            )
+            raise DataError("rows out of order or out of range", where=str(path), expected=AS_WRITTEN)
         return rows
 
     def _table(self, name: str, columns: list[str] | None, count: int, rows: range) -> pl.DataFrame:
         path = self.index.folder / name
-        with polars_errors(str(path), _EXPECTED):
+        with polars_errors(str(path), AS_WRITTEN):
             scan = pl.scan_parquet(path, glob=False, hive_partitioning=False)
             found = int(scan.select(pl.len()).collect().item())
             if found != count:
@@ -190,6 +173,6 @@ class _Reader:
             or not bool((ids[1:] > ids[:-1]).all())
         ):
             raise DataError(
-                f"{column} is not a list of distinct ascending ids", where=path, expected=_EXPECTED
+                f"{column} is not a list of distinct ascending ids", where=path, expected=AS_WRITTEN
             )
         return Vocabulary(ids)

@@ -1,4 +1,4 @@
-"""Interactions larger than memory to a folder of shards, split into train, validation and test on the way."""
+"""Write a folder of shards from interactions larger than memory, split into train, validation and test."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.data import readers
 from talos.data.interactions import Interactions, Provenance
-from talos.data.shards.choices import Chooser
+from talos.data.readers import FileKeywords, read_blocks
+from talos.data.shards.external_sort import ExternalSort
 from talos.data.shards.index import FORMAT, INDEX, PARTS, own_checksum
-from talos.data.shards.runs import UserRuns
+from talos.data.shards.streaming_split import StreamingSplit
 from talos.data.splits import SplitBy, check_shares
 from talos.data.vocabulary import Vocabulary
-from talos.errors import ArgumentError, ConfigError, DataError, TalosError
+from talos.errors import ArgumentError, ConfigError, DataError, TalosError, first_line
 from talos.files import checksum_of
 
 __all__ = ["DEFAULT_ROWS", "write_shards"]
 
 DEFAULT_ROWS = 1 << 20
-"""Rows that are held at a time."""
+"""Rows held in memory at a time."""
 
-# Rows of a parquet file that are read together: what a process reads too much at the ends of its range.
+# Rows per row group: at each end of its range a process reads up to so many rows of other users.
 _ROW_GROUP = 1 << 16
 
 
@@ -46,36 +46,36 @@ def write_shards(
     min_rating: float | None = None,
     rows_at_once: int = DEFAULT_ROWS,
     name: str | None = None,
-    notify: Callable[[str], None] = lambda said: None,
-    **columns: Any,
+    notify: Callable[[str], None] = lambda line: None,
+    **options: Unpack[FileKeywords],
 ) -> dict[str, Any]:
-    r"""Divide interactions into train, validation and test, and their users into shards.
+    r"""Split interactions into train, validation and test, and write them as shards.
 
-    Holds about `rows_at_once` rows, and the ids of the items with a few numbers each; everything else goes through
-    temporary files beside `out`. Ids, duplicates and errors are those of `talos.read`. The split depends on the data
-    and the seed, not on the number of shards, and by `user` and by `last` it is that of `talos.data.splits.split`; by
-    `time` the test part is, and validation is another draw of the same size.
+    Holds about `rows_at_once` rows in memory, and the ids of the items with a few numbers each; everything else goes
+    through temporary files beside `out`. Ids, duplicates and errors are those of `talos.read`. The split depends on the
+    data and the seed, not on the number of shards. By `user` and by `last` it is that of `talos.data.splits.split`; by
+    `time` the test part is the same, and validation is another random draw of the same size.
 
-    The folder appears under its name only when it is complete: `shards.json`, `users.parquet` and `items.parquet`
-    (positions are row numbers), and `shard-0000/train.parquet`, … with user and item positions, sorted. Shards are
-    consecutive users with about the same number of interactions.
+    The folder appears under its name only when it is complete. It has `shards.json`, `users.parquet` and
+    `items.parquet` (positions are row numbers), and `shard-0000/train.parquet`, … with user and item positions,
+    sorted. A shard has consecutive users, and all have about the same number of interactions.
 
     Args:
         source: a file, a folder of files that are one table, or interactions.
         out: the folder to write; must not exist or be empty.
-        shards: how many.
+        shards: how many shards.
         by: `user`, `time` or `last`, see `talos.data.splits.split`.
         test: share for test.
         valid: share of the rest for validation.
         seed: of the random draws.
         min_rating: drop ratings below this.
-        rows_at_once: rows held at a time.
-        name: of the source, as the record calls it.
-        notify: called with a line on how far it is.
-        columns: which columns are what, and how to read them, as in `talos.data.readers.read_blocks`.
+        rows_at_once: rows held in memory at a time.
+        name: what `shards.json` calls the source; its path if None.
+        notify: called with a line on the progress.
+        options: how to read the source, as in `talos.data.readers.read_blocks`.
 
     Returns:
-        What `shards.json` holds.
+        The content of `shards.json`.
 
     >>> data = Interactions.from_ids([1] * 10 + [2] * 5, [*range(10), *range(5)])
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -91,14 +91,14 @@ def write_shards(
         raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
     out.parent.mkdir(parents=True, exist_ok=True)
     with _disk_errors(out), tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
-        folders = {part: Path(scratch) / part for part in ("runs", "pieces", "shards", out.name)}
+        folders = {part: Path(scratch) / part for part in ("runs", "pieces", "shards", "out")}
         for folder in folders.values():
-            folder.mkdir(exist_ok=True)
-        runs = UserRuns(folders["runs"])
+            folder.mkdir()
+        runs = ExternalSort(folders["runs"])
         if isinstance(source, Interactions):
-            provenance = _add_all(source, runs, rows_at_once)
+            provenance = _add_interactions(source, runs, rows_at_once)
         else:
-            provenance = readers.read_blocks(source, runs, rows=rows_at_once, **columns)
+            provenance = read_blocks(source, runs, rows=rows_at_once, **options)
         notify(f"{provenance.rows:,} rows read")
         pieces = _Pieces.of(runs, folders["pieces"], rows_at_once, provenance, min_rating)
         if by != "user" and "timestamp" not in pieces.columns:
@@ -107,16 +107,16 @@ def write_shards(
             )
         if shards > pieces.num_users:
             raise ConfigError(
-                f"{shards}", where="--shards", expected=f"at most {pieces.num_users:,}, the number of users"
+                f"{shards}", where="shards", expected=f"at most {pieces.num_users:,}, the number of users"
             )
         notify(f"{pieces.interactions:,} interactions of {pieces.num_users:,} users are sorted")
-        chooser = Chooser(
+        splitter = StreamingSplit(
             by=by, test=test, valid=valid, seed=seed, total=pieces.interactions, stamps=pieces.stamps
         )
-        staging = folders[out.name]
+        staging = folders["out"]
         writer = _ShardWriter(staging, folders["shards"], pieces, shards, with_valid=valid > 0)
         for data in pieces:
-            writer.add(data, chooser.of(data))
+            writer.add(data, splitter.of(data))
         titles = runs.titles_of(pieces.item_ids.ids)
         how: dict[str, Any] = {"by": by, "seed": seed}
         how |= {} if by == "last" else {"test": test, "valid": valid}
@@ -147,16 +147,15 @@ def write_shards(
 
 @contextmanager
 def _disk_errors(out: Path) -> Iterator[None]:
-    """What goes wrong with the files that are written; what is wrong with the source is a `DataError` already."""
+    """Turn errors of the disk into a `TalosError`; errors in the source are `DataError`s already."""
     try:
         yield
     except (OSError, pl.exceptions.PolarsError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-        raise TalosError(f"{out} could not be written ({reason})") from error
+        raise TalosError(f"{out} could not be written ({first_line(error)[:160]})") from error
 
 
-def _add_all(data: Interactions, runs: UserRuns, rows: int) -> Provenance:
-    """Interactions that are in memory already, as if they had been read."""
+def _add_interactions(data: Interactions, runs: ExternalSort, rows: int) -> Provenance:
+    """Add interactions that are in memory, in blocks, as `read_blocks` does with a file."""
     frame = data.to_polars().rename({"user_id": "user", "item_id": "item"})
     if data.item_titles is not None:
         frame = frame.with_columns(title=data.item_titles.gather(data.indices))
@@ -168,7 +167,7 @@ def _add_all(data: Interactions, runs: UserRuns, rows: int) -> Provenance:
 
 @dataclass
 class _Pieces:
-    """The clean interactions of all users on disk, some users at a time, over one vocabulary of items."""
+    """The clean interactions of all users on disk, in pieces of consecutive users, over one vocabulary of items."""
 
     folder: Path
     columns: tuple[str, ...] = ()
@@ -179,9 +178,9 @@ class _Pieces:
 
     @classmethod
     def of(
-        cls, runs: UserRuns, folder: Path, rows: int, provenance: Provenance, min_rating: float | None
+        cls, runs: ExternalSort, folder: Path, rows: int, provenance: Provenance, min_rating: float | None
     ) -> _Pieces:
-        """Keep each pair once, drop low ratings, and see which users and items are left."""
+        """Keep each pair once, drop low ratings, and collect the users and items that are left."""
         pieces, found = cls(folder), _Distinct()
         for bucket in runs.buckets(rows):
             if min_rating is not None and "rating" not in bucket.columns:
@@ -210,12 +209,7 @@ class _Pieces:
 
     def _write(self, data: Interactions) -> None:
         number = len(self.users)
-        columns: dict[str, Any] = {"item": data.indices}
-        if data.timestamps is not None:
-            columns["timestamp"] = data.timestamps
-        if data.ratings is not None:
-            columns["rating"] = data.ratings
-        pl.DataFrame(columns).write_parquet(self._path(number, "rows"), compression="lz4")
+        _frame(data, item=data.indices).write_parquet(self._path(number, "rows"), compression="lz4")
         degrees = pl.Series("degree", data.user_degrees)
         users = pl.DataFrame([data.user_ids.ids.alias("user_id"), degrees])
         users.write_parquet(self._path(number, "users"), compression="lz4")
@@ -255,8 +249,14 @@ class _Pieces:
         return self.folder / f"{kind}-{number:06d}.parquet"
 
 
+def _frame(data: Interactions, **columns: NDArray[Any]) -> pl.DataFrame:
+    """These columns, and the timestamps and ratings if there are any."""
+    values = {"timestamp": data.timestamps, "rating": data.ratings}
+    return pl.DataFrame(columns | {name: column for name, column in values.items() if column is not None})
+
+
 class _Distinct:
-    """Distinct ids of many series, brought together now and then."""
+    """Collects the distinct ids of many series; removes repeats whenever the new ids outnumber the known ones."""
 
     def __init__(self) -> None:
         self.known: pl.Series | None = None
@@ -273,7 +273,7 @@ class _Distinct:
 
 
 class _ShardWriter:
-    """Takes interactions and their parts in the order of users, and leaves shards."""
+    """Writes shards from interactions that arrive in the order of users, with the part of each."""
 
     def __init__(self, out: Path, scratch: Path, pieces: _Pieces, shards: int, *, with_valid: bool) -> None:
         self.out, self.scratch, self.pieces, self.shards = out, scratch, pieces, shards
@@ -282,7 +282,7 @@ class _ShardWriter:
         self.ends = [0] * shards  # of each shard, in users
         self.counts = {part: [0] * shards for part in self.parts}
         self.active = dict.fromkeys(self.parts, 0)
-        self.cold = {part: [0, 0] for part in self.parts}  # users, and their interactions
+        self.cold = {part: [0, 0] for part in self.parts}  # users absent from train, and their interactions
         self.item_degrees = {part: np.zeros(len(pieces.item_ids), np.int64) for part in self.parts}
         self.shared_users = 0  # with something in both train and test
         self.prints = {part: hashlib.blake2b(digest_size=16) for part in self.parts}
@@ -291,8 +291,8 @@ class _ShardWriter:
             digest.update(np.zeros(1, np.int64).data)
 
     def add(self, data: Interactions, flags: NDArray[np.int8]) -> None:
-        """The interactions of the next users."""
-        # a user belongs to the shard in which the interactions of the users before end
+        """Add the interactions of the next users; `flags` says which part each belongs to."""
+        # a user belongs to the shard that the number of interactions of all users before falls into
         before = data.indptr[:-1] + self.interactions
         shard_of = np.minimum(before * self.shards // self.pieces.interactions, self.shards - 1)
         in_train = None
@@ -308,12 +308,7 @@ class _ShardWriter:
             self.edges[part] += len(kept)
             if part == "test":
                 self.shared_users += int((active & in_train).sum())
-            columns: dict[str, Any] = {"user": kept.rows + np.int32(self.users), "item": kept.indices}
-            if kept.timestamps is not None:
-                columns["timestamp"] = kept.timestamps
-            if kept.ratings is not None:
-                columns["rating"] = kept.ratings
-            frame = pl.DataFrame(columns)
+            frame = _frame(kept, user=kept.rows + np.int32(self.users), item=kept.indices)
             owner = shard_of[kept.rows]
             for shard in np.unique(owner).tolist():
                 start, stop = np.searchsorted(owner, [shard, shard + 1])
@@ -329,15 +324,15 @@ class _ShardWriter:
         self.number += 1
 
     def finish(self, titles: pl.Series | None, source: str) -> dict[str, Any]:
-        """Join what belongs together; returns what the index says about it."""
+        """Write the files of all shards; returns what `shards.json` says about them."""
         if self.edges["test"] and not self.shared_users:
             raise DataError(
                 "the test part has no user in common with train",
                 where=source,
-                expected="users that train knows",
+                expected="at least one user of train",
             )
         if "valid" in self.parts and not self.edges["valid"]:
-            self.parts.remove("valid")  # as `talos.data.splits.split` has none where nobody has enough
+            self.parts.remove("valid")  # as in `talos.data.splits.split`
         shards = [self._join(shard) for shard in range(self.shards)]
         users = pl.scan_parquet(sorted(self.pieces.folder.glob("users-*.parquet"))).select("user_id")
         users.sink_parquet(self.out / "users.parquet", row_group_size=_ROW_GROUP)
@@ -385,7 +380,7 @@ class _ShardWriter:
         return {"folder": folder.name, "users": [start, max(start, self.ends[shard])], "parts": parts}
 
     def _fingerprint(self, part: str) -> str:
-        """That of `Interactions.fingerprint`, of the part as a whole; the row ends are in it already."""
+        """`Interactions.fingerprint` of a whole part; `add` has digested the row ends already."""
         digest = self.prints[part]
         for shard in range(self.shards):
             scan = pl.scan_parquet(self.out / f"shard-{shard:04d}" / f"{part}.parquet").select("item")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from talos.data.csr import TrainIndex
 from talos.data.interactions import Interactions
-from talos.data.shards import Columns, Share
+from talos.data.shards import ShardColumns, Share
 from talos.data.vocabulary import Vocabulary
 from talos.distributed import Group, OwnedRows
 from talos.errors import ConfigError
@@ -208,7 +208,7 @@ class _Unseen(DotScores):
         out[self.index.pairs_of(self.codes[users])] = -torch.inf
 
 
-def _columns(share: Share) -> Columns:
+def _columns(share: Share) -> ShardColumns:
     if share.columns is None:
         raise ConfigError(
             "'items' with interactions of some users alone",

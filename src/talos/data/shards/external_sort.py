@@ -1,7 +1,7 @@
-"""Rows in any order to all rows of some users at a time, by way of the disk.
+"""Sort rows by user on disk.
 
-Each block of rows is sorted by user and written as a run. A sample of all users then says where to cut, and a
-range of users is read from all the runs: only the pieces that hold it are touched, because each run is sorted.
+Each block of rows is sorted by user and written as a run. A sample of all users then says where to cut them into
+ranges, and each range is read from all runs; since a run is sorted, only its row groups within the range are read.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ from pathlib import Path
 
 import polars as pl
 
-__all__ = ["UserRuns"]
+__all__ = ["ExternalSort"]
 
-# Every so many rows of a run one user is remembered.
+# One user in so many rows of a run is in the sample.
 _SAMPLED = 256
-# Rows that are read together from a run.
-_PIECE = 1 << 16
+_ROW_GROUP = 1 << 16
 
 
-class UserRuns:
-    """A `talos.data.readers.BlockSink` that gives the rows back by user, and knows the title of each item.
+class ExternalSort:
+    """A `talos.data.readers.BlockSink` that returns its rows sorted by user, and the title of each item.
 
     Args:
-        folder: an empty one for the runs.
+        folder: an empty folder for the runs.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     runs = UserRuns(Path(folder))
+    ...     runs = ExternalSort(Path(folder))
     ...     runs.add(pl.DataFrame({"user": ["b", "a"], "item": [1, 2]}))
     ...     runs.add(pl.DataFrame({"user": ["a"], "item": [3]}))
     ...     [bucket.rows() for bucket in runs.buckets(100)]
@@ -36,43 +35,43 @@ class UserRuns:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.samples: list[pl.Series] = []  # one of each run
+        self.samples: list[pl.Series] = []  # users of each run, one in `_SAMPLED`
         self.columns: list[str] | None = None  # those that all blocks have
         self.titles: pl.DataFrame | None = None
         self._saved: tuple[int, list[str] | None, pl.DataFrame | None] = (0, None, None)
 
     def add(self, block: pl.DataFrame) -> None:
-        """Write one run; rows of a user stay in the order in which they came."""
+        """Write one run; the rows of a user stay in their order."""
         if "title" in block.columns:
             known = [] if self.titles is None else [self.titles]
             both = pl.concat([*known, block.select("item", "title")])
             self.titles = both.unique("item", keep="last", maintain_order=True)
         self.columns = [c for c in self.columns or block.columns if c in block.columns]
         run = block.drop("title", strict=False).sort("user", maintain_order=True)
-        run.write_parquet(self._path(len(self.samples)), row_group_size=_PIECE, compression="lz4")
+        run.write_parquet(self._path(len(self.samples)), row_group_size=_ROW_GROUP, compression="lz4")
         self.samples.append(run["user"].gather_every(_SAMPLED))
 
     def commit(self) -> None:
-        """What was added so far stays."""
+        """Keep what was added so far."""
         self._saved = (len(self.samples), self.columns, self.titles)
 
     def take_back(self, *, everything: bool = False) -> None:
-        """Forget what was added since the last commit, or from the beginning."""
+        """Drop what was added since the last commit, or everything."""
         runs, self.columns, self.titles = (0, None, None) if everything else self._saved
         self._saved = (runs, self.columns, self.titles)
         del self.samples[runs:]
 
     def titles_of(self, items: pl.Series) -> pl.Series | None:
-        """The title of each item, that of its last row; None where not all of the source has titles."""
+        """The title of each item, from its last row; None if some rows had no title column."""
         if self.titles is None or "title" not in (self.columns or []):
             return None
         wanted = items.rename("item").to_frame()
         return wanted.join(self.titles, on="item", how="left", maintain_order="left")["title"]
 
     def buckets(self, rows: int) -> Iterator[pl.DataFrame]:
-        """All rows of consecutive users, about `rows` at a time and users ascending; a user is never cut.
+        """All rows, sorted by user, in buckets of about `rows`; all rows of a user are in one bucket.
 
-        Users are in order within a bucket, and a user's rows are in the order in which they were added.
+        The rows of a user are in the order in which they were added.
         """
         cuts, columns = self._cuts(rows), [c for c in self.columns or [] if c != "title"]
         for low, high in zip([None, *cuts], [*cuts, None], strict=True):
@@ -91,7 +90,7 @@ class UserRuns:
                 yield bucket.sort("user", maintain_order=True)
 
     def _cuts(self, rows: int) -> list[str | int]:
-        """Users at which a bucket begins."""
+        """The first user of each bucket but the first."""
         sample = pl.concat(self.samples).sort()
         every = max(1, rows // _SAMPLED)
         return sample.gather_every(every).unique(maintain_order=True).to_list()[1:]

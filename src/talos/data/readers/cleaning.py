@@ -1,25 +1,32 @@
-"""From columns as they were found to clean ones: ids, times and numbers; says which rows are bad and why."""
+"""Turn columns as they were found into clean ones (ids, times, numbers), and say which rows are bad and why."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import polars as pl
 
-from talos.data.readers.columns import Role
-from talos.errors import DataError
+from talos.data.readers.columns import WantedColumn
+from talos.data.readers.options import IdMode, ReadOptions
+from talos.errors import DataError, first_line
 
-__all__ = ["IdMode", "OnBadRow", "Problem", "clean", "is_integer_text", "settle", "time_dtype"]
-
-OnBadRow = Literal["raise", "skip"]
-IdMode = Literal["auto", "string"]
+__all__ = [
+    "BadValues",
+    "CleanTable",
+    "clean_columns",
+    "clean_rows",
+    "drop_bad_rows",
+    "is_integer_text",
+    "polars_errors",
+    "time_dtype",
+]
 
 # What programs write where an id is missing.
 _MISSING = r"(?i)^(nan|null|none|<na>)?$"
-# An integer in the one spelling that survives the way to a number and back; 18 digits always fit.
+# An integer in the one spelling that a number is printed in; 18 digits always fit into 64 bits.
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 is_integer_text: Callable[[str], object] = re.compile(_INTEGER).match
 
@@ -41,96 +48,139 @@ _EXPECTED = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class CleanTable:
+    """What each reader returns: clean columns named by role, and where they came from."""
+
+    frame: pl.DataFrame
+    source: str
+    format: str
+    rows: int
+    bad_rows: int = 0
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
-class Problem:
-    """Rows of one column that cannot be used."""
+class BadValues:
+    """The rows of one column whose value cannot be used."""
 
-    role: Role
-    bad: pl.Series  # bool, one flag a row
-    found: pl.Series  # the column as it was
+    column: WantedColumn
+    bad: pl.Series  # bool, one flag per row
+    found: pl.Series  # the column before it was cleaned
 
 
-def clean(
+@contextmanager
+def polars_errors(where: str, expected: str = "data that can be parsed") -> Iterator[None]:
+    """Turn whatever polars raises, panics included, into a `DataError`."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (
+        pl.exceptions.PolarsError,
+        pl.exceptions.PanicException,
+        ValueError,
+        TypeError,
+        OverflowError,
+    ) as error:
+        reason = first_line(error)[:160]
+        raise DataError(f"cannot be read ({reason})", where=where, expected=expected) from error
+
+
+def clean_rows(
     frame: pl.DataFrame,
-    roles: Sequence[Role],
     columns: Mapping[str, str],
+    options: ReadOptions,
     *,
     where: str,
     text: bool,
-    ids: IdMode,
-) -> tuple[pl.DataFrame, list[Problem]]:
-    """Clean each role's column of a frame whose columns are named by role.
+    place: Callable[[int], str],
+) -> tuple[pl.DataFrame, int]:
+    """The clean columns without the bad rows, and how many those were; see the two functions below."""
+    cleaned, problems = clean_columns(frame, columns, options, where=where, text=text)
+    return drop_bad_rows(cleaned, problems, columns, options, place)
+
+
+def clean_columns(
+    frame: pl.DataFrame, columns: Mapping[str, str], options: ReadOptions, *, where: str, text: bool
+) -> tuple[pl.DataFrame, list[BadValues]]:
+    """Clean every column of a frame, keeping all rows.
 
     Args:
-        frame: one column a role that was found.
-        roles: what each column is.
-        columns: the name of each role's column in the source, for messages.
+        frame: columns named by role.
+        columns: what the source calls the column of each role, for messages.
+        options: which columns are wanted, and what ids may be.
         where: the source, for messages.
-        text: values come from a text file: strings that are all integers become integers.
-        ids: `string` keeps (or makes) ids strings.
+        text: whether the values are text: then ids that are all integers become integers.
+
+    Returns:
+        The columns, and for each column with bad values which these are.
     """
-    problems: list[Problem] = []
+    problems: list[BadValues] = []
     cleaned: list[pl.Series] = []
-    for role in roles:
-        if role.name not in frame.columns:
+    for wanted in options.wanted:
+        if wanted.role not in frame.columns:
             continue
-        found = frame[role.name]
-        place = f"{where}, column {columns[role.name]!r}"
-        if role.kind == "id":
-            column, bad = _clean_ids(found, place, text=text, ids=ids)
-        elif role.kind == "time":
+        found = frame[wanted.role]
+        place = f"{where}, column {columns[wanted.role]!r}"
+        if wanted.kind == "id":
+            column, bad = _clean_ids(found, place, text=text, ids=options.ids)
+        elif wanted.kind == "time":
             column, bad = _clean_times(found, place)
-        elif role.kind == "number":
+        elif wanted.kind == "number":
             column, bad = _clean_numbers(found, place)
         else:
             column, bad = found.cast(pl.String, strict=False), None
         if bad is not None and bad.any():
-            problems.append(Problem(role, bad, found))
+            problems.append(BadValues(wanted, bad, found))
         cleaned.append(column)
     return pl.DataFrame(cleaned), problems
 
 
-def settle(
+def drop_bad_rows(
     frame: pl.DataFrame,
-    problems: Sequence[Problem],
+    problems: Sequence[BadValues],
     columns: Mapping[str, str],
-    on_bad_row: OnBadRow,
+    options: ReadOptions,
     place: Callable[[int], str],
 ) -> tuple[pl.DataFrame, int]:
-    """Leave out and count the bad rows, or raise for the first one; `place` says where a row is."""
+    """Drop and count the bad rows, or raise for the first one if `on_bad_row` says so.
+
+    `place` gives the position of a row in the words of a message, such as "x.csv, line 7".
+    """
     if not problems:
         return frame, 0
     bad = problems[0].bad
     for problem in problems[1:]:
         bad = bad | problem.bad
-    if on_bad_row == "skip":
+    if options.on_bad_row == "skip":
         return frame.filter(~bad), int(bad.sum())
     row = int(bad.arg_max() or 0)
-    raise fault(next(problem for problem in problems if problem.bad[row]), row, columns, place(row))
-
-
-def fault(problem: Problem, row: int, columns: Mapping[str, str], place: str) -> DataError:
-    """The error for one bad value."""
-    role, value = problem.role, problem.found[row]
-    optional = "" if role.required else f"{role.name}='' leaves the column out, "
-    empty = value is None or (isinstance(value, str) and not value.strip())
-    what = (
-        f"no {role.name}" if empty else f"{value!r} is not a {'valid id' if role.kind == 'id' else role.name}"
-    )
-    return DataError(
-        f"{what} in column {columns[role.name]!r}",
-        where=place,
-        expected=_EXPECTED[role.kind],
+    problem = next(problem for problem in problems if problem.bad[row])
+    wanted, value = problem.column, problem.found[row]
+    optional = "" if wanted.required else f"{wanted.role}='' leaves the column out, "
+    if value is None or (isinstance(value, str) and not value.strip()):
+        what = f"no {wanted.role}"
+    else:
+        what = f"{value!r} is not a {'valid id' if wanted.kind == 'id' else wanted.role}"
+    raise DataError(
+        f"{what} in column {columns[wanted.role]!r}",
+        where=place(row),
+        expected=_EXPECTED[wanted.kind],
         hint=f"{optional}on_bad_row='skip' skips such rows",
     )
 
 
 def time_dtype(samples: Sequence[str]) -> pl.DataType:
-    """How a text column of times is best parsed, judging by some of its values."""
+    """The type to parse a text column of times as, judging by some of its values."""
     if all(map(is_integer_text, samples)):
         return pl.Int64()
     as_float = pl.Series(samples, dtype=pl.String).cast(pl.Float64, strict=False)
     return pl.String() if as_float.null_count() else pl.Float64()
+
+
+# Each of the three cleaners takes a column and its place for messages, and returns the clean column and a flag on each
+# bad row, None if there is none. A type that no row can have is a `DataError`.
 
 
 def _clean_ids(
@@ -149,11 +199,9 @@ def _clean_ids(
                 return found.cast(pl.Int64, strict=False), bad
         return found, bad
     if kind == pl.Null:
-        return found.cast(pl.Int64), pl.Series(found.name, [True], dtype=pl.Boolean).new_from_index(
-            0, len(found)
-        )
+        return found.cast(pl.Int64), found.is_null()
     if kind.is_float():
-        # What pandas makes of an integer column with gaps.
+        # pandas turns an integer column with missing values into floats
         numbers = found.cast(pl.Float64)
         bad = ~numbers.is_finite().fill_null(False)
         fractions = numbers.filter(~bad)
@@ -164,9 +212,8 @@ def _clean_ids(
         return (found if ids == "auto" else found.cast(pl.String)), bad
     if kind.is_integer():
         codes = found.cast(pl.Int64, strict=False)
-        return (
-            codes if ids == "auto" else codes.cast(pl.String)
-        ), codes.is_null() if codes.null_count() else None
+        bad_codes = codes.is_null() if codes.null_count() else None
+        return (codes if ids == "auto" else codes.cast(pl.String)), bad_codes
     raise DataError(
         f"values of type {_type_name(kind)}", where=place, expected="ids: all strings or all integers"
     )
@@ -194,7 +241,7 @@ def _clean_times(found: pl.Series, place: str) -> tuple[pl.Series, pl.Series | N
 
 
 def _parse_times(text: pl.Series) -> tuple[pl.Series, pl.Series | None]:
-    """Times from strings: numbers if the first one that can be read is a number, else dates."""
+    """Times from strings: all numbers or all dates, whichever the first readable value is."""
     whole = text.cast(pl.Int64, strict=False)
     if whole.null_count() == 0:
         return whole, None
@@ -232,7 +279,7 @@ def _clean_numbers(found: pl.Series, place: str) -> tuple[pl.Series, pl.Series |
         raise DataError(f"values of type {_type_name(kind)}", where=place, expected="numbers")
     if kind == pl.String:
         found = found.str.strip_chars()
-    # Narrowed here and not later, so that what is too large for 32 bits is seen as not finite.
+    # narrowed before the check, so that what is too large for 32 bits counts as not finite
     numbers = found.cast(pl.Float64, strict=False).cast(pl.Float32, strict=False)
     return numbers, ~numbers.is_finite().fill_null(False)
 

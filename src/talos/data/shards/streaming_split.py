@@ -1,7 +1,7 @@
-"""Which part each interaction goes to, decided while the interactions pass by in the order of users and items.
+"""Split interactions that arrive block by block, in the order of users and items.
 
-The choices depend on the data and the seed alone, never on how many at a time pass by. By `user` and by `last` they
-are those of `talos.data.splits`: numpy's generator can be moved to where it would be after all the numbers before.
+The split depends on the data and the seed alone, not on the size of the blocks. By `user` and by `last` it is that of
+`talos.data.splits.split`: the generator for validation is advanced past the draws that were made for test.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from talos.data.interactions import Interactions
 from talos.data.splits import SplitBy, last_of_each, random_share
 
-__all__ = ["TEST", "TRAIN", "VALID", "Chooser", "ordered", "smallest"]
+__all__ = ["TEST", "TRAIN", "VALID", "StreamingSplit", "ordered", "smallest"]
 
 TRAIN, VALID, TEST = 0, 1, 2
-# Numbers drawn at a time.
+# Random numbers drawn at a time.
 _BLOCK = 1 << 20
-# Bits that are settled by one pass over all numbers.
+# Bits of the result that one pass over all numbers determines.
 _BITS = 16
 
 Blocks = Callable[[], Iterable[NDArray[np.uint64]]]
 
 
 def ordered(values: NDArray[Any]) -> NDArray[np.uint64]:
-    """Unsigned integers in the order of the given integers or floats.
+    """Map integers or floats to unsigned integers of the same order.
 
     >>> ordered(np.array([-2.0, 0.5, 3.0])).argsort().tolist(), ordered(np.array([5, -5])).argsort().tolist()
     ([0, 1, 2], [1, 0])
@@ -42,7 +42,7 @@ def ordered(values: NDArray[Any]) -> NDArray[np.uint64]:
 def smallest(blocks: Blocks, count: int) -> tuple[int, int]:
     """The `count`-th smallest of many numbers, and how many of those equal to it are among the `count` smallest.
 
-    Looks at all numbers a few times, 16 bits of the answer at a time, and holds a block of them.
+    A radix selection: it passes over all blocks four times and holds one block at a time.
 
     >>> smallest(lambda: [np.array([5, 3], np.uint64), np.array([9, 3], np.uint64)], 2)
     (3, 2)
@@ -61,7 +61,7 @@ def smallest(blocks: Blocks, count: int) -> tuple[int, int]:
 
 
 class _Smallest:
-    """Marks the `count` smallest of numbers that pass by; among equals, those that come first."""
+    """Flags the `count` smallest of numbers that arrive in blocks; of equal numbers, the first ones."""
 
     def __init__(self, blocks: Blocks, count: int) -> None:
         self.bound, self.equals = smallest(blocks, count) if count else (0, 0)
@@ -74,19 +74,19 @@ class _Smallest:
         return chosen
 
 
-class Chooser:
-    """Flags for the interactions of consecutive users, to be asked for in their order.
+class StreamingSplit:
+    """Assigns the interactions of consecutive users, in their order, to train, validation and test.
 
     Args:
         by: `user`, `time` or `last`, as in `talos.data.splits.split`.
         test: share for test.
         valid: share of the rest for validation.
         seed: of the random draws.
-        total: interactions in all.
-        stamps: gives the timestamps of all interactions a block at a time, as often as it is called; for `time`.
+        total: number of all interactions.
+        stamps: returns the timestamps of all interactions in blocks, each time it is called; needed for `time`.
 
     >>> data = Interactions.from_ids([1] * 10, list(range(10)))
-    >>> flags = Chooser(by="user", test=0.2, valid=0.1, seed=1, total=10).of(data)
+    >>> flags = StreamingSplit(by="user", test=0.2, valid=0.1, seed=1, total=10).of(data)
     >>> np.bincount(flags).tolist()
     [7, 1, 2]
     """
@@ -104,7 +104,7 @@ class Chooser:
         self.by, self.test, self.valid = by, test, valid
         self.for_test, self.for_valid = np.random.default_rng(seed), np.random.default_rng(seed)
         if by == "user" and test > 0:
-            self.for_valid = _moved(seed, total)
+            self.for_valid = _advanced(seed, total)
         if by == "time":
             assert stamps is not None
             early = total - round(test * total)
@@ -112,7 +112,7 @@ class Chooser:
             self.drawn = _Smallest(lambda: _draws(seed, early), round(valid * early))
 
     def of(self, data: Interactions) -> NDArray[np.int8]:
-        """`TRAIN`, `VALID` or `TEST` for each interaction."""
+        """`TRAIN`, `VALID` or `TEST` for each interaction of the next users."""
         if self.by == "last":
             in_test, in_valid = last_of_each(data, with_valid=self.valid > 0)
         else:
@@ -131,8 +131,8 @@ class Chooser:
         return np.where(in_test, TEST, np.where(in_valid, VALID, TRAIN)).astype(np.int8)
 
 
-def _moved(seed: int, draws: int) -> np.random.Generator:
-    """The generator of a seed after so many draws of `random()`, each of which takes one number of its stream."""
+def _advanced(seed: int, draws: int) -> np.random.Generator:
+    """The generator of a seed after so many draws of `random()`, each of which takes one step of its stream."""
     bits = np.random.default_rng(seed).bit_generator
     assert isinstance(bits, np.random.PCG64)
     bits.advance(draws)

@@ -1,45 +1,61 @@
-"""Rows of events to CSR: sorted by user and item, each pair once."""
+"""Work on arrays of tens of millions of rows, on all cores: sort rows into CSR, and take values by position."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.data.threads import in_threads
-from talos.data.vocabulary import Codes
+__all__ = ["Codes", "SortedRows", "in_threads", "sort_rows", "take"]
 
-__all__ = ["SortedRows", "sorted_rows", "taken"]
+Codes: TypeAlias = NDArray[np.int32]
+"""Positions of users or items in their vocabularies."""
+
+# Rows in a block: few enough to stay in a core's cache, because for tens of millions of rows fresh memory costs
+# more than the arithmetic.
+_BLOCK = 1 << 17
 
 
 @dataclass(frozen=True)
 class SortedRows:
-    """CSR of distinct pairs, and where each of them stood in the input."""
+    """Distinct (user, item) pairs in CSR form, and the input row that each was kept from."""
 
-    indptr: NDArray[np.int64]
+    indptr: NDArray[np.int64]  # (num_users + 1,)
     items: Codes
-    rows: NDArray[np.int64]  # which input row each kept interaction comes from
+    rows: NDArray[np.int64]  # beside `items`
 
 
-# Rows handled at a time while packing and unpacking: small enough to stay in a core's cache, because for
-# tens of millions of rows fresh memory costs more than the arithmetic.
-_BLOCK = 1 << 17
+def in_threads(work: Callable[[int], None], over: range) -> None:
+    """Call `work` with each number of a range, in as many threads as there are cores if the numbers are many.
+
+    Meant for numpy, which releases Python's lock while it computes.
+    """
+    if len(over) < 8:
+        for i in over:
+            work(i)
+    else:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for _ in pool.map(work, over):
+                pass
 
 
-def sorted_rows(
+def sort_rows(
     users: NDArray[np.integer[Any]],
     items: NDArray[np.integer[Any]],
     num_users: int,
     num_items: int,
     timestamps: NDArray[Any] | None,
 ) -> SortedRows:
-    """Sort rows by (user, item) and keep the latest row of each pair.
+    """Sort rows by (user, item) and keep one row of each pair: the latest, or the last where times are equal or absent.
 
-    User, item and row number are packed into one unsigned integer where they fit, because sorting plain
-    integers is several times faster than sorting anything with a payload.
+    User, item and row number are packed into one 64-bit integer where they fit: sorting plain integers is several
+    times faster than sorting keys with a payload.
     """
     n = len(users)
     user_bits, item_bits, row_bits = (max(0, size - 1).bit_length() for size in (num_users, num_items, n))
@@ -57,14 +73,14 @@ def sorted_rows(
     indptr = np.append(starts, n).astype(np.int64)
     if not last.all():
         if timestamps is not None:
-            _latest_to_the_end(rows, last, timestamps)
+            _move_latest_to_end(rows, last, timestamps)
         indptr -= np.searchsorted(np.flatnonzero(~last), indptr)
         codes, rows = _compressed(last, codes, rows)
     return SortedRows(indptr, codes, rows)
 
 
-def taken(values: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
-    """The values at the given places, all of which exist, on all cores."""
+def take(values: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
+    """The values at the given positions, all of which must exist."""
     found = np.empty(len(places), values.dtype)
 
     def take_block(start: int) -> None:
@@ -79,7 +95,7 @@ def taken(values: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
 def _compressed(
     keep: NDArray[np.bool_], codes: Codes, rows: NDArray[np.int64]
 ) -> tuple[Codes, NDArray[np.int64]]:
-    """Both arrays where `keep` is true, on all cores."""
+    """Both arrays where `keep` is true."""
     starts = range(0, len(keep), _BLOCK)
     ends = np.cumsum([np.count_nonzero(keep[start : start + _BLOCK]) for start in starts])
     kept_codes, kept_rows = np.empty(ends[-1], codes.dtype), np.empty(ends[-1], rows.dtype)
@@ -98,7 +114,7 @@ def _compressed(
 def _unpack(
     packed: NDArray[np.uint64], item_bits: int, row_bits: int
 ) -> tuple[Codes, NDArray[np.int64], NDArray[np.bool_]]:
-    """Items, row numbers and whether the next row has another pair, of sorted packed rows."""
+    """Items and row numbers of sorted packed rows, and a flag on the last row of each pair."""
     n = len(packed)
     codes, rows, last = np.empty(n, np.int32), np.empty(n, np.int64), np.ones(n, bool)
     shift, item_mask, row_mask = (
@@ -109,7 +125,7 @@ def _unpack(
 
     def unpack_block(start: int) -> None:
         stop = min(start + _BLOCK, n)
-        block = packed[start : stop + 1]  # one more than is unpacked, to compare with the row that follows
+        block = packed[start : stop + 1]  # one row more, to compare the block's last row with its successor
         last[start : start + len(block) - 1] = (block[1:] ^ block[:-1]) > row_mask
         block = block[: stop - start]
         rows[start:stop] = block & row_mask
@@ -122,7 +138,7 @@ def _unpack(
 def _pack(
     users: NDArray[np.integer[Any]], items: NDArray[np.integer[Any]], item_bits: int, row_bits: int
 ) -> NDArray[np.uint64]:
-    """(user, item, row number) in one integer a row."""
+    """One integer per row: user, item and row number, from the highest bits to the lowest."""
     packed = np.empty(len(users), np.uint64)
 
     def pack_block(start: int) -> None:
@@ -137,13 +153,13 @@ def _pack(
     return packed
 
 
-def _latest_to_the_end(rows: NDArray[np.int64], last: NDArray[np.bool_], timestamps: NDArray[Any]) -> None:
-    """Where several rows hold the same pair, write the one with the latest timestamp last (in place).
+def _move_latest_to_end(rows: NDArray[np.int64], last: NDArray[np.bool_], timestamps: NDArray[Any]) -> None:
+    """Overwrite the last row number of each repeated pair with that of the pair's latest row.
 
-    `rows` is sorted by pair and then by row number; `last` marks the end of each pair's rows.
+    `rows` is sorted by pair and then by row number; `last` flags the end of each pair's rows.
     """
     repeats = np.flatnonzero(~last)
-    # a pair's rows are its repeats and the row after them: mark and group them
+    # the rows of a repeated pair are all that are not its last, and the row after them
     member = np.zeros(len(rows), bool)
     member[repeats] = True
     member[repeats + 1] = True
@@ -152,6 +168,6 @@ def _latest_to_the_end(rows: NDArray[np.int64], last: NDArray[np.bool_], timesta
     starts = np.concatenate([[0], ends[:-1] + 1])
     stamps = timestamps[rows[places]]
     latest = np.repeat(np.maximum.reduceat(stamps, starts), np.diff(np.append(starts, len(places))))
-    # among equals the highest row number, which stands furthest right
+    # among equal timestamps the highest row number wins
     winner = np.maximum.reduceat(np.where(stamps == latest, np.arange(len(places)), -1), starts)
     rows[places[ends]] = rows[places[winner]]
