@@ -78,12 +78,12 @@ def print_tuned(tuned: Tuned, settings: Settings, out: Path, page: Path, workers
 
 
 def print_final(final: Final, out: Path) -> None:
-    """Print the metrics of the best trial's config on the test part, beside those of popularity."""
+    """Print the metrics of the winner, the best trial's config, on the test part beside those of popularity."""
     facts = final.facts
     metrics, popular = facts["metrics"], facts["baseline"]["popularity"]
     names = [name for name in metrics if name.endswith(f"@{facts['config']['k']}")]
     rows = [[name, f"{metrics[name]:.4f}", f"{popular[name]:.4f}"] for name in names if name in popular]
-    print_table(["test", "best trial", "popularity"], rows)
+    print_table(["test", "winner", "popularity"], rows)
     watched, value = next(iter(facts["validation"].items()))
     typer.echo(
         f"\ntrial {facts['trial']} of {facts['trials']} (validation {watched} {value:.5f}), fitted on train and "

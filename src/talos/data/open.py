@@ -258,13 +258,16 @@ def _dataset(path: str) -> DatasetInfo | None:
 
 
 def _is_shards(path: str) -> bool:
-    return "://" not in path and is_shards(path)
+    try:
+        return "://" not in path and is_shards(path)
+    except (OSError, RuntimeError):  # not a path at all: left to the reader, which says what is wrong with it
+        return False
 
 
 def _exists(path: str) -> bool:
     try:
         return Path(path).expanduser().exists()
-    except (OSError, ValueError, RuntimeError):  # left to the reader, which says what is wrong with it
+    except (OSError, RuntimeError):
         return True
 
 
