@@ -73,7 +73,7 @@ def compare(
     space: Annotated[
         str, typer.Option(help="For --tuned: `default`, `paper` (the paper's grids) or a TOML file.")
     ] = "default",
-    workers: Annotated[int, typer.Option(help="For --tuned: processes.")] = 1,
+    workers: Annotated[int, typer.Option(help="For --tuned: worker processes.")] = 1,
     source: SourceOptions,
     json: Json = False,
 ) -> None:

@@ -31,12 +31,12 @@ _COMMENTS = {
     "lr_decay": "the rate is multiplied by this after each epoch; or auto",
     "init": "where vectors start: random, als or svd (a quick factorisation first), or auto",
     "rows": "touched: update only the rows a step used (large tables); all: plain Adam; or auto",
-    "epochs": "at most; validation stops earlier",
+    "epochs": "largest number; early stopping may end training before",
     "batch_size": "users, or positives if negatives are drawn for each; or auto",
     "reduction": "the loss is a mean over positives, or over users",
-    "evaluate_every": "epochs between looks at the validation set",
-    "patience": "epochs without a better validation metric before stopping",
-    "metric": "what is watched on validation, at K",
+    "evaluate_every": "epochs between evaluations on the validation set",
+    "patience": "early stopping: epochs without a better validation metric",
+    "metric": "validation metric for early stopping, at K",
 }
 
 

@@ -96,11 +96,11 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
             parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
             continue
-        fields = {one.name: one for one in dataclasses.fields(kind)}
+        fields, types = {one.name: one for one in dataclasses.fields(kind)}, _types(kind)
         offer = next((note for note in notes if isinstance(note, Offer)), Offer())
         names = tuple(one for one in offer.names or fields if one not in offer.but)
         groups[name] = kind, names
-        parameters += [_flag(fields[one], get_type_hints(kind)[one], offer.flags.get(one)) for one in names]
+        parameters += [_flag(fields[one], types[one], offer.flags.get(one)) for one in names]
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
@@ -111,6 +111,9 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+_types = functools.cache(get_type_hints)  # they are evaluated from text, which takes a while
 
 
 def _flag(one: dataclasses.Field[Any], kind: Any, flag: str | None) -> inspect.Parameter:

@@ -1,4 +1,4 @@
-"""`talos report`: a run or a comparison as one HTML file that needs no network."""
+"""`talos report`: write a run or a comparison as one HTML file that needs no network."""
 
 from __future__ import annotations
 
