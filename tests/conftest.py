@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from talos.data.interactions import Interactions
+from talos.data.splits import Split
 from talos.distributed import Group
 
 if TYPE_CHECKING:
@@ -56,6 +57,30 @@ def random_data() -> Callable[..., Interactions]:
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def planted() -> Split:
+    """48 users in 4 groups: each likes the 8 items of the group, of which two are the test and the rest is train.
+
+    Each also has one of three items that everybody likes, so that popularity has something to recommend, and is wrong.
+    """
+    groups, users, items = 4, 12, 8
+    rng = np.random.default_rng(0)
+    train: list[tuple[int, int]] = []
+    test: list[tuple[int, int]] = []
+    for group in range(groups):
+        for member in range(users):
+            user = group * users + member
+            mine = rng.permutation(items) + group * items
+            train += [(user, int(item)) for item in mine[2:]]
+            test += [(user, int(item)) for item in mine[:2]]
+            train.append((user, groups * items + int(rng.integers(3))))
+    pairs = np.array(train + test)
+    whole = Interactions.from_ids(pairs[:, 0], pairs[:, 1])
+    in_test = {(user, item) for user, item in test}
+    flags = np.array([pair in in_test for pair in whole.to_polars().select("user_id", "item_id").rows()])
+    return Split(train=whole.where(~flags), valid=whole.where(flags), test=whole.where(flags))
 
 
 class Threads(Group):

@@ -80,7 +80,7 @@ def test_the_run_directory_is_that_of_one_process(
     assert both.model is not None
     np.testing.assert_allclose(both.model.user_vectors, alone.model.user_vectors, atol=1e-4)
     np.testing.assert_allclose(both.model.item_vectors, alone.model.item_vectors, atol=1e-4)
-    assert both.model.facts["metrics"] == pytest.approx(alone.model.facts["metrics"], abs=0.002)
+    assert both.model.metadata["metrics"] == pytest.approx(alone.model.metadata["metrics"], abs=0.002)
     assert len(read_history(tmp_path / "both" / "history.jsonl")) == 4
     assert both.recommend(["u3"], k=2).height == 2
 
@@ -153,6 +153,6 @@ def test_a_rank_killed_at_any_moment_is_started_again_and_the_metrics_are_the_sa
     alone, both = (Recommender.load(folder) for folder in (undisturbed, run))
     assert alone.model is not None
     assert both.model is not None
-    assert both.model.facts["metrics"] == pytest.approx(alone.model.facts["metrics"], abs=0.002)
+    assert both.model.metadata["metrics"] == pytest.approx(alone.model.metadata["metrics"], abs=0.002)
     lines = read_history(history)
     assert [line["epoch"] for line in lines] == list(range(1, len(lines) + 1))

@@ -123,9 +123,9 @@ def test_two_ranks_give_the_run_of_one_process(root: Path, ranks: list[Any]) -> 
     assert ranks[0][0]["error"] is None
     alone, both = model_of(root / "alone"), model_of(root / "random")
     assert distance(alone, both) < 1e-5
-    assert both.facts["metrics"] == pytest.approx(alone.facts["metrics"], rel=1e-9)
-    assert both.facts["baseline"]["popularity"] == pytest.approx(
-        alone.facts["baseline"]["popularity"], rel=1e-9
+    assert both.metadata["metrics"] == pytest.approx(alone.metadata["metrics"], rel=1e-9)
+    assert both.metadata["baseline"]["popularity"] == pytest.approx(
+        alone.metadata["baseline"]["popularity"], rel=1e-9
     )
     assert both.train.fingerprint() == alone.train.fingerprint()
     assert both.valid is not None
@@ -157,7 +157,7 @@ def test_from_least_squares_it_is_as_good(root: Path, ranks: list[Any], parallel
     talos("train", root / "parts", *OPTIONS, "--init", "als", "--out", start)
     # sweeps amplify the rounding of sums that are made in another order, and so do the steps after them
     assert distance(model_of(start), model_of(root / parallel)) < 0.01
-    metrics = [model_of(run).facts["metrics"] for run in (start, root / parallel)]
+    metrics = [model_of(run).metadata["metrics"] for run in (start, root / parallel)]
     assert metrics[1] == pytest.approx(metrics[0], abs=0.01)
 
 

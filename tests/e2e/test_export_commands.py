@@ -48,7 +48,7 @@ def save_run(folder: Path, users: int, items: int, k: int, *, thresholds: bool =
         thresholds=torch.rand(users) if thresholds else None,
         train=train,
         valid=None,
-        facts={"config": recommender.config.as_dict()},
+        metadata={"config": recommender.config.as_dict()},
     )
     recommender.save(folder)
     return recommender
@@ -161,7 +161,7 @@ def test_export_of_a_graph(talos: Run, model: Recommender) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_stopped_and_gone_on(talos: Run, start: Start, tmp_path: Path, how: signal.Signals) -> None:
+def test_stopped_and_resumed(talos: Run, start: Start, tmp_path: Path, how: signal.Signals) -> None:
     model = save_run(
         tmp_path / "run", users=40_000, items=2_000, k=100
     )  # twenty parts: time to be stopped in
@@ -179,7 +179,7 @@ def test_stopped_and_gone_on(talos: Run, start: Start, tmp_path: Path, how: sign
     assert second.exists()
     if how == signal.SIGINT:
         assert process.returncode == 130
-        assert "of 40,000 users; the same command goes on from there" in message
+        assert "of 40,000 users; run it again to continue" in message
     done = talos(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["resumed_at"] >= 2_000

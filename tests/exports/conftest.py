@@ -60,7 +60,7 @@ def make() -> Make:
             thresholds=torch.rand(users),
             train=parts[0],
             valid=parts[1],
-            facts={"config": {"k": 5}},
+            metadata={"config": {"k": 5}},
         )
 
     return build

@@ -1,11 +1,10 @@
-"""Vectors, Faiss and ONNX: what is written is what the model says, or nothing is written."""
+"""Vectors, Faiss and ONNX exports agree with the model, or nothing is written."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 
 from talos.errors import ArgumentError, DataError, MissingExtraError, TalosError
 from talos.evaluation.ranking import DotScores, TopK, top_k
-from talos.exports import agreement, export, faiss_index, onnx_graph
+from talos.exports import export, faiss_index, folders, formats, onnx_graph
 from talos.model.run_directory import Model
 
 Make = Callable[..., Model]
@@ -103,7 +102,7 @@ def test_approximate_indexes_say_what_they_miss(make: Make, tmp_path: Path, fais
         _, items = found.search(model.user_vectors.numpy(), 10)
         recalls[index] = done["recall@10"]
         expected = exact(model, 10, masked=False)
-        assert done["recall@10"] == pytest.approx(agreement.recall(expected, items))
+        assert done["recall@10"] == pytest.approx(folders.recall(expected, items))
     assert recalls["hnsw"] > 0.8
     assert 0.2 < recalls["ivf"] <= 1
 
@@ -188,12 +187,12 @@ def test_a_wrong_graph_is_not_announced(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_counts_as_the_same_lists(make: Make) -> None:
+def test_which_lists_count_as_the_same(make: Make) -> None:
     model = make()
     expected = exact(model, 5, masked=True)
 
     def check(items: Any, scores: Any) -> float:
-        return agreement.check_same_lists(model, expected, items, scores, what="it")
+        return folders.check_same_lists(model, expected, items, scores, what="it")
 
     assert check(expected.items, expected.scores) == 1.0
     assert check(expected.items, expected.scores + np.float32(1e-6)) == 1.0
@@ -229,7 +228,7 @@ def test_missing_packages_are_named(
         ("onnx", {"index": "flat"}, "no option 'index' of onnx"),
     ],
 )
-def test_wrong_wishes_leave_nothing_behind(
+def test_wrong_options_leave_nothing_behind(
     make: Make, tmp_path: Path, kind: str, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ArgumentError) as caught:
@@ -264,12 +263,11 @@ def test_a_failure_keeps_what_was_there(make: Make, tmp_path: Path, monkeypatch:
     out = tmp_path / "vectors"
     export(make(), "parquet", out)
     before = (out / "items.parquet").read_bytes()
-    vectors = import_module("talos.exports.vectors")
 
     def full(*arguments: Any, **options: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(vectors, "write_ids", full)
+    monkeypatch.setattr(formats, "write_ids", full)
     with pytest.raises(TalosError, match="No space left"):
         export(make(seed=1), "parquet", out, overwrite=True)
     assert (out / "items.parquet").read_bytes() == before

@@ -113,7 +113,7 @@ class Crash(BaseException):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv.gz"])
-def test_a_crash_at_any_write_is_made_good(
+def test_after_a_crash_at_any_write_the_next_call_finishes(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     model = make(users=40)
@@ -121,12 +121,16 @@ def test_a_crash_at_any_write_is_made_good(
     original = files.replace_file
     count = 0
 
+    def patch(function: Any) -> None:
+        monkeypatch.setattr(files, "replace_file", function)
+        monkeypatch.setattr("talos.files.replace_file", function)  # by which `replace_text` writes
+
     def counting(path: Path, write: Any) -> None:
         nonlocal count
         count += 1
         original(path, write)
 
-    monkeypatch.setattr(files, "replace_file", counting)
+    patch(counting)
     write_lists(model, whole)
     writes = count
     assert writes == 1 + 2 * 4 + 1  # the record, four parts with a record each, the file
@@ -145,11 +149,11 @@ def test_a_crash_at_any_write_is_made_good(
             if after == moment:
                 raise Crash
 
-        monkeypatch.setattr(files, "replace_file", crashing)
+        patch(crashing)
         with pytest.raises(Crash):
             write_lists(model, out)
         assert not out.exists()
-        monkeypatch.setattr(files, "replace_file", original)
+        patch(original)
         done = write_lists(model, out)
         assert out.read_bytes() == whole.read_bytes(), moment
         assert done["rows"] == len(read(whole))
@@ -164,13 +168,13 @@ def interrupt_at(users: int) -> Callable[[int, int], None]:
     return stop
 
 
-def test_interrupted_and_gone_on(make: Make, tmp_path: Path) -> None:
+def test_interrupted_and_resumed(make: Make, tmp_path: Path) -> None:
     model, out = make(), tmp_path / "recs.csv"
     with pytest.raises(InterruptedExportError, match="after 48 of 90 users"):
         write_lists(model, out, progress=interrupt_at(60))
     assert not out.exists()
     for other in ({"k": 3}, {"filter_seen": False}):
-        with pytest.raises(DataError, match=r"was begun with (k=5|filter_seen=True)"):
+        with pytest.raises(DataError, match=r"was started with (k=5|filter_seen=True)"):
             write_lists(model, out, **other)
     with pytest.raises(DataError, match="another model"):
         write_lists(make(seed=1), out)
@@ -182,7 +186,7 @@ def test_overwriting(make: Make, tmp_path: Path) -> None:
     out = tmp_path / "recs.csv"
     write_lists(make(), out)
     before = out.read_bytes()
-    with pytest.raises(ArgumentError, match=r"exists; expected a new name \(or --overwrite\)"):
+    with pytest.raises(ArgumentError, match=r"exists; expected a new name \(or overwrite=True\)"):
         write_lists(make(), out)
     with pytest.raises(InterruptedExportError):
         write_lists(make(seed=1), out, overwrite=True, progress=interrupt_at(60))
@@ -203,7 +207,7 @@ def test_two_at_once_are_refused(make: Make, tmp_path: Path) -> None:
     assert read(out).equals(recommended(model, k=5))
 
 
-def test_a_damaged_record_starts_anew(make: Make, tmp_path: Path) -> None:
+def test_a_damaged_record_means_starting_again(make: Make, tmp_path: Path) -> None:
     model, out = make(), tmp_path / "recs.csv"
     for damage in ("", "[]", '{"format": 1}', '{"format": 1, "job": 3, "users": 1, "rows": 1, "parts": 0}'):
         with pytest.raises(InterruptedExportError):
@@ -284,14 +288,14 @@ def test_sqlite(make: Make, tmp_path: Path, strings: bool) -> None:
     assert "recommendations" in tables_of(path)
 
 
-def test_sqlite_goes_on_where_it_stopped(make: Make, tmp_path: Path) -> None:
+def test_sqlite_is_resumed_where_it_stopped(make: Make, tmp_path: Path) -> None:
     model, path = make(), tmp_path / "shop.db"
     url = f'sqlite:///{path}?table=my "recs" %3b'
     with pytest.raises(InterruptedExportError, match="after 48"):
         write_lists(model, url, progress=interrupt_at(60))
     name = 'my "recs" ;'
     assert tables_of(path) == [f"{name}__talos", f"{name}__talos_progress"]
-    with pytest.raises(DataError, match="was begun with k=5"):
+    with pytest.raises(DataError, match="was started with k=5"):
         write_lists(model, url, k=4)
     assert write_lists(model, url)["resumed_at"] == 48
     assert tables_of(path) == [name]
@@ -318,13 +322,13 @@ def test_a_damaged_progress_table_is_not_believed(make: Make, tmp_path: Path) ->
             write_lists(model, url, overwrite=True, progress=interrupt_at(60))
         with closing(sqlite3.connect(path)) as connection:
             connection.executescript(f"{damage}; DROP TABLE IF EXISTS recs")
-        with pytest.raises(DataError, match="was begun with another model"):
+        with pytest.raises(DataError, match="was started with another model"):
             write_lists(model, url)
         assert write_lists(model, url, overwrite=True)["resumed_at"] == 0
         assert rows_of(path) == recommended(model, k=5).rows()
 
 
-def test_sqlite_written_by_two_loses_and_doubles_nothing(make: Make, tmp_path: Path) -> None:
+def test_sqlite_written_by_two_processes_loses_and_repeats_nothing(make: Make, tmp_path: Path) -> None:
     model, path = make(), tmp_path / "shop.db"
     url, others = f"sqlite:///{path}?table=recs", []
 

@@ -35,7 +35,7 @@ def run(tmp_path: Path) -> Path:
     model = Model(
         user_vectors=users, item_vectors=items, thresholds=None, train=parts.train, valid=parts.valid
     )
-    save_model(replace(model, facts={"config": {"k": 3}}), tmp_path / "run")
+    save_model(replace(model, metadata={"config": {"k": 3}}), tmp_path / "run")
     return tmp_path / "run"
 
 

@@ -63,7 +63,7 @@ def test_saved_and_loaded_gives_the_same_lists(model: Recommender, parts: Split,
     assert loaded.recommend().equals(model.recommend())
     assert loaded.evaluate(parts.test, k=3).metrics == model.evaluate(parts.test, k=3).metrics
     assert loaded.model is not None
-    assert loaded.model.facts["remark"] == "kept"
+    assert loaded.model.metadata["remark"] == "kept"
     assert loaded.model.train.item_titles is not None
     assert (tmp_path / "run" / "model.safetensors").stat().st_mode & 0o044
 
@@ -120,7 +120,7 @@ def resave(folder: Path, **changes: torch.Tensor) -> None:
         ({"user_vectors": torch.full((30, 8), torch.nan)}, "not finite"),
         ({"user_vectors": torch.ones(29, 8)}, r"user_vectors is F32 of shape \[29, 8\]"),
         ({"user_vectors": torch.ones(30, 8, dtype=torch.float64)}, "user_vectors is F64"),
-        ({"train.indices": torch.tensor([99], dtype=torch.int32)}, "do not fit together"),
+        ({"train.indices": torch.tensor([99], dtype=torch.int32)}, "do not belong together"),
         ({"../../evil": torch.ones(1)}, "expected no such"),
     ],
 )
@@ -136,7 +136,7 @@ def test_hostile_interactions_are_refused(saved: Path) -> None:
     with pytest.raises(DataError, match="item that does not exist"):
         load_model(saved)
     resave(saved, **{"train.indices": torch.zeros_like(indices)})
-    with pytest.raises(DataError, match="not ascending"):
+    with pytest.raises(DataError, match="are not ascending"):
         load_model(saved)
 
 
@@ -194,14 +194,14 @@ def test_histories_candidates_and_exclusions(model: Recommender) -> None:
     }
     assert "i03" not in set(model.recommend(["u01"], k=20, exclude=["i03"], filter_seen=False)["item_id"])
     assert len(model.recommend(history=[], k=3)) == 3
-    with pytest.raises(ArgumentError, match="no history 'zz'"):
+    with pytest.raises(ArgumentError, match="history: no item 'zz'"):
         model.recommend(history=["i01", "zz"])
     assert model.recommend(history=["i01", "zz"], k=3, on_unknown="skip").equals(
         model.recommend(history=["i01"], k=3)
     )
     with pytest.raises(ArgumentError, match="both given"):
         model.recommend(["u01"], history=["i01"])
-    with pytest.raises(ArgumentError, match="no candidates 'zz'"):
+    with pytest.raises(ArgumentError, match="candidates: no item 'zz'"):
         model.recommend(["u01"], candidates=["zz"])
 
 
@@ -214,7 +214,7 @@ def test_many_histories_are_as_one_by_one(model: Recommender) -> None:
         mine = lists.filter(pl.col("user_id") == name)
         assert mine["item_id"].to_list() == alone["item_id"].to_list()
         assert mine["score"].to_list() == pytest.approx(alone["score"].to_list(), abs=1e-5)
-    with pytest.raises(ArgumentError, match="no history 'zz'"):
+    with pytest.raises(ArgumentError, match="history: no item 'zz'"):
         model.recommend(history=people)
 
 

@@ -1,4 +1,4 @@
-"""partial_fit: what is new is taken in, what is not touched stays as it is."""
+"""partial_fit: new users and items get vectors, and vectors without new interactions do not change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def new_interactions(planted: Split) -> Interactions:
     return data.where((data.rows % 12 == 11) | (data.indices == 0)).compact()
 
 
-def test_new_users_and_items_are_taken_in(planted: Split, model: Recommender) -> None:
+def test_new_users_and_items_get_vectors(planted: Split, model: Recommender) -> None:
     before = model.model
     assert before is not None
     model.partial_fit(new_interactions(planted))

@@ -11,9 +11,8 @@ from talos import backbones, losses, thresholds
 from talos.config import RunConfig
 from talos.data.splits import Split
 from talos.errors import ConfigError
-from talos.evaluation.evaluate import evaluate
+from talos.evaluation.evaluate import evaluate, popularity_report
 from talos.evaluation.ranking import DotScores
-from talos.model.popularity import popularity_report
 from talos.training import Trainer
 
 SOURCES = ("all", "shared:24", "24", "1")

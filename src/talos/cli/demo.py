@@ -39,7 +39,7 @@ def demo(
 ) -> None:
     """Train three losses and two baselines on MovieLens-100K, print metrics and lists, write an HTML report."""
     from talos.cli.report import write_page
-    from talos.model.popularity import popularity_report
+    from talos.evaluation.evaluate import popularity_report
     from talos.model.recommender import Recommender
     from talos.report import run_report
     from talos.training import Records, progress

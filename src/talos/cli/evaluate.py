@@ -108,7 +108,7 @@ def _of_run(
     group = distributed.start()
     recommender = Recommender.load(run, group=group)
     assert recommender.model is not None
-    trained_on = recommender.model.facts.get("source")
+    trained_on = recommender.model.metadata.get("source")
     # every process reads all of a PATH
     share = share_of((trained_on or {}).get("path", ""), group) if path is None else None
     test = open_test(trained_on, path, source, run=run, notify=say) if share is None else share.test

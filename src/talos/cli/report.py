@@ -61,7 +61,7 @@ def report_of_run(run: Path, path: str | None, source: SourceOptions, *, seed: i
 
     recommender = Recommender.load(run)
     assert recommender.model is not None
-    test = open_test(recommender.model.facts.get("source"), path, source, run=run, notify=say)
+    test = open_test(recommender.model.metadata.get("source"), path, source, run=run, notify=say)
     return run_report(
         recommender,
         test,

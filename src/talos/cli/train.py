@@ -140,7 +140,7 @@ def _run(
 ) -> None:
     from talos import distributed, kernels
     from talos.data.shards import SplitShare
-    from talos.model.popularity import popularity_report
+    from talos.evaluation.evaluate import popularity_report
     from talos.model.recommender import Recommender
     from talos.training import InterruptedRunError, TensorBoard, divided_by, plan_for, progress
     from talos.training.callbacks import Callback
@@ -197,18 +197,18 @@ def _run(
     model = recommender.model
     assert model is not None
     if json:
-        print_json({"run": str(out), "epoch": model.facts["epoch"], "fit_seconds": round(seconds, 2),
-                    "threshold_error": model.facts["threshold_error"], **results.get("trained", {"metrics": {}}),
+        print_json({"run": str(out), "epoch": model.metadata["epoch"], "fit_seconds": round(seconds, 2),
+                    "threshold_error": model.metadata["threshold_error"], **results.get("trained", {"metrics": {}}),
                     "baseline": {name: result["metrics"] for name, result in results.items() if name != "trained"},
                     "config": recommender.config.as_dict()})  # fmt: skip
         return
     if results:
         _print_comparison(reports["trained"], reports["popularity"])
-    if model.facts["threshold_error"] is not None:
+    if model.metadata["threshold_error"] is not None:
         typer.echo(
-            f"\nmean distance of the thresholds from the exact ones: {model.facts['threshold_error']:.4f}"
+            f"\nmean distance of the thresholds from the exact ones: {model.metadata['threshold_error']:.4f}"
         )
-    typer.echo(f"best epoch {model.facts['epoch']}, {seconds:.1f} s; written to {out}")
+    typer.echo(f"best epoch {model.metadata['epoch']}, {seconds:.1f} s; written to {out}")
     say(f"next: talos recommend {out} --user ID   or   talos evaluate {out}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from talos.data.interactions import Interactions
-from talos.distributed import Group
+from talos.distributed import Group, current
 from talos.errors import ConfigError, DataError, nearest
 from talos.evaluation.metrics import (
     RANKING_METRICS,
@@ -30,9 +30,20 @@ from talos.evaluation.metrics import (
     popularity_ranks,
     ranking_metrics,
 )
-from talos.evaluation.ranking import DEFAULT_BUDGET, Scorer, iter_top_k, mask_seen
+from talos.evaluation.ranking import DEFAULT_BUDGET, FixedScores, Scorer, iter_top_k, mask_seen
 
-__all__ = ["DEFAULT_KS", "DEFAULT_METRICS", "Report", "evaluate", "evaluate_lists", "evaluate_together"]
+if TYPE_CHECKING:
+    from talos.data.shards import Share
+
+__all__ = [
+    "DEFAULT_KS",
+    "DEFAULT_METRICS",
+    "Report",
+    "evaluate",
+    "evaluate_lists",
+    "evaluate_together",
+    "popularity_report",
+]
 
 DEFAULT_KS = (10, 20, 50)
 DEFAULT_METRICS = tuple(RANKING_METRICS)
@@ -234,6 +245,20 @@ def evaluate_together(
         exposure=exposure,
         total_users=int(users),
     )
+
+
+def popularity_report(
+    train: Interactions | Share, test: Interactions | Share, *, seen: Interactions, **options: Any
+) -> Report:
+    """Metrics of ranking items by their popularity in `train`: the baseline that every model must beat.
+
+    Given shares, all processes of the group call this together, each with its own users in `seen`.
+    """
+    assert train.item_degrees is not None
+    scores = FixedScores(torch.tensor(train.item_degrees))
+    if isinstance(test, Interactions):
+        return evaluate(scores, test, seen=seen, **options)
+    return evaluate_together(scores, test.own, current(), seen=seen, **options)
 
 
 def evaluate_lists(

@@ -1,7 +1,7 @@
-"""What leaves the library: lists of every user, vectors, a Faiss index, an ONNX graph.
+"""Exports: lists for all users, and the model's vectors, a Faiss index or an ONNX graph for other programs.
 
-`write_lists` streams the best items of all users to a file or into a database table and can be interrupted;
-`export` writes the model itself for other programs. Everything gets its name only when it is whole.
+`write_lists` streams the best items of all users to a file or a database table and can be resumed if it is interrupted;
+`export` writes the model itself. A file, folder or table appears under its name only when it is complete.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Lists into a database table: SQLite by the standard library, PostgreSQL by the extra `postgres`.
+"""Lists in a database table: SQLite by the standard library, PostgreSQL by the extra `postgres`.
 
-Rows are collected in `NAME__talos`, and `NAME__talos_progress` says how many users are in it. Both change in the same
-transaction, so that a restart neither loses nor doubles a row. When all users are there, one last transaction
-gives the table its name: readers see the table as it was before, or the whole new one.
+Rows are collected in the table `NAME__talos`, and `NAME__talos_progress` counts the users in it. Both change in one
+transaction, so that a restart neither loses nor repeats a row. When all users are there, one last transaction renames
+the table: readers see the old table or the complete new one.
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ import polars as pl
 from talos.errors import ArgumentError, DataError, MissingExtraError, TalosError
 
 if TYPE_CHECKING:
-    from talos.exports.lists import Job
+    from talos.exports.lists import ListSettings
 
 __all__ = ["PostgresSink", "SqliteSink"]
 
 _DEFAULT_TABLE = "recommendations"
-# PostgreSQL cuts longer names off without a word, and ours must stay apart.
+# PostgreSQL truncates longer names silently, and then the names of our three tables would be the same.
 _LONGEST_NAME = 63 - len("__talos_progress")
 
 
 class _DatabaseSink(ABC):
-    """What both databases have in common; a subclass knows its driver."""
+    """A table of lists; a subclass knows its database's driver."""
 
-    types: tuple[str, str, str, str]  # of text, integers, scores, and what follows the table's columns
-    mark: str  # stands for a value in a statement
+    types: tuple[str, str, str, str]  # SQL types of text, integers and scores, and options after the columns
+    mark: str  # the placeholder of a value in a statement
 
-    def __init__(self, url: str, job: Job, overwrite: bool, *, integers: tuple[bool, bool]) -> None:
+    def __init__(
+        self, url: str, settings: ListSettings, overwrite: bool, *, integers: tuple[bool, bool]
+    ) -> None:
         self.address, table = _parts_of(url)
-        self.job, self.overwrite, self.integers = job, overwrite, integers
+        self.settings, self.overwrite, self.integers = settings, overwrite, integers
         self.users = self.written = 0
-        # a password is nobody's business
+        # the address without its password, for messages
         self.shown = re.sub(r"//([^/:@]*):[^@/]*@", r"//\1:***@", self.address)
         schema, dot, bare = table.rpartition(".")
         self.table, self.prefix = bare, f"{_quoted(schema)}." if dot else ""
@@ -56,25 +58,25 @@ class _DatabaseSink(ABC):
 
     @property
     def name(self) -> str:
-        """The address without a password, and the table."""
+        """The address without its password, and the table."""
         return f"{self.shown}, table {self.table}"
 
     def begin(self) -> tuple[int, int]:
-        """Make the tables, or find out how far they are."""
+        """Create the tables, or count what an interrupted export has left in them."""
         self.connection = self._connect()
         with self._explained(DataError, ""), self._transaction():
             self._refuse_existing()
-            begun = self._begun()
-            if begun is not None:
-                difference = self.job.difference(begun)
+            found = self._read_progress()
+            if found is not None:
+                difference = self.settings.difference(found)
                 if difference is None:
                     return self.users, self.written
                 if not self.overwrite:
                     raise DataError(
-                        f"was begun with {difference}",
+                        f"was started with {difference}",
                         where=self.name,
                         expected="the same model and options",
-                        hint="start anew with --overwrite",
+                        hint="start again with overwrite=True",
                     )
                 self._run(f"DROP TABLE IF EXISTS {self.staging}")
                 self._run(f"DROP TABLE {self.progress}")
@@ -86,15 +88,16 @@ class _DatabaseSink(ABC):
             )
             self._run(f"CREATE TABLE {self.progress} (job {text}, users {integer}, written {integer})")
             self._run(
-                f"INSERT INTO {self.progress} VALUES ({self.mark}, 0, 0)", (json.dumps(self.job.as_dict()),)
+                f"INSERT INTO {self.progress} VALUES ({self.mark}, 0, 0)",
+                (json.dumps(self.settings.as_dict()),),
             )
         self.users = self.written = 0
         return 0, 0
 
     def add(self, rows: pl.DataFrame, users: int) -> None:
-        """One transaction: the rows, and how far they reach."""
+        """Insert rows and count their users, in one transaction."""
         written = self.written + len(rows)
-        with self._explained(TalosError, "; the same command goes on from here"), self._transaction():
+        with self._explained(TalosError, "; run it again to continue"), self._transaction():
             moved = self._run(
                 f"UPDATE {self.progress} SET users = {self.mark}, written = {self.mark} WHERE users = {self.mark}",
                 (users, written, self.users),
@@ -105,31 +108,32 @@ class _DatabaseSink(ABC):
         self.users, self.written = users, written
 
     def finish(self) -> None:
-        """One transaction: the table gets its name, and what was there before goes."""
-        with self._explained(TalosError, "; the same command goes on from here"), self._transaction():
+        """Drop the old table and rename the new one, in one transaction."""
+        with self._explained(TalosError, "; run it again to continue"), self._transaction():
             self._refuse_existing()
             self._run(f"DROP TABLE IF EXISTS {self.final}")
             self._run(f"ALTER TABLE {self.staging} RENAME TO {_quoted(self.table)}")
             self._run(f"DROP TABLE {self.progress}")
 
     def close(self) -> None:
-        """Hang up; an open transaction is undone."""
+        """Close the connection; an open transaction is rolled back."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
 
     def _refuse_existing(self) -> None:
         if not self.overwrite and self._exists(self.final):
-            raise ArgumentError("exists", where=self.name, expected="a new table", hint="or --overwrite")
+            raise ArgumentError("exists", where=self.name, expected="a new table", hint="or overwrite=True")
 
-    def _begun(self) -> dict[str, Any] | None:
+    def _read_progress(self) -> dict[str, Any] | None:
+        """The settings of an interrupted export; empty if they cannot be read."""
         if not self._exists(self.progress):
             return None
         row = self._run(f"SELECT job, users, written FROM {self.progress}").fetchone()
         try:
             text, self.users, self.written = row
             job = json.loads(text)
-        except (TypeError, ValueError):  # somebody has been at it: not what we began
+        except (TypeError, ValueError):  # not written by us, or changed since
             return {}
         return job if isinstance(job, dict) else {}
 
@@ -150,25 +154,25 @@ class _DatabaseSink(ABC):
 
     @abstractmethod
     def _failures(self) -> tuple[type[Exception], ...]:
-        """What the driver raises."""
+        """The exceptions that the driver raises."""
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Any]:
-        """A block that happens as a whole or not at all."""
+        """A block that is committed as a whole or rolled back."""
 
     @abstractmethod
     def _exists(self, table: str) -> bool:
-        """Whether there is a table or view of this (quoted) name."""
+        """Whether there is a table or view with this (quoted) name."""
 
     @abstractmethod
     def _insert(self, rows: pl.DataFrame) -> None:
-        """The driver's fastest way in."""
+        """Insert rows into the staging table, in the driver's fastest way."""
 
 
 class SqliteSink(_DatabaseSink):
-    """A table in a SQLite file, which is made if it is not there: `sqlite:///FILE?table=NAME`."""
+    """A table in a SQLite file, which is created if it does not exist: `sqlite:///FILE?table=NAME`."""
 
-    # Rows come in the order of the key, so they may as well be stored by it.
+    # Rows come in the order of the primary key, so storing them by it costs nothing.
     types = ("TEXT", "INTEGER", "REAL", "WITHOUT ROWID")
     mark = "?"
 
@@ -182,7 +186,9 @@ class SqliteSink(_DatabaseSink):
             raise ArgumentError("no such folder", where=str(path.parent), expected="an existing folder")
         with self._explained(DataError, ""):
             connection = sqlite3.connect(path, timeout=30, isolation_level=None)
-            connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # opens it, or says what is wrong
+            connection.execute(
+                "SELECT 1 FROM sqlite_master"
+            ).fetchone()  # connecting alone does not open the file
             return connection
 
     def _failures(self) -> tuple[type[Exception], ...]:
@@ -194,7 +200,7 @@ class SqliteSink(_DatabaseSink):
         try:
             yield
         except BaseException:
-            if self.connection.in_transaction:  # SQLite itself has undone it where the disk is full
+            if self.connection.in_transaction:  # if the disk is full, SQLite has rolled back already
                 self._run("ROLLBACK")
             raise
         self._run("COMMIT")
@@ -240,7 +246,7 @@ class PostgresSink(_DatabaseSink):
         return self._run("SELECT to_regclass(%s)", (table,)).fetchone()[0] is not None
 
     def _insert(self, rows: pl.DataFrame) -> None:
-        # quoted wherever it is not a number: an empty id must not become NULL
+        # everything but numbers is quoted, because an empty field without quotes would become NULL
         text = rows.write_csv(include_header=False, quote_style="non_numeric")
         with self.connection.cursor().copy(f"COPY {self.staging} FROM STDIN (FORMAT csv)") as copy:
             copy.write(text)

@@ -12,32 +12,31 @@ import numpy as np
 
 from talos.errors import ArgumentError, MissingExtraError, nearest
 from talos.evaluation.ranking import DotScores, top_k
-from talos.exports.agreement import check_same_lists, recall, sample_users
-from talos.exports.folders import new_folder, write_ids
-from talos.exports.source import list_length
+from talos.exports.folders import check_same_lists, export_folder, recall, sample_users, write_ids
 from talos.model.run_directory import Model
 
 __all__ = ["INDEXES", "write_faiss"]
 
 INDEXES = ("flat", "hnsw", "ivf")
 _SAMPLE = 1000
+# HNSW: links per node, and how many candidates are kept while building and while searching.
 _LINKS, _BREADTH_BUILT, _BREADTH_SEARCHED = 32, 200, 256
-_POINTS_A_CELL = 39  # what Faiss wants for its k-means
+_POINTS_PER_CELL = 39  # the least that Faiss asks for in its k-means
 
 
 def write_faiss(
     model: Model, out: Path, *, overwrite: bool = False, index: str = "flat", k: int | None = None
 ) -> dict[str, Any]:
-    """A folder with `index.faiss`, `items.parquet` (row = position in the index) and `users.parquet` with vectors.
+    """Write a folder with `index.faiss`, `items.parquet` (row = position in the index) and `users.parquet` (vectors).
 
-    A flat index must give the exact top K for a sample of users, or nothing is written; the recall@K of the others
-    against exact is measured on such a sample. An index knows nothing of what a user has seen.
+    A flat index must give the exact top K for a sample of users, or nothing is written; for approximate indexes the
+    recall@K on the sample is reported. An index does not know which items a user has already.
     """
     if index not in INDEXES:
         raise ArgumentError(f"no index {index!r}", where="index", hint=nearest(index, INDEXES))
-    k = list_length(model, k)
+    k = model.list_length(k)
     faiss = _faiss()
-    with new_folder(out, model, kind="faiss", overwrite=overwrite) as (folder, facts):
+    with export_folder(out, model, kind="faiss", overwrite=overwrite) as (folder, record):
         vectors = np.ascontiguousarray(model.item_vectors.detach().float().cpu().numpy())
         built, settings = _build(faiss, index, vectors)
         faiss.write_index(built, str(folder / "index.faiss"))
@@ -45,14 +44,16 @@ def write_faiss(
         sample = sample_users(model, _SAMPLE)
         expected = top_k(DotScores(model.user_vectors, model.item_vectors), sample, k=k)
         asked = np.ascontiguousarray(model.user_vectors[sample].detach().float().cpu().numpy())
-        # read back from the disk: what is verified is what is delivered
+        # verify the index as it was stored: read it back from the disk
         scores, items = faiss.read_index(str(folder / "index.faiss")).search(asked, k)
-        found = {"index": index, "k": k, **settings, f"recall@{k}": recall(expected, items)}
-        found["verified_users"] = len(sample)
+        details = {"index": index, "k": k, **settings, f"recall@{k}": recall(expected, items)}
+        details["verified_users"] = len(sample)
         if index == "flat":
-            found["identical_lists"] = check_same_lists(model, expected, items, scores, what="the flat index")
-        facts.update(found)
-    return {**found, "files": ["index.faiss", "items.parquet", "users.parquet"]}
+            details["identical_lists"] = check_same_lists(
+                model, expected, items, scores, what="the flat index"
+            )
+        record.update(details)
+    return {**details, "files": ["index.faiss", "items.parquet", "users.parquet"]}
 
 
 def _build(faiss: Any, index: str, vectors: np.ndarray[Any, Any]) -> tuple[Any, dict[str, Any]]:
@@ -65,7 +66,7 @@ def _build(faiss: Any, index: str, vectors: np.ndarray[Any, Any]) -> tuple[Any, 
         built.hnsw.efConstruction, built.hnsw.efSearch = _BREADTH_BUILT, _BREADTH_SEARCHED
         settings = {"links": _LINKS, "breadth": _BREADTH_SEARCHED}
     else:
-        cells = max(1, min(round(4 * math.sqrt(count)), count // _POINTS_A_CELL))
+        cells = max(1, min(round(4 * math.sqrt(count)), count // _POINTS_PER_CELL))
         built = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, cells, faiss.METRIC_INNER_PRODUCT)
         built.nprobe = max(1, cells // 4)
         built.train(vectors)
@@ -76,7 +77,7 @@ def _build(faiss: Any, index: str, vectors: np.ndarray[Any, Any]) -> tuple[Any, 
 
 def _faiss() -> Any:
     try:
-        with warnings.catch_warnings():  # its bindings warn about themselves on newer Pythons
+        with warnings.catch_warnings():  # its bindings use deprecated parts of newer Pythons
             warnings.simplefilter("ignore", DeprecationWarning)
             return import_module("faiss")
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""Lists as parquet, csv, tsv or JSON lines: parts in a hidden folder beside the file, joined when all are there.
+"""Lists in a parquet, csv, tsv or JSON lines file: parts are collected in a hidden folder and joined at the end.
 
-A part gets its name when it is on the disk, and `progress.json` counts it after that. A process that dies in between
-writes the same part again.
+A part appears under its name when it is complete on the disk, and `progress.json` counts it after that. If the process
+dies in between, the next one writes that part again.
 """
 
 from __future__ import annotations
@@ -10,45 +10,46 @@ import gzip
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import polars as pl
+from filelock import FileLock, Timeout
 
 from talos.errors import ArgumentError, DataError, TalosError, nearest
 from talos.files import replace_file, replace_text
 
 if TYPE_CHECKING:
-    from talos.exports.lists import Job
+    from talos.exports.lists import ListSettings
 
-__all__ = ["FileSink", "check_place", "join_files", "kind_of"]
+__all__ = ["FileSink", "check_out", "file_kind", "join_files"]
 
 _FORMAT = 1
 _KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
 class FileSink:
-    """One file. Its parts are in `.NAME.parts` beside it until all of them are there.
+    """A file of lists. Its parts are in `.NAME.parts` beside it until all of them are there.
 
     Args:
         path: the suffix says the format.
-        job: what the lists are made from and how.
-        overwrite: an existing file may be replaced.
-        header: whether the file begins with the names of the columns, if it is of a kind that does.
+        settings: what the lists depend on.
+        overwrite: whether an existing file may be replaced.
+        header: whether a csv or tsv file begins with the names of the columns.
     """
 
-    def __init__(self, path: Path, job: Job, overwrite: bool, *, header: bool = True) -> None:
-        self.path, self.job, self.overwrite, self.header = path, job, overwrite, header
-        self.kind, self.zipped = kind_of(path)
-        check_place(path, overwrite=overwrite)
+    def __init__(self, path: Path, settings: ListSettings, overwrite: bool, *, header: bool = True) -> None:
+        self.path, self.settings, self.overwrite, self.header = path, settings, overwrite, header
+        self.kind, self.zipped = file_kind(path)
+        check_out(path, overwrite=overwrite)
         self.folder = path.with_name(f".{path.name}.parts")
         self.record = self.folder / "progress.json"
         self.users = self.rows = self.parts = 0
-        self._lock: int | None = None
-        self._mine = False  # parts of somebody else's job are not ours to remove
+        # on Unix this is flock, which ends with the process, however it ends; not in the folder, which is removed
+        self._lock = FileLock(path.with_name(f".{path.name}.lock"), blocking=False)
+        self._mine = False  # parts with other settings are not ours to remove
 
     @property
     def name(self) -> str:
@@ -56,7 +57,7 @@ class FileSink:
         return str(self.path)
 
     def begin(self) -> tuple[int, int]:
-        """How far the parts reach that are there already."""
+        """Users and rows in the parts that an interrupted export has left."""
         try:
             self.folder.mkdir(exist_ok=True)
         except OSError as error:
@@ -65,33 +66,38 @@ class FileSink:
                 where=str(self.path.parent),
                 expected="a folder for output",
             ) from None
-        self._lock = _locked(self.folder)
-        begun = self._begun()
-        if begun is not None:
-            difference = self.job.difference(begun["job"])
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise TalosError(f"another process is writing {self.path}") from None
+        except OSError:  # a file system without locks
+            pass
+        found = self._read_record()
+        if found is not None:
+            difference = self.settings.difference(found["job"])
             if difference is None:
                 self._mine = True
-                self.users, self.rows, self.parts = begun["users"], begun["rows"], begun["parts"]
+                self.users, self.rows, self.parts = found["users"], found["rows"], found["parts"]
                 return self.users, self.rows
             if not self.overwrite:
                 raise DataError(
-                    f"was begun with {difference}",
+                    f"was started with {difference}",
                     where=str(self.path),
                     expected="the same model and options",
-                    hint=f"start anew with --overwrite, or remove {self.folder}",
+                    hint=f"start again with overwrite=True, or remove {self.folder}",
                 )
         self._mine = True
         for left in self.folder.iterdir():
             left.unlink()
-        self._remember()
+        self._write_record()
         return 0, 0
 
     def add(self, rows: pl.DataFrame, users: int) -> None:
-        """One more part."""
+        """Write the next part, and count it."""
         with _disk_errors(self.path):
             replace_file(self._part(self.parts), lambda path: self._write(rows, path))
             self.users, self.rows, self.parts = users, self.rows + len(rows), self.parts + 1
-            self._remember()
+            self._write_record()
 
     def finish(self) -> None:
         """Join the parts into the file, then remove them."""
@@ -101,43 +107,43 @@ class FileSink:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Let others write; a folder in which nothing has been kept goes."""
-        if self._lock is not None:
-            if self._mine and self.parts == 0:
-                shutil.rmtree(self.folder, ignore_errors=True)
-            os.close(self._lock)
-            self._lock = None
+        """Let other processes write; remove the folder if it holds no part."""
+        if self._mine and self.parts == 0:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lock.is_locked:
+            # removed while it is locked: a process that opened it before sees that it is gone, and makes a new one
+            Path(self._lock.lock_file).unlink(missing_ok=True)
+            self._lock.release()
 
     def _part(self, number: int) -> Path:
         return self.folder / f"part-{number:06d}"
 
-    def _remember(self) -> None:
-        state = {"format": _FORMAT, "job": self.job.as_dict(),
-                 "users": self.users, "rows": self.rows, "parts": self.parts}  # fmt: skip
-        text = json.dumps(state, indent=2) + "\n"
-        replace_text(self.record, text)
+    def _write_record(self) -> None:
+        record = {"format": _FORMAT, "job": self.settings.as_dict(),
+                  "users": self.users, "rows": self.rows, "parts": self.parts}  # fmt: skip
+        replace_text(self.record, json.dumps(record, indent=2) + "\n")
 
-    def _begun(self) -> dict[str, Any] | None:
-        """What an earlier try says about itself, if all that it counts is still there."""
+    def _read_record(self) -> dict[str, Any] | None:
+        """The record of an interrupted export, if it is intact and all parts that it counts are there."""
         try:
-            state = json.loads(self.record.read_text(encoding="utf-8"))
-            counts = [state[name] for name in ("users", "rows", "parts")]
-            whole = (
-                state["format"] == _FORMAT
-                and isinstance(state["job"], dict)
+            record = json.loads(self.record.read_text(encoding="utf-8"))
+            counts = [record[name] for name in ("users", "rows", "parts")]
+            intact = (
+                record["format"] == _FORMAT
+                and isinstance(record["job"], dict)
                 and all(isinstance(count, int) for count in counts)
-                and all(self._part(number).is_file() for number in range(state["parts"]))
+                and all(self._part(number).is_file() for number in range(record["parts"]))
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return state if whole else None
+        return record if intact else None
 
     def _write(self, rows: pl.DataFrame, path: Path) -> None:
         if self.kind == "parquet":
             rows.write_parquet(path)
             return
         with path.open("wb") as file:
-            # without name and time in the header, the same lists are the same bytes
+            # no name and no time in the gzip header, so that the same lists give the same bytes
             target = gzip.GzipFile("", "wb", 6, file, mtime=0) if self.zipped else file
             if self.kind == "jsonl":
                 rows.write_ndjson(cast(BinaryIO, target))
@@ -153,63 +159,48 @@ class FileSink:
 
 
 def join_files(parts: Sequence[Path], path: Path, kind: str) -> None:
-    """Parts of lists, one after the other, as one file; only the first of them may have a header."""
+    """Concatenate files of lists; only the first of them may have a header."""
     if kind == "parquet":
         pl.scan_parquet(list(parts)).sink_parquet(path, row_group_size=1 << 18)
         return
-    with path.open("wb") as whole:  # gzip members one after another are a gzip file
+    with path.open("wb") as whole:  # gzip files one after the other are a gzip file
         for part in parts:
             with part.open("rb") as file:
                 shutil.copyfileobj(file, whole, 1 << 20)
 
 
-def check_place(path: Path, *, overwrite: bool) -> None:
-    """Refuse an `out` that exists, unless it may be replaced, and one whose folder is not there."""
+def check_out(path: Path, *, overwrite: bool, folder: bool = False) -> None:
+    """Refuse an `out` whose parent is missing or read-only, that exists, or that is a folder where a file is meant."""
     if not path.parent.is_dir():
         raise ArgumentError("no such folder", where=str(path.parent), expected="an existing folder")
     if not os.access(path.parent, os.W_OK):
         raise ArgumentError("cannot be written to", where=str(path.parent), expected="a folder for output")
-    if path.is_dir():
+    if path.is_dir() and not folder:
         raise ArgumentError("is a folder", where=str(path), expected="the name of a file")
     if path.exists() and not overwrite:
-        raise ArgumentError("exists", where=str(path), expected="a new name", hint="or --overwrite")
+        raise ArgumentError("exists", where=str(path), expected="a new name", hint="or overwrite=True")
 
 
-def kind_of(path: Path) -> tuple[str, bool]:
-    """The format that a suffix means, and whether it is gzipped."""
+def file_kind(path: Path) -> tuple[str, bool]:
+    """The format that the suffix stands for, and whether the file is gzipped.
+
+    >>> file_kind(Path("recs.ndjson.gz"))
+    ('jsonl', True)
+    """
     suffix, zipped = path.suffix.lower(), False
     if suffix == ".gz":
         suffix, zipped = Path(path.stem).suffix.lower(), True
     kind = _KINDS.get(suffix)
     if kind is None or (zipped and kind == "parquet"):
         shown = "".join(path.suffixes[-2:]) if zipped else path.suffix
+        hint = "parquet is compressed already" if kind else nearest(suffix, _KINDS) if suffix else None
         raise ArgumentError(
             f"no format for {shown!r}" if shown else "has no suffix",
             where=str(path),
             expected=".parquet, .csv, .tsv or .jsonl, or the address of a database",
-            hint=nearest(suffix, _KINDS)
-            if suffix and kind is None
-            else "parquet is compressed already"
-            if kind
-            else None,
+            hint=hint,
         )
     return kind, zipped
-
-
-def _locked(folder: Path) -> int | None:
-    """Keep a second process from writing the same parts; the lock goes with the process, however it ends."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    if sys.platform != "win32":
-        import fcntl
-
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise TalosError(f"another process is writing {folder}") from None
-        except OSError:  # a file system without locks
-            pass
-    return descriptor
 
 
 @contextmanager
@@ -217,8 +208,8 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pl.exceptions.PolarsError, TalosError) as error:
-        cause = error.__cause__ or error  # `replace_file` speaks of a part, which is nobody's concern
+        cause = (
+            error.__cause__ or error
+        )  # the message of `replace_file` names a part, which the user does not know
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
-        raise TalosError(
-            f"{path} could not be written ({reason}); the same command goes on from here"
-        ) from error
+        raise TalosError(f"{path} could not be written ({reason}); run it again to continue") from error

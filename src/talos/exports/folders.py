@@ -1,79 +1,73 @@
-"""A folder that appears as a whole."""
+"""Folders that an export writes: filled, verified against the model, and moved into place as a whole."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
+import torch
+from numpy.typing import NDArray
 
 from talos.errors import ArgumentError, TalosError
-from talos.exports.source import checksum
-from talos.files import sync
+from talos.evaluation.ranking import TopK
+from talos.exports.files import check_out
+from talos.files import replace_folder
 from talos.model.run_directory import Model
 
-__all__ = ["new_folder", "write_ids"]
+__all__ = ["check_same_lists", "export_folder", "recall", "sample_users", "write_ids"]
 
-_FACTS = "export.json"
+_RECORD = "export.json"
+# Other programs sum a dot product in another order: scores that differ by less than this count as equal.
+_TOLERANCE = 1e-5
 
 
 @contextmanager
-def new_folder(
+def export_folder(
     out: Path, model: Model, *, kind: str, overwrite: bool
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """A folder to fill and facts to add to; it becomes `out` if the block succeeds, and goes if it does not.
+    """A folder to fill and a record to add to; the folder becomes `out` if the block succeeds.
 
-    Only a folder that was made by an export is ever replaced: whatever else bears the name is somebody's work.
+    The record is written to `export.json`. Only an empty folder and one with an `export.json` are ever replaced: any
+    other may be somebody's work.
     """
-    if not out.parent.is_dir():
-        raise ArgumentError("no such folder", where=str(out.parent), expected="an existing folder")
-    if out.exists():
-        if not overwrite:
-            raise ArgumentError("exists", where=str(out), expected="a new name", hint="or --overwrite")
-        if not (out / _FACTS).is_file() and not (out.is_dir() and not any(out.iterdir())):
-            raise ArgumentError(
-                f"has no {_FACTS}", where=str(out), expected="a folder made by an export, to be overwritten"
-            )
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        temporary.mkdir()
-    except OSError as error:
+    check_out(out, overwrite=overwrite, folder=True)
+    if out.exists() and not (out / _RECORD).is_file() and not (out.is_dir() and not any(out.iterdir())):
         raise ArgumentError(
-            f"cannot be written to ({error.strerror})", where=str(out.parent), expected="a folder for output"
-        ) from None
-    facts: dict[str, Any] = {
+            f"has no {_RECORD}", where=str(out), expected="a folder made by an export, to be overwritten"
+        )
+    record: dict[str, Any] = {
         "format": 1,
         "kind": kind,
         "talos": version("talos-rec"),
-        "model": checksum(model),
+        "model": model.fingerprint(),
     }
-    try:
-        yield temporary, facts
-        (temporary / _FACTS).write_text(
-            json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
-        for path in (*temporary.iterdir(), temporary):
-            sync(path)
-        old = out.with_name(f".{out.name}.{os.getpid()}.old")
-        if out.exists():
-            out.rename(old)
-        temporary.rename(out)
-        shutil.rmtree(old, ignore_errors=True)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise TalosError(f"{out} could not be written ({reason})") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(replace_folder(out))
+        except OSError as error:
+            raise ArgumentError(
+                f"cannot be written to ({error.strerror})",
+                where=str(out.parent),
+                expected="a folder for output",
+            ) from None
+        try:
+            yield folder, record
+            text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+            (folder / _RECORD).write_text(text, encoding="utf-8")
+            stack.close()
+        except (OSError, pl.exceptions.PolarsError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise TalosError(f"{out} could not be written ({reason})") from error
 
 
 def write_ids(folder: Path, model: Model, *, user_vectors: bool, item_vectors: bool) -> None:
-    """`users.parquet` and `items.parquet`: a row a position, in order, with ids, titles, and vectors if wanted."""
+    """Write `users.parquet` and `items.parquet`: ids and titles in the order of positions, with vectors if wanted."""
     train = model.train
     users: dict[str, Any] = {"user_id": train.user_ids.ids}
     items: dict[str, Any] = {"item_id": train.item_ids.ids}
@@ -87,3 +81,50 @@ def write_ids(folder: Path, model: Model, *, user_vectors: bool, item_vectors: b
         items["vector"] = model.item_vectors.detach().float().cpu().numpy()
     pl.DataFrame(users).write_parquet(folder / "users.parquet")
     pl.DataFrame(items).write_parquet(folder / "items.parquet")
+
+
+def sample_users(model: Model, size: int) -> NDArray[np.int64]:
+    """Positions of users to verify an export with: evenly spread, and those with the fewest and the most items."""
+    degrees = model.seen.user_degrees
+    spread = np.linspace(0, len(degrees) - 1, min(size, len(degrees))).astype(np.int64)
+    return np.unique([*spread, int(degrees.argmin()), int(degrees.argmax())])
+
+
+def check_same_lists(
+    model: Model, expected: TopK, items: NDArray[Any], scores: NDArray[Any], *, what: str
+) -> float:
+    """Raise unless `items` and `scores` (B, k) are the expected lists, up to the order of equal scores.
+
+    Returns the share of users whose lists are identical.
+    """
+    users = model.user_vectors[torch.from_numpy(expected.users)].detach().double().cpu().numpy()
+    there = expected.items >= 0
+    margin = _TOLERANCE * max(1.0, float(np.abs(expected.scores[there]).max(initial=0.0)))
+    for row in range(len(users)):
+        size = int(there[row].sum())
+        mine = np.ascontiguousarray(items[row, :size])
+        in_range = (items[row] >= 0) & (items[row] < model.train.num_items)
+        problem = None
+        if in_range.sum() != size or len(set(mine.tolist())) != size:
+            problem = "items are missing or repeated"
+        else:
+            vectors = model.item_vectors[torch.from_numpy(mine)].detach().double().cpu().numpy()
+            if (np.abs(vectors @ users[row] - scores[row, :size]) > margin).any():
+                problem = "scores are not the items' scores"
+            elif (np.abs(scores[row, :size] - expected.scores[row, :size]) > margin).any():
+                problem = "better items are left out, or items that are masked are in"
+        if problem is not None:
+            user = model.train.user_ids.ids[int(expected.users[row])]
+            raise TalosError(
+                f"{what} differs from the model for user {user!r}: {problem}; nothing was written"
+            )
+    return float((items == expected.items).all(1).mean())
+
+
+def recall(expected: TopK, items: NDArray[Any]) -> float:
+    """The mean share of the exact top K that was found."""
+    shares = [
+        len(np.intersect1d(mine, theirs)) / len(theirs)
+        for mine, theirs in zip(items, expected.items, strict=True)
+    ]
+    return float(np.mean(shares))

@@ -1,4 +1,4 @@
-"""One function for every form in which a model leaves."""
+"""`export`: a trained model for other programs. Vectors are written here, as parquet tables or npz arrays."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from talos.errors import ArgumentError, nearest
-from talos.exports import faiss_index, onnx_graph, vectors
-from talos.exports.source import model_of
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from talos.errors import ArgumentError, DataError, nearest
+from talos.exports.faiss_index import write_faiss
+from talos.exports.files import check_out
+from talos.exports.folders import export_folder, write_ids
+from talos.exports.onnx_graph import write_onnx
+from talos.files import replace_file
 from talos.model.recommender import Recommender
 from talos.model.run_directory import Model
 
 __all__ = ["FORMATS", "export"]
 
-_WRITERS: dict[str, Callable[..., dict[str, Any]]] = {
-    "parquet": vectors.write_parquet,
-    "npz": vectors.write_npz,
-    "faiss": faiss_index.write_faiss,
-    "onnx": onnx_graph.write_onnx,
-}
-FORMATS = tuple(_WRITERS)
+_LARGEST_IDS = 1 << 30
 
 
 def export(
@@ -33,16 +34,16 @@ def export(
     overwrite: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """Write a model for other programs; returns what was written and how it was verified.
+    """Write a model for other programs; returns a summary of what was written and how it was verified.
 
     Args:
         source: a fitted recommender, or its model.
-        format: `parquet` (a folder: `users.parquet`, `items.parquet`), `npz` (a file of plain arrays), `faiss` (a
-            folder with an index over the items; extra `faiss`), `onnx` (a folder with a graph from users to lists;
+        format: `parquet` (a folder with `users.parquet` and `items.parquet`), `npz` (a file of plain arrays), `faiss`
+            (a folder with an index over the items; extra `faiss`), `onnx` (a folder with a graph from users to lists;
             extra `onnx`).
-        out: the file or folder; it gets this name when it is whole and verified.
+        out: the file or folder; it appears under this name when it is complete and verified.
         overwrite: replace a file, or a folder that `export` has made.
-        options: `k` of faiss and onnx, `index` (`flat`, `hnsw`, `ivf`) of faiss, `own_ids` of onnx.
+        options: `k` for faiss and onnx, `index` (`flat`, `hnsw`, `ivf`) for faiss, `own_ids` for onnx.
 
     >>> import tempfile, torch
     >>> from talos.data.interactions import Interactions
@@ -57,21 +58,75 @@ def export(
     if format not in _WRITERS:
         raise ArgumentError(f"no format {format!r}", where="format", hint=nearest(format, FORMATS))
     write = _WRITERS[format]
-    known = [
-        name for name in inspect.signature(write).parameters if name not in ("model", "out", "overwrite")
-    ]
+    parameters = inspect.signature(write).parameters
+    known = [name for name in parameters if name not in ("model", "out", "overwrite")]
     for name in options:
         if name not in known:
             hint = nearest(name, known) if known else None
             raise ArgumentError(f"no option {name!r} of {format}", where="options", hint=hint)
-    model = model_of(source)
-    place = Path(out).expanduser()
-    found = write(model, place, overwrite=overwrite, **options)
-    facts = {
-        "out": str(place),
+    model = source if isinstance(source, Model) else source.fitted_model()
+    path = Path(out).expanduser()
+    details = write(model, path, overwrite=overwrite, **options)
+    return {
+        "out": str(path),
         "format": format,
         "users": model.train.num_users,
         "items": model.train.num_items,
         "dim": int(model.item_vectors.shape[1]),
+        **details,
+        "seconds": round(time.perf_counter() - began, 3),
     }
-    return {**facts, **found, "seconds": round(time.perf_counter() - began, 3)}
+
+
+def write_parquet(model: Model, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
+    """Write a folder with `users.parquet` (user_id, vector, threshold) and `items.parquet` (item_id, title, vector)."""
+    with export_folder(out, model, kind="parquet", overwrite=overwrite) as (folder, _):
+        write_ids(folder, model, user_vectors=True, item_vectors=True)
+    return {"files": ["users.parquet", "items.parquet"]}
+
+
+def write_npz(model: Model, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
+    """Write a file for `numpy.load(…, allow_pickle=False)`: ids, vectors, and each user's known items as CSR."""
+    check_out(out, overwrite=overwrite)
+    seen = model.seen
+    arrays: dict[str, NDArray[Any]] = {
+        "user_ids": _id_array(model.train.user_ids.ids, "user ids"),
+        "item_ids": _id_array(model.train.item_ids.ids, "item ids"),
+        "user_vectors": model.user_vectors.detach().float().cpu().numpy(),
+        "item_vectors": model.item_vectors.detach().float().cpu().numpy(),
+        "seen_indptr": seen.indptr,
+        "seen_indices": seen.indices,
+    }
+    if model.thresholds is not None:
+        arrays["thresholds"] = model.thresholds.detach().float().cpu().numpy()
+
+    def write(path: Path) -> None:
+        with path.open("wb") as file:  # given a name, numpy would add a suffix
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # the stubs take a name for the option allow_pickle
+
+    replace_file(out, write)
+    return {"arrays": list(arrays)}
+
+
+def _id_array(ids: pl.Series, what: str) -> NDArray[Any]:
+    """Ids as an array without objects. Strings in numpy have one width and lose NUL characters at the end."""
+    if ids.dtype != pl.String:
+        return ids.to_numpy()
+    width = max(1, int(ids.str.len_chars().to_numpy().max(initial=0)))
+    if 4 * width * len(ids) > _LARGEST_IDS or bool(ids.str.ends_with("\0").any()):
+        raise DataError(
+            f"{what} of up to {width:,} characters cannot be a plain array",
+            where="npz",
+            expected="shorter ids without a NUL at the end",
+            hint="the format parquet takes any",
+        )
+    return np.array(ids.to_list(), dtype=f"<U{width}")
+
+
+_WRITERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "parquet": write_parquet,
+    "npz": write_npz,
+    "faiss": write_faiss,
+    "onnx": write_onnx,
+}
+FORMATS = tuple(_WRITERS)

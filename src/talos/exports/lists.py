@@ -1,4 +1,4 @@
-"""The best items of every user, a part at a time, to a file or into a database table."""
+"""The best items of all users, written in parts to a file or a database table."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,80 +18,79 @@ from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids
 from talos.distributed import ALONE, Group
 from talos.errors import ArgumentError, TalosError, nearest
-from talos.evaluation.ranking import DotScores, TopK, iter_top_k
+from talos.evaluation.ranking import DotScores, iter_top_k
 from talos.exports.databases import PostgresSink, SqliteSink
-from talos.exports.files import FileSink, check_place, join_files, kind_of
+from talos.exports.files import FileSink, check_out, file_kind, join_files
 from talos.exports.progress import Progress
-from talos.exports.source import banned_items, checksum, list_length, model_of
 from talos.files import replace_file
+from talos.model.lists import banned_items, list_frame
 from talos.model.recommender import Recommender
 from talos.model.run_directory import Model
-from talos.training.parallel.in_step import in_step
 
-__all__ = ["InterruptedExportError", "Job", "Sink", "write_lists"]
+__all__ = ["InterruptedExportError", "ListSettings", "Sink", "write_lists"]
 
-# A part is what is lost by an interruption, a transaction of a database, a row group of parquet.
+# A part is one file or one transaction: an interruption loses at most one of them.
 _ROWS_IN_A_PART = 200_000
 
 
 class InterruptedExportError(TalosError):
-    """An export was asked to stop, and stopped where it can go on."""
+    """An export was interrupted, and can be resumed."""
 
     exit_code = 130
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """What two exports must have in common before one may go on where the other stopped."""
+class ListSettings:
+    """What lists depend on: an interrupted export is resumed only with equal settings."""
 
-    model: str
+    model: str  # its fingerprint
     k: int
     filter_seen: bool
-    banned: str  # a hash of the items that nobody gets
+    banned: str  # a hash of the items that may not be recommended
     users: int
     users_in_a_part: int
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The settings as JSON values."""
         return asdict(self)
 
-    def difference(self, begun: dict[str, Any]) -> str | None:
-        """The first thing in which what was begun differs from this, in words; None if nothing does."""
+    def difference(self, stored: dict[str, Any]) -> str | None:
+        """How stored settings differ from these, in words; None if they are equal."""
         mine = self.as_dict()
-        if begun == mine:
+        if stored == mine:
             return None
-        if begun.get("model") != mine["model"]:
+        if stored.get("model") != mine["model"]:
             return "another model"
-        if begun.get("banned") != mine["banned"]:
+        if stored.get("banned") != mine["banned"]:
             return "other candidates or excluded items"
-        # the size of a part follows from k, and says something only if nothing else does
+        # users_in_a_part follows from k: alone, it differs only between versions of the library
         names = ("k", "filter_seen", "users")
-        changed = [name for name in names if begun.get(name) != mine[name]]
-        return ", ".join(f"{name}={begun.get(name)}" for name in changed) or "another version of talos-rec"
+        changed = [name for name in names if stored.get(name) != mine[name]]
+        return ", ".join(f"{name}={stored.get(name)}" for name in changed) or "another version of talos-rec"
 
 
 class Sink(Protocol):
-    """Where lists go. It remembers how far they got, so that a second try goes on from there."""
+    """A destination of lists, which remembers what it has, so that an interrupted export can be resumed."""
 
     def begin(self) -> tuple[int, int]:
-        """Users and rows that an earlier, interrupted try has left; (0, 0) if there was none."""
+        """Users and rows that an interrupted export has left; (0, 0) if there was none."""
         ...
 
     def add(self, rows: pl.DataFrame, users: int) -> None:
-        """Keep the lists of the next users, all or nothing; `users` are then done in all."""
+        """Store the lists of the next users, atomically; `users` is the number of users done after that."""
         ...
 
     def finish(self) -> None:
-        """Give the whole its name."""
+        """Make the complete lists appear under their name."""
         ...
 
     def close(self) -> None:
-        """Let go of files and connections; called in any case."""
+        """Release files, locks and connections; called in any case."""
         ...
 
     @property
     def name(self) -> str:
-        """Where to, without passwords."""
+        """The destination as messages show it, without passwords."""
         ...
 
 
@@ -108,24 +108,24 @@ def write_lists(
 ) -> dict[str, Any]:
     """Write the best `k` items of every user: columns user_id, item_id, score, rank.
 
-    Only a part of the users is ever held. An interrupted call goes on where it stopped when it is made again;
-    until then, what `out` names does not exist, or is what it was before.
+    Only the lists of some users are held at a time. Called again after an interruption, it continues where it stopped;
+    until it has finished, `out` does not exist or is still the old one.
 
     Args:
         source: a fitted recommender, or its model.
         out: `….parquet`, `….csv`, `….tsv`, `….jsonl` (the last three also with `.gz`), `sqlite:///FILE?table=NAME`
             or `postgresql://…?table=NAME` (extra `postgres`).
-        k: length of the lists; the model's K if not given.
+        k: list length; the K of training if not given.
         candidates: only these items may be recommended.
-        exclude: none of these may.
-        filter_seen: leave out what a user has already.
-        overwrite: replace what `out` names, and give up on what was begun there with another model or options.
-        progress: called with users done and users in all.
-        group: processes that have a part of the model each; every one writes the lists of its users to a file beside
-            `out`, and rank 0 joins them. Not for databases.
+        exclude: these items may not.
+        filter_seen: leave out items that the user is known to have.
+        overwrite: replace `out` if it exists, and discard an unfinished export with another model or options.
+        progress: called with the number of users done and of all users.
+        group: processes that each have a part of the model; each writes the lists of its users to a file beside `out`,
+            and rank 0 joins them. Files only, no databases.
 
     Returns:
-        `out`, `users`, `rows`, `seconds`, and `resumed_at`: how many users an earlier call had done.
+        `out`, `users`, `rows`, `k`, `seconds`, and `resumed_at`: how many users an interrupted call had done.
 
     >>> import tempfile, torch
     >>> data = Interactions.from_ids(["ann", "bob"], ["tea", "jam"])
@@ -136,37 +136,41 @@ def write_lists(
     ...     print(rows, Path(f"{folder}/recs.csv").read_text().split())
     2 ['user_id,item_id,score,rank', 'ann,jam,1.0,1', 'bob,tea,1.0,1']
     """
-    options: dict[str, Any] = {
-        "k": k,
-        "candidates": candidates,
-        "exclude": exclude,
-        "filter_seen": filter_seen,
-        "progress": progress,
-    }
+    write = partial(
+        _write,
+        source,
+        k=k,
+        candidates=candidates,
+        exclude=exclude,
+        filter_seen=filter_seen,
+        progress=progress,
+    )
     if group.size == 1:
-        return _write(model_of(source), str(out), overwrite=overwrite, **options)
+        return write(str(out), overwrite=overwrite)
+    from talos.training.parallel.in_step import in_step
+
     began, path = time.perf_counter(), Path(out).expanduser()
     parts = [path.with_name(f".rank-{rank}-of-{group.size}.{path.name}") for rank in range(group.size)]
 
     def check() -> None:
         if "://" in str(out):
             raise ArgumentError("a database from several processes", where="out", expected="a file")
-        kind_of(path)
-        check_place(path, overwrite=overwrite)
+        file_kind(path)
+        check_out(path, overwrite=overwrite)
 
     in_step(group, check, str(out))
     mine, header = str(parts[group.rank]), group.rank == 0
     done = in_step(
         group,
-        lambda: _write(model_of(source), mine, overwrite=True, header=header, **options),
+        lambda: write(mine, overwrite=True, header=header),
         f"{out} could not be written",
     )
     assert done is not None
-    told = group.exchange([float(done[name]) for name in ("users", "rows", "resumed_at")])
-    users, rows, resumed = (int(sum(column)) for column in zip(*told, strict=True))
+    counts = group.exchange([float(done[name]) for name in ("users", "rows", "resumed_at")])
+    users, rows, resumed = (int(sum(column)) for column in zip(*counts, strict=True))
 
     def join() -> None:
-        replace_file(path, lambda temporary: join_files(parts, temporary, kind_of(path)[0]))
+        replace_file(path, lambda temporary: join_files(parts, temporary, file_kind(path)[0]))
         for part in parts:
             part.unlink()
 
@@ -176,7 +180,7 @@ def write_lists(
 
 
 def _write(
-    model: Model,
+    source: Model | Recommender,
     out: str,
     *,
     k: int | None,
@@ -187,47 +191,42 @@ def _write(
     progress: Progress | None,
     header: bool = True,
 ) -> dict[str, Any]:
-    """The lists of all users that the model has."""
+    """Write the lists of all users that this process has."""
     began = time.perf_counter()
-    k = list_length(model, k)
-    banned = banned_items(model, candidates, exclude)
-    job = Job(
-        model=checksum(model),
+    model = source if isinstance(source, Model) else source.fitted_model()
+    k = model.list_length(k)
+    banned = banned_items(model.train.item_ids, candidates, exclude)
+    settings = ListSettings(
+        model=model.fingerprint(),
         k=k,
         filter_seen=filter_seen,
         banned="" if banned is None else hashlib.blake2b(banned.tobytes(), digest_size=16).hexdigest(),
         users=model.train.num_users,
         users_in_a_part=max(1, _ROWS_IN_A_PART // k),
     )
-    sink = _sink(out, model, job, overwrite, header)
+    total, size = settings.users, settings.users_in_a_part
+    sink = _sink(out, model, settings, overwrite, header)
     show = progress or (lambda done, total: None)
     try:
         start, rows = sink.begin()
         done = start
-        show(done, job.users)
+        show(done, total)
         seen = model.seen if filter_seen else None
         try:
-            while done < job.users:
-                users = np.arange(done, min(done + job.users_in_a_part, job.users))
-                part = _part(model, users, k, seen, banned, lambda reached: show(reached, job.users))
+            while done < total:
+                users = np.arange(done, min(done + size, total))
+                part = _part(model, users, k, seen, banned, lambda reached: show(reached, total))
                 sink.add(part, int(users[-1]) + 1)
                 done, rows = int(users[-1]) + 1, rows + len(part)
             sink.finish()
         except KeyboardInterrupt:
             raise InterruptedExportError(
-                f"interrupted after {done:,} of {job.users:,} users; the same command goes on from there"
+                f"interrupted after {done:,} of {total:,} users; run it again to continue"
             ) from None
     finally:
         sink.close()
     seconds = round(time.perf_counter() - began, 3)
-    return {
-        "out": sink.name,
-        "users": job.users,
-        "rows": rows,
-        "k": k,
-        "seconds": seconds,
-        "resumed_at": start,
-    }
+    return {"out": sink.name, "users": total, "rows": rows, "k": k, "seconds": seconds, "resumed_at": start}
 
 
 def _part(
@@ -238,30 +237,19 @@ def _part(
     banned: NDArray[np.int64] | None,
     reached: Callable[[int], None],
 ) -> pl.DataFrame:
+    """The lists of some users; `reached` is called with the number of users done, several times."""
     frames = []
     scorer = DotScores(model.user_vectors, model.item_vectors)
-    for chunk in iter_top_k(scorer, users, k=k, seen=seen, banned=banned):
-        frames.append(_frame(model, chunk))
-        reached(int(chunk.users[-1]) + 1)
+    for lists in iter_top_k(scorer, users, k=k, seen=seen, banned=banned):
+        frames.append(list_frame(lists, model.train.user_ids.decode(lists.users), model.train.item_ids))
+        reached(int(lists.users[-1]) + 1)
     return pl.concat(frames, rechunk=True)
 
 
-def _frame(model: Model, lists: TopK) -> pl.DataFrame:
-    rows, columns = np.nonzero(lists.items >= 0)
-    return pl.DataFrame(
-        {
-            "user_id": model.train.user_ids.decode(lists.users[rows]),
-            "item_id": model.train.item_ids.decode(lists.items[rows, columns]),
-            "score": lists.scores[rows, columns],
-            "rank": columns + 1,
-        }
-    )
-
-
-def _sink(out: str, model: Model, job: Job, overwrite: bool, header: bool) -> Sink:
+def _sink(out: str, model: Model, settings: ListSettings, overwrite: bool, header: bool) -> Sink:
     scheme, colon, _ = out.partition("://")
     if not colon:
-        return FileSink(Path(out).expanduser(), job, overwrite, header=header)
+        return FileSink(Path(out).expanduser(), settings, overwrite, header=header)
     kinds: dict[str, Callable[..., Sink]] = {
         "sqlite": SqliteSink,
         "postgresql": PostgresSink,
@@ -272,4 +260,4 @@ def _sink(out: str, model: Model, job: Job, overwrite: bool, header: bool) -> Si
             f"no way to write to {scheme!r}", where="out", hint=nearest(scheme, ("sqlite", "postgresql"))
         )
     ids = (model.train.user_ids.ids.dtype, model.train.item_ids.ids.dtype)
-    return kinds[scheme](out, job, overwrite, integers=tuple(dtype.is_integer() for dtype in ids))
+    return kinds[scheme](out, settings, overwrite, integers=tuple(dtype.is_integer() for dtype in ids))

@@ -1,8 +1,8 @@
-"""An ONNX graph from users to their lists, what they have seen masked.
+"""An ONNX graph from users to their top-K lists, in which the items that a user has already are masked.
 
-The seen items are in the graph as CSR. For a batch, the rows are padded to the longest one of the batch only, and
-scattered into the scores as -inf; the padding goes into one column more than there are items. So nothing of the size
-users × items or users × longest history is ever stored.
+The graph stores these items as CSR. The rows of a batch are padded to the longest row of that batch and scattered into
+the scores as -inf; the padding goes into one spare column after the items. So nothing of size users × items or
+users × longest history is ever stored.
 """
 
 from __future__ import annotations
@@ -17,32 +17,31 @@ from numpy.typing import NDArray
 
 from talos.errors import MissingExtraError
 from talos.evaluation.ranking import DotScores, top_k
-from talos.exports.agreement import check_same_lists, sample_users
-from talos.exports.folders import new_folder, write_ids
-from talos.exports.source import list_length
+from talos.exports.folders import check_same_lists, export_folder, sample_users, write_ids
 from talos.model.run_directory import Model
 
 __all__ = ["write_onnx"]
 
 _OPSET, _ML_OPSET, _IR = 17, 2, 8  # old enough for most runtimes, new enough for every operator used
 _SAMPLE = 256
-_LARGEST_FILE = 1 << 30  # a protobuf ends at 2 GiB: the numbers of a larger graph go into a file of their own
+_LARGEST_FILE = 1 << 30  # a protobuf is at most 2 GiB: tensors of a larger graph go into a file of their own
 
 
 def write_onnx(
     model: Model, out: Path, *, overwrite: bool = False, k: int | None = None, own_ids: bool = False
 ) -> dict[str, Any]:
-    """A folder with `model.onnx`, and `users.parquet`, `items.parquet`, whose rows are the graph's positions.
+    """Write a folder with `model.onnx`, and `users.parquet`, `items.parquet`, whose rows are the graph's positions.
 
-    Inputs: `users` int64 (batch,), and `k` int64 (1,), which may be left out. Outputs: `items` int64 (batch, k), -1
-    where fewer items are left, and `scores` float (batch, k), -inf there. With `own_ids`, the input is `user_ids`
-    (strings or int64, as the model has them) in place of `users`, and `item_ids` is a third output, "" or -1 where
-    `items` is -1; an unknown user has nothing but those. Verified in onnxruntime for a sample of users, or nothing is
-    written.
+    Inputs: `users` int64 (batch,), and optionally `k` int64 (1,). Outputs: `items` int64 (batch, k) and `scores` float
+    (batch, k), padded with -1 and -inf where fewer than k items are left. With `own_ids`, the input is `user_ids`
+    (strings or int64, as in the model) instead of `users`, and a third output `item_ids` has the ids of `items`, padded
+    with "" or -1; an unknown user gets padding only.
+
+    onnxruntime must give the model's lists for a sample of users, or nothing is written.
     """
-    k = list_length(model, k)
+    k = model.list_length(k)
     onnx, runtime = _packages()
-    with new_folder(out, model, kind="onnx", overwrite=overwrite) as (folder, facts):
+    with export_folder(out, model, kind="onnx", overwrite=overwrite) as (folder, record):
         path = folder / "model.onnx"
         graph = _graph(onnx, model, k, own_ids)
         if sum(len(one.raw_data) for one in graph.graph.initializer) > _LARGEST_FILE:
@@ -60,16 +59,16 @@ def write_onnx(
         asked = {"user_ids": np.array(ids.to_list(), _kind_of(ids))} if own_ids else {"users": sample}
         items, scores = session.run(["items", "scores"], asked)
         same = check_same_lists(model, expected, items, scores, what="the ONNX graph")
-        found = {
+        details = {
             "k": k,
             "opset": _OPSET,
             "verified_users": len(sample),
             "own_ids": own_ids,
             "identical_lists": same,
         }
-        facts.update(found)
+        record.update(details)
         files = sorted(path.name for path in folder.iterdir())
-    return {**found, "files": files}
+    return {**details, "files": files}
 
 
 def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
@@ -81,7 +80,7 @@ def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
         "item_vectors": np.ascontiguousarray(model.item_vectors.detach().float().cpu().numpy().T),
         "seen_start": seen.indptr[:-1],
         "seen_count": np.diff(seen.indptr),
-        # one more, so that there is something to read at position 0 even if nobody has seen anything
+        # one entry more, so that position 0 exists even without any interactions
         "seen_items": np.append(seen.indices, 0).astype(np.int32),
         "zero": np.array(0, np.int64),
         "one": np.array(1, np.int64),
@@ -143,7 +142,7 @@ def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
             *nodes,
             node("Gather", ["id_list", "items"], ["item_ids"]),
         ]
-        # position -1 is the last: it stands for an item that is not there
+        # the last entry, which is also position -1, is the padding
         nothing: list[Any] = [""] if item_ids.dtype == pl.String else [-1]
         constants["id_list"] = np.array([*item_ids.to_list(), *nothing], _kind_of(item_ids))
         asked = value("user_ids", kind_of[_kind_of(user_ids)], ["batch"])
@@ -152,7 +151,7 @@ def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
     graph = helper.make_graph(
         nodes,
         "talos",
-        # an input that is also a constant has that for its default
+        # a constant of the same name is the default of the input `k`
         [asked, value("k", kinds.INT64, [1])],
         given,
         [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
@@ -161,7 +160,7 @@ def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
 
 
 def _look_up(helper: Any, ids: pl.Series) -> Any:
-    """From ids to positions, -1 for an unknown one."""
+    """The node that turns ids into positions, -1 for an unknown id."""
     keys = {"keys_strings" if ids.dtype == pl.String else "keys_int64s": ids.to_list()}
     return helper.make_node(
         "LabelEncoder",
@@ -175,7 +174,7 @@ def _look_up(helper: Any, ids: pl.Series) -> Any:
 
 
 def _known(node: Any) -> list[Any]:
-    """Who is known; an unknown user is scored as the first one, and masked in the end."""
+    """Nodes that mark the known users; an unknown one is scored as the first user and masked at the end."""
     return [
         node("GreaterOrEqual", ["position_or_none", "zero"], ["known_flat"]),
         node("Unsqueeze", ["known_flat", "ones"], ["known"]),
@@ -184,7 +183,7 @@ def _known(node: Any) -> list[Any]:
 
 
 def _kind_of(ids: pl.Series) -> type:
-    """How numpy holds ids for onnx: strings as objects."""
+    """The numpy type of ids for onnx: strings are objects."""
     return object if ids.dtype == pl.String else np.int64
 
 

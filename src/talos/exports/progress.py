@@ -1,4 +1,4 @@
-"""How far a long export is: a bar on a terminal, plain lines elsewhere, both on stderr."""
+"""Progress of a long export: a bar with rate and time left on a terminal, plain lines elsewhere; both on stderr."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 @contextmanager
 def progress(stream: TextIO | None = None) -> Iterator[Progress]:
-    """Shows what it is called with, until the block ends.
+    """A function that shows how many of how many users are done, for use inside the block.
 
     >>> with progress(sys.stdout) as show:
     ...     show(10, 10)
@@ -42,7 +42,7 @@ def progress(stream: TextIO | None = None) -> Iterator[Progress]:
 
         def show(done: int, total: int) -> None:
             nonlocal start
-            start = done if start < 0 else start  # an export that goes on did not do these now
+            start = done if start < 0 else start  # users of an earlier call do not count for the rate
             rate = (done - start) / max(time.perf_counter() - began, 1e-9)
             bar.update(task, completed=done, total=total, rate=f"{rate:,.0f}/s" if done > start else "")
 
@@ -50,7 +50,7 @@ def progress(stream: TextIO | None = None) -> Iterator[Progress]:
 
 
 class _Lines:
-    """One line every few seconds, and one at the end."""
+    """Prints a line every few seconds, and one at the end."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.last = stream, time.perf_counter()

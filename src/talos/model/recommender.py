@@ -1,10 +1,14 @@
-"""A recommender, from data to lists."""
+"""The recommender: fit, evaluate, recommend, save and load.
+
+Modules that train are imported by the methods that need them, so that a program which loads a model and recommends
+never imports a trainer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -14,7 +18,6 @@ import torch.nn.functional as F
 from talos import losses
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
-from talos.data.shards import Share
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
 from talos.distributed import ALONE, Group, current
 from talos.errors import ArgumentError
@@ -22,12 +25,13 @@ from talos.evaluation.evaluate import DEFAULT_KS, Report, evaluate_together
 from talos.evaluation.metrics import Dialect
 from talos.evaluation.ranking import DotScores, FixedScores, top_k
 from talos.model.fold_in import fold_in, pull_of_history
-from talos.model.frames import FrameKind, rows_of, to_frame
-from talos.model.lookup import OnUnknown, banned_items, known_codes, look_up
+from talos.model.lists import FrameKind, OnUnknown, banned_items, list_frame, positions, to_frame
 from talos.model.options import place_of
 from talos.model.run_directory import Model, load_model, save_model
-from talos.model.update import update
-from talos.training import Callback, History, Trainer
+
+if TYPE_CHECKING:
+    from talos.data.shards import Share
+    from talos.training import Callback, Trainer
 
 __all__ = ["Recommender"]
 
@@ -36,16 +40,17 @@ class Recommender:
     """A recommender trained for the top K.
 
     Args:
-        k: list length to optimise for.
+        k: the list length to optimise for.
         loss: short name, such as `talos`, `sl`, `bpr`.
         backbone: `mf`, `lightgcn` or `xsimgcl`.
         negatives: `all`, `shared:N`, `N` per positive, or `auto`.
         threshold: `exact`, `regression`, `monte-carlo`, `fixed`, or `auto`.
-        seed: of everything random.
-        device: anything torch knows.
-        config: a whole config, on which the other arguments build.
-        options: hyperparameters by name: of the loss (`tau`), the backbone (`dim`, `layers`), the optimiser
-            (`lr`, `weight_decay`) or the training (`epochs`, `batch_size`, …); dotted names work too, as a dict.
+        seed: the seed of every random generator.
+        device: a torch device, such as `cpu` or `cuda:0`.
+        config: a whole config; the other arguments change single values of it.
+        options: hyperparameters by name: of the loss (`tau`), the backbone (`dim`, `layers`), the optimizer
+            (`lr`, `weight_decay`) or the training (`epochs`, `batch_size`, …). A dotted name says the section itself:
+            `**{"threshold.lr": 0.1}`.
 
     >>> data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
     >>> model = Recommender(k=1, tau=0.2, dim=8, epochs=3).fit(data)
@@ -89,19 +94,21 @@ class Recommender:
         resume: bool = False,
         callbacks: Sequence[Callback] = (),
     ) -> Recommender:
-        """Train on `train`, stopping by `valid` where it is given; returns self.
+        """Train on `train`, with early stopping on `valid` if it is given; returns self.
 
         Args:
-            train: what to learn from.
-            valid: over the same vocabularies.
-            run: a folder for history and checkpoints, so that an interrupted fit can go on.
-            resume: go on from the newest checkpoint in `run`, if there is one.
-            callbacks: what watches.
+            train: the interactions to learn from.
+            valid: validation interactions, over the same vocabularies.
+            run: a folder for the history and checkpoints, so that an interrupted fit can be resumed.
+            resume: continue from the newest checkpoint in `run`, if there is one.
+            callbacks: called at the start, after each step, after each epoch and at the end.
 
-        Where this process started a group (`talos.distributed.start`), all its processes train one model, and
-        rank 0 has it afterwards. If each was given its `Share` of the interactions, each has its users' part of the
-        model, and `evaluate` and `save` are things that they do together.
+        If this process started a group (`talos.distributed.start`), all its processes train one model, which rank 0
+        has afterwards. If each process was given its `Share` of the interactions, each has its own users' part of the
+        model afterwards, and all of them must call `evaluate` and `save` together.
         """
+        from talos.training import History, Trainer
+
         folder = None if run is None else Path(run)
         if folder is not None:
             callbacks = [History(folder / "history.jsonl"), *callbacks]
@@ -121,7 +128,8 @@ class Recommender:
         return self
 
     def _adopt(self, trainer: Trainer) -> None:
-        facts: dict[str, Any] = {
+        """Take over the trained vectors, if this process has them."""
+        metadata: dict[str, Any] = {
             "config": trainer.config.as_dict(),
             "epoch": trainer.position.best_epoch or trainer.position.epoch,
             "valid": dict(trainer.position.best_metrics),
@@ -142,17 +150,22 @@ class Recommender:
             user_vectors=users,
             item_vectors=items,
             thresholds=thresholds,
-            train=train.own if isinstance(train, Share) else train,
-            valid=valid.own if isinstance(valid, Share) else valid,
-            facts=facts,
-            users=train.users if isinstance(train, Share) else None,
+            train=_own(train),
+            valid=None if valid is None else _own(valid),
+            metadata=metadata,
+            users=None if isinstance(train, Interactions) else train.users,
         )
 
     def partial_fit(self, new: Interactions, *, epochs: int = 1, lr: float | None = None) -> Recommender:
-        """Take in new interactions, users and items without starting over; returns self.
+        """Learn from new interactions, with new users and items, without training from scratch; returns self.
 
-        See `talos.model.update`: only users with something new and the items of that move; thresholds are
-        brought up to date. Validation interactions count as known from now on.
+        Only the vectors of users with new interactions and of the items in them change; thresholds are computed anew
+        (see `talos.model.update`). From now on validation interactions count as training interactions.
+
+        Args:
+            new: the interactions that have arrived since, with any ids of the model's type.
+            epochs: passes over the users with new interactions.
+            lr: learning rate; that of training if None.
 
         >>> data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
         >>> model = Recommender(k=1, dim=8, epochs=3).fit(data)
@@ -160,26 +173,9 @@ class Recommender:
         >>> model.recommend(["eve"], k=3)["item_id"].sort().to_list()
         ['jam', 'rye']
         """
-        model = self._fitted()
-        updated = update(
-            model.user_vectors,
-            model.item_vectors,
-            model.seen,
-            new,
-            self._loss(),
-            self.config,
-            epochs=epochs,
-            lr=lr,
-        )
-        facts = {**model.facts, "updates": model.facts.get("updates", 0) + 1}
-        self.model = Model(
-            user_vectors=updated.user_vectors,
-            item_vectors=updated.item_vectors,
-            thresholds=updated.thresholds,
-            train=updated.train,
-            valid=None,
-            facts=facts,
-        )
+        from talos.model.update import update
+
+        self.model = update(self.fitted_model(), new, self._loss(), self.config, epochs=epochs, lr=lr)
         return self
 
     def evaluate(
@@ -190,17 +186,24 @@ class Recommender:
         dialect: Dialect = "standard",
         **options: Any,
     ) -> Report:
-        """Rank all items for the users of `test` and measure; further options as in `talos.evaluate`.
+        """Rank all items for the users of `test` and compute metrics.
 
-        What a user is known to have is masked: train and validation by the `standard` dialect, train alone by
-        `paper`. A test set with its own vocabulary is matched by id; what the model does not know is left out
-        and counted in the report's notes.
+        Items that a user is known to have are masked: those of training and validation in the `standard` dialect,
+        those of training alone in the `paper` dialect. A test set with its own vocabularies is matched by id; users
+        and items that the model does not know are left out, and a note of the report counts them.
 
-        Where this process has a part of the model, all processes of its group measure together, each its own users.
+        A process that has a part of the model evaluates its own users, and all processes of its group must call this
+        together.
+
+        Args:
+            test: the test interactions.
+            k: list lengths.
+            dialect: `standard` or `paper`, see `talos.evaluate`.
+            options: further arguments of `talos.evaluate`.
         """
-        model = self._fitted()
+        model = self.fitted_model()
         group = ALONE if model.users is None else current()
-        known, _ = (test.own if isinstance(test, Share) else test).aligned_to(model.train)
+        known, _ = _own(test).aligned_to(model.train)
         lost = len(test) - int(sum(count for (count,) in group.exchange([float(len(known))])))
         report = evaluate_together(
             DotScores(model.user_vectors, model.item_vectors),
@@ -229,24 +232,22 @@ class Recommender:
         on_unknown: OnUnknown = "raise",
         frame: FrameKind = "polars",
     ) -> Any:
-        """The best items of users: a frame with columns user_id, item_id, score, rank.
+        """The best items for users: a frame with columns user_id, item_id, score, rank.
 
         Args:
-            users: whom for; everybody the model knows, if neither users nor a history are given.
-            k: list length; the K the model was trained for, if not given.
-            history: items of one person the model never saw, who gets a vector by `talos.model.fold_in`;
-                the column user_id then says `history`. Or the interactions of many such people, who need
-                not differ in name from those the model knows.
+            users: ids of users; all users of the model if neither users nor a history is given.
+            k: list length; the K of training if not given. A list is shorter if fewer items are left.
+            history: the items of one person whom the model does not know and who gets a vector by
+                `talos.model.fold_in`; user_id is then `history`. Or the interactions of many such people, whose
+                ids may be the same as those of users that the model knows.
             candidates: only these items may be recommended.
-            exclude: none of these may.
-            filter_seen: whether items that a user is known to have are left out.
-            on_unknown: unknown users and items are an error (`raise`), left out (`skip`), or, for users, given
-                the most popular items, with their popularity as the score (`popular`).
+            exclude: these items may not.
+            filter_seen: leave out items that the user is known to have.
+            on_unknown: unknown users and items are an error (`raise`) or left out (`skip`); with `popular`, unknown
+                users get the most popular items, with the popularity as the score.
             frame: `polars` or `pandas`.
-
-        A list is shorter than `k` where fewer items are left.
         """
-        model = self._fitted()
+        model = self.fitted_model()
         if users is not None and history is not None:
             raise ArgumentError("both given", where="users, history", expected="one of them")
         k = self.config.k if k is None else k
@@ -256,47 +257,42 @@ class Recommender:
             vectors, known = self._fold_in(history, on_unknown)
             scores = DotScores(vectors, model.item_vectors)
             lists = top_k(scores, k=k, seen=known if filter_seen else None, banned=banned)
-            return to_frame(rows_of(lists, known.user_ids.ids, item_ids), frame)
+            return to_frame(list_frame(lists, known.user_ids.ids, item_ids), frame)
         wanted = model.train.user_ids.ids if users is None else as_id_series(users, "users")
-        codes = model.train.user_ids.encode(wanted)
+        codes = positions(model.train.user_ids, wanted, kind="user", where="users", on_unknown=on_unknown)
         known_users, unknown = wanted.filter(pl.Series(codes >= 0)), wanted.filter(pl.Series(codes < 0))
-        if len(unknown) and on_unknown == "raise":
-            raise ArgumentError(
-                f"no user {unknown[0]!r}", where="users", expected="users that were trained on"
-            )
         seen = model.seen if filter_seen else None
         scores = DotScores(model.user_vectors, model.item_vectors)
-        found = rows_of(
-            top_k(scores, codes[codes >= 0], k=k, seen=seen, banned=banned), known_users, item_ids
-        )
+        lists = top_k(scores, codes[codes >= 0], k=k, seen=seen, banned=banned)
+        found = list_frame(lists, known_users, item_ids)
         if len(unknown) and on_unknown == "popular":
             popular = FixedScores(torch.tensor(model.train.item_degrees))
             lists = top_k(popular, np.zeros(len(unknown), np.int64), k=k, banned=banned)
-            found = pl.concat([found, rows_of(lists, unknown, item_ids)])
+            found = pl.concat([found, list_frame(lists, unknown, item_ids)])
             asked = pl.DataFrame({"user_id": wanted.unique(maintain_order=True)}).with_row_index("asked")
             found = found.join(asked, on="user_id", maintain_order="left").sort("asked", "rank").drop("asked")
         return to_frame(found, frame)
 
     def similar_items(self, item: str | int, k: int = 10, *, frame: FrameKind = "polars") -> Any:
-        """The items whose vectors point most nearly the same way: columns item_id, score (cosine), rank."""
-        model = self._fitted()
+        """The items nearest to an item by the cosine of their vectors: columns item_id, score, rank."""
+        model = self.fitted_model()
         return self._similar(model.item_vectors, model.train.item_ids, item, "item", k, frame)
 
     def similar_users(self, user: str | int, k: int = 10, *, frame: FrameKind = "polars") -> Any:
-        """The users whose vectors point most nearly the same way: columns user_id, score (cosine), rank."""
-        model = self._fitted()
+        """The users nearest to a user by the cosine of their vectors: columns user_id, score, rank."""
+        model = self.fitted_model()
         return self._similar(model.user_vectors, model.train.user_ids, user, "user", k, frame)
 
     def explain(self, user: str | int, item: str | int, *, frame: FrameKind = "polars") -> Any:
-        """Which items of a user's history pull the score of an item up: columns item_id, contribution.
+        """How much each item of a user's history adds to the score of an item: columns item_id, contribution.
 
-        The user is folded in from the history, to a vector at which the pull of the history and the push of all
-        other items are in balance: û ∝ Σ_h a_h v_h - Σ_j w_j v_j. The score û·v is then the sum of what each
-        a_h v_h adds and of a rest, what the other items take away (item_id null, last). Largest first.
+        The user is folded in from the history. At the folded-in vector û the pull of the history's items balances
+        the push of all other items, û ∝ Σ_h a_h v_h - Σ_j w_j v_j, so the score û·v is a sum: one row for each a_h v_h,
+        largest first, and a last row (item_id null) with what the other items take away.
         """
-        model = self._fitted()
-        (item_code,) = known_codes(model.train.item_ids, [item], "item", "raise")
-        known_codes(model.train.user_ids, [user], "user", "raise")
+        model = self.fitted_model()
+        (item_code,) = positions(model.train.item_ids, [item], kind="item", where="item")
+        positions(model.train.user_ids, [user], kind="user", where="user")
         history = model.seen.items_of(user)
         vectors, known = self._fold_in(history, "raise")
         places = torch.tensor(known.indices, dtype=torch.int64)
@@ -311,51 +307,57 @@ class Recommender:
         )
         return to_frame(pl.concat([table, rest]), frame)
 
-    def save(self, folder: str | Path, **facts: Any) -> None:
-        """Write the run directory; `facts` are added to `model.json`."""
-        model = self._fitted()
-        model.facts.update(facts)
+    def save(self, folder: str | Path, **metadata: Any) -> None:
+        """Write the run directory (see `talos.model.run_directory`); `metadata` is added to `model.json`."""
+        model = self.fitted_model()
+        model.metadata.update(metadata)
         save_model(model, Path(folder), group=ALONE if model.users is None else current())
 
     @classmethod
     def load(cls, folder: str | Path, *, group: Group = ALONE) -> Recommender:
-        """Read a run directory; the training data are not needed.
+        """Read a run directory; neither the training data nor a trainer is needed.
 
-        In a group of several, each process gets its own users' part of the model.
+        In a group of several processes, each gets its own users' part of the model.
         """
         model = load_model(Path(folder), group=group)
         recommender = cls(
-            config=RunConfig.from_dict(model.facts.get("config", {}), where=f"{folder}/model.json")
+            config=RunConfig.from_dict(model.metadata.get("config", {}), where=f"{folder}/model.json")
         )
         recommender.model = model
         return recommender
 
+    def fitted_model(self) -> Model:
+        """The trained model; an error before `fit` or `load`."""
+        if self.model is None:
+            raise ArgumentError("not fitted yet", where="Recommender", expected="fit or load first")
+        return self.model
+
     # ------------------------------------------------------------------- helpers
 
     def _loss(self) -> losses.Loss:
-        """The loss the model was trained with, its learnt scalars included."""
-        model, config = self._fitted(), self.config
+        """The loss of training, with the scalars that it has learnt."""
+        model, config = self.fitted_model(), self.config
         loss = losses.by_name(
             config.loss.name, k=config.k, num_users=1, num_items=model.train.num_items, **config.loss.options
         )
         with torch.no_grad():
             for name, parameter in loss.named_parameters():
-                # an adversary's table knows nothing of somebody new: zeros, which prefer no negative
-                parameter.fill_(float(model.facts.get("loss_state", {}).get(name, 0.0)))
+                # an adversary's tables are not stored: with zeros every negative is equally hard
+                parameter.fill_(float(model.metadata.get("loss_state", {}).get(name, 0.0)))
         return loss
 
     def _fold_in(
         self, history: Ids | Interactions, on_unknown: OnUnknown
     ) -> tuple[torch.Tensor, Interactions]:
-        """A vector for each history, and the histories over the model's items."""
-        model = self._fitted()
+        """A vector for each history, and the histories as interactions with the model's items."""
+        model = self.fitted_model()
         if isinstance(history, Interactions):
             people, rows = history.user_ids, history.rows
             items = history.item_ids.decode(history.indices)
         else:
             items = as_id_series(history, "history")
             people, rows = Vocabulary.of(["history"]), np.zeros(len(items), np.int32)
-        codes = look_up(model.train.item_ids, items, "history", on_unknown)
+        codes = positions(model.train.item_ids, items, kind="item", where="history", on_unknown=on_unknown)
         known = Interactions.from_codes(
             rows[codes >= 0], codes[codes >= 0], user_ids=people, item_ids=model.train.item_ids
         )
@@ -366,13 +368,13 @@ class Recommender:
     def _similar(
         self, vectors: torch.Tensor, ids: Vocabulary, one: str | int, kind: str, k: int, frame: FrameKind
     ) -> Any:
-        (code,) = known_codes(ids, [one], kind, "raise")
+        (code,) = positions(ids, [one], kind=kind, where=kind)
         units = F.normalize(vectors)
         lists = top_k(DotScores(units[int(code)].unsqueeze(0), units), k=k, banned=np.array([code]))
-        rows = rows_of(lists, pl.Series([one]), ids)
+        rows = list_frame(lists, pl.Series([one]), ids)
         return to_frame(rows.drop("user_id").rename({"item_id": f"{kind}_id"}), frame)
 
-    def _fitted(self) -> Model:
-        if self.model is None:
-            raise ArgumentError("not fitted yet", where="Recommender", expected="fit or load before this")
-        return self.model
+
+def _own(interactions: Interactions | Share) -> Interactions:
+    """The interactions that this process has."""
+    return interactions if isinstance(interactions, Interactions) else interactions.own

@@ -128,7 +128,7 @@ def _glance(lists: Lists, popular: Lists, k: int) -> str:
 def _learning(history: Sequence[Mapping[str, Any]], model: Model) -> Section:
     if not history:
         return Section("Learning", note="No history was kept with this run.")
-    return Section("Learning", figures.learning(history, int(model.facts.get("epoch", 0))))
+    return Section("Learning", figures.learning(history, int(model.metadata.get("epoch", 0))))
 
 
 def _scores(model: Model, test: Interactions, seen: Interactions, lists: Lists, k: int, seed: int) -> Section:
@@ -151,8 +151,8 @@ def _settings(recommender: Recommender, model: Model) -> str:
         else:
             rows.append([name, str(value)])
     for name in ("epoch", "fit_seconds", "threshold_error"):
-        value = model.facts.get(name)
+        value = model.metadata.get(name)
         if isinstance(value, int | float) and np.isfinite(value):
             rows.append([name.replace("_", " "), number(value)])
-    rows += [[f"version of {name}", str(value)] for name, value in model.facts.get("versions", {}).items()]
+    rows += [[f"version of {name}", str(value)] for name, value in model.metadata.get("versions", {}).items()]
     return table_html(Table(["setting", "value"], rows))

@@ -52,7 +52,7 @@ def test_one_worker_gives_the_same_trials_whether_stopped_or_not(
     assert len(table) == 14
     best = talos.Recommender(config=whole.config).fit(*parts)
     assert best.model is not None
-    assert best.model.facts["valid"]["precision@5"] == pytest.approx(whole.value)
+    assert best.model.metadata["valid"]["precision@5"] == pytest.approx(whole.value)
     assert f"tau = {whole.config.loss.options['tau']}" in (tmp_path / "whole" / "run.toml").read_text()
 
 
@@ -163,7 +163,7 @@ def test_python_gives_study_and_recommender(split: Split) -> None:
         metric="recall",
     )
     assert isinstance(study, optuna.Study)
-    assert study.best_value == pytest.approx(model.model.facts["valid"]["recall@5"])
+    assert study.best_value == pytest.approx(model.model.metadata["valid"]["recall@5"])
     assert model.config.loss.name == "sl"
     assert len(model.recommend(k=3)) > 0
     with pytest.raises(ArgumentError, match="data"):

@@ -11,8 +11,8 @@ from typing import Any
 
 from talos.data.splits import Split
 from talos.errors import DataError
+from talos.evaluation.evaluate import popularity_report
 from talos.files import read_sealed, write_sealed
-from talos.model.popularity import popularity_report
 from talos.model.recommender import Recommender
 from talos.studies.compare.stored import FORMAT
 from talos.studies.tune.data import fit_parts

@@ -30,7 +30,7 @@ def whole() -> Model:
         thresholds=torch.randn(41, generator=vectors),
         train=parts.train,
         valid=parts.valid,
-        facts={"config": {"k": 3}, "metrics": {"recall@3": 0.5}},
+        metadata={"config": {"k": 3}, "metrics": {"recall@3": 0.5}},
     )
 
 

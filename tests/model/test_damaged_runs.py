@@ -18,7 +18,7 @@ from talos.data.interactions import Interactions
 from talos.errors import TalosError
 from talos.files import checksum_of
 from talos.model.recommender import Recommender
-from talos.model.run_directory.layout import FILES
+from talos.model.run_directory import FILES
 
 SECONDS, MEGABYTES = 2.0, 500
 # What somebody might write in place of any value.

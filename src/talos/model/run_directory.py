@@ -1,0 +1,502 @@
+"""The run directory: a trained model on disk, which loads without its training data.
+
+- `model.safetensors`: `item_vectors` (items, dim), `user_vectors` (users, dim), `thresholds` (users,) if the loss has
+  them; the interactions of training as CSR in `train.indptr` and `train.indices`, those of validation likewise.
+- `users.parquet`: `user_id`, ascending; the row is the user's position in every tensor.
+- `items.parquet`: `item_id`, ascending, and `title` if items have titles.
+- `model.json`: the metadata, see below.
+
+A model that several processes trained, none of which has all users, is stored in format 2: the tensors of users
+A to B-1 are in `users-A-B.safetensors`, written by the process that has them, and `model.safetensors` holds the item
+vectors alone. Training also leaves `history.jsonl` and `checkpoint/` in the directory; neither is read here.
+
+Each file is written under a temporary name and renamed. `model.json` comes last, so a directory that has one is
+complete. Loading checks names, types, shapes, values and checksums before anything is used, and nothing in the
+directory can run code.
+
+Keys of `model.json`:
+
+| key | value |
+|---|---|
+| `format` | 1; 2 if the users are divided over several files |
+| `config` | the run config with every `auto` resolved (`RunConfig.as_dict`) |
+| `epoch` | the epoch of these vectors: the best on validation, or the last |
+| `valid` | metrics on the validation set at that epoch; empty without validation |
+| `threshold_error` | mean absolute difference between estimated and exact thresholds; null if the loss has none |
+| `loss_state` | scalars that the loss has learnt, by the name of the parameter |
+| `updates` | how often `partial_fit` was called; absent if never |
+| `metrics` | metrics on the test set; empty if nothing was measured |
+| `baseline` | `talos train`: metrics of ranking by popularity on the same test set |
+| `source` | `talos train`: the data and the split, for `talos evaluate RUN` |
+| `fit_seconds` | `talos train`: how long training took |
+| … | whatever else `Recommender.save(folder, name=value)` was given |
+| `shape` | `users`, `items`, `dim` |
+| `versions` | `talos`, `torch`, `python` at the time of saving |
+| `checksums` | SHA-256 of every other file listed above |
+| `user_files` | format 2: `[A, B]` of each `users-A-B.safetensors`, in order |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from talos.data.interactions import Interactions, Provenance
+from talos.data.vocabulary import Vocabulary
+from talos.distributed import ALONE, Group
+from talos.errors import ArgumentError, DataError
+from talos.files import checksum_of, replace_file, replace_text
+
+__all__ = ["FILES", "FORMAT", "Model", "load_model", "save_model"]
+
+FORMAT = 2
+FILES = ("model.safetensors", "users.parquet", "items.parquet")
+
+_DEFAULT_K = 20
+_LARGEST_HEADER = 1 << 20
+_LARGEST_JSON = 8 << 20
+_MOST_ROWS = 1 << 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A trained model: vectors, thresholds, the interactions it knows, and its metadata.
+
+    Attributes:
+        user_vectors: (users, dim); a score is the dot product with an item vector.
+        item_vectors: (items, dim).
+        thresholds: (users,), the score of the K-th best item; None if the loss has no thresholds.
+        train: the interactions of training.
+        valid: those of validation, over the same vocabularies; None if there were none.
+        metadata: the content of `model.json`; the module's docstring lists the keys.
+        users: the positions of the users that this model has, if it is one process's part of a larger model;
+            `user_vectors`, `thresholds`, `train` and `valid` then hold these users only.
+    """
+
+    user_vectors: Tensor
+    item_vectors: Tensor
+    thresholds: Tensor | None
+    train: Interactions
+    valid: Interactions | None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    users: range | None = None
+
+    @property
+    def seen(self) -> Interactions:
+        """All interactions that the model knows: training and validation."""
+        return self.train if self.valid is None else self.train.union(self.valid)
+
+    def list_length(self, k: int | None) -> int:
+        """`k` if this model has as many items; without `k`, the K of training, or all items if they are fewer."""
+        items = self.train.num_items
+        if k is None:
+            return min(int(self.metadata.get("config", {}).get("k", _DEFAULT_K)), items)
+        if not 1 <= k <= items:
+            raise ArgumentError(f"{k}", where="k", expected=f"1 to {items}, the number of items")
+        return k
+
+    def fingerprint(self) -> str:
+        """A hash of everything that lists depend on: vectors, ids and known interactions."""
+        digest = hashlib.blake2b(digest_size=16)
+        for vectors in (self.user_vectors, self.item_vectors):
+            digest.update(str(tuple(vectors.shape)).encode())
+            digest.update(np.ascontiguousarray(vectors.detach().cpu().numpy()).data)
+        for part in (self.train, self.valid):
+            digest.update(b"-" if part is None else part.fingerprint().encode())
+        return digest.hexdigest()
+
+
+# ------------------------------------------------------------------- saving
+
+
+def save_model(model: Model, folder: Path, *, group: Group = ALONE) -> None:
+    """Write a run directory; other files in the folder stay as they are.
+
+    A model that has a part of the users is saved by all processes of `group` together, each writing its own users;
+    the folder must be on a file system that all of them see.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if model.users is not None:
+        _save_divided(model, folder, group)
+        return
+    replace_file(folder / "users.parquet", _user_ids(model).write_parquet)
+    tensors = {**_item_tensors(model), **_user_tensors(model)}
+    replace_file(folder / "model.safetensors", lambda path: save_file(tensors, path))
+    checksums = {name: checksum_of(folder / name) for name in ("users.parquet", "model.safetensors")}
+    _write_items_and_metadata(model, folder, model.train.num_users, checksums, {"format": 1})
+
+
+def _save_divided(model: Model, folder: Path, group: Group) -> None:
+    """Save as one process of several; rank 0 also writes what is not divided, and `model.json` at the end."""
+    from talos.training.parallel.in_step import in_step
+
+    assert model.users is not None
+    own, what = _user_file(model.users), f"{folder} could not be written"
+
+    def write_own() -> str:
+        tensors = _user_tensors(model)
+        replace_file(folder / own, lambda path: save_file(tensors, path))
+        replace_file((folder / own).with_suffix(".parquet"), _user_ids(model).write_parquet)
+        return checksum_of(folder / own)
+
+    checksum = in_step(group, write_own, what)
+    assert checksum is not None
+    # processes exchange numbers only: the checksum is sent byte by byte, after the bounds
+    digest = bytes.fromhex(checksum.removeprefix("sha256:"))
+    messages = group.exchange([float(model.users.start), float(model.users.stop), *map(float, digest)])
+    files = {
+        range(int(start), int(stop)): f"sha256:{bytes(map(int, digest)).hex()}"
+        for start, stop, *digest in messages
+    }
+
+    def write_rest() -> None:
+        pieces = [(folder / _user_file(users)).with_suffix(".parquet") for users in files]
+        for piece in pieces:
+            if not piece.is_file():
+                raise OSError(f"{piece.name} is not here: do all processes see this folder?")
+        replace_file(folder / "users.parquet", lambda path: pl.scan_parquet(pieces).sink_parquet(path))
+        items = _item_tensors(model)
+        replace_file(folder / "model.safetensors", lambda path: save_file(items, path))
+        checksums = {_user_file(users): checksum for users, checksum in files.items()}
+        for name in ("users.parquet", "model.safetensors"):
+            checksums[name] = checksum_of(folder / name)
+        bounds = [[users.start, users.stop] for users in files]
+        total = max(users.stop for users in files)
+        _write_items_and_metadata(model, folder, total, checksums, {"format": 2, "user_files": bounds})
+        for piece in pieces:
+            piece.unlink()
+
+    in_step(group, write_rest if group.rank == 0 else None, what)
+
+
+def _write_items_and_metadata(
+    model: Model, folder: Path, num_users: int, checksums: dict[str, str], layout: dict[str, Any]
+) -> None:
+    """Write `items.parquet`, then `model.json`, which makes the directory complete."""
+    items = pl.DataFrame({"item_id": model.train.item_ids.ids})
+    if model.train.item_titles is not None:
+        items = items.with_columns(title=model.train.item_titles)
+    replace_file(folder / "items.parquet", items.write_parquet)
+    kept = {name: value for name, value in model.metadata.items() if name != "user_files"}
+    metadata = {
+        "format": layout["format"],
+        **kept,
+        **layout,
+        "shape": {
+            "users": num_users,
+            "items": model.train.num_items,
+            "dim": model.user_vectors.shape[1],
+        },
+        "versions": {
+            "talos": version("talos-rec"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "checksums": {**checksums, "items.parquet": checksum_of(folder / "items.parquet")},
+    }
+    replace_text(folder / "model.json", json.dumps(metadata, indent=2, ensure_ascii=False) + "\n")
+
+
+def _user_file(users: range) -> str:
+    """The file with the tensors of these users, in format 2.
+
+    >>> _user_file(range(100, 200))
+    'users-100-200.safetensors'
+    """
+    return f"users-{users.start}-{users.stop}.safetensors"
+
+
+def _item_tensors(model: Model) -> dict[str, Tensor]:
+    return {"item_vectors": model.item_vectors.detach().float().cpu().contiguous()}
+
+
+def _user_tensors(model: Model) -> dict[str, Tensor]:
+    tensors = {"user_vectors": model.user_vectors.detach().float().cpu().contiguous()}
+    if model.thresholds is not None:
+        tensors["thresholds"] = model.thresholds.detach().float().cpu().contiguous()
+    for name, part in (("train", model.train), ("valid", model.valid)):
+        if part is not None:
+            tensors[f"{name}.indptr"] = torch.tensor(part.indptr)
+            tensors[f"{name}.indices"] = torch.tensor(part.indices)
+    return tensors
+
+
+def _user_ids(model: Model) -> pl.DataFrame:
+    return pl.DataFrame({"user_id": model.train.user_ids.ids})
+
+
+# ------------------------------------------------------------------- loading
+
+
+def load_model(folder: Path, *, group: Group = ALONE) -> Model:
+    """Read and check a run directory.
+
+    In a group of several processes each gets the rows of its own users (`Group.share`) and no others.
+
+    Raises:
+        DataError: the directory is missing, incomplete, damaged or of a newer format.
+    """
+    metadata = _read_metadata(folder)
+    layout = _Layout.of(metadata, folder / "model.json")
+    wanted = range(layout.users) if group.size == 1 else group.share(layout.users)
+    needed = {name: _overlap(rows, wanted) for name, rows in layout.user_files.items()}
+    needed = {name: rows for name, rows in needed.items() if len(rows)}
+    for name in (*FILES, *(name for name in layout.user_files if name not in FILES)):
+        path = folder / name
+        if not path.is_file():
+            raise DataError("is missing", where=str(path), expected="a complete run directory")
+        if (name in FILES or name in needed) and checksum_of(path) != layout.checksums[name]:
+            raise DataError(
+                "differs from its checksum in model.json", where=str(path), expected="the file as saved"
+            )
+    item_vectors = _read_item_vectors(folder / "model.safetensors", layout)
+    parts = [_read_users(folder / name, layout, rows) for name, rows in needed.items()]
+    user_ids, _ = _read_ids(folder / "users.parquet", "user_id", layout.users, wanted)
+    item_ids, titles = _read_ids(folder / "items.parquet", "item_id", layout.items, range(layout.items))
+    if any(set(part) != set(parts[0]) for part in parts):
+        raise DataError("the files of users hold different tensors", where=str(folder))
+    tensors = {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
+    interactions = {
+        name: Interactions(
+            indptr=tensors[f"{name}.indptr"].numpy(),
+            indices=tensors[f"{name}.indices"].numpy(),
+            user_ids=user_ids,
+            item_ids=item_ids,
+            item_titles=titles,
+            provenance=Provenance(source=str(folder), format="run directory"),
+        )
+        for name in ("train", "valid")
+        if f"{name}.indptr" in tensors
+    }
+    return Model(
+        user_vectors=tensors["user_vectors"],
+        item_vectors=item_vectors,
+        thresholds=tensors.get("thresholds"),
+        train=interactions["train"],
+        valid=interactions.get("valid"),
+        metadata=metadata,
+        users=None if group.size == 1 else wanted,
+    )
+
+
+def _read_metadata(folder: Path) -> dict[str, Any]:
+    path = folder / "model.json"
+    if not folder.is_dir():
+        raise DataError("no such run directory", where=str(folder))
+    if not path.is_file():
+        unfinished = (folder / "checkpoint").is_dir()
+        hint = "training has not finished: continue it with resume=True" if unfinished else None
+        raise DataError(
+            "has no model.json", where=str(folder), expected="the directory of a finished run", hint=hint
+        )
+    if path.stat().st_size > _LARGEST_JSON:
+        raise DataError("is too large", where=str(path), expected=f"at most {_LARGEST_JSON:,} bytes")
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"is not JSON ({error})", where=str(path)) from None
+    number = metadata.get("format") if isinstance(metadata, dict) else None
+    if not isinstance(metadata, dict) or type(number) is not int or number < 1:
+        raise DataError("has no format number", where=str(path), expected="a run directory of this library")
+    if number > FORMAT:
+        raise DataError(
+            f"format {number}",
+            where=str(path),
+            expected=f"at most {FORMAT}",
+            hint="install a newer talos-rec",
+        )
+    return metadata
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What `model.json` says about the other files."""
+
+    users: int
+    items: int
+    dim: int
+    divided: bool
+    user_files: dict[str, range]  # which users each file with user tensors holds
+    checksums: dict[str, str]
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any], path: Path) -> _Layout:
+        try:
+            users, items, dim = (int(metadata["shape"][name]) for name in ("users", "items", "dim"))
+            if not (0 < users <= _MOST_ROWS and 0 < items <= _MOST_ROWS):
+                raise ValueError(f"shape has {users} users and {items} items")
+            files = {
+                _user_file(range(*bounds)): range(*map(int, bounds))
+                for bounds in metadata.get("user_files", [])
+            } or {"model.safetensors": range(users)}
+            ends = [0, *(rows.stop for rows in files.values())]
+            if [rows.start for rows in files.values()] != ends[:-1] or ends[-1] != users:
+                raise ValueError("user_files do not cover all users in order")
+            checksums = {name: str(metadata["checksums"][name]) for name in {*FILES, *files}}
+        except KeyError as error:
+            raise DataError(f"has no key {error}", where=str(path)) from None
+        except (TypeError, ValueError, OverflowError) as error:
+            what = f"shape, user_files or checksums cannot be used ({error})"
+            raise DataError(what, where=str(path)) from None
+        return cls(users, items, dim, "user_files" in metadata, files, checksums)
+
+
+def _overlap(rows: range, wanted: range) -> range:
+    """The rows that are in both ranges."""
+    start = max(rows.start, wanted.start)
+    return range(start, max(start, min(rows.stop, wanted.stop)))
+
+
+def _joined(name: str, parts: list[Tensor]) -> Tensor:
+    """A tensor that several files hold pieces of; `indptr` continues from one piece to the next."""
+    if len(parts) == 1:
+        return parts[0]
+    if not name.endswith(".indptr"):
+        return torch.cat(parts)
+    shifts = np.cumsum([0, *(int(part[-1]) for part in parts)])
+    return torch.cat(
+        [parts[0][:1], *(part[1:] + int(shift) for part, shift in zip(parts, shifts, strict=False))]
+    )
+
+
+# ------------------------------------------------------------------- single files
+
+
+def _read_item_vectors(path: Path, layout: _Layout) -> Tensor:
+    wanted = {"item_vectors": ("F32", [layout.items, layout.dim])}
+    with _opened(path, wanted, ["item_vectors"], others=not layout.divided) as file:
+        vectors: Tensor = file.get_tensor("item_vectors")
+    if not torch.isfinite(vectors).all():
+        raise DataError("item_vectors has numbers that are not finite", where=str(path))
+    return vectors
+
+
+def _read_users(path: Path, layout: _Layout, rows: range) -> dict[str, Tensor]:
+    """The tensors of the users `rows`, who are some or all of those in the file."""
+    stored = layout.user_files[path.name]
+    count, first, last = len(stored), rows.start - stored.start, rows.stop - stored.start
+    wanted: dict[str, tuple[str, list[int] | None]] = {
+        "user_vectors": ("F32", [count, layout.dim]),
+        "thresholds": ("F32", [count]),
+        **{f"{part}.indptr": ("I64", [count + 1]) for part in ("train", "valid")},
+        **{f"{part}.indices": ("I32", None) for part in ("train", "valid")},
+    }
+    if not layout.divided:
+        wanted["item_vectors"] = ("F32", [layout.items, layout.dim])
+    tensors: dict[str, Tensor] = {}
+    with _opened(path, wanted, ["user_vectors", "train.indptr", "train.indices"], others=False) as file:
+        names = set(file.keys())
+        for name in ("user_vectors", "thresholds"):
+            if name in names:
+                tensors[name] = file.get_slice(name)[first:last]
+                if not torch.isfinite(tensors[name]).all():
+                    raise DataError(f"{name} has numbers that are not finite", where=str(path))
+        for part in ("train", "valid"):
+            if f"{part}.indptr" in names:
+                indptr, indices = _read_csr(file, part, first, last, count, layout.items, f"{path}: {part}")
+                tensors[f"{part}.indptr"], tensors[f"{part}.indices"] = indptr, indices
+    return tensors
+
+
+def _read_csr(
+    file: Any, part: str, first: int, last: int, count: int, items: int, where: str
+) -> tuple[Tensor, Tensor]:
+    """Rows `first` to `last` of the `count` rows of interactions, checked."""
+    broken = DataError("indptr and indices do not belong together", where=where)
+    if f"{part}.indices" not in file.keys():  # noqa: SIM118  a safetensors file is no mapping
+        raise broken
+    ends = file.get_slice(f"{part}.indptr")[first : last + 1]
+    entries = file.get_slice(f"{part}.indices")
+    start, stop, length = int(ends[0]), int(ends[-1]), entries.get_shape()[0]
+    if not 0 <= start <= stop <= length or (last - first == count and (start, stop) != (0, length)):
+        raise broken
+    indptr, indices = ends - ends[0], entries[start:stop]
+    steps = np.diff(indptr.numpy())
+    if (steps < 0).any():
+        raise broken
+    if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= items):
+        raise DataError(
+            "an interaction with an item that does not exist", where=where, expected=f"below {items:,}"
+        )
+    row = np.repeat(np.arange(len(steps)), steps)
+    if ((np.diff(indices.numpy()) <= 0) & (np.diff(row) == 0)).any():
+        raise DataError("the items of a user are not ascending", where=where)
+    return indptr, indices
+
+
+@contextmanager
+def _opened(
+    path: Path, wanted: Mapping[str, tuple[str, list[int] | None]], required: Sequence[str], *, others: bool
+) -> Iterator[Any]:
+    """An open safetensors file whose tensors have the expected names, types and shapes.
+
+    Args:
+        path: the file.
+        wanted: type and shape of each known tensor; None stands for any shape.
+        required: the tensors that must be there.
+        others: whether the file may hold tensors that are not in `wanted`.
+    """
+    with path.open("rb") as head:
+        header = int.from_bytes(head.read(8), "little")
+    if header > _LARGEST_HEADER:
+        raise DataError(
+            f"claims a header of {header:,} bytes", where=str(path), expected="a model of this library"
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = set(file.keys())
+            for name in sorted(names):
+                kind, shape = wanted.get(name, (None, None))
+                if kind is None and others:
+                    continue
+                part = file.get_slice(name)
+                if part.get_dtype() != kind or (shape is not None and part.get_shape() != shape):
+                    raise DataError(
+                        f"{name} is {part.get_dtype()} of shape {part.get_shape()}",
+                        where=str(path),
+                        expected=f"{kind} of shape {shape}" if kind else "no such tensor",
+                    )
+            for name in required:
+                if name not in names:
+                    raise DataError(f"has no {name}", where=str(path))
+            yield file
+    except (SafetensorError, OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"cannot be read ({error})", where=str(path)) from None
+
+
+def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocabulary, pl.Series | None]:
+    """The ids in the rows `wanted` of a file with `count` rows, and the titles if it has some."""
+    try:
+        rows = pl.scan_parquet(path).select(pl.len()).collect().item()
+        if rows != count:
+            raise DataError(f"{rows:,} rows", where=str(path), expected=f"{count:,}, as model.json says")
+        frame = pl.scan_parquet(path).slice(wanted.start, len(wanted)).collect()
+        if len(frame) != len(wanted):  # a damaged file, whose footer and row groups disagree
+            raise DataError(f"{len(frame):,} rows", where=str(path), expected=f"{len(wanted):,}")
+        ids = frame[column]
+    except DataError:
+        raise
+    except BaseException as error:  # polars panics on damaged files with an exception of its own
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        raise DataError(f"cannot be read ({str(error).splitlines()[0]})", where=str(path)) from None
+    if ids.dtype not in (pl.String, pl.Int64) or ids.null_count() or not bool((ids[1:] > ids[:-1]).all()):
+        raise DataError(f"{column} is not a list of distinct ascending ids", where=str(path))
+    titles = frame["title"] if "title" in frame.columns and frame["title"].dtype == pl.String else None
+    return Vocabulary(ids), titles
