@@ -207,7 +207,9 @@ def open_test(
         return open_interactions(path, options, notify=notify)
     if source is None or trained_on is None:
         raise ConfigError(
-            "the run does not say what it was tested on", where=os.fspath(run), expected="a PATH after it"
+            "the run does not say what it was tested on",
+            where=os.fspath(run),
+            expected="a PATH to measure it on",
         )
     return open_split(source["path"], trained_on, notify=notify).test
 
