@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from talos.data import datasets as datasets
     from talos.data import shards as shards
     from talos.data.interactions import Interactions as Interactions
-    from talos.data.readers import read as read
+    from talos.data.open import open_split as open_split
+    from talos.data.open import read as read
     from talos.data.splits import Split as Split
     from talos.data.splits import k_core as k_core
     from talos.data.splits import min_rating as min_rating
@@ -57,7 +58,8 @@ _HOME = {
     "evaluate_lists": "evaluation.evaluate",
     "k_core": "data.splits",
     "min_rating": "data.splits",
-    "read": "data.readers",
+    "open_split": "data.open",
+    "read": "data.open",
     "top_k": "evaluation.ranking",
     "tune": "studies.tune",
 }

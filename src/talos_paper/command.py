@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from talos.cli.options import Json
+from talos.cli.options import Json, parse_budget
 from talos.cli.output import print_json, print_table, say
-from talos.cli.values import parse_budget
 
 __all__ = ["reproduce"]
 

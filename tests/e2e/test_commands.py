@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -137,9 +138,11 @@ def test_bad_input_is_one_clear_message(talos: Run, tmp_path: Path, name: str) -
         (["data", "describe", "nothing.csv"], "no such file, folder or dataset"),
         (["data", "describe", "movielens-10k"], "did you mean 'movielens-100k'"),
         (["data", "split", "clicks.csv", "--out", "o", "--k-core", "50"], "nothing is left after 50-core"),
-        (["data", "split", "clicks.csv", "--out", "o", "--test", "1.5"], "test: 1.5"),
+        (["data", "split", "clicks.csv", "--out", "o", "--test", "1.5"], "error: --test: 1.5"),
         (["data", "describe", "clicks.csv", "--user-column", "usr_id"], "user_id"),
-        (["data", "describe", "clicks.csv", "--on-bad-row", "ignore"], "on_bad_row"),
+        (["data", "describe", "clicks.csv", "--input-format", "cvs"], "error: --input-format: 'cvs'"),
+        (["data", "describe", "clicks.csv", "--k-core", "0"], "error: --k-core: 0"),
+        (["data", "describe", "clicks.csv", "--on-bad-row", "ignore"], "'--on-bad-row'"),
         (["evaluate", "--recs", "clicks.csv", "--truth", "clicks.csv", "--k", "0"], "k: 0"),
         (["evaluate", "--recs", "clicks.csv", "--truth", "clicks.csv", "--k", "ten"], "--k: 'ten'"),
         (["evaluate", "--recs", "clicks.csv", "--truth", "clicks.csv", "--dialect", "latin"], "--dialect"),
@@ -153,6 +156,19 @@ def test_wrong_arguments(talos: Run, clicks: Path, arguments: list[str], words: 
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert sorted(entry.name for entry in clicks.parent.iterdir()) == ["clicks.csv"]
+
+
+def test_hints_name_flags_and_not_arguments(talos: Run, tmp_path: Path) -> None:
+    (tmp_path / "clicks.csv").write_text("user_id,item_id,timestamp\na,x,1\nb,y,soon\n")
+    done = talos("data", "describe", "clicks.csv")
+    assert "(--time-column '' leaves the column out, --on-bad-row skip skips such rows)" in done.stderr
+    assert talos("data", "describe", "clicks.csv", "--time-column", "").returncode == 0
+    (tmp_path / "parts").mkdir()
+    pl.DataFrame({"user_id": [1, 2], "item_id": ["a", "b"]}).write_parquet(tmp_path / "parts" / "1.parquet")
+    pl.DataFrame({"user_id": ["1"], "item_id": ["a"]}).write_parquet(tmp_path / "parts" / "2.parquet")
+    mixed = talos("data", "describe", "parts")
+    assert mixed.returncode == 2
+    assert mixed.stderr.endswith("expected ids of one type\n")  # `ids=` has no flag
 
 
 def test_debug_shows_the_traceback(start: Start) -> None:

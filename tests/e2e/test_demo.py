@@ -14,6 +14,7 @@ import pytest
 from talos.cli import demo as module
 from talos.cli import main
 from talos.data import datasets
+from talos.data import open as opening
 from talos.data.interactions import Interactions
 from talos.errors import DownloadError
 
@@ -36,7 +37,7 @@ def demo(
         made = real(**{**options, "users": 60, "items": 80, "interactions": 1500})
         return made.with_titles(pl.Series([f"Film {item}" for item in made.item_ids.ids]))
 
-    monkeypatch.setattr(module, "load", offline)
+    monkeypatch.setattr(opening, "open_interactions", offline)
     monkeypatch.setattr(datasets, "synthetic", small)
 
     def run(*arguments: str) -> tuple[str, str]:
@@ -52,7 +53,7 @@ def demo(
 
 def test_a_table_lists_and_a_page(demo: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
     out, err = demo()
-    assert "going on with a made-up set" in err
+    assert "using a synthetic set" in err
     table = out[out.index("ranked by") :].splitlines()
     names = [line.split()[0] for line in table[2:7]]
     assert names == ["popularity", "als", "bpr", "sl", "talos"]

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from talos.cli.search import load_fit_parts
-from talos.cli.source import Columns, SplitOptions
 from talos.data import splits
+from talos.data.open import open_fit_parts
 from talos.data.readers import read
 from talos.data.shards import read_shards, write_shards
 
@@ -63,8 +62,8 @@ def test_what_is_wrong_is_said_once(talos: Run, clicks: Path, tmp_path: Path) ->
             (*split, 2),
             f"error: {clicks}/2.csv, line 3: no item in column 'item_id'; expected an id in every row",
         ),
-        ((*split, 0), "error: shards: 0; expected 1 or more"),
-        ((*split, 2, "--k-core", 5), "error: --k-core: does not go with --shards"),
+        ((*split, 0), "error: --shards: 0; expected 1 or more"),
+        ((*split, 2, "--k-core", 5), "error: --k-core: needs all interactions in memory"),
         ((*split, 2, "--format", "parquet"), "error: --format: does not go with --shards"),
         ((*split, 2, "--on-bad-row", "skip", "--min-rating", 3), f"error: {clicks}: no ratings"),
         (("data", "split", "nothing", "--out", "parts", "--shards", 2), "error: nothing: no such file"),
@@ -96,7 +95,8 @@ def test_tuning_sees_train_and_validation_alone(clicks: Path, tmp_path: Path) ->
     write_shards(clicks, parts, shards=2)
     for part in parts.glob("*/test.parquet"):
         part.write_bytes(b"not opened")
-    train, valid = load_fit_parts(str(parts), Columns(), SplitOptions())
+    train, valid = open_fit_parts(parts)
+    assert valid is not None
     expected = splits.split(read(clicks))
     assert expected.valid is not None
     assert (len(train), len(valid)) == (len(expected.train), len(expected.valid))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import signal
 import subprocess
 import time
@@ -58,19 +59,55 @@ def test_from_clicks_to_recommendations(talos: Run, clicks: Path, tmp_path: Path
     assert "Title" in talos("recommend", "run", "--user", "user00").stdout
 
 
+def test_a_second_file_with_columns_of_its_own(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    """`init` and `evaluate` read what `train` read: no column of it has a usual name."""
+    text = clicks.read_text().replace("user,item,title", "who,what,name", 1)
+    (tmp_path / "may.csv").write_text(text)
+    header, *rows = text.splitlines()
+    (tmp_path / "june.csv").write_text("\n".join([header, *rows[::3]]))
+    (tmp_path / "july.csv").write_text("\n".join(["buyer,what,name", *rows[::3]]))
+    columns = ("--user-column", "who", "--item-column", "what")
+
+    assert talos("init", "may.csv").returncode == 2
+    started = talos("init", "may.csv", *columns, "--test", 0.3, "--json")
+    assert started.returncode == 0, started.stderr
+    line = json.loads(started.stdout)["next"]
+    assert line.startswith(
+        "talos train may.csv --user-column who --item-column what --test 0.3 --config run.toml"
+    )
+    trained = talos(*shlex.split(line)[1:], *SMALL, "--epochs", 2)
+    assert trained.returncode == 0, trained.stderr
+
+    source = json.loads((tmp_path / "runs" / "may" / "model.json").read_text())["source"]
+    assert (source["path"], source["columns"]["user"], source["split"]["test"]) == ("may.csv", "who", 0.3)
+    june = talos("evaluate", "runs/may", "june.csv", "--k", 5, "--json")
+    assert june.returncode == 0, june.stderr
+    assert "no column 'who'" in talos("evaluate", "runs/may", "july.csv", "--k", 5).stderr
+    july = talos("evaluate", "runs/may", "july.csv", "--user-column", "buyer", "--k", 5, "--json")
+    assert json.loads(july.stdout) == json.loads(june.stdout)
+    assert talos("report", "runs/may", "june.csv").returncode == 0
+
+    lists = tmp_path / "lists.csv"
+    lists.write_text("user_id,item_id,rank\nuser00,item00,1\n")
+    measured = talos("evaluate", "--recs", lists, "--truth", "june.csv", *columns, "--json")
+    assert measured.returncode == 0, measured.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--loss", "talso"], "did you mean 'talos'"),
         (["--set", "training.epoch=3"], "training.epoch: no such key (did you mean 'epochs'?)"),
         (["--set", "training.epochs"], "KEY=VALUE"),
-        (["--tau", "0"], "tau"),
-        (["--k", "0"], "k: 0"),
+        (["--tau", "0"], "error: --tau: "),
+        (["--k", "0"], "error: --k: 0"),
+        (["--epochs", "0"], "error: --epochs: 0"),
+        (["--set", "training.epochs=0"], "error: training.epochs: 0"),
         (["--k", "41"], "at most 40"),
-        (["--loss", "psl", "--negatives", "all"], "negatives: 'all' with the loss 'psl'"),
-        (["--device", "quantum"], "device"),
+        (["--loss", "psl", "--negatives", "all"], "error: --negatives: 'all' with the loss 'psl'"),
+        (["--device", "quantum"], "error: --device: "),
         (["--config", "missing.toml"], "missing.toml: no such file"),
-        (["--test", "2"], "test: 2.0"),
+        (["--test", "2"], "error: --test: 2.0"),
         (["--los", "sl"], "--loss"),
     ],
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from talos.cli.search import space_for
+from talos.cli.spaces import space_for
 from talos.config import RunConfig
 from talos_paper.published import GRID
 
@@ -60,7 +60,7 @@ def test_the_test_file_does_not_exist_until_the_end(talos: Run, clicks: Path, tm
     hidden.unlink()  # asked again, it is not opened again
     again = talos("tune", "--out", "study", "--finalize")
     assert again.returncode == 0, again.stderr
-    assert "this is the stored answer" in again.stderr
+    assert "this is the stored result" in again.stderr
     assert f"{answer['metrics']['recall@5']:.4f}" in again.stdout
     more = talos("tune", "parts", "--space", "space.toml", *SMALL, "--out", "study", "--trials", 9)
     assert more.returncode == 2
@@ -116,7 +116,7 @@ def test_one_file_is_split_and_its_test_part_is_kept_nowhere(
         (SPACE, ("--trials", 0), "--trials: 0; expected 1 or more"),
         (SPACE, ("--workers", 0), "--workers: 0"),
         (SPACE, ("--budget", "soon"), "--budget: 'soon'"),
-        (SPACE, ("--metric", "auc"), "training.metric: 'auc'"),
+        (SPACE, ("--metric", "auc"), "error: --metric: 'auc'"),
         (SPACE, ("--space", "papr"), "--space: 'papr' is no space and no file (did you mean 'paper'?)"),
         (SPACE, ("--space", "paper", "--loss", "sl@k"), "--space paper: the paper has no grid for the loss 'sl@k'"),
     ],

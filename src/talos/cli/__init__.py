@@ -1,4 +1,4 @@
-"""The `talos` command: one file a command, each of them parse, call, print; what they share stands beside them.
+"""The `talos` command: one file for each subcommand, which parses, calls the library and prints.
 
 Nothing here imports torch or polars at the top, so that `talos --help` answers at once.
 """
@@ -24,6 +24,7 @@ from talos.cli import (
     train,
     tune,
 )
+from talos.cli.messages import message_of
 from talos.errors import TalosError
 from talos_paper import command
 
@@ -72,15 +73,16 @@ def options(
 
 def main() -> None:
     """Run the command line: exit code 0 done, 1 failed, 2 the user's input is wrong, 130 interrupted."""
+    command = typer.main.get_command(app)
     debug = "--debug" in sys.argv
     # accepted anywhere on the line, not only before the command's name
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        app(arguments, prog_name="talos")
+        command(arguments, prog_name="talos")
     except TalosError as error:
         if debug:
             raise
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {message_of(error, command, arguments)}", err=True)
         sys.exit(error.exit_code)
     except SystemExit as end:
         if end.code == 130:  # typer turned a KeyboardInterrupt into this, without a word

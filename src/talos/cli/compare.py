@@ -9,27 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from talos.cli.options import (
-    FormatOption,
-    ItemColumn,
     Json,
-    KCore,
-    MinRating,
-    OnBadRow,
+    Offer,
     PathArgument,
-    QueryOption,
-    RatingColumn,
-    Raw,
-    SplitBy,
-    SplitSeed,
-    TestShare,
-    TimeColumn,
-    TitleColumn,
-    UserColumn,
-    ValidShare,
+    TrainingOptions,
+    parse_budget,
+    parse_value,
+    with_options,
 )
 from talos.cli.output import print_json, print_table, say
-from talos.cli.source import Columns, SplitOptions, load_split
-from talos.cli.values import parse_budget, parse_value
+from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -40,10 +29,12 @@ __all__ = ["compare", "configs_for"]
 _DECIDED_ELSEWHERE = {"seed": "--seeds", "loss.name": "--losses", "backbone.name": "--backbones"}
 
 
+@with_options
 def compare(
     path: PathArgument,
     losses: Annotated[
-        str, typer.Option("--losses", help="Short names with commas; the others are held against the first.")
+        str,
+        typer.Option("--losses", help="Short names with commas; the first is compared with each other one."),
     ],
     out: Annotated[Path | None, typer.Option("--out", help="Folder for results, tables and page.")] = None,
     backbones: Annotated[
@@ -53,18 +44,18 @@ def compare(
     budget: Annotated[
         str | None, typer.Option("--budget", help="Time each fit may train: 90s, 10m, 1h.")
     ] = None,
-    k: Annotated[int | None, typer.Option(help="List length to optimise for and to measure at.")] = None,
     metrics: Annotated[
-        str | None, typer.Option("--metrics", help="What to show, such as recall@20,ndcg@10.")
+        str | None, typer.Option("--metrics", help="Metrics to show, such as recall@20,ndcg@10.")
     ] = None,
     dialect: Annotated[
-        Literal["standard", "paper"], typer.Option(help="What the metrics' names mean.")
+        Literal["standard", "paper"], typer.Option(help="Definitions of the metrics.")
     ] = "standard",
     alternative: Annotated[
         Literal["two-sided", "greater", "less"],
-        typer.Option(help="What is tested: that the first differs from, is higher or lower than the others."),
+        typer.Option(help="What is tested: that the first differs from, is greater or less than the others."),
     ] = "two-sided",
-    config: Annotated[Path | None, typer.Option("--config", help="A run.toml that all models share.")] = None,
+    *,
+    training: Annotated[TrainingOptions, Offer("config", "k")],
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,52 +75,29 @@ def compare(
     space: Annotated[
         str, typer.Option(help="For --tuned: `default`, `paper` (the paper's grids) or a TOML file.")
     ] = "default",
-    workers: Annotated[int, typer.Option(help="For --tuned: processes.")] = 1,
-    by: SplitBy = "user",
-    test: TestShare = 0.2,
-    valid: ValidShare = 0.1,
-    split_seed: SplitSeed = 0,
-    user_column: UserColumn = None,
-    item_column: ItemColumn = None,
-    time_column: TimeColumn = None,
-    rating_column: RatingColumn = None,
-    title_column: TitleColumn = None,
-    input_format: FormatOption = None,
-    query: QueryOption = None,
-    on_bad_row: OnBadRow = "raise",
-    min_rating: MinRating = None,
-    k_core: KCore = None,
-    raw: Raw = False,
+    workers: Annotated[int, typer.Option(help="For --tuned: worker processes.")] = 1,
+    source: SourceOptions,
     json: Json = False,
 ) -> None:
-    """Compare losses and backbones on one data set, over several seeds; run again to go on after a stop."""
+    """Compare losses and backbones on one data set over several seeds; the same command continues after a stop."""
     if out is None:
         raise ConfigError("is missing", where="--out", expected="a folder for the results")
     if seeds < 1:
         raise ConfigError(f"{seeds}", where="--seeds", expected="1 or more")
     seconds = None if budget is None else parse_budget(budget)
-    models = configs_for(_names(losses, "--losses"), _names(backbones, "--backbones"), config, k, set_ or [])
-    columns = Columns(
-        user=user_column,
-        item=item_column,
-        timestamp=time_column,
-        rating=rating_column,
-        title=title_column,
-        format=input_format,
-        query=query,
-        on_bad_row=on_bad_row,
-    )
-    options = SplitOptions(
-        by=by, test=test, valid=valid, split_seed=split_seed, min_rating=min_rating, k_core=k_core, raw=raw
+    models = configs_for(
+        _names(losses, "--losses"), _names(backbones, "--backbones"), training.run_config(), set_ or []
     )
     found: dict[str, Any] = {}
     if tuned is not None:
-        from talos.cli.search import tune_models
+        from talos.cli.spaces import tune_models
 
         models, found = tune_models(
-            models, path, columns, options, out / "tuned", trials=tuned, space=space, workers=workers
+            models, path, source, out / "tuned", trials=tuned, space=space, workers=workers
         )
-    parts = load_split(path, columns, options)
+    from talos.data.open import open_split
+
+    parts = open_split(path, source, notify=say)
 
     from talos.studies import compare as comparison
 
@@ -149,8 +117,8 @@ def compare(
 
     page = write_page(comparison_report(table, title=f"Comparison on {path}"), out / "compare.html")
     if json:
-        told = {"tuned": found} if found else {}
-        print_json({"out": str(out), "report": str(page), **table.as_dict(), **told})
+        searches = {"tuned": found} if found else {}
+        print_json({"out": str(out), "report": str(page), **table.as_dict(), **searches})
         return
     print_table(*table.summary(), title=f"test, {table.num_users:,} users")
     if len(table.rows) > 1:
@@ -161,24 +129,21 @@ def compare(
 
 
 def configs_for(
-    losses: list[str], backbones: list[str], base: Path | None, k: int | None, assignments: list[str]
+    losses: list[str], backbones: list[str], base: RunConfig, assignments: list[str]
 ) -> dict[str, RunConfig]:
-    """Name → config for each loss on each backbone; one backbone is left out of the names.
+    """Name → config for each loss on each backbone; where there is one backbone, the name is the loss's.
 
-    >>> configs = configs_for(["talos", "sl"], ["mf"], None, 10, ["training.epochs=3", "sl.loss.tau=0.2"])
+    >>> from talos.config import RunConfig
+    >>> configs = configs_for(["talos", "sl"], ["mf"], RunConfig(), ["training.epochs=3", "sl.loss.tau=0.2"])
     >>> configs["sl"].loss.options, configs["talos"].loss.options, configs["talos"].training.epochs
     ({'tau': 0.2}, {}, 3)
     """
     from talos import registry
-    from talos.config import RunConfig
 
     for name in losses:
         registry.resolve("loss", name, where="--losses")
     for name in backbones:
         registry.resolve("backbone", name, where="--backbones")
-    shared = RunConfig() if base is None else RunConfig.from_toml(base)
-    if k is not None:
-        shared = shared.with_values({"k": k})
     changes = [_assignment(text, [*losses, *backbones]) for text in assignments]
     configs = {}
     for backbone in backbones:
@@ -186,12 +151,12 @@ def configs_for(
             wanted = {"loss.name": loss, "backbone.name": backbone}
             wanted |= {key: value for name, key, value in changes if name is None}
             wanted |= {key: value for name, key, value in changes if name in (loss, backbone)}
-            configs[loss if len(backbones) == 1 else f"{backbone}/{loss}"] = shared.with_values(wanted)
+            configs[loss if len(backbones) == 1 else f"{backbone}/{loss}"] = base.with_values(wanted)
     return configs
 
 
 def _assignment(text: str, names: list[str]) -> tuple[str | None, str, Any]:
-    """`sl.loss.tau=0.2` as ("sl", "loss.tau", 0.2); a name is None where the key is for all."""
+    """`sl.loss.tau=0.2` as ("sl", "loss.tau", 0.2); the name is None where the key is for all models."""
     from talos.config import RunConfig
 
     key, equals, value = text.partition("=")

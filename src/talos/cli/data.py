@@ -7,25 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from talos.cli.options import (
-    FormatOption,
-    ItemColumn,
-    KCore,
-    MinRating,
-    OnBadRow,
-    PathArgument,
-    QueryOption,
-    RatingColumn,
-    Raw,
-    SplitBy,
-    TestShare,
-    TimeColumn,
-    TitleColumn,
-    UserColumn,
-    ValidShare,
-)
+from talos.cli.options import Json, Offer, PathArgument, UnsplitOptions, with_options
 from talos.cli.output import print_facts, print_json, print_table, say
-from talos.cli.source import Columns, SplitOptions, load, load_split, write_shards
+from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,12 +21,10 @@ app = typer.Typer(
     help="Named datasets, descriptions and splits.", no_args_is_help=True, rich_markup_mode=None
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
-
 
 @app.command("list")
 def list_datasets(json: Json = False) -> None:
-    """Datasets that can be used by name, and which of them are here already."""
+    """List the datasets that can be used by name, and which of them are in the cache."""
     from talos.data import datasets
 
     infos = datasets.available()
@@ -50,7 +32,7 @@ def list_datasets(json: Json = False) -> None:
         print_json([_summary(info) for info in infos])
         return
     rows = [["-" if value is None else str(value) for value in _summary(info).values()] for info in infos]
-    print_table(["name", "what it is", "ratings from", "k-core", "in the cache"], rows)
+    print_table(["name", "what it is", "min rating", "k-core", "in the cache"], rows)
 
 
 def _summary(info: DatasetInfo) -> dict[str, Any]:
@@ -66,15 +48,18 @@ def _summary(info: DatasetInfo) -> dict[str, Any]:
 
 
 @app.command("get")
+@with_options
 def get(
     name: Annotated[str, typer.Argument(help="A name from `talos data list`.")],
-    raw: Raw = False,
+    *,
+    source: Annotated[SourceOptions, Offer("raw")],
     json: Json = False,
 ) -> None:
     """Fetch a named dataset into the cache and describe it."""
     from talos.data import datasets
+    from talos.data.open import open_interactions
 
-    description = load(datasets.info(name).name, Columns(), raw=raw).describe()
+    description = open_interactions(datasets.info(name).name, source, notify=say).describe()
     if json:
         print_json({"name": name, **description.as_dict()})
     else:
@@ -82,33 +67,12 @@ def get(
 
 
 @app.command("describe")
-def describe(
-    path: PathArgument,
-    user_column: UserColumn = None,
-    item_column: ItemColumn = None,
-    time_column: TimeColumn = None,
-    rating_column: RatingColumn = None,
-    title_column: TitleColumn = None,
-    input_format: FormatOption = None,
-    query: QueryOption = None,
-    on_bad_row: OnBadRow = "raise",
-    min_rating: MinRating = None,
-    k_core: KCore = None,
-    raw: Raw = False,
-    json: Json = False,
-) -> None:
+@with_options
+def describe(path: PathArgument, *, source: UnsplitOptions, json: Json = False) -> None:
     """Counts, density, degree quantiles, popularity skew and time span."""
-    columns = Columns(
-        user=user_column,
-        item=item_column,
-        timestamp=time_column,
-        rating=rating_column,
-        title=title_column,
-        format=input_format,
-        query=query,
-        on_bad_row=on_bad_row,
-    )
-    description = load(path, columns, min_rating=min_rating, k_core=k_core, raw=raw).describe()
+    from talos.data.open import open_interactions
+
+    description = open_interactions(path, source, notify=say).describe()
     if json:
         print_json(description.as_dict())
     else:
@@ -116,66 +80,44 @@ def describe(
 
 
 @app.command("split")
+@with_options
 def split(
     path: PathArgument,
     out: Annotated[Path, typer.Option("--out", help="Folder to write; must not exist or be empty.")],
-    by: SplitBy = "user",
-    test: TestShare = 0.2,
-    valid: ValidShare = 0.1,
-    seed: Annotated[int, typer.Option(help="Of the random draws.")] = 0,
     output_format: Annotated[
-        Literal["tsv", "parquet"], typer.Option("--format", help="Of the files.")
+        Literal["tsv", "parquet"], typer.Option("--format", help="Format of the files.")
     ] = "tsv",
     shards: Annotated[
         int | None,
-        typer.Option(help="Divide the users into so many shards; for data larger than memory."),
+        typer.Option(help="Divide the users into this many shards; for data larger than memory."),
     ] = None,
     rows_at_once: Annotated[
         int | None,
-        typer.Option(help="For --shards: rows held at a time, about a million if not given."),
+        typer.Option(help="For --shards: rows held in memory at a time, about a million if not given."),
     ] = None,
-    user_column: UserColumn = None,
-    item_column: ItemColumn = None,
-    time_column: TimeColumn = None,
-    rating_column: RatingColumn = None,
-    title_column: TitleColumn = None,
-    input_format: FormatOption = None,
-    query: QueryOption = None,
-    on_bad_row: OnBadRow = "raise",
-    min_rating: MinRating = None,
-    k_core: KCore = None,
-    raw: Raw = False,
+    *,
+    source: Annotated[SourceOptions, Offer(flags={"split_seed": "--seed"})],
     json: Json = False,
 ) -> None:
     """Divide into train, validation and test files, with a `split.json` that says how to make them again.
 
-    With --shards the data may be larger than memory: users are divided into folders of parquet files, which every
-    command takes as a PATH, and of which each process of a distributed run reads its own users alone.
+    With --shards the data may be larger than memory: users are divided into folders of parquet files. Every command
+    takes the result as a PATH, and each process of a distributed run reads only the shards of its own users.
     """
+    from talos.data.open import open_split, write_shards_from
     from talos.data.splits import write_split
 
-    columns = Columns(
-        user=user_column,
-        item=item_column,
-        timestamp=time_column,
-        rating=rating_column,
-        title=title_column,
-        format=input_format,
-        query=query,
-        on_bad_row=on_bad_row,
-    )
-    cleaned = {"min_rating": min_rating, "k_core": k_core}
-    options = SplitOptions(
-        by=by, test=test, valid=valid, split_seed=seed, min_rating=min_rating, k_core=k_core, raw=raw
-    )
     if shards is not None:
         if output_format != "tsv":
             raise ConfigError("does not go with --shards", where="--format", expected="one of them")
-        record = write_shards(path, columns, options, out, shards, rows_at_once)
+        record = write_shards_from(
+            path, out, shards=shards, options=source, rows_at_once=rows_at_once, notify=say
+        )
     elif rows_at_once is not None:
         raise ConfigError("is for --shards", where="--rows-at-once", expected="both of them")
     else:
-        parts = load_split(path, columns, options)
+        parts = open_split(path, source, notify=say)
+        cleaned = {"min_rating": source.min_rating, "k_core": source.k_core}
         record = write_split(parts, out, format=output_format, source=path, cleaned=cleaned)
     if json:
         print_json(record)

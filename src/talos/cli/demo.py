@@ -10,7 +10,6 @@ import typer
 
 from talos.cli.options import Json
 from talos.cli.output import print_facts, print_json, print_table, say
-from talos.cli.source import Columns, load
 from talos.errors import DownloadError
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
-# Loss and settings of each model; what is not said is the default.
+# Loss and settings of each model; all others are defaults.
 MODELS: dict[str, dict[str, Any]] = {
     "bpr": {"loss": "bpr", "lr": 0.01, "weight_decay": 1e-4, "epochs": 60},
     "sl": {"loss": "sl", "tau": 0.2, "epochs": 60},
@@ -32,13 +31,13 @@ METRICS = ("precision@20", "recall@20", "ndcg@20", "mrr@20", "coverage@20")
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Of the split and of training.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 0,
     out: Annotated[Path, typer.Option("--out", help="Folder for the model and its report.")] = Path(
         "runs/demo"
     ),
     json: Json = False,
 ) -> None:
-    """Fetch MovieLens-100K, split it, train three losses beside two baselines, print metrics and lists, report."""
+    """Train three losses and two baselines on MovieLens-100K, print metrics and lists, write an HTML report."""
     from talos.cli.report import write_page
     from talos.evaluation.evaluate import popularity_report
     from talos.model.recommender import Recommender
@@ -88,16 +87,17 @@ def demo(
 
 def _data(seed: int) -> Interactions:
     from talos.data import datasets
+    from talos.data.open import open_interactions
 
     try:
-        return load("movielens-100k", Columns())
+        return open_interactions("movielens-100k", notify=say)
     except DownloadError as error:
-        say(f"{error}\nMovieLens-100K cannot be fetched here: going on with a made-up set of the same size")
+        say(f"{error}\nMovieLens-100K cannot be fetched here: using a synthetic set of the same size instead")
         return datasets.synthetic(users=943, items=1682, interactions=100_000, seed=seed)
 
 
 def _als_report(train: Interactions, test: Interactions, seen: Interactions, seed: int) -> Report:
-    """What alternating least squares reach, the factorisation that most libraries start with."""
+    """Metrics of alternating least squares, the baseline that most libraries start with."""
     import torch
 
     from talos.evaluation.evaluate import evaluate
@@ -115,7 +115,7 @@ def _als_report(train: Interactions, test: Interactions, seen: Interactions, see
 
 
 def _print_lists(model: Recommender, train: Interactions) -> None:
-    """What three users have and what the model would show them."""
+    """Print what three users interacted with and what the model recommends them."""
     titles = train.item_titles if train.item_titles is not None else train.item_ids.ids.cast(str)
     named = dict(zip(train.item_ids.ids.to_list(), titles.to_list(), strict=True))
     users = train.user_ids.ids[:3]

@@ -1,8 +1,7 @@
-"""`talos doctor`: what is installed and what it will use."""
+"""`talos doctor`: what is installed, and which device, kernel and threads would be used."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 
 from talos.cli.options import Json
@@ -22,7 +21,7 @@ _OPTIONAL = {
 
 
 def doctor(json: Json = False) -> None:
-    """What is installed, which device and how many threads would be used."""
+    """Show what is installed, which device and kernel would be used, and how many threads."""
     import torch
 
     from talos import kernels
@@ -39,10 +38,12 @@ def doctor(json: Json = False) -> None:
     if json:
         print_json(facts)
     else:
-        print_facts(list(facts.items()), title="Talos and what it stands on")
+        print_facts(list(facts.items()), title="Talos and its dependencies")
 
 
 def _version(package: str) -> str | None:
+    import importlib.metadata
+
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

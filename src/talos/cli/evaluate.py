@@ -1,4 +1,4 @@
-"""`talos evaluate`: measure a run, or anybody's lists, against a test set."""
+"""`talos evaluate`: measure a run, or recommendation lists of any origin, on a test set."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from talos.cli.options import Json
+from talos.cli.options import Json, UnsplitOptions, with_options
 from talos.cli.output import print_json, print_table, say
-from talos.cli.source import Columns, load, load_share, test_part
+from talos.cli.train import share_of
+from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,10 +37,15 @@ def parse_ks(text: str) -> tuple[int, ...]:
     return ks
 
 
+@with_options
 def evaluate(
     run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run directory.")] = None,
     path: Annotated[
-        str | None, typer.Argument(metavar="[PATH]", help="A test set; the run's own test part if not given.")
+        str | None,
+        typer.Argument(
+            metavar="[PATH]",
+            help="A test set, read like the run's own data unless options differ; the run's test part if not given.",
+        ),
     ] = None,
     recs: Annotated[
         str | None,
@@ -47,12 +53,15 @@ def evaluate(
     ] = None,
     truth: Annotated[str | None, typer.Option("--truth", help="The test set for --recs.")] = None,
     k: Annotated[str, typer.Option(help="List lengths.")] = "10,20,50",
-    dialect: Annotated[
-        str, typer.Option(help="What the metrics' names mean: standard or paper.")
-    ] = "standard",
+    dialect: Annotated[str, typer.Option(help="Definitions of the metrics: standard or paper.")] = "standard",
+    *,
+    source: UnsplitOptions,
     json: Json = False,
 ) -> None:
-    """Measure a run on its test part or on PATH, or anybody's lists (`--recs`) against a test set (`--truth`)."""
+    """Measure a run on its test part or on PATH, or recommendation lists (--recs) on a test set (--truth).
+
+    Options for columns and clean-up are for PATH or --truth.
+    """
     from talos.evaluation.metrics import DIALECTS
 
     chosen: Dialect | None = next((name for name in DIALECTS if name == dialect), None)
@@ -61,14 +70,14 @@ def evaluate(
     ks = parse_ks(k)
     report: Report | None
     if run is not None and recs is None and truth is None:
-        name, report = str(run), _of_run(run, path, ks, chosen)
+        name, report = str(run), _of_run(run, path, source, ks, chosen)
     elif run is None and recs is not None and truth is not None:
-        name, report = recs, _of_lists(recs, truth, ks, chosen)
+        name, report = recs, _of_lists(recs, truth, source, ks, chosen)
     else:
         raise ConfigError(
-            "what to measure is not clear", where="talos evaluate", expected="RUN, or --recs and --truth"
+            "it is not clear what to measure", where="talos evaluate", expected="RUN, or --recs and --truth"
         )
-    if report is None:  # rank 0 speaks for all
+    if report is None:  # rank 0 prints
         return
     if json:
         print_json(report.as_dict())
@@ -79,25 +88,30 @@ def evaluate(
         say(note)
 
 
-def _of_lists(recs: str, truth: str, ks: tuple[int, ...], dialect: Dialect) -> Report:
+def _of_lists(recs: str, truth: str, source: SourceOptions, ks: tuple[int, ...], dialect: Dialect) -> Report:
     from talos.data import readers
+    from talos.data.open import open_interactions
     from talos.evaluation.evaluate import evaluate_lists
 
-    return evaluate_lists(readers.read_lists(recs), load(truth, Columns()), ks=ks, dialect=dialect)
+    lists = readers.read_lists(recs)
+    return evaluate_lists(lists, open_interactions(truth, source, notify=say), ks=ks, dialect=dialect)
 
 
-def _of_run(run: Path, path: str | None, ks: tuple[int, ...], dialect: Dialect) -> Report | None:
-    """Metrics of a run; several processes measure a part of the users each, and rank 0 has the result."""
+def _of_run(
+    run: Path, path: str | None, source: SourceOptions, ks: tuple[int, ...], dialect: Dialect
+) -> Report | None:
+    """Metrics of a run; of several processes each measures some of the users, and rank 0 returns the result."""
     from talos import distributed
+    from talos.data.open import open_test
     from talos.model.recommender import Recommender
 
     group = distributed.start()
     recommender = Recommender.load(run, group=group)
     assert recommender.model is not None
-    facts = recommender.model.metadata
-    # a PATH is a test set as a whole, of which every process reads all
-    share = load_share((facts.get("source") or {}).get("path", ""), group) if path is None else None
-    test = test_part(run, facts, path) if share is None else share.test
+    trained_on = recommender.model.metadata.get("source")
+    # every process reads all of a PATH
+    share = share_of((trained_on or {}).get("path", ""), group) if path is None else None
+    test = open_test(trained_on, path, source, run=run, notify=say) if share is None else share.test
     report = recommender.evaluate(test, ks, dialect=dialect)
     distributed.stop()
     return report if group.rank == 0 else None

@@ -1,4 +1,4 @@
-"""`talos export`: a run for other programs."""
+"""`talos export`: write a run in formats of other programs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ def export(
         str | None, typer.Option("--format", help="parquet or npz (vectors), faiss or onnx.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="The folder to write; for npz, the file.")] = None,
-    index: Annotated[str | None, typer.Option(help="Of faiss: flat (if not given), hnsw or ivf.")] = None,
+    index: Annotated[str | None, typer.Option(help="For faiss: flat (if not given), hnsw or ivf.")] = None,
     k: Annotated[
-        int | None, typer.Option(help="List length of faiss's check and of onnx; the run's K.")
+        int | None,
+        typer.Option(help="List length, for onnx and for the check of faiss; the run's K if not given."),
     ] = None,
     own_ids: Annotated[
-        bool, typer.Option("--own-ids", help="Of onnx: ids in and out in place of positions.")
+        bool,
+        typer.Option("--own-ids", help="For onnx: the graph takes and returns ids instead of positions."),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
     json: Json = False,

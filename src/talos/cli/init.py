@@ -1,16 +1,16 @@
-"""`talos init`: look at the data, write a commented run.toml, say what to run next."""
+"""`talos init`: look at the data, write a commented run.toml, print the command to run next."""
 
 from __future__ import annotations
 
-import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from talos.cli.options import Json, PathArgument
-from talos.cli.output import print_facts, print_json
-from talos.cli.source import Columns, SplitOptions, load_split
+from talos.cli.options import Json, PathArgument, as_flags, with_options
+from talos.cli.output import print_facts, print_json, say
+from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,41 +29,42 @@ _COMMENTS = {
     "lr_decay": "the rate is multiplied by this after each epoch; or auto",
     "init": "where vectors start: random, als or svd (a quick factorisation first), or auto",
     "rows": "touched: update only the rows a step used (large tables); all: plain Adam; or auto",
-    "epochs": "at most; validation stops earlier",
+    "epochs": "largest number; early stopping may end training before",
     "batch_size": "users, or positives if negatives are drawn for each; or auto",
     "reduction": "the loss is a mean over positives, or over users",
-    "evaluate_every": "epochs between looks at the validation set",
-    "patience": "epochs without a better validation metric before stopping",
-    "metric": "what is watched on validation, at K",
+    "evaluate_every": "epochs between evaluations on the validation set",
+    "patience": "early stopping: epochs without a better validation metric",
+    "metric": "validation metric for early stopping, at K",
 }
 
 
+@with_options
 def init(
     path: PathArgument,
     out: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path("run.toml"),
+    *,
+    source: SourceOptions,
     json: Json = False,
 ) -> None:
     """Look at the data, write a commented run.toml, and print the command to run next."""
     from talos.config import RunConfig
+    from talos.data.open import open_split
+    from talos.files import replace_text
     from talos.training import plan_for
 
     if out.exists():
         raise ConfigError("exists", where=f"--out {out}", expected="a new file")
-    parts = load_split(path, Columns(), SplitOptions())
+    parts = open_split(path, source, notify=say)
     k = min(20, parts.train.num_items)
     config = RunConfig.from_dict({"k": k, "backbone": {"name": "mf", "dim": 64}, "loss": {"name": "talos"}})
     plan = plan_for(config, parts.train)
-    # of what was chosen, the loss's own numbers are what people change first: they stand in the file
+    # people change the loss's own numbers first: the file has those that were chosen
     config = config.with_values({f"loss.{name}": value for name, value in plan.config.loss.options.items()})
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    temporary.write_text(commented(config, plan.notes), encoding="utf-8")
-    temporary.replace(out)
+    replace_text(out, commented(config, plan.notes))
     run = Path(path).stem if "://" not in path else "database"
-    command = f"talos train {path} --config {out} --out runs/{run}"
+    command = f"talos train {shlex.quote(path)}{as_flags(source)} --config {out} --out runs/{run}"
     if json:
-        print_json(
-            {"config": str(out), "next": command, "notes": list(plan.notes), "data": vars(parts)["how"]}
-        )
+        print_json({"config": str(out), "next": command, "notes": list(plan.notes), "data": parts.how})
         return
     rows = [(name, f"{len(part):,} interactions") for name, part in parts.parts.items()]
     print_facts([*rows, *(("auto means", note) for note in plan.notes)], title=path)
@@ -71,7 +72,7 @@ def init(
 
 
 def commented(config: RunConfig, notes: tuple[str, ...]) -> str:
-    """A run.toml with a comment on every key that has something to say."""
+    """A run.toml with comments on the keys that people change."""
     from talos import registry
 
     comments = dict(_COMMENTS)
@@ -84,7 +85,7 @@ def commented(config: RunConfig, notes: tuple[str, ...]) -> str:
         comments[f"[{kind}]"] = f"{', '.join(registry.names(kind))}, or module:Class{more}"
         if chosen.name not in ("auto", "none"):
             comments[f'name = "{chosen.name}"'] = registry.help_of(kind, chosen.name)
-    lines = ["# A run of Talos. Every key is here; what you delete falls back to what is written.", ""]
+    lines = ["# A run of Talos. Every key is here; a key that you delete falls back to its default.", ""]
     lines += [f"# auto means here: {note}" for note in notes] + [""]
     for line in config.to_toml().splitlines():
         comment = comments.get(line, comments.get(line.split(" = ")[0]))

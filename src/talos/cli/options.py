@@ -1,63 +1,253 @@
-"""Options that several commands have: one flag, one type, one line of help each."""
+"""Flags that several commands share: each is one field of a dataclass, with one type, default and line of help.
+
+A command takes the dataclass as a parameter, and `with_options` turns that parameter into the flags:
+
+    @with_options
+    def describe(path: PathArgument, *, source: SourceOptions, json: Json = False) -> None: ...
+
+`Annotated[SourceOptions, Offer("user", "item")]` offers some of the fields only.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
+import json
+import re
+import shlex
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import typer
 
+from talos.data.source_options import SourceOptions
+from talos.errors import ConfigError
+
+if TYPE_CHECKING:
+    from talos.config import RunConfig
+
 __all__ = [
-    "FormatOption",
-    "ItemColumn",
     "Json",
-    "KCore",
-    "MinRating",
-    "OnBadRow",
+    "Offer",
     "PathArgument",
-    "QueryOption",
-    "RatingColumn",
-    "Raw",
     "RunArgument",
-    "SplitBy",
-    "SplitSeed",
-    "TestShare",
-    "TimeColumn",
-    "TitleColumn",
-    "UserColumn",
-    "ValidShare",
+    "TrainingOptions",
+    "UnsplitOptions",
+    "as_flags",
+    "config_keys",
+    "parse_budget",
+    "parse_value",
+    "with_options",
 ]
 
 PathArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="PATH", help="A file, a folder, a dataset's name or a database URL.")
 ]
 RunArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
-Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-UserColumn: TypeAlias = Annotated[str | None, typer.Option("--user-column", help="Name of the user column.")]
-ItemColumn: TypeAlias = Annotated[str | None, typer.Option("--item-column", help="Name of the item column.")]
-TimeColumn: TypeAlias = Annotated[str | None, typer.Option("--time-column", help="Name of the time column.")]
-RatingColumn: TypeAlias = Annotated[
-    str | None, typer.Option("--rating-column", help="Name of the rating column.")
-]
-TitleColumn: TypeAlias = Annotated[
-    str | None, typer.Option("--title-column", help="Name of the item title column.")
-]
-FormatOption: TypeAlias = Annotated[
-    str | None, typer.Option("--input-format", help="Format, if the guess is wrong.")
-]
-QueryOption: TypeAlias = Annotated[str | None, typer.Option("--query", help="SQL query, for a database URL.")]
-OnBadRow: TypeAlias = Annotated[str, typer.Option("--on-bad-row", help="`raise` or `skip` (and count).")]
-MinRating: TypeAlias = Annotated[float | None, typer.Option("--min-rating", help="Drop ratings below this.")]
-Raw: TypeAlias = Annotated[bool, typer.Option("--raw", help="A named dataset without the paper's clean-up.")]
-KCore: TypeAlias = Annotated[
-    int | None, typer.Option("--k-core", help="Keep users and items with this many.")
-]
-SplitBy: TypeAlias = Annotated[
-    Literal["user", "time", "last"],
-    typer.Option(
-        "--by", help="Split `user`: at random per user; `time`: latest for test; `last`: each user's last."
-    ),
-]
-TestShare: TypeAlias = Annotated[float, typer.Option("--test", help="Share for test.")]
-ValidShare: TypeAlias = Annotated[float, typer.Option("--valid", help="Share of the rest for validation.")]
-SplitSeed: TypeAlias = Annotated[int, typer.Option("--split-seed", help="Of the random split.")]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+# Fields whose flag is not their name with dashes.
+_FLAGS = {
+    "user": "--user-column",
+    "item": "--item-column",
+    "timestamp": "--time-column",
+    "rating": "--rating-column",
+    "title": "--title-column",
+    "format": "--input-format",
+    "assignments": "--set",
+}
+
+
+class Offer:
+    """Which fields of a dataclass a command offers as flags (all of them if none is named), and under which names.
+
+    Args:
+        *names: the fields, in the order of the help.
+        but: fields that are not offered.
+        flags: field → flag, where it is another one than usual.
+    """
+
+    def __init__(
+        self, *names: str, but: Collection[str] = (), flags: Mapping[str, str] | None = None
+    ) -> None:
+        self.names, self.but, self.flags = names, but, flags or {}
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter of a command that is a dataclass by one flag for each of its fields.
+
+    >>> @with_options
+    ... def describe(path: str, *, source: Annotated[SourceOptions, Offer("user")]) -> None:
+    ...     print(path, source.user)
+    >>> describe(path="clicks.csv", user="who")
+    clicks.csv who
+    >>> list(inspect.signature(describe).parameters)
+    ['path', 'user']
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, tuple[type, tuple[str, ...]]] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        annotated = get_origin(hints[name]) is Annotated
+        kind, *notes = get_args(hints[name]) if annotated else (hints[name],)
+        if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        fields, types = {one.name: one for one in dataclasses.fields(kind)}, _types(kind)
+        offer = next((note for note in notes if isinstance(note, Offer)), Offer())
+        names = tuple(one for one in offer.names or fields if one not in offer.but)
+        groups[name] = kind, names
+        parameters += [_flag(fields[one], types[one], offer.flags.get(one)) for one in names]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        for name, (kind, names) in groups.items():
+            values[name] = kind(**{one: values.pop(one) for one in names if one in values})
+        command(**values)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+_types = functools.cache(get_type_hints)  # they are evaluated from text, which takes a while
+
+
+def _flag(one: dataclasses.Field[Any], kind: Any, flag: str | None) -> inspect.Parameter:
+    option = typer.Option(
+        flag or _flag_of(one.name), help=one.metadata["help"], metavar=one.metadata.get("metavar")
+    )
+    return inspect.Parameter(
+        one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=Annotated[kind, option]
+    )
+
+
+def _flag_of(name: str) -> str:
+    return _FLAGS.get(name, "--" + name.replace("_", "-"))
+
+
+def as_flags(options: SourceOptions) -> str:
+    """Options as they are written on a command line, with a space before each; defaults are left out.
+
+    >>> as_flags(SourceOptions(user="who bought", raw=True))
+    " --user-column 'who bought' --raw"
+    """
+    return "".join(
+        f" {_flag_of(name)}" if value is True else f" {_flag_of(name)} {shlex.quote(str(value))}"
+        for name, value in options.given().items()
+    )
+
+
+UnsplitOptions: TypeAlias = Annotated[SourceOptions, Offer(but=("by", "test", "valid", "split_seed"))]
+"""How a PATH is read and cleaned where it is not split."""
+
+
+# ------------------------------------------------------------------------------------------------ training
+
+
+def _option(key: str | None, help: str, **more: str) -> Any:  # noqa: A002
+    """A field that sets `key` of the config where it is given."""
+    return field(default=None, metadata={"key": key, "help": help, **more})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """What is trained, and how: a config file or the defaults, and what is changed in it."""
+
+    config: Path | None = _option(  # noqa: RUF009  # a field, not a shared default
+        None, "A run.toml to start from, as `talos init` writes it."
+    )
+    k: int | None = _option("k", "List length to optimise for.")
+    loss: str | None = _option("loss.name", "Short name, such as talos or sl, or module:Class.")
+    backbone: str | None = _option("backbone.name", "Short name, such as mf, or module:Class.")
+    tau: float | None = _option("loss.tau", "Temperature of the loss.")
+    negatives: str | None = _option("negatives", "all, shared:N, N per positive, or auto.")
+    threshold: str | None = _option("threshold.name", "exact, regression, monte-carlo, fixed, or auto.")
+    dim: int | None = _option("backbone.dim", "Length of the vectors.")
+    lr: float | None = _option("optimizer.lr", "Learning rate.")
+    weight_decay: float | None = _option(
+        "optimizer.weight_decay", "L2 penalty on all parameters, added to the gradient."
+    )
+    epochs: int | None = _option("training.epochs", "Largest number of epochs.")
+    init: str | None = _option("training.init", "How vectors are initialised: als, svd, random, or auto.")
+    batch_size: int | None = _option("training.batch_size", "Users or positives in a mini-batch.")
+    patience: int | None = _option(
+        "training.patience", "Early stopping: epochs without a better validation metric."
+    )
+    metric: str | None = _option(
+        "training.metric", "Validation metric at K: precision, recall, ndcg, mrr, hit_rate, map."
+    )
+    seed: int | None = _option("seed", "Seed of everything random in training.")
+    device: str | None = _option("device", "Any device of torch, such as cpu or cuda:0.")
+    parallel: str | None = _option(
+        "training.parallel", "What the processes of torchrun divide: users, items (and users), or auto."
+    )
+    assignments: list[str] | None = _option(  # noqa: RUF009
+        None, "Any key of the config, such as loss.tau=0.1; may be repeated.", metavar="KEY=VALUE"
+    )
+
+    def run_config(self) -> RunConfig:
+        """The config of the file or the defaults, changed by the options that were given, then by `--set`.
+
+        >>> TrainingOptions(k=10, assignments=["loss.tau=0.2"]).run_config().loss.options
+        {'tau': 0.2}
+        """
+        from talos.config import RunConfig
+
+        config = RunConfig() if self.config is None else RunConfig.from_toml(self.config)
+        changes = {
+            one.metadata["key"]: value
+            for one in dataclasses.fields(self)
+            if one.metadata["key"] is not None and (value := getattr(self, one.name)) is not None
+        }
+        for assignment in self.assignments or []:
+            name, equals, text = assignment.partition("=")
+            if not equals:
+                raise ConfigError(
+                    f"{assignment!r}", where="--set", expected="KEY=VALUE, such as loss.tau=0.1"
+                )
+            changes[name] = parse_value(text)
+        return config.with_values(changes)
+
+
+def config_keys() -> Mapping[str, str]:
+    """Key of the config → name of the training option that sets it.
+
+    >>> config_keys()["training.epochs"]
+    'epochs'
+    """
+    fields = dataclasses.fields(TrainingOptions)
+    return {one.metadata["key"]: one.name for one in fields if one.metadata["key"] is not None}
+
+
+# -------------------------------------------------------------------------------------------------- values
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def parse_budget(text: str) -> float:
+    """Seconds in `90s`, `10m`, `1.5h` or a plain number of seconds.
+
+    >>> parse_budget("10m")
+    600.0
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smh]?)", text.strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not seconds > 0:
+        raise ConfigError(f"{text!r}", where="--budget", expected="a time such as 90s, 10m or 1h")
+    return seconds
+
+
+def parse_value(text: str) -> Any:
+    """The value in KEY=VALUE: JSON, or else a bare word.
+
+    >>> parse_value("0.1"), parse_value("true"), parse_value("shared:64")
+    (0.1, True, 'shared:64')
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -13,12 +13,12 @@ __all__ = ["print_facts", "print_json", "print_table", "say"]
 
 
 def print_json(value: Any) -> None:
-    """One JSON value and nothing else on stdout."""
+    """Print one JSON value, the only thing on stdout."""
     typer.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
-    """A table: columns of numbers stand to the right, all others to the left.
+    """Print a table: columns of numbers are aligned to the right, all others to the left.
 
     >>> print_table(["metric", "@10"], [["recall", "0.5"]])
     metric  @10
@@ -35,18 +35,18 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, title: 
 
 
 def print_facts(facts: Sequence[tuple[str, str]], *, title: str) -> None:
-    """Names and what was found for them, one a line."""
+    """Print a title, and below it one line for each name with its text."""
     width = max(len(name) for name, _ in facts)
     typer.echo("\n".join([title, *(f"  {name:<{width}}  {text}" for name, text in facts)]))
 
 
 def say(text: str) -> None:
-    """A line of progress or advice, on stderr."""
+    """Print a line of progress or advice on stderr."""
     typer.echo(text, err=True)
 
 
 def _finite(value: Any) -> Any:
-    """NaN and infinity are not JSON: they become null."""
+    """The value with null for NaN and infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""`talos recommend`: lists from a run, for some users, for a history of items, or for everybody."""
+"""`talos recommend`: lists of a run, for some users, for a history of items, or for all users."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _ON_UNKNOWN = ("raise", "skip", "popular")
 
 def recommend(
     run: RunArgument,
-    user: Annotated[list[str] | None, typer.Option("--user", help="Whom for; may be given often.")] = None,
+    user: Annotated[list[str] | None, typer.Option("--user", help="A user id; may be repeated.")] = None,
     history: Annotated[
         list[str] | None,
-        typer.Option("--history", metavar="ITEM,…", help="What somebody the run does not know has."),
+        typer.Option("--history", metavar="ITEM,…", help="Items of a user whom the run does not know."),
     ] = None,
-    everybody: Annotated[bool, typer.Option("--all", help="For all users, into --out.")] = False,
+    everybody: Annotated[bool, typer.Option("--all", help="Lists for all users, written to --out.")] = False,
     out: Annotated[
         str | None,
         typer.Option(
@@ -39,25 +39,29 @@ def recommend(
     ] = None,
     k: Annotated[int | None, typer.Option(help="List length; the run's K if not given.")] = None,
     candidates: Annotated[
-        list[str] | None, typer.Option("--candidates", metavar="ITEM,…", help="Only these items.")
+        list[str] | None, typer.Option("--candidates", metavar="ITEM,…", help="Recommend only these items.")
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option("--exclude", metavar="ITEM,…", help="None of these items.")
+        list[str] | None, typer.Option("--exclude", metavar="ITEM,…", help="Recommend none of these items.")
     ] = None,
     on_unknown: Annotated[
-        str | None, typer.Option("--on-unknown", help="Unknown ids: raise (if not given), skip or popular.")
+        str | None,
+        typer.Option("--on-unknown", help="For unknown users: raise (if not given), skip or popular."),
     ] = None,
     keep_seen: Annotated[
-        bool, typer.Option("--keep-seen", help="Also items that the user has already.")
+        bool, typer.Option("--keep-seen", help="Include items that the user already has.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="For --all: replace what is there, or was begun otherwise.")
+        bool,
+        typer.Option(
+            "--overwrite", help="For --all: replace an existing output, or a partial one with other settings."
+        ),
     ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print JSON: the list, or for --all a summary.")
     ] = False,
 ) -> None:
-    """The best items for users of a trained model."""
+    """Recommend the best items to users of a trained model."""
     chosen = [
         name for name, given in (("--user", user), ("--history", history), ("--all", everybody)) if given
     ]
@@ -117,7 +121,7 @@ def _write_all(
 ) -> None:
     from talos.exports import progress, write_lists
 
-    if group.rank != 0:  # rank 0 speaks for all
+    if group.rank != 0:  # rank 0 prints
         write_lists(recommender, out, k=k, overwrite=overwrite, group=group, **request)
         return
     with progress() as show:
@@ -155,10 +159,10 @@ def _split(given: list[str]) -> list[str]:
 
 
 def _ids(names: list[str], vocabulary: Vocabulary, option: str) -> list[str] | list[int]:
-    """The names as ids of the run's type."""
+    """The names as integers where the run's ids are integers."""
     if not vocabulary.ids.dtype.is_integer():
         return names
     try:
         return [int(name) for name in names]
     except ValueError:
-        raise ConfigError(f"{names}", where=option, expected="integer ids, as the run has them") from None
+        raise ConfigError(f"{names}", where=option, expected="integer ids, like those of the run") from None

@@ -2,150 +2,62 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from talos.cli.options import (
-    FormatOption,
-    ItemColumn,
-    KCore,
-    MinRating,
-    OnBadRow,
-    PathArgument,
-    QueryOption,
-    RatingColumn,
-    Raw,
-    SplitBy,
-    SplitSeed,
-    TestShare,
-    TimeColumn,
-    TitleColumn,
-    UserColumn,
-    ValidShare,
-)
+from talos.cli.options import Json, Offer, PathArgument, TrainingOptions, with_options
 from talos.cli.output import print_facts, print_json, print_table, say
-from talos.cli.source import Columns, SplitOptions, load_share, load_split
-from talos.cli.values import config_from
+from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
     from talos.config import RunConfig
     from talos.data.shards import SplitShare
     from talos.data.splits import Split
+    from talos.distributed import Group
     from talos.evaluation.evaluate import Report
 
-__all__ = ["train"]
+__all__ = ["share_of", "train"]
 
 
+@with_options
 def train(
     path: PathArgument,
     out: Annotated[Path | None, typer.Option("--out", help="The run directory to write.")] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="A run.toml, as `talos init` writes it.")
-    ] = None,
-    k: Annotated[int | None, typer.Option(help="List length to optimise for.")] = None,
-    loss: Annotated[
-        str | None, typer.Option(help="Short name, such as talos or sl, or module:Class.")
-    ] = None,
-    backbone: Annotated[str | None, typer.Option(help="Short name, such as mf, or module:Class.")] = None,
-    tau: Annotated[float | None, typer.Option(help="Temperature of the loss.")] = None,
-    negatives: Annotated[str | None, typer.Option(help="all, shared:N, N per positive, or auto.")] = None,
-    threshold: Annotated[
-        str | None, typer.Option(help="Short name, such as exact, module:Class, none or auto.")
-    ] = None,
-    dim: Annotated[int | None, typer.Option(help="Length of the vectors.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    weight_decay: Annotated[
-        float | None, typer.Option(help="L2 penalty, coupled, on all parameters.")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="At most this many.")] = None,
-    init: Annotated[str | None, typer.Option(help="Where vectors start: als, svd, random, or auto.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Users or positives a step.")] = None,
-    patience: Annotated[int | None, typer.Option(help="Epochs without a better validation metric.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random in training.")] = None,
-    device: Annotated[str | None, typer.Option(help="Anything torch knows, such as cpu or cuda:0.")] = None,
-    parallel: Annotated[
-        str | None,
-        typer.Option(help="What the processes of torchrun divide: users, items (and users), or auto."),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the config, such as loss.tau=0.1."),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Say what would be done, and stop.")] = False,
+    *,
+    training: Annotated[TrainingOptions, Offer(but=("metric",))],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted run from its last checkpoint.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show what would be trained, and train nothing.")
+    ] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard files.")] = False,
-    by: SplitBy = "user",
-    test: TestShare = 0.2,
-    valid: ValidShare = 0.1,
-    split_seed: SplitSeed = 0,
-    user_column: UserColumn = None,
-    item_column: ItemColumn = None,
-    time_column: TimeColumn = None,
-    rating_column: RatingColumn = None,
-    title_column: TitleColumn = None,
-    input_format: FormatOption = None,
-    query: QueryOption = None,
-    on_bad_row: OnBadRow = "raise",
-    min_rating: MinRating = None,
-    k_core: KCore = None,
-    raw: Raw = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    source: SourceOptions,
+    json: Json = False,
 ) -> None:
     """Train a recommender and write it to a run directory."""
-    given = {
-        "k": k,
-        "loss.name": loss,
-        "loss.tau": tau,
-        "backbone.name": backbone,
-        "backbone.dim": dim,
-        "negatives": negatives,
-        "threshold.name": threshold,
-        "optimizer.lr": lr,
-        "optimizer.weight_decay": weight_decay,
-        "training.epochs": epochs,
-        "training.init": init,
-        "training.batch_size": batch_size,
-        "training.patience": patience,
-        "training.parallel": parallel,
-        "seed": seed,
-        "device": device,
-    }
-    resolved = config_from(config, given, set_ or [])
-    if not explain:
-        if _started_again():
-            if out is not None and (out / "model.json").exists():
-                return  # a process was lost after everything was done
-            resume = True
-        out = _check_out(out, resume)
-    columns = Columns(
-        user=user_column,
-        item=item_column,
-        timestamp=time_column,
-        rating=rating_column,
-        title=title_column,
-        format=input_format,
-        query=query,
-        on_bad_row=on_bad_row,
-    )
-    options = SplitOptions(
-        by=by, test=test, valid=valid, split_seed=split_seed, min_rating=min_rating, k_core=k_core, raw=raw
-    )
+    from talos.data.open import open_split
+
+    config = training.run_config()
     if explain:
-        _explain(resolved, load_split(path, columns, options), json)
+        _explain(config, open_split(path, source, notify=say), json)
         return
-    assert out is not None
-    parts = _share(path, resolved) or load_split(path, columns, options)
-    source = {"path": path, "columns": vars(columns), "split": vars(options)}
-    _run(resolved, parts, out, source, resume=resume, tensorboard=tensorboard, json=json)
+    if _restarted():
+        if out is not None and (out / "model.json").exists():
+            return  # the process was lost after the run was finished
+        resume = True
+    out = _check_out(out, resume)
+    parts = _share(path, config) or open_split(path, source, notify=say)
+    _run(config, parts, out, source.as_dict(path), resume=resume, tensorboard=tensorboard, json=json)
 
 
-def _started_again() -> bool:
-    """Whether torchrun lost a process and started all of them anew: they go on with the run that was begun."""
-    import os
-
+def _restarted() -> bool:
+    """Whether torchrun lost a process and restarted all of them, which then resume the run."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
@@ -155,7 +67,7 @@ def _check_out(out: Path | None, resume: bool) -> Path:
     if (out / "model.json").exists():
         raise ConfigError("is a finished run", where=f"--out {out}", expected="a new directory")
     if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        hint = "add --resume to go on with it" if (out / "checkpoint").is_dir() else None
+        hint = "add --resume to continue it" if (out / "checkpoint").is_dir() else None
         raise ConfigError(
             "exists and is not empty", where=f"--out {out}", expected="a new directory", hint=hint
         )
@@ -163,7 +75,7 @@ def _check_out(out: Path | None, resume: bool) -> Path:
 
 
 def _share(path: str, config: RunConfig) -> SplitShare | None:
-    """What this process needs of a folder of shards, if it is one of several that can go on with so little."""
+    """This process's part of a folder of shards, where training can do with the part; else None."""
     from talos import distributed, registry
     from talos.data import shards
 
@@ -171,7 +83,21 @@ def _share(path: str, config: RunConfig) -> SplitShare | None:
         return None
     if not registry.resolve("backbone", config.backbone.name).divisible:
         return None
-    return load_share(path, distributed.start(config.device))
+    return share_of(path, distributed.start(config.device))
+
+
+def share_of(path: str, group: Group) -> SplitShare | None:
+    """This process's part of a folder of shards; None if PATH is something else or there is one process.
+
+    If one process cannot read its part, all of them stop.
+    """
+    from talos.data import shards
+    from talos.data.open import open_share
+    from talos.distributed import all_or_none
+
+    if group.size == 1 or not shards.is_shards(path):
+        return None
+    return all_or_none(group, lambda: open_share(path, group.share), path)
 
 
 def _explain(config: RunConfig, parts: Split, json: bool) -> None:
@@ -208,8 +134,6 @@ def _run(
     tensorboard: bool,
     json: bool,
 ) -> None:
-    import time
-
     from talos import distributed, kernels
     from talos.data.shards import SplitShare
     from talos.evaluation.evaluate import popularity_report
@@ -220,7 +144,7 @@ def _run(
     group = distributed.start(config.device)
     if group.size > 1 and config.training.parallel == "none":
         raise ConfigError(
-            f"'none' in {group.size} processes", where="parallel", expected="'users', 'items' or 'auto'"
+            f"'none' in {group.size} processes", where="--parallel", expected="'users', 'items' or 'auto'"
         )
     recommender = Recommender(config=config)
     watchers: list[Callback] = []
@@ -233,12 +157,12 @@ def _run(
     try:
         recommender.fit(parts.train, parts.valid, run=out, resume=resume, callbacks=watchers)
     except InterruptedRunError as stop:
-        raise InterruptedRunError(f"{stop}. Go on with the same command and --resume") from None
+        raise InterruptedRunError(f"{stop}. Continue with the same command and --resume") from None
     seconds = time.perf_counter() - began
-    divided = isinstance(parts, SplitShare)  # each process has its users' part of the model
+    divided = isinstance(parts, SplitShare)  # then each process has the vectors of its own users
     if not divided:
         distributed.stop()
-        if group.rank != 0:  # the model is with rank 0
+        if group.rank != 0:  # rank 0 has the whole model
             return
     reports = {}
     ks = sorted({k for k in (5, 10, 20, 50, config.k) if k <= parts.train.num_items})
@@ -259,7 +183,7 @@ def _run(
     )
     if divided:
         distributed.stop()
-        if group.rank != 0:  # rank 0 speaks for all
+        if group.rank != 0:  # rank 0 prints
             return
     model = recommender.model
     assert model is not None
@@ -272,13 +196,15 @@ def _run(
     if results:
         _print_comparison(reports["trained"], reports["popularity"])
     if model.metadata["threshold_error"] is not None:
-        typer.echo(f"\nmean distance of thresholds from exact ones: {model.metadata['threshold_error']:.4f}")
+        typer.echo(
+            f"\nmean distance of the thresholds from the exact ones: {model.metadata['threshold_error']:.4f}"
+        )
     typer.echo(f"best epoch {model.metadata['epoch']}, {seconds:.1f} s; written to {out}")
     say(f"next: talos recommend {out} --user ID   or   talos evaluate {out}")
 
 
 def _print_comparison(trained: Report, popular: Report) -> None:
-    """Each metric of the model with that of ranking by popularity below it."""
+    """Print each metric of the model, and below it the same metric for ranking by popularity."""
     header, ours = trained.table()
     theirs = {row[0]: row[1:] for row in popular.table()[1]}
     rows = []

@@ -1,4 +1,4 @@
-"""`talos tune`: search for the best settings on the validation part; the test part is opened by `--finalize` alone."""
+"""`talos tune`: search for the best settings on the validation part; only `--finalize` opens the test part."""
 
 from __future__ import annotations
 
@@ -7,54 +7,37 @@ from typing import Annotated, Literal
 
 import typer
 
-from talos.cli.options import (
-    FormatOption,
-    ItemColumn,
-    Json,
-    KCore,
-    MinRating,
-    OnBadRow,
-    QueryOption,
-    RatingColumn,
-    Raw,
-    SplitBy,
-    SplitSeed,
-    TestShare,
-    TimeColumn,
-    TitleColumn,
-    UserColumn,
-    ValidShare,
-)
+from talos.cli.options import Json, Offer, TrainingOptions, parse_budget, with_options
 from talos.cli.output import print_json, say
-from talos.cli.search import load_fit_parts, settings_for, space_for
-from talos.cli.source import Columns, SplitOptions, load_split
-from talos.cli.study import print_final, print_tuned, write_report
-from talos.cli.values import config_from, parse_budget
+from talos.cli.spaces import settings_for, space_for
+from talos.cli.tune_output import print_final, print_tuned, write_report
+from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
 
 __all__ = ["tune"]
 
 
+@with_options
 def tune(
     path: Annotated[
         str | None,
         typer.Argument(
             metavar="[PATH]",
-            help="A file, a folder, a dataset's name or a database URL; that of the study for --finalize.",
+            help="A file, a folder, a dataset's name or a database URL; for --finalize the study's own if not given.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the study; run again to go on.")
+        Path | None, typer.Option("--out", help="Folder of the study; the same command continues it.")
     ] = None,
     space: Annotated[
         str,
         typer.Option(help="`default`, `paper` (the paper's grid for the loss), or a TOML file."),
     ] = "default",
     trials: Annotated[
-        int | None, typer.Option(help="How many in all, those finished before included.  [default: 50]")
+        int | None, typer.Option(help="Number of trials, with those finished before.  [default: 50]")
     ] = None,
     budget: Annotated[str | None, typer.Option(help="Time from now: 90s, 10m, 1h.")] = None,
-    workers: Annotated[int, typer.Option(help="Processes, each with its share of the threads.")] = 1,
+    workers: Annotated[int, typer.Option(help="Worker processes, which share the threads.")] = 1,
     storage: Annotated[
         str | None,
         typer.Option(
@@ -64,52 +47,25 @@ def tune(
     finalize: Annotated[
         bool,
         typer.Option(
-            "--finalize", help="Fit the winner on train and validation and measure it on test, once."
+            "--finalize", help="Fit the best config on train and validation and measure it on test, once."
         ),
     ] = False,
-    metric: Annotated[
-        str | None, typer.Option(help="What to maximise at K: precision, recall, ndcg, mrr, hit_rate, map.")
-    ] = None,
     sampler: Annotated[
         Literal["auto", "tpe", "random", "grid"],
-        typer.Option(help="Who proposes points; `auto`: grid up to 100 points, else tpe."),
+        typer.Option(help="How points are chosen; `auto`: grid up to 100 points, else tpe."),
     ] = "auto",
     pruner: Annotated[
-        Literal["median", "asha", "none"], typer.Option(help="Who stops trials that lag behind.")
+        Literal["median", "asha", "none"], typer.Option(help="How trials that lag behind are stopped.")
     ] = "median",
-    search_seed: Annotated[int, typer.Option(help="Of the proposals.")] = 0,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="A run.toml that trials start from.")
-    ] = None,
-    k: Annotated[int | None, typer.Option(help="List length to optimise for.")] = None,
-    loss: Annotated[
-        str | None, typer.Option(help="Short name, such as talos or sl, or module:Class.")
-    ] = None,
-    backbone: Annotated[str | None, typer.Option(help="Short name, such as mf, or module:Class.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="At most this many in a trial.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random in training.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the config, such as backbone.dim=128."),
-    ] = None,
-    by: SplitBy = "user",
-    test: TestShare = 0.2,
-    valid: ValidShare = 0.1,
-    split_seed: SplitSeed = 0,
-    user_column: UserColumn = None,
-    item_column: ItemColumn = None,
-    time_column: TimeColumn = None,
-    rating_column: RatingColumn = None,
-    title_column: TitleColumn = None,
-    input_format: FormatOption = None,
-    query: QueryOption = None,
-    on_bad_row: OnBadRow = "raise",
-    min_rating: MinRating = None,
-    k_core: KCore = None,
-    raw: Raw = False,
+    search_seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
+    *,
+    training: Annotated[
+        TrainingOptions, Offer("config", "k", "metric", "loss", "backbone", "epochs", "seed", "assignments")
+    ],
+    source: SourceOptions,
     json: Json = False,
 ) -> None:
-    """Search for the best settings on the validation part. The test part is opened by --finalize, and once."""
+    """Search for the best settings on the validation part. Only --finalize opens the test part, and only once."""
     if out is None:
         raise ConfigError("is missing", where="--out", expected="the folder of the study")
     if finalize and trials is None and budget is None and (path is None or (out / "tune.json").exists()):
@@ -121,39 +77,18 @@ def tune(
         if number is not None and number < 1:
             raise ConfigError(f"{number}", where=name, expected="1 or more")
     seconds = None if budget is None else parse_budget(budget)
-    given = {
-        "k": k,
-        "loss.name": loss,
-        "backbone.name": backbone,
-        "training.epochs": epochs,
-        "training.metric": metric,
-        "seed": seed,
-    }
-    base = config_from(config, given, set_ or [])
-    columns = Columns(
-        user=user_column,
-        item=item_column,
-        timestamp=time_column,
-        rating=rating_column,
-        title=title_column,
-        format=input_format,
-        query=query,
-        on_bad_row=on_bad_row,
-    )
-    options = SplitOptions(
-        by=by, test=test, valid=valid, split_seed=split_seed, min_rating=min_rating, k_core=k_core, raw=raw
-    )
+    base = training.run_config()
     from talos.studies.tune.storage import check_reachable, import_optuna, parse_storage
 
     import_optuna()
     check_reachable(parse_storage(storage, out))
     chosen, settled = space_for(space, base)
 
-    from talos.studies.tune import run_study
+    from talos.data.open import open_fit_parts
+    from talos.studies.tune import fit_parts, run_study
 
-    parts = load_fit_parts(path, columns, options)
+    parts = fit_parts(*open_fit_parts(path, source, notify=say))
     settings = settings_for(settled, chosen, parts, sampler=sampler, pruner=pruner, seed=search_seed)
-    source = {"path": path, "columns": vars(columns), "split": vars(options)}
     say(
         f"searching {', '.join(chosen.entries)} for {settings.metric} on validation "
         f"({settings.resolved_sampler}, pruner {pruner})"
@@ -167,7 +102,7 @@ def tune(
         workers=workers,
         storage=storage,
         notify=say,
-        facts={"source": source},
+        facts={"source": source.as_dict(path)},
     )
     page = write_report(tuned, settings, out)
     if finalize:
@@ -177,6 +112,7 @@ def tune(
 
 
 def _finalize(out: Path, path: str | None, storage: str | None, json: bool) -> None:
+    from talos.data.open import open_split
     from talos.studies.tune import finalize, open_study, read_folder, stored_final
     from talos.training import progress
 
@@ -186,10 +122,10 @@ def _finalize(out: Path, path: str | None, storage: str | None, json: bool) -> N
         source = facts.get("source")
         if source is None:
             raise ConfigError(
-                "does not say where its data are from", where=str(out), expected="a study of `talos tune`"
+                "does not say where its data come from", where=str(out), expected="a study of `talos tune`"
             )
         path = path or source["path"]
-        split = load_split(path, Columns(**source["columns"]), SplitOptions(**source["split"]))
+        split = open_split(path, SourceOptions.from_dict(source), notify=say)
         kept = {"source": {**source, "path": path}}
         final = finalize(out, split, storage=storage, facts=kept, callbacks=(progress(),))
         write_report(open_study(out, storage)[2], settings, out, final)

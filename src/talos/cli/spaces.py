@@ -1,4 +1,4 @@
-"""What `talos tune` and `talos compare --tuned` search, and on which data."""
+"""Search spaces by name for `talos tune`, and the searches of `talos compare --tuned`."""
 
 from __future__ import annotations
 
@@ -7,31 +7,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from talos.cli.output import say
-from talos.cli.source import Columns, SplitOptions, load
-from talos.cli.study import shown, write_report
+from talos.cli.tune_output import shown, write_report
+from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from talos.config import RunConfig
     from talos.studies.tune import FitParts, Space, TuneSettings
 
-__all__ = ["load_fit_parts", "settings_for", "space_for", "tune_models"]
+__all__ = ["settings_for", "space_for", "tune_models"]
 
 
 def tune_models(
     models: Mapping[str, RunConfig],
     path: str,
-    columns: Columns,
-    options: SplitOptions,
+    source: SourceOptions,
     out: Path,
     *,
     trials: int,
     space: str,
     workers: int,
 ) -> tuple[dict[str, RunConfig], dict[str, Any]]:
-    """Tune each model with the same number of trials: name → best config, and what was found for each.
+    """Tune each model with the same number of trials: name → best config, and the summary of each search.
 
-    All spaces are checked before the data are read; what is finished in the folder is not repeated.
+    All spaces are checked before the data are read; searches that the folder has finished are not repeated.
     """
     from talos.studies.tune.storage import import_optuna
 
@@ -41,9 +40,10 @@ def tune_models(
             raise ConfigError(f"{number}", where=name, expected="1 or more")
     spaces = {name: space_for(space, config) for name, config in models.items()}
 
+    from talos.data.open import open_fit_parts
     from talos.studies import tune
 
-    parts = load_fit_parts(path, columns, options)
+    parts = tune.fit_parts(*open_fit_parts(path, source, notify=say))
     configs, found = {}, {}
     for name, settings, tuned in tune.tune_models(
         spaces, parts, out, trials=trials, workers=workers, notify=say
@@ -63,7 +63,7 @@ def tune_models(
 
 
 def space_for(name: str, base: RunConfig) -> tuple[Space, RunConfig]:
-    """The space that a word or a file name means for a config, checked; and the config with what it fixes."""
+    """The space of a name or a file, checked; and the config with the values that the space fixes."""
     from talos.studies.tune.defaults import default_space
     from talos.studies.tune.space import Space, check_space
 
@@ -111,28 +111,8 @@ def _paper_grid(base: RunConfig) -> dict[str, Any]:
     return values
 
 
-def load_fit_parts(path: str, columns: Columns, options: SplitOptions) -> FitParts:
-    """Train and validation of a PATH. A test file is not opened; a test part that was split off is dropped here."""
-    from talos.data import readers, shards, splits
-    from talos.studies.tune.data import fit_parts
-
-    if "://" not in path:
-        found = (
-            shards.read_fit_shards(path)
-            if shards.is_shards(path)
-            else readers.read_fit_parts(path, **columns.for_files())
-        )
-        if found is not None:
-            if options != SplitOptions():
-                say("this folder is already split: options for the clean-up and the split have no effect")
-            return fit_parts(*found)
-    data = load(path, columns, min_rating=options.min_rating, k_core=options.k_core, raw=options.raw)
-    parts = splits.split(data, by=options.by, test=options.test, valid=options.valid, seed=options.split_seed)
-    return fit_parts(parts.train, parts.valid)
-
-
 def settings_for(settled: RunConfig, space: Space, parts: FitParts, **how: Any) -> TuneSettings:
-    """What a study is: the config it starts from, the space, the data it is on, and `how` it searches."""
+    """The settings of a study: its base config, space and data, and `how` it searches (sampler, pruner, seed)."""
     from talos.studies.tune import TuneSettings
 
     return TuneSettings(config=settled, space=space, data=parts.fingerprints(), **how)

@@ -1,4 +1,4 @@
-"""What a study found, on the terminal and as a page."""
+"""The results of `talos tune`: printed, and written as an HTML page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["print_final", "print_tuned", "shown", "write_report"]
 
 
 def write_report(tuned: Tuned, settings: TuneSettings, out: Path, final: FinalResult | None = None) -> Path:
-    """The page of a study, in its folder."""
+    """Write the page of a study into its folder; returns its place."""
     from talos.cli.report import write_page
     from talos.report import tuning_report
 
@@ -41,7 +41,7 @@ def write_report(tuned: Tuned, settings: TuneSettings, out: Path, final: FinalRe
 def print_tuned(
     tuned: Tuned, settings: TuneSettings, out: Path, page: Path, workers: int, json: bool
 ) -> None:
-    """The best trial, what it took to find it, and what to do next."""
+    """Print the best trial, the cost of the search and the next command."""
     summary = tuned.summary
     best, first = summary.best, summary.rows[0]
     dashboard = _dashboard(out)
@@ -68,19 +68,19 @@ def print_tuned(
     facts += [(key, shown(value)) for key, value in best.parameters.items()]
     if summary.importance:
         ranked = sorted(summary.importance.items(), key=lambda pair: -pair[1])
-        facts.append(("what mattered", ", ".join(f"{key} {share:.0%}" for key, share in ranked)))
+        facts.append(("importance", ", ".join(f"{key} {share:.0%}" for key, share in ranked)))
     facts.append(("trials", counts + (f"; {summary.open:,} not finished" if summary.open else "")))
     facts.append(("memory", f"{summary.peak_mb:,.0f} MB a worker at most ({workers} at once)"))
     print_facts(facts, title="the best trial")
     typer.echo(f"\nwritten to {out}: run.toml, trials.csv, report.html")
     say(f"all trials in a browser: {dashboard}")
     say(
-        f"next: talos tune --out {shlex.quote(str(out))} --finalize   (fits the winner, opens the test part, once)"
+        f"next: talos tune --out {shlex.quote(str(out))} --finalize   (measures the best config on test, once)"
     )
 
 
 def print_final(final: FinalResult, out: Path) -> None:
-    """What the winner reaches on the test part, beside popularity."""
+    """Print the metrics of the winner, the best trial's config, on the test part beside those of popularity."""
     facts = final.facts
     metrics, popular = facts["metrics"], facts["baseline"]["popularity"]
     names = [name for name in metrics if name.endswith(f"@{facts['config']['k']}")]
@@ -92,7 +92,7 @@ def print_final(final: FinalResult, out: Path) -> None:
         f"validation for {facts['epochs']} epochs; written to {out / 'final'}"
     )
     if not final.fresh:
-        say(f"this is the stored answer of {facts['date']}: the test part is looked at once")
+        say(f"this is the stored result of {facts['date']}: the test part is opened only once")
 
 
 def _is_default(parameters: Mapping[str, Any], settings: TuneSettings) -> bool:
@@ -108,7 +108,7 @@ def _dashboard(out: Path) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value of a parameter, in few digits.
+    """A parameter's value in at most four digits.
 
     >>> shown(0.123456), shown("auto")
     ('0.1235', 'auto')

@@ -1,0 +1,73 @@
+"""Errors of the library as the command line shows them: Python's arguments become flags, here and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from talos.cli.options import config_keys
+from talos.errors import InputError, TalosError
+
+__all__ = ["in_flags", "message_of"]
+
+# Name of an argument in the library → of the parameter of a command, where they differ.
+_OTHER_NAMES = {"users": "user", "format": "output_format"}
+_ASSIGNMENT = re.compile(r"""\b([a-z_]+)=('[^']*'|"[^"]*"|True\b)?""")
+_WITHOUT_FLAG = re.compile(r"\bids=")  # an argument that no command offers
+
+
+def message_of(error: TalosError, command: Any, arguments: Sequence[str]) -> str:
+    """The message of an error that a command raised.
+
+    Args:
+        error: the error.
+        command: click's command for the whole line.
+        arguments: the line, by which the subcommand that ran is found.
+    """
+    if not isinstance(error, InputError):
+        return str(error)
+    others = _flags(command.commands["train"])  # errors of any command may advise to train with a flag
+    for argument in arguments:
+        if argument not in getattr(command, "commands", {}):
+            break
+        command = command.commands[argument]
+    flags = _flags(command)
+    given = {argument.partition("=")[0] for argument in arguments}
+    keys = {key: flags[name] for key, name in config_keys().items() if flags.get(name) in given}
+    return in_flags(error, {**keys, **flags}, {**others, **flags})
+
+
+def in_flags(error: InputError, places: Mapping[str, str], flags: Mapping[str, str]) -> str:
+    """The message of an error with flags in place of Python's arguments.
+
+    Args:
+        error: the error.
+        places: argument or key of the config → flag, for where the error was found.
+        flags: argument → flag, for `name='value'` in what was expected and in the hint. A hint about an argument
+            that has no flag is left out.
+
+    >>> error = InputError("3 fields", where="a.csv", expected="2", hint="on_bad_row='skip' skips such rows")
+    >>> in_flags(error, {}, {"on_bad_row": "--on-bad-row"})
+    'a.csv: 3 fields; expected 2 (--on-bad-row skip skips such rows)'
+    >>> in_flags(InputError("0", where="k", expected="1 or more"), {"k": "--k"}, {})
+    '--k: 0; expected 1 or more'
+    """
+
+    def flag_and_value(found: re.Match[str]) -> str:
+        flag, value = flags.get(found[1]), found[2] or "True"
+        if flag is None:
+            return found[0]
+        return flag if value == "True" else f"{flag} {value[1:-1] or value}"
+
+    where = places.get(error.where or "", error.where)
+    expected, hint = (text and _ASSIGNMENT.sub(flag_and_value, text) for text in (error.expected, error.hint))
+    if hint is not None and _WITHOUT_FLAG.search(hint):
+        hint = None
+    return str(InputError(error.what, where=where, expected=expected, hint=hint))
+
+
+def _flags(command: Any) -> dict[str, str]:
+    """Python's name → flag, for the options of a command."""
+    flags = {one.name: one.opts[0] for one in command.params if one.param_type_name == "option"}
+    return {**{name: flags[other] for name, other in _OTHER_NAMES.items() if other in flags}, **flags}

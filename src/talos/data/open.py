@@ -1,0 +1,311 @@
+"""From a PATH to interactions or a split: the one way in for the command line, studies and Python.
+
+A PATH is a file, a folder with train/valid/test files, a folder of shards, a dataset's name or a database URL.
+Nothing is printed: messages, such as a dataset's licence, go to `notify`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ParamSpec, TypeAlias
+
+from talos.data import datasets, readers, splits
+from talos.data.datasets import DatasetInfo
+from talos.data.interactions import Interactions
+from talos.data.shards import (
+    DEFAULT_ROWS,
+    ShardIndex,
+    SplitShare,
+    is_shards,
+    read_fit_shards,
+    read_shards,
+    read_share,
+    write_shards,
+)
+from talos.data.source_options import SourceOptions
+from talos.data.splits import Split
+from talos.errors import ConfigError, DataError, nearest
+
+__all__ = [
+    "SourceOptions",
+    "open_fit_parts",
+    "open_interactions",
+    "open_share",
+    "open_split",
+    "open_test",
+    "read",
+    "write_shards_from",
+]
+
+Location: TypeAlias = str | os.PathLike[str]
+Notify: TypeAlias = Callable[[str], None]
+P = ParamSpec("P")
+
+
+def _with_signature_of(
+    original: Callable[P, Interactions],
+) -> Callable[[Callable[..., Interactions]], Callable[P, Interactions]]:
+    """Give a function that passes its options on the signature of the function that takes them."""
+
+    def decorate(function: Callable[..., Interactions]) -> Callable[P, Interactions]:
+        function.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]  # read by `inspect`
+        return function
+
+    return decorate
+
+
+@_with_signature_of(readers.read)
+def read(source: readers.Source, **options: Any) -> Interactions:
+    """Read interactions from a file, a folder, a named dataset, a frame, a matrix or a database.
+
+    Files may be csv, tsv or text with another separator, parquet, JSON lines, RecBole `.inter`, MovieLens
+    `u.data` or `ratings.dat`, Amazon `ratings_X.csv` and `reviews_X.json.gz`, or LightGCN lines `u i1 i2 …`; any
+    text may be gzipped. A folder with train and test files is read as their union, any other as one table in
+    several files. A name such as "movielens-100k", where no file has that name, is a dataset as published, from
+    the cache or the network. A database is `sqlite:///FILE` or `postgresql://…`.
+
+    Args:
+        source: a path, a dataset's name, a database URL, a polars or pandas frame, or a scipy sparse matrix.
+        **options: how to read it; a named dataset needs none. `user`, `item`, `timestamp`, `rating` and `title`
+            name columns (guessed if None; "" leaves out one of the last three), `format` is one of
+            `talos.data.readers.FORMATS`, `query` or `table` choose the rows of a database, `on_bad_row="skip"`
+            drops and counts bad rows, `ids="string"` keeps ids of digits as strings, and `max_bytes` limits the
+            size of an unpacked file. `talos.data.readers.read` describes each of them.
+
+    Raises:
+        DataError: with the file, the line or column, what was found and what was expected.
+        DownloadError: a dataset is not in the cache and none of its sources answered.
+        MissingExtraError: PostgreSQL without its driver.
+
+    >>> read("movielens-10k")
+    Traceback (most recent call last):
+    talos.errors.DataError: movielens-10k: no such file, folder or dataset ...(did you mean 'movielens-100k'...)
+    """
+    if isinstance(source, str | os.PathLike):
+        found = _dataset(os.fspath(source))
+        if found is not None:
+            return datasets.load(found)
+        _check_exists(os.fspath(source))
+    return readers.read(source, **options)
+
+
+def open_interactions(
+    path: Location, options: SourceOptions | None = None, *, notify: Notify | None = None, **changes: Any
+) -> Interactions:
+    """All interactions of a PATH, cleaned but not split.
+
+    A named dataset gets the paper's clean-up unless `raw=True`; a folder of parts or shards is read as their union.
+    Options may be given as an object, by name, or both; names win.
+    """
+    path, options = os.fspath(path), replace(options or SourceOptions(), **changes)
+    found = _dataset(path)
+    data = _read_whole(path, options) if found is None else datasets.load(found, notify=notify)
+    min_rating, k_core = options.min_rating, options.k_core
+    if found is not None and not options.raw:
+        min_rating = found.min_rating if min_rating is None else min_rating
+        k_core = found.k_core if k_core is None else k_core
+    applied = []
+    if min_rating is not None and (found is None or data.ratings is not None):
+        data = splits.min_rating(data, min_rating)
+        applied.append(f"ratings of {min_rating:g} and higher")
+    if k_core is not None:
+        data = splits.k_core(data, k_core)
+        applied.append(f"{k_core}-core")
+    notes = [f"clean-up: {', '.join(applied)}"] if applied else []
+    if found is not None and (min_rating, k_core) == (found.min_rating, found.k_core):
+        notes += found.differences(data)
+    return replace(data, provenance=replace(data.provenance, notes=(*data.provenance.notes, *notes)))
+
+
+def open_split(
+    path: Location, options: SourceOptions | None = None, *, notify: Notify | None = None, **changes: Any
+) -> Split:
+    r"""Train, validation and test of a PATH.
+
+    A folder with train and test files, or one of shards, is taken as it was split; anything else is cleaned and
+    split by the options.
+
+    Args:
+        path: a file, a folder, a dataset's name or a database URL.
+        options: how to read, clean and split it.
+        notify: called with one line of text for each message.
+        **changes: options by name, such as `user="who"` or `by="time"`; see `SourceOptions`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "clicks.csv")
+    ...     _ = file.write_text("who,what\n" + "".join(f"ann,{item}\n" for item in range(10)))
+    ...     open_split(file, user="who", item="what")
+    Split(train 7, valid 1, test 2; 1 users × 10 items)
+    """
+    path, options = os.fspath(path), replace(options or SourceOptions(), **changes)
+    if _is_shards(path):
+        _warn_split_already(options, notify)
+        return read_shards(Path(path).expanduser())
+    if "://" not in path and readers.is_parts(path):
+        _warn_split_already(options, notify)
+        return readers.read_parts(path, **_for_files(options))
+    return _split(open_interactions(path, options, notify=notify), options)
+
+
+def open_fit_parts(
+    path: Location, options: SourceOptions | None = None, *, notify: Notify | None = None, **changes: Any
+) -> tuple[Interactions, Interactions | None]:
+    """Train and validation of a PATH, for whoever must not see the test part.
+
+    A test file is not opened and need not exist; where the PATH is split here, the test part is dropped.
+    """
+    path, options = os.fspath(path), replace(options or SourceOptions(), **changes)
+    if _is_shards(path):
+        _warn_split_already(options, notify)
+        return read_fit_shards(path)
+    found = None if "://" in path else readers.read_fit_parts(path, **_for_files(options))
+    if found is not None:
+        _warn_split_already(options, notify)
+        return found
+    parts = _split(open_interactions(path, options, notify=notify), options)
+    return parts.train, parts.valid
+
+
+def open_share(path: Location, users_of: Callable[[int], range]) -> SplitShare:
+    """The part of a folder of shards that one of several processes needs.
+
+    Args:
+        path: the folder.
+        users_of: called with the number of users, returns those of this process.
+    """
+    index = ShardIndex.read(Path(path).expanduser())
+    return read_share(index, users_of(index.num_users))
+
+
+def open_test(
+    source: Mapping[str, Any] | None,
+    path: str | None,
+    options: SourceOptions | None = None,
+    *,
+    run: Location,
+    notify: Notify | None = None,
+) -> Interactions:
+    """What a run is measured on: all of PATH if one is given, else the test part of the data it was trained on.
+
+    Args:
+        source: the run's record of its data, see `SourceOptions.as_dict`; None if it has none.
+        path: a test set, read with the columns and the format of the run's data except where `options` differ.
+        options: how to read and clean the PATH.
+        run: the run, as an error calls it.
+        notify: called with one line of text for each message.
+    """
+    options = options or SourceOptions()
+    trained_on = None if source is None else SourceOptions.from_dict(source)
+    if path is not None:
+        options = options if trained_on is None else trained_on.for_other_data(options)
+        return open_interactions(path, options, notify=notify)
+    if source is None or trained_on is None:
+        raise ConfigError(
+            "the run does not say what it was tested on",
+            where=os.fspath(run),
+            expected="a PATH to measure it on",
+        )
+    return open_split(source["path"], trained_on, notify=notify).test
+
+
+def write_shards_from(
+    path: Location,
+    out: Path,
+    *,
+    shards: int,
+    options: SourceOptions | None = None,
+    rows_at_once: int | None = None,
+    notify: Notify | None = None,
+) -> dict[str, Any]:
+    """Split a PATH into a folder of shards: files of any size a block at a time, anything else through memory.
+
+    Returns what `shards.json` holds, as `talos.data.shards.write_shards` does.
+    """
+    path, options = os.fspath(path), options or SourceOptions()
+    how: dict[str, Any] = {
+        "shards": shards,
+        "by": options.by,
+        "test": options.test,
+        "valid": options.valid,
+        "seed": options.split_seed,
+        "name": path,
+        "rows_at_once": DEFAULT_ROWS if rows_at_once is None else rows_at_once,
+        **({} if notify is None else {"notify": notify}),
+    }
+    if _is_shards(path):
+        raise DataError("is divided into shards already", where=path, expected="the data it was made from")
+    if _dataset(path) is not None or "://" in path:
+        return write_shards(open_interactions(path, options, notify=notify), out, **how)
+    if options.k_core is not None:
+        raise ConfigError(
+            "needs all interactions in memory, and shards are written a block at a time",
+            where="k_core",
+            expected="data that are clean already, or a split without shards",
+        )
+    _check_exists(path)
+    return write_shards(path, out, **how, min_rating=options.min_rating, **_for_files(options))
+
+
+def _dataset(path: str) -> DatasetInfo | None:
+    """The named dataset that a PATH means, if it is one; a file or folder of that name comes first."""
+    if "://" in path or _exists(path):
+        return None
+    return next((info for info in datasets.available() if info.name == path), None)
+
+
+def _is_shards(path: str) -> bool:
+    try:
+        return "://" not in path and is_shards(path)
+    except (OSError, RuntimeError):  # not a path at all: left to the reader, which says what is wrong with it
+        return False
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, RuntimeError):
+        return True
+
+
+def _check_exists(path: str) -> None:
+    if "://" in path or _exists(path):
+        return
+    folder, known = Path(path).expanduser().parent, [info.name for info in datasets.available()]
+    try:
+        beside = [entry.name for entry in folder.iterdir()]
+    except OSError:
+        beside = []
+    hint = nearest(Path(path).name, [*known, *beside])
+    raise DataError(
+        "no such file, folder or dataset",
+        where=path,
+        hint=hint if hint.startswith("did") else f"datasets: {', '.join(known)}",
+    )
+
+
+def _read_whole(path: str, options: SourceOptions) -> Interactions:
+    _check_exists(path)
+    if _is_shards(path):
+        parts = read_shards(Path(path).expanduser())
+        both = parts.train.union(parts.test)
+        return both if parts.valid is None else both.union(parts.valid)
+    return readers.read(path, **options.reading())
+
+
+def _split(data: Interactions, options: SourceOptions) -> Split:
+    return splits.split(data, by=options.by, test=options.test, valid=options.valid, seed=options.split_seed)
+
+
+def _for_files(options: SourceOptions) -> dict[str, Any]:
+    """The reading options without the query, which is for databases alone."""
+    return {name: value for name, value in options.reading().items() if name != "query"}
+
+
+def _warn_split_already(options: SourceOptions, notify: Notify | None) -> None:
+    if notify is not None and options.splitting() != SourceOptions().splitting():
+        notify("this folder is already split: options for the clean-up and the split have no effect")
