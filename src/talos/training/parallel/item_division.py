@@ -1,7 +1,7 @@
 """Items divided among the processes as well as users: no process ever has the whole catalogue.
 
 A rank has a range of items (their rows, optimiser state and the interactions that fall on them, of all users) and, as
-ever, a range of users. All ranks work on the same whole batch, each on its own items: see `talos.kernels.divided`.
+ever, a range of users. All ranks work on the same whole batch, each on its own items: see `talos.kernels.batch`.
 """
 
 from __future__ import annotations
