@@ -1,4 +1,4 @@
-"""Products of bfloat16 in the core: what is rounded, by how much at most, and that nothing else is."""
+"""bfloat16 products in the core: the error is within the bound of rounding the factors, and nothing else is rounded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ROUNDING = 2.0**-7 * 1.01
 def draw(
     users: int, items: int, dim: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-    """Unit vectors, what users count, and the pairs that are left out."""
+    """Unit vectors, coefficients, and excluded pairs."""
     rng = torch.Generator().manual_seed(users * items + dim)
     left, right = (F.normalize(torch.randn(n, dim, generator=rng)) for n in (users, items))
     gone = torch.rand(users, items, generator=rng) < min(0.2, 20 / items)

@@ -1,4 +1,4 @@
-"""The compiled core against the readable kernel in float64, on every instruction set that is at hand."""
+"""The compiled core against the torch passes in float64, on every instruction set that this processor has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from talos.errors import ArgumentError
 from talos.kernels import batch, core_passes, library
 
 pytestmark = pytest.mark.skipif(
-    not library.levels(), reason=f"without the compiled core: {library._load()[1] or 'there'}"
+    not library.levels(), reason=f"the compiled core is missing: {library._load()[1] or 'built'}"
 )
 LEVELS = library.levels() or ("none",)
 
@@ -36,7 +36,7 @@ LOSSES = {
 
 
 def moved(loss: losses.LLPAUC) -> losses.LLPAUC:
-    """With scalars away from where they start, where some derivatives are 0."""
+    """With scalars away from their initial values, where some derivatives are 0."""
     with torch.no_grad():
         for name, value in {"a": 0.8, "b": 0.4, "gamma": -0.3, "s_p": 0.2, "s_n": 0.35}.items():
             getattr(loss, name).fill_(value)
@@ -57,7 +57,7 @@ SHAPES = [
 
 
 class Problem:
-    """Cosines of users of every sort: without positives, with all items, with all but one."""
+    """Cosines; among the users one without positives, one with all items, one with all but one."""
 
     def __init__(self, users: int, items: int, dim: int, seed: int = 0, scale: float = 1.0) -> None:
         rng = torch.Generator().manual_seed(seed)
@@ -110,7 +110,7 @@ def use(monkeypatch):
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_equals_the_readable_kernel(name, shape, use):
+def test_equals_the_torch_passes(name, shape, use):
     problem, loss = Problem(*shape), LOSSES[name]()
     beta = problem.beta if loss.needs.threshold else None
     want = kernels.user_batch_loss(*problem.call(loss, beta, double=True))
@@ -269,7 +269,7 @@ def test_the_same_from_run_to_run(threads):
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("choice", ["compiled", "torch"])
-def test_items_normalised_on_the_way(level, threads, choice, use, monkeypatch):
+def test_normalised_items(level, threads, choice, use, monkeypatch):
     """Against autograd through `F.normalize`; one item has no length at all."""
     use(level, threads)
     monkeypatch.setenv("TALOS_KERNEL", choice)
@@ -299,7 +299,7 @@ def test_positives_in_any_order():
 
 
 def test_threads_of_its_own(monkeypatch):
-    """Without the entry points of torch's pool the core starts threads, with the same results to the bit."""
+    """Without the entry points of torch's thread pool the core starts threads, with the same results to the bit."""
     problem, part = Problem(300, 2111, 64), losses.Talos(tau=0.1).negative_part
     call = {"part": part, "coefficients": torch.rand(300), "k": 20, "kth_is_threshold": True, "threads": 2}
     pooled = core_passes.core_sweep(problem.users, problem.items, **call)

@@ -1,4 +1,4 @@
-"""A catalogue in parts against the whole, with ranks that are threads of one process."""
+"""Items divided among processes against all items in one, with threads in place of processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KERNELS = ["torch", *(["compiled"] if library.levels() else [])]
 
 
 class Table:
-    """Where the threads of a group meet."""
+    """The messages of a group of threads."""
 
     def __init__(self, counts: list[int]) -> None:
         self.counts, self.barrier = counts, threading.Barrier(len(counts), timeout=30)
@@ -62,7 +62,7 @@ class Seat:
 
 
 def in_parts(cuts: list[int], counts: list[int], work: Callable[[Seat, slice, slice], object]) -> list:
-    """What `work` gives on every rank, of its items and its users."""
+    """The results of `work` on every rank, for its items and its users."""
     table = Table(counts)
     bounds = [0, *itertools.accumulate(counts)]
     with ThreadPoolExecutor(len(counts)) as pool:
@@ -79,7 +79,7 @@ def in_parts(cuts: list[int], counts: list[int], work: Callable[[Seat, slice, sl
 
 
 class Problem:
-    """Users of every sort: without positives, with all items, with all but one."""
+    """A random batch; among the users one without positives, one with all items, one with all but one."""
 
     def __init__(self, users: int, items: int, dim: int, seed: int) -> None:
         rng = torch.Generator().manual_seed(seed)

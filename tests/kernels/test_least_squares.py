@@ -1,4 +1,4 @@
-"""Alternating least squares: against normal equations solved one row at a time, and the core against torch."""
+"""Alternating least squares against normal equations solved row by row, and the core against torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The readable kernel against the losses themselves, under autograd on the full matrix of scores."""
+"""The torch passes against the losses themselves, by autograd on the full matrix of scores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def loss(request: pytest.FixtureRequest) -> losses.UserSeparableLoss:
 
 
 class Problem:
-    """Users of every sort: the third has no positives, the fourth has all items, the last has one."""
+    """A random batch: the third user has no positives, the fourth has all items, the last has one."""
 
     def __init__(self, users: int = 7, items: int = 23, dim: int = 5, seed: int = 0) -> None:
         rng = torch.Generator().manual_seed(seed)
