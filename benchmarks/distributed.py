@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 USERS, ITEMS, DIM, BATCH, EPOCHS = 4096, 16384, 64, 512, 4
@@ -301,9 +302,16 @@ def passes(items: int, batch: int) -> dict[str, list[float]]:
         k = 20 if loss.needs.threshold else None
         rows, times = OwnedRows(SINGLE_PROCESS, [batch]), []
         for act in (
-            lambda loss=loss, k=k: user_batch_loss(*given, loss, k=k, normalize_items=True),
-            lambda loss=loss, k=k, rows=rows: divided_batch_loss(
-                *given, loss, rows, degrees=degrees, num_items=items, k=k, normalize_items=True
+            partial(user_batch_loss, *given, loss, k=k, normalize_items=True),
+            partial(
+                divided_batch_loss,
+                *given,
+                loss,
+                rows,
+                degrees=degrees,
+                num_items=items,
+                k=k,
+                normalize_items=True,
             ),
         ):
             act()

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from talos import kernels
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
-from talos.kernels import compiled, library
+from talos.kernels import core_passes, library
 from talos.losses import Talos
 from talos.training import Trainer
 
@@ -86,7 +86,7 @@ def steps(items: int, users: int = 512) -> dict[str, float]:
         beta = None if exact else torch.full((users,), 0.4)
         options: dict[str, Any] = {"k": 20, "kth_is_threshold": True} if exact else {}
         return quickest(
-            lambda: compiled.core_sweep(
+            lambda: core_passes.core_sweep(
                 vectors, table, part=part, coefficients=ones, thresholds=beta, threads=threads, **options
             ),
             10,

@@ -1,4 +1,4 @@
-"""Products of bfloat16 in the core: what is rounded, by how much at most, and that nothing else is."""
+"""bfloat16 products in the core: the error is within the bound of rounding the factors, and nothing else is rounded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from talos import kernels, losses
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
-from talos.kernels import compiled, library
+from talos.kernels import core_passes, library
 from talos.training import plan_for
 
 needs_bfloat16 = pytest.mark.skipif(
@@ -41,7 +41,7 @@ ROUNDING = 2.0**-7 * 1.01
 def draw(
     users: int, items: int, dim: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-    """Unit vectors, what users count, and the pairs that are left out."""
+    """Unit vectors, coefficients, and excluded pairs."""
     rng = torch.Generator().manual_seed(users * items + dim)
     left, right = (F.normalize(torch.randn(n, dim, generator=rng)) for n in (users, items))
     gone = torch.rand(users, items, generator=rng) < min(0.2, 20 / items)
@@ -62,9 +62,9 @@ def test_against_the_same_numbers_rounded(name: str, shape: tuple[int, int, int]
     users, items, coefficients, excluded = draw(*shape)
     part, k = LOSSES[name].negative_part, max(1, shape[1] // 50)
     options = {"part": part, "coefficients": coefficients, "k": k, "excluded": excluded, "threads": threads}
-    found = compiled.core_sweep(users, items, kth_is_threshold=True, bfloat16=True, **options)
+    found = core_passes.core_sweep(users, items, kth_is_threshold=True, bfloat16=True, **options)
     # float32 products of rounded vectors are the same but for the order of sums
-    want = compiled.core_sweep(rounded(users), rounded(items), kth_is_threshold=True, **options)
+    want = core_passes.core_sweep(rounded(users), rounded(items), kth_is_threshold=True, **options)
     for field in ("kth", "excluded_scores", "negative", "normalizer"):
         torch.testing.assert_close(getattr(found, field), getattr(want, field), rtol=2e-5, atol=2e-5)
     assert (found.moments is None) == (name != "llpauc")
@@ -104,7 +104,7 @@ def _slopes(
 def test_the_same_bits_again() -> None:
     users, items, coefficients, excluded = draw(70, 3001, 64)
     once, twice = (
-        compiled.core_sweep(
+        core_passes.core_sweep(
             users,
             items,
             part=LOSSES["talos"].negative_part,
@@ -130,7 +130,7 @@ def test_lower_levels_know_nothing_of_it(level: str) -> None:
         "excluded": excluded,
         "level": level,
     }
-    with_it, without = (compiled.core_sweep(users, items, bfloat16=b, **options) for b in (True, False))
+    with_it, without = (core_passes.core_sweep(users, items, bfloat16=b, **options) for b in (True, False))
     assert torch.equal(with_it.user_gradient, without.user_gradient)
 
 
@@ -139,7 +139,7 @@ def test_lower_levels_know_nothing_of_it(level: str) -> None:
 def test_no_number_stays_none(name: str) -> None:
     users, items, coefficients, _ = draw(40, 100, 32)
     items[57, 3] = torch.nan
-    found = compiled.core_sweep(
+    found = core_passes.core_sweep(
         users, items, part=LOSSES[name].negative_part, coefficients=coefficients, bfloat16=True
     )
     assert found.negative.isnan().all()

@@ -1,4 +1,4 @@
-"""The compiled core against the readable kernel in float64, on every instruction set that is at hand."""
+"""The compiled core against the torch passes in float64, on every instruction set that this processor has."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch.nn.functional as F
 
 from talos import kernels, losses
 from talos.errors import ArgumentError
-from talos.kernels import compiled, layout, library, tiled
+from talos.kernels import batch, core_passes, library
 
 pytestmark = pytest.mark.skipif(
-    not library.levels(), reason=f"without the compiled core: {library._load()[1] or 'there'}"
+    not library.levels(), reason=f"the compiled core is missing: {library._load()[1] or 'built'}"
 )
 LEVELS = library.levels() or ("none",)
 
@@ -36,7 +36,7 @@ LOSSES = {
 
 
 def moved(loss: losses.LLPAUC) -> losses.LLPAUC:
-    """With scalars away from where they start, where some derivatives are 0."""
+    """With scalars away from their initial values, where some derivatives are 0."""
     with torch.no_grad():
         for name, value in {"a": 0.8, "b": 0.4, "gamma": -0.3, "s_p": 0.2, "s_n": 0.35}.items():
             getattr(loss, name).fill_(value)
@@ -57,7 +57,7 @@ SHAPES = [
 
 
 class Problem:
-    """Cosines of users of every sort: without positives, with all items, with all but one."""
+    """Cosines; among the users one without positives, one with all items, one with all but one."""
 
     def __init__(self, users: int, items: int, dim: int, seed: int = 0, scale: float = 1.0) -> None:
         rng = torch.Generator().manual_seed(seed)
@@ -97,12 +97,12 @@ def compare(got: kernels.UserBatch, want: kernels.UserBatch, rtol: float = 1e-5)
 def use(monkeypatch):
     """Set the instruction set and the number of threads of every call to the core."""
 
-    functions = {name: getattr(compiled, name) for name in ("core_sweep", "unit_rows", "add_positives_")}
+    functions = {name: getattr(core_passes, name) for name in ("core_sweep", "unit_rows", "add_positives_")}
 
     def choose(level: str = LEVELS[-1], threads: int = 1) -> None:
         for name, found in functions.items():
             fixed = functools.partial(found, level=level, threads=threads)
-            monkeypatch.setattr(compiled, name, fixed)
+            monkeypatch.setattr(core_passes, name, fixed)
 
     monkeypatch.setenv("TALOS_KERNEL", "compiled")
     return choose
@@ -110,10 +110,10 @@ def use(monkeypatch):
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_equals_the_readable_kernel(name, shape, use):
+def test_equals_the_torch_passes(name, shape, use):
     problem, loss = Problem(*shape), LOSSES[name]()
     beta = problem.beta if loss.needs.threshold else None
-    want = tiled.user_batch_loss(*problem.call(loss, beta, double=True))
+    want = kernels.user_batch_loss(*problem.call(loss, beta, double=True))
     for level in LEVELS:
         use(level)
         # fp32 scores are off by 1e-7, of which a temperature of 0.02 makes 5e-6
@@ -130,7 +130,7 @@ def test_thresholds_from_the_same_pass(level, threads, k, use):
     got = kernels.user_batch_loss(*problem.call(loss, None), k=k)
     scores = problem.users.double() @ problem.items.double().T
     assert_close(got.thresholds, scores.topk(k).values[:, -1], "thresholds", 1e-6)
-    compare(got, tiled.user_batch_loss(*problem.call(loss, got.thresholds, double=True)))
+    compare(got, kernels.user_batch_loss(*problem.call(loss, got.thresholds, double=True)))
     assert torch.equal(kernels.kth_scores(problem.users, problem.items, k), got.thresholds)
 
 
@@ -139,7 +139,7 @@ def test_thresholds_from_the_same_pass(level, threads, k, use):
 @pytest.mark.parametrize("k", [1, 20, 300])
 def test_the_best_scores(level, threads, k):
     problem = Problem(201, 1003, 24)
-    found = compiled.core_sweep(
+    found = core_passes.core_sweep(
         problem.users, problem.items, part=None, k=k, keep_best=True, level=level, threads=threads
     )
     scores = problem.users.double() @ problem.items.double().T
@@ -150,7 +150,7 @@ def test_the_best_scores(level, threads, k):
 def test_best_scores_that_are_no_numbers_are_none():
     problem = Problem(5, 40, 8)
     problem.users[2] = torch.nan
-    best = compiled.core_sweep(problem.users, problem.items, part=None, k=3, keep_best=True).best
+    best = core_passes.core_sweep(problem.users, problem.items, part=None, k=3, keep_best=True).best
     assert torch.equal(best.isnan().all(1), torch.arange(5) == 2)
 
 
@@ -161,8 +161,8 @@ def test_sums_without_gradients_are_those_of_the_whole_pass(name, level, threads
     problem, loss = Problem(201, 1003, 24), LOSSES[name]()
     call = {"part": loss.negative_part, "excluded": (problem.indptr, problem.indices), "level": level,
             "thresholds": problem.beta, "threads": threads}  # fmt: skip
-    alone = compiled.core_sweep(problem.users, problem.items, gradients=False, **call)
-    whole = compiled.core_sweep(problem.users, problem.items, coefficients=torch.ones(201), **call)
+    alone = core_passes.core_sweep(problem.users, problem.items, gradients=False, **call)
+    whole = core_passes.core_sweep(problem.users, problem.items, coefficients=torch.ones(201), **call)
     for part in ("negative", "normalizer", "excluded_scores"):
         assert torch.equal(getattr(alone, part), getattr(whole, part)), part
     assert alone.user_gradient.numel() == alone.item_gradient.numel() == 0
@@ -173,7 +173,7 @@ def test_exact_thresholds_for_every_loss(name, use):
     use(threads=2)
     problem, loss = Problem(64, 500, 16), LOSSES[name]()
     got = kernels.user_batch_loss(*problem.call(loss, None), k=7)
-    want = tiled.user_batch_loss(*problem.call(loss, got.thresholds, double=True))
+    want = kernels.user_batch_loss(*problem.call(loss, got.thresholds, double=True))
     compare(got, want, 4e-5 if "cold" in name else 1e-5)
 
 
@@ -182,7 +182,7 @@ def test_exact_thresholds_for_every_loss(name, use):
 def test_dimensions_and_blocks(dim, threads, use):
     use(threads=threads)
     problem, loss = Problem(150, 700, dim), losses.Talos(tau=0.05)
-    want = tiled.user_batch_loss(*problem.call(loss, problem.beta, double=True))
+    want = kernels.user_batch_loss(*problem.call(loss, problem.beta, double=True))
     for block in (None, 1, 40):
         compare(kernels.user_batch_loss(*problem.call(loss, problem.beta), users_per_chunk=block), want)
 
@@ -191,7 +191,8 @@ def test_many_blocks_of_few_users(use):
     use()
     problem = Problem(5000, 200, 16)
     found = kernels.kth_scores(problem.users, problem.items, 5, users_per_chunk=1)
-    torch.testing.assert_close(found, tiled.kth_scores(problem.users, problem.items, 5))
+    want = kernels.kth_scores(problem.users.double(), problem.items.double(), 5)
+    torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("reduction", ["positives", "users", "sum"])
@@ -201,7 +202,7 @@ def test_options(reduction, exclude, use):
     problem, loss = Problem(20, 60, 8), losses.Softmax(tau=0.2)
     options = {"reduction": reduction, "exclude_positives": exclude}
     got = kernels.user_batch_loss(*problem.call(loss, None), **options)
-    compare(got, tiled.user_batch_loss(*problem.call(loss, None, double=True), **options))
+    compare(got, kernels.user_batch_loss(*problem.call(loss, None, double=True), **options))
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -211,7 +212,7 @@ def test_a_shared_sample_with_repetitions(name, use):
     sample = torch.randint(0, 90, (200,), generator=torch.Generator().manual_seed(1))
     beta = problem.beta if loss.needs.threshold else None
     got = kernels.user_batch_loss(*problem.call(loss, beta), item_ids=sample)
-    want = tiled.user_batch_loss(*problem.call(loss, beta, double=True), item_ids=sample)
+    want = kernels.user_batch_loss(*problem.call(loss, beta, double=True), item_ids=sample)
     compare(got, want, 4e-5 if "cold" in name else 1e-5)
 
 
@@ -231,7 +232,7 @@ def test_unnormalised_scores(name, scale, use):
     problem, loss = Problem(37, 211, 16, scale=scale**0.5), LOSSES[name]()
     beta = problem.beta if loss.needs.threshold else None
     got = kernels.user_batch_loss(*problem.call(loss, beta))
-    want = tiled.user_batch_loss(*problem.call(loss, beta, double=True))
+    want = kernels.user_batch_loss(*problem.call(loss, beta, double=True))
     steepest = {"talos-colder": 100, "talos-cold": 50, "sl-cold": 50}.get(name, 10)
     compare(got, want, 1e-5 + 3e-7 * scale * steepest)
 
@@ -247,7 +248,7 @@ def test_scores_at_the_ends(name, use):
     for k in (1, 20, 40, 75):
         got = kernels.user_batch_loss(*problem.call(loss, None), k=k)
         assert torch.allclose(got.thresholds.abs(), torch.ones(20))
-        want = tiled.user_batch_loss(*problem.call(loss, got.thresholds, double=True))
+        want = kernels.user_batch_loss(*problem.call(loss, got.thresholds, double=True))
         compare(got, want, 4e-5 if "cold" in name else 1e-5)
 
 
@@ -257,7 +258,7 @@ def test_the_same_from_run_to_run(threads):
     n = len(problem.users)
     call = {"part": loss.negative_part, "coefficients": torch.rand(n), "k": 20, "kth_is_threshold": True}
     first, *others = (
-        compiled.core_sweep(problem.users, problem.items, threads=threads, **call) for _ in range(4)
+        core_passes.core_sweep(problem.users, problem.items, threads=threads, **call) for _ in range(4)
     )
     for other in others:
         assert torch.equal(first.user_gradient, other.user_gradient)
@@ -268,7 +269,7 @@ def test_the_same_from_run_to_run(threads):
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("choice", ["compiled", "torch"])
-def test_items_normalised_on_the_way(level, threads, choice, use, monkeypatch):
+def test_normalised_items(level, threads, choice, use, monkeypatch):
     """Against autograd through `F.normalize`; one item has no length at all."""
     use(level, threads)
     monkeypatch.setenv("TALOS_KERNEL", choice)
@@ -280,7 +281,7 @@ def test_items_normalised_on_the_way(level, threads, choice, use, monkeypatch):
     double = rows.double().requires_grad_()
     users, items = problem.users.double(), F.normalize(double)
     call = (problem.indptr, problem.indices, got.thresholds.double(), loss)
-    want = tiled.user_batch_loss(users, items.detach(), *call)
+    want = kernels.user_batch_loss(users, items.detach(), *call)
     items.backward(want.item_gradient)
     assert_close(got.item_gradient[4:], double.grad[4:], "item_gradient")
     assert_close(got.item_gradient[3], double.grad[3], "item_gradient of nothing")
@@ -298,22 +299,22 @@ def test_positives_in_any_order():
 
 
 def test_threads_of_its_own(monkeypatch):
-    """Without the entry points of torch's pool the core starts threads, with the same results to the bit."""
+    """Without the entry points of torch's thread pool the core starts threads, with the same results to the bit."""
     problem, part = Problem(300, 2111, 64), losses.Talos(tau=0.1).negative_part
     call = {"part": part, "coefficients": torch.rand(300), "k": 20, "kth_is_threshold": True, "threads": 2}
-    pooled = compiled.core_sweep(problem.users, problem.items, **call)
-    monkeypatch.setattr(library, "team", layout.Team)
-    own = compiled.core_sweep(problem.users, problem.items, **call)
+    pooled = core_passes.core_sweep(problem.users, problem.items, **call)
+    monkeypatch.setattr(library, "team", library.Team)
+    own = core_passes.core_sweep(problem.users, problem.items, **call)
     assert torch.equal(pooled.item_gradient, own.item_gradient)
     assert torch.equal(pooled.user_gradient, own.user_gradient)
 
 
 def test_forced_torch(monkeypatch):
     monkeypatch.setenv("TALOS_KERNEL", "torch")
-    monkeypatch.setattr(compiled, "core_sweep", None)
+    monkeypatch.setattr(core_passes, "core_sweep", None)
     problem, loss = Problem(10, 30, 8), losses.Talos(tau=0.1)
     got = kernels.user_batch_loss(*problem.call(loss, None), k=3)
-    want = tiled.user_batch_loss(*problem.call(loss, tiled.kth_scores(problem.users, problem.items, 3)))
+    want = kernels.user_batch_loss(*problem.call(loss, kernels.kth_scores(problem.users, problem.items, 3)))
     assert torch.equal(got.item_gradient, want.item_gradient)
     assert kernels.status() == "torch, because TALOS_KERNEL says so"
 
@@ -327,7 +328,7 @@ def test_forced_torch(monkeypatch):
     ],
 )
 def test_what_the_core_does_not_do_is_done_in_torch(change, monkeypatch):
-    monkeypatch.setattr(compiled, "core_sweep", None)
+    monkeypatch.setattr(core_passes, "core_sweep", None)
     problem, loss = Problem(10, 30, 8), change.get("loss", losses.Softmax())
     users, items, *rest = problem.call(loss, None)
     dtype = change.get("dtype", torch.float32)
@@ -385,7 +386,7 @@ def test_a_nan_among_the_negatives_is_noticed():
 
 
 def test_which_losses_have_a_constant_weight():
-    constant = {name: tiled.constant_weight(make()) for name, make in LOSSES.items()}
+    constant = {name: batch.constant_weight(make()) for name, make in LOSSES.items()}
     assert {name for name, weight in constant.items() if weight is None} == {"sl@k"}
 
 

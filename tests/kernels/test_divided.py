@@ -1,4 +1,4 @@
-"""A catalogue in parts against the whole, with ranks that are threads of one process."""
+"""Items divided among processes against all items in one, with threads in place of processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from talos import kernels, losses
 from talos.errors import ArgumentError
-from talos.kernels import divided, library
+from talos.kernels import library
 
 LOSSES = {
     "talos": lambda: losses.Talos(tau=0.1),
@@ -32,7 +32,7 @@ KERNELS = ["torch", *(["compiled"] if library.levels() else [])]
 
 
 class Table:
-    """Where the threads of a group meet."""
+    """The messages of a group of threads."""
 
     def __init__(self, counts: list[int]) -> None:
         self.counts, self.barrier = counts, threading.Barrier(len(counts), timeout=30)
@@ -62,7 +62,7 @@ class Seat:
 
 
 def in_parts(cuts: list[int], counts: list[int], work: Callable[[Seat, slice, slice], object]) -> list:
-    """What `work` gives on every rank, of its items and its users."""
+    """The results of `work` on every rank, for its items and its users."""
     table = Table(counts)
     bounds = [0, *itertools.accumulate(counts)]
     with ThreadPoolExecutor(len(counts)) as pool:
@@ -79,7 +79,7 @@ def in_parts(cuts: list[int], counts: list[int], work: Callable[[Seat, slice, sl
 
 
 class Problem:
-    """Users of every sort: without positives, with all items, with all but one."""
+    """A random batch; among the users one without positives, one with all items, one with all but one."""
 
     def __init__(self, users: int, items: int, dim: int, seed: int) -> None:
         rng = torch.Generator().manual_seed(seed)
@@ -106,8 +106,8 @@ def compare(
         problem.users, problem.items, indptr, indices, beta, loss, k=k, normalize_items=True, **options
     )
 
-    def part(seat: Seat, items: slice, users: slice) -> divided.DividedBatch:
-        return divided.divided_batch_loss(
+    def part(seat: Seat, items: slice, users: slice) -> kernels.UserBatch:
+        return kernels.divided_batch_loss(
             problem.users[users].to(dtype),
             problem.items[items].to(dtype),
             *problem.positives(items),
@@ -178,7 +178,7 @@ def test_thresholds_alone(kernel, monkeypatch):
     found = in_parts(
         [0, 2, 30, 50],
         [4, 4, 3],
-        lambda seat, items, users: divided.divided_kth_scores(
+        lambda seat, items, users: kernels.divided_kth_scores(
             problem.users[users].float(), problem.items[items].float(), 5, seat
         ),
     )
@@ -192,7 +192,7 @@ def test_thresholds_with_a_rank_that_has_no_items(kernel, monkeypatch):
     found = in_parts(
         [0, 20, 20],
         [4, 2],
-        lambda seat, items, users: divided.divided_kth_scores(
+        lambda seat, items, users: kernels.divided_kth_scores(
             problem.users[users].float(), problem.items[items].float(), 5, seat
         ),
     )
@@ -207,9 +207,9 @@ class Alone:
         return rows.unsqueeze(0)
 
 
-def call(indices: list[int], *, k: int | None = 1) -> None:
+def call(indices: list[int], *, k: int | None = 1) -> kernels.UserBatch:
     users, items = torch.eye(2), torch.eye(4)[:, :2]
-    divided.divided_batch_loss(
+    return kernels.divided_batch_loss(
         users, items, torch.tensor([0, 2, 2]), torch.tensor(indices), None, losses.Talos(tau=0.1), Alone(),
         degrees=torch.tensor([2, 0]), num_items=4, k=k,
     )  # fmt: skip
@@ -219,7 +219,7 @@ def test_gradients_are_handed_to_autograd():
     problem, loss = Problem(5, 12, 4, seed=2), losses.LLPAUC()
     users, items = (one.float().requires_grad_() for one in (problem.users, problem.items))
     given_positives = problem.positives()
-    value, _ = divided.differentiable_divided_loss(
+    value, _ = kernels.differentiable_divided_loss(
         users, items, *given_positives, None, loss, Alone(), degrees=problem.belongs.sum(1), num_items=12
     )
     (2 * value).backward()
@@ -235,5 +235,8 @@ def test_what_does_not_fit_is_refused():
     if library.available():
         with pytest.raises(ArgumentError, match="indices: 0 to 4; expected 0 to 3"):
             call([0, 4])
-        with pytest.raises(ArgumentError, match="indices: do not ascend"):
-            call([2, 1])
+
+
+def test_positives_in_any_order():
+    for one, other in zip(*(vars(call(indices)).values() for indices in ([1, 2], [2, 1])), strict=True):
+        torch.testing.assert_close(one, other)

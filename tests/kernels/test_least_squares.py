@@ -1,4 +1,4 @@
-"""Alternating least squares: against normal equations solved one row at a time, and the core against torch."""
+"""Alternating least squares against normal equations solved row by row, and the core against torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from talos.errors import ArgumentError
-from talos.kernels import alternating_least_squares, compiled, library
-from talos.kernels.least_squares import _solve_, sweeps_for
+from talos.kernels import alternating_least_squares, library
+from talos.kernels.least_squares import _solve_in_core_, _solve_in_torch_, sweeps_for
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -46,7 +46,7 @@ def test_enough_steps_solve_the_normal_equations(
     start, indptr, indices, fixed, gram = problem(rows, columns, dim, seed)
     found = start.clone()
     options = {} if kernel == "torch" else {"level": kernel}
-    solve = _solve_ if kernel == "torch" else compiled.least_squares_
+    solve = _solve_in_torch_ if kernel == "torch" else _solve_in_core_
     solve(found, indptr, indices, fixed, gram, weight=5.0, steps=40, **options)
     for row in range(rows):
         y = fixed[indices[indptr[row] : indptr[row + 1]]].double()
@@ -61,10 +61,8 @@ def test_enough_steps_solve_the_normal_equations(
 def test_the_core_takes_the_steps_of_torch(level: str, threads: int, dim: int) -> None:
     start, indptr, indices, fixed, gram = problem(300, 70, dim, seed=dim)
     by_core, by_torch = start.clone(), start.clone()
-    compiled.least_squares_(
-        by_core, indptr, indices, fixed, gram, weight=40.0, steps=3, level=level, threads=threads
-    )
-    _solve_(by_torch, indptr, indices, fixed, gram, weight=40.0, steps=3)
+    _solve_in_core_(by_core, indptr, indices, fixed, gram, weight=40.0, steps=3, level=level, threads=threads)
+    _solve_in_torch_(by_torch, indptr, indices, fixed, gram, weight=40.0, steps=3)
     torch.testing.assert_close(by_core, by_torch, rtol=1e-3, atol=1e-4)
     assert not by_core[0].any()  # nothing is known of this row
 
@@ -72,9 +70,9 @@ def test_the_core_takes_the_steps_of_torch(level: str, threads: int, dim: int) -
 def test_blocks_of_the_torch_version_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     start, indptr, indices, fixed, gram = problem(50, 30, 4, seed=3)
     whole, parts = start.clone(), start.clone()
-    _solve_(whole, indptr, indices, fixed, gram, weight=1.0, steps=3)
+    _solve_in_torch_(whole, indptr, indices, fixed, gram, weight=1.0, steps=3)
     monkeypatch.setattr("talos.kernels.least_squares._BLOCK", 4 * 7)  # fewer entries than some rows have
-    _solve_(parts, indptr, indices, fixed, gram, weight=1.0, steps=3)
+    _solve_in_torch_(parts, indptr, indices, fixed, gram, weight=1.0, steps=3)
     torch.testing.assert_close(whole, parts)
 
 

@@ -1,4 +1,4 @@
-"""Sampled scores, both ways, against gathering a vector per pair."""
+"""Sampled scores, dense and sparse, against gathering a vector per pair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The readable kernel against the losses themselves, under autograd on the full matrix of scores."""
+"""The torch passes against the losses themselves, by autograd on the full matrix of scores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from talos import kernels, losses
 from talos.errors import ArgumentError
-from talos.kernels import tiled
+from talos.kernels import torch_passes
 
 SEPARABLE = {
     "talos": lambda: losses.Talos(tau=0.1),
@@ -29,7 +29,7 @@ def loss(request: pytest.FixtureRequest) -> losses.UserSeparableLoss:
 
 
 class Problem:
-    """Users of every sort: the third has no positives, the fourth has all items, the last has one."""
+    """A random batch: the third user has no positives, the fourth has all items, the last has one."""
 
     def __init__(self, users: int = 7, items: int = 23, dim: int = 5, seed: int = 0) -> None:
         rng = torch.Generator().manual_seed(seed)
@@ -214,7 +214,7 @@ def test_unnormalised_scores_are_finite(loss, scale):
         assert torch.isfinite(getattr(batch, name)).all(), name
 
 
-def test_nothing_of_size_users_by_items():
+def test_nothing_of_size_users_by_items(monkeypatch):
     """The largest tensor that comes up is far smaller than the matrix of scores."""
     users, items = 400, 3000
     rng = torch.Generator().manual_seed(0)
@@ -231,11 +231,12 @@ def test_nothing_of_size_users_by_items():
                     self.seen = max(self.seen, tensor.numel())
             return result
 
+    monkeypatch.setenv("TALOS_KERNEL", "torch")
     with Largest() as largest:
-        tiled.user_batch_loss(
+        kernels.user_batch_loss(
             u, v, indptr, indices, torch.zeros(users), losses.Talos(tau=0.1), users_per_chunk=16
         )
-        tiled.kth_scores(u, v, 20, users_per_chunk=16)
+        kernels.kth_scores(u, v, 20, users_per_chunk=16)
     assert largest.seen <= 16 * items
 
 
@@ -251,13 +252,12 @@ def test_kth_scores():
 
 
 @pytest.mark.parametrize("columns", [1, 31, 160, 333, 1000])
-def test_kth_largest_of_grouped_columns(columns):
+def test_the_largest_of_grouped_columns(columns):
     rng = torch.Generator().manual_seed(columns)
     scores = torch.randint(0, 400, (9, columns), generator=rng).float()  # ties abound
     for k in {1, min(5, columns), min(20, columns), columns}:
-        assert torch.equal(
-            tiled.kth_largest(scores, k), scores.sort(dim=-1, descending=True).values[:, k - 1]
-        )
+        found = torch_passes.largest(scores, k).sort(dim=-1, descending=True).values
+        assert torch.equal(found, scores.sort(dim=-1, descending=True).values[:, :k])
 
 
 def test_empty_batch(loss):

@@ -165,7 +165,9 @@ class TrainingOptions:
     backbone: str | None = _option("backbone.name", "Short name, such as mf, or module:Class.")
     tau: float | None = _option("loss.tau", "Temperature of the loss.")
     negatives: str | None = _option("negatives", "all, shared:N, N per positive, or auto.")
-    threshold: str | None = _option("threshold.name", "exact, regression, monte-carlo, fixed, or auto.")
+    threshold: str | None = _option(
+        "threshold.name", "Short name, such as exact, or module:Class; none or auto."
+    )
     dim: int | None = _option("backbone.dim", "Length of the vectors.")
     lr: float | None = _option("optimizer.lr", "Learning rate.")
     weight_decay: float | None = _option(

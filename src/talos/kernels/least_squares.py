@@ -1,7 +1,8 @@
-"""Least squares for clicks: a factorisation within a fraction of a second, where a better loss can start from."""
+"""Alternating least squares for implicit feedback: a quick factorisation from which training can start."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -10,14 +11,14 @@ import torch
 from torch import Tensor
 
 from talos.errors import ArgumentError
-from talos.kernels import compiled, library
+from talos.kernels import library
 
-__all__ = ["alternating_least_squares", "solve_rows_", "sweeps_for"]
+__all__ = ["alternating_least_squares", "conjugate_gradients", "row_blocks", "solve_rows_", "sweeps_for"]
 
-# Sweeps are many where rows have few entries, and what is known must travel far: so many times the mean row's length.
+# Sweeps times entries per row: rows with few entries need more sweeps, because information travels one link a sweep.
 _ENTRIES_SWEPT = 96
 _FEWEST_SWEEPS, _MOST_SWEEPS = 4, 16
-# Numbers of gathered vectors at a time in the torch version.
+# Numbers in the vectors gathered at a time in the torch version.
 _BLOCK = 2**22
 # A residual this small cannot be improved in float32; as in the core.
 _SMALL = 1e-20
@@ -40,20 +41,20 @@ def alternating_least_squares(
 
     Minimises Σ_ui c_ui (p_ui - ⟨x_u, y_i⟩)² + λ(Σ|x_u|² + Σ|y_i|²) with p = 1 and c = 1 + α for the
     interactions, p = 0 and c = 1 elsewhere, over users and items in turn; each row by a few steps of conjugate
-    gradients from where it was. Memory and time are linear in the interactions. Rows without any become 0.
+    gradients from its previous value. Memory and time are linear in the interactions. Rows without any become 0.
 
-    Runs in the compiled core where it is there, in torch elsewhere; the same up to rounding.
+    Runs in the compiled core where it is built, in torch elsewhere; the results are equal up to rounding.
 
     Args:
         indptr: (users + 1,), int64, CSR of the interactions.
         indices: (P,), int64, items.
         num_items: |I|.
         dim: length of a vector.
-        generator: of the start, N(0, 0.01²).
-        sweeps: over users and items; `sweeps_for` the data if not given.
+        generator: of the initial values, N(0, 0.01²).
+        sweeps: over users and items; `sweeps_for` the data if None.
         regularization: λ.
         weight: α.
-        steps: of conjugate gradients a row and sweep.
+        steps: of conjugate gradients per row and sweep.
 
     Returns:
         Users (U, d) and items (I, d), float32, on the CPU.
@@ -76,7 +77,7 @@ def alternating_least_squares(
         )
     by_user = (indptr.cpu(), indices.cpu())
     by_item = _transposed(*by_user, num_items)
-    # small numbers: the first sums of squares must not drown the regularisation
+    # Small numbers, so that the first Gram matrices do not drown the regularisation.
     users = torch.randn(len(indptr) - 1, dim, generator=generator).mul_(0.01)
     items = torch.randn(num_items, dim, generator=generator).mul_(0.01)
     for _ in range(sweeps):
@@ -97,16 +98,26 @@ def solve_rows_(
     weight: float,
     steps: int,
 ) -> None:
-    """Half a sweep, in place of where it starts from: `compiled.least_squares_` or what does the same in torch."""
-    solve = compiled.least_squares_ if library.available() else _solve_
+    """Half a sweep, in place: a few steps of conjugate gradients for every row, with the other side fixed.
+
+    Args:
+        solution: (R, d), initial values and result; float32 and contiguous.
+        indptr: (R + 1,).
+        indices: (P,), rows of `fixed`.
+        fixed: (C, d).
+        gram: (d, d), Σ y yᵀ + λ·1 over the rows y of `fixed`.
+        weight: α.
+        steps: of conjugate gradients.
+    """
+    solve = _solve_in_core_ if library.available() else _solve_in_torch_
     solve(solution, indptr, indices, fixed, gram, weight=weight, steps=steps)
 
 
 def sweeps_for(num_users: int, num_interactions: int) -> int:
-    """How many sweeps help what is trained afterwards: 16 for a handful of items a user, 4 from two dozen on.
+    """The number of sweeps that helps the training afterwards: 16 for a handful of items a user, 4 from two dozen on.
 
-    With few entries a row what is known travels slowly. With many, further sweeps fit what need not be fitted:
-    lists of the factorisation itself get worse (`docs/training.md` has the figures of four data sets).
+    Rows with few entries converge slowly. With many entries further sweeps overfit: the factorisation's own
+    recommendations get worse (`docs/training.md` has the figures of four data sets).
 
     >>> sweeps_for(15_603, 87_688), sweeps_for(29_858, 716_648)
     (16, 4)
@@ -122,7 +133,38 @@ def _transposed(indptr: Tensor, indices: Tensor, columns: int) -> tuple[Tensor, 
     return torch.from_numpy(turned.indptr.astype(np.int64)), torch.from_numpy(turned.indices.astype(np.int64))
 
 
-def _solve_(
+def _solve_in_core_(
+    solution: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    fixed: Tensor,
+    gram: Tensor,
+    *,
+    weight: float,
+    steps: int,
+    level: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """`solve_rows_` by the core, at one of `library.levels()` (default: the highest) on as many threads as torch."""
+    core, at = library.level_of(level)
+    start, items_of, other, matrix = (t.contiguous() for t in (indptr, indices, fixed, gram))
+    task = library.LeastSquares(
+        rows=len(solution),
+        dim=solution.shape[1],
+        threads=threads or torch.get_num_threads(),
+        steps=steps,
+        team=library.team(),
+        start=start.data_ptr(),
+        items_of=items_of.data_ptr(),
+        fixed=other.data_ptr(),
+        gram=matrix.data_ptr(),
+        weight=weight,
+        solution=solution.data_ptr(),
+    )
+    core.talos_core_least_squares(at, ctypes.byref(task))
+
+
+def _solve_in_torch_(
     solution: Tensor,
     indptr: Tensor,
     indices: Tensor,
@@ -132,14 +174,14 @@ def _solve_(
     weight: float,
     steps: int,
 ) -> None:
-    """What the core does, some rows at a time."""
+    """The same in torch, some rows at a time."""
     for rows, entries in row_blocks(indptr, solution.shape[1]):
         ends = indptr[rows.start : rows.stop + 1] - indptr[rows.start]
         solution[rows] = _solved(solution[rows], ends, fixed[indices[entries]], gram, weight, steps)
 
 
 def row_blocks(indptr: Tensor, dim: int) -> Iterator[tuple[slice, slice]]:
-    """Rows of a CSR and their entries, as many at a time as a few MB of vectors allow, at least one row.
+    """Blocks of rows of a CSR matrix and of their entries, a few MB of gathered vectors each, at least one row.
 
     >>> list(row_blocks(torch.tensor([0, 2, 3]), dim=64))
     [(slice(0, 2, None), slice(0, 3, None))]
@@ -153,7 +195,7 @@ def row_blocks(indptr: Tensor, dim: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _solved(x: Tensor, ends: Tensor, y: Tensor, gram: Tensor, weight: float, steps: int) -> Tensor:
-    """Some rows, with the vectors `y` of their entries one after the other."""
+    """New values of some rows; `y` are the vectors of their entries, row after row."""
     owner = torch.arange(len(x)).repeat_interleave(ends.diff())
 
     def gathered(values: Tensor) -> Tensor:
@@ -167,7 +209,7 @@ def _solved(x: Tensor, ends: Tensor, y: Tensor, gram: Tensor, weight: float, ste
 
 
 def conjugate_gradients(x: Tensor, wanted: Tensor, apply: Callable[[Tensor], Tensor], steps: int) -> Tensor:
-    """Some steps from x (R, d) towards A x = `wanted`, each row with a positive definite A of its own.
+    """A few steps of conjugate gradients from x (R, d) towards A x = `wanted`, with a positive definite A per row.
 
     >>> wanted = torch.tensor([[2.0, 8.0]])
     >>> found = conjugate_gradients(torch.zeros(1, 2), wanted, lambda rows: rows * torch.tensor([1.0, 4.0]), steps=2)

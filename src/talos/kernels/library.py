@@ -1,9 +1,10 @@
-"""The compiled core as a library: where it is, whether it is used, and what it can do on this processor.
+"""The compiled core as a shared library: its structs, where it is found, and what it can do on this processor.
 
-The core is built with the package where a C++ compiler is there (`setup.py`), and holds one version for each
-instruction set; which of them runs is decided when it is loaded. `TALOS_KERNEL` says which kernel to use:
+The core is built with the package if there is a C++ compiler (`setup.py`). It contains one version per
+instruction set; the best one that this processor supports is selected at load time. The environment variable
+`TALOS_KERNEL` chooses the kernel:
 
-- `auto` (the default): the core where it is there and applies, torch elsewhere;
+- `auto` (the default): the core where it is built and applies, torch elsewhere;
 - `compiled`: the same, but a missing core is an error;
 - `torch`: never the core.
 """
@@ -23,20 +24,130 @@ import torch
 from torch import Tensor
 
 from talos.errors import ArgumentError
-from talos.kernels.layout import Task, Team
 
-__all__ = ["LEVELS", "available", "has_bfloat16", "level_of", "levels", "scratch", "status", "team"]
+__all__ = [
+    "LEVELS",
+    "LeastSquares",
+    "Positives",
+    "Rows",
+    "Task",
+    "Team",
+    "available",
+    "has_bfloat16",
+    "level_of",
+    "levels",
+    "scratch",
+    "status",
+    "team",
+]
 
-# Instruction sets, lowest first, as the core numbers them.
+# Instruction sets, lowest first; the position is the core's number for it.
 LEVELS: Final = ("plain", "AVX2", "AVX-512")
 _VERSION: Final = 7
 _LARGE_PAGE: Final = 1 << 21
 _CHOICES: Final = ("auto", "compiled", "torch")
 
 
+# The structs below repeat those of core/sweep.h field by field; `_load` compares the size of `Task`.
+_F32 = ctypes.c_void_p
+_I64 = ctypes.c_void_p
+
+
+class Team(ctypes.Structure):
+    """`talos::Team` of core/sweep.h."""
+
+    _fields_ = (("parallel", ctypes.c_void_p), ("size", ctypes.c_void_p))
+
+
+class Rows(ctypes.Structure):
+    """`talos::Rows` of core/sweep.h."""
+
+    _fields_ = (
+        ("count", ctypes.c_int64),
+        ("dim", ctypes.c_int64),
+        ("threads", ctypes.c_int64),
+        ("team", Team),
+        ("rows", _F32),
+        ("unit", _F32),
+        ("lengths", _F32),
+    )
+
+
+class Task(ctypes.Structure):
+    """`talos::Task` of core/sweep.h."""
+
+    _fields_ = (
+        ("users", ctypes.c_int64),
+        ("items", ctypes.c_int64),
+        ("dim", ctypes.c_int64),
+        ("user_vectors", _F32),
+        ("item_vectors", _F32),
+        ("excluded_start", _I64),
+        ("excluded", _I64),
+        ("thresholds", _F32),
+        ("coefficients", _F32),
+        ("kind", ctypes.c_int32),
+        ("params", ctypes.c_float * 5),
+        ("scale", ctypes.c_float),
+        ("bfloat16", ctypes.c_int32),
+        ("k", ctypes.c_int64),
+        ("kth_is_threshold", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("users_per_block", ctypes.c_int64),
+        ("team", Team),
+        ("workspace", _F32),
+        ("negative", _F32),
+        ("normalizer", _F32),
+        ("user_gradient", _F32),
+        ("item_gradient", _F32),
+        ("kth", _F32),
+        ("best", _F32),
+        ("excluded_scores", _F32),
+        ("moments", _F32),
+    )
+
+
+class Positives(ctypes.Structure):
+    """`talos::Positives` of core/sweep.h."""
+
+    _fields_ = (
+        ("users", ctypes.c_int64),
+        ("items", ctypes.c_int64),
+        ("dim", ctypes.c_int64),
+        ("threads", ctypes.c_int64),
+        ("team", Team),
+        ("start", _I64),
+        ("items_of", _I64),
+        ("slopes", _F32),
+        ("user_vectors", _F32),
+        ("item_vectors", _F32),
+        ("lengths", _F32),
+        ("user_gradient", _F32),
+        ("item_gradient", _F32),
+    )
+
+
+class LeastSquares(ctypes.Structure):
+    """`talos::LeastSquares` of core/sweep.h."""
+
+    _fields_ = (
+        ("rows", ctypes.c_int64),
+        ("dim", ctypes.c_int64),
+        ("threads", ctypes.c_int64),
+        ("steps", ctypes.c_int64),
+        ("team", Team),
+        ("start", _I64),
+        ("items_of", _I64),
+        ("fixed", _F32),
+        ("gram", _F32),
+        ("weight", ctypes.c_float),
+        ("solution", _F32),
+    )
+
+
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
-    """The library, or None and why."""
+    """The library, or None and the reason why it is missing."""
     folder = Path(__file__).parent
     found = sorted(path for path in folder.glob("_core*") if path.suffix in (".so", ".dylib", ".pyd"))
     if not found:
@@ -59,7 +170,10 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 
 @functools.cache
 def team() -> Team:
-    """The entry points of torch's own pool of threads, to work in it; without them the core starts its own."""
+    """Entry points of the OpenMP runtime that torch uses, so that the core runs in the same thread pool.
+
+    Empty if none is found; the core then starts threads of its own.
+    """
     beside = sorted(Path(torch.__file__).parent.glob("lib/lib*omp*"))  # libgomp, libiomp5, libomp
     nearby = sorted(Path(torch.__file__).parents[1].glob("torch.libs/lib*omp*"))
     for place in (None, *map(str, beside), *map(str, nearby)):
@@ -80,7 +194,7 @@ def _choice() -> str:
 
 
 def available() -> bool:
-    """Whether the core is there and not ruled out by `TALOS_KERNEL`.
+    """Whether the core is built, can be loaded and is not ruled out by `TALOS_KERNEL`.
 
     >>> isinstance(available(), bool)
     True
@@ -95,7 +209,7 @@ def available() -> bool:
 
 
 def levels() -> tuple[str, ...]:
-    """The instruction sets that the core can use on this processor, lowest first; empty without the core.
+    """Instruction sets of the core that this processor supports, lowest first; empty without the core.
 
     >>> set(levels()) <= set(LEVELS)
     True
@@ -105,7 +219,7 @@ def levels() -> tuple[str, ...]:
 
 
 def has_bfloat16() -> bool:
-    """Whether the core has products of bfloat16 that this processor can run.
+    """Whether the core was built with bfloat16 products and this processor supports them.
 
     >>> isinstance(has_bfloat16(), bool)
     True
@@ -130,7 +244,7 @@ def status() -> str:
 
 
 def level_of(name: str | None) -> tuple[ctypes.CDLL, int]:
-    """The library, and its number for an instruction set of `levels()`; the highest if None."""
+    """The library, and its number for an instruction set of `levels()`; that of the highest if None."""
     library, why = _load()
     if library is None:
         raise ArgumentError("no compiled core", where="TALOS_KERNEL", expected=why)
@@ -138,25 +252,25 @@ def level_of(name: str | None) -> tuple[ctypes.CDLL, int]:
 
 
 class _Memory(threading.local):
-    """Scratch memory, kept from call to call: fresh pages would cost a good part of a small step."""
+    """One workspace per thread, kept between calls: touching fresh pages would cost a good part of a small step."""
 
     def __init__(self) -> None:
         self.block = torch.empty(0)
 
     def take(self, size: int) -> Tensor:
-        """At least so many bytes."""
+        """A block of at least `size` bytes."""
         if self.block.numel() * 4 < size:
-            self.block = torch.empty(0)  # let go first: both at once may be too much
+            self.block = torch.empty(0)  # freed first: both at once may not fit into memory
             self.block = _pages(size)
         return self.block
 
 
 def _pages(size: int) -> Tensor:
-    """Fresh memory, in large pages where the system gives them: a sweep jumps from tile to tile."""
+    """New memory, in huge pages where the system has them: a sweep jumps from tile to tile."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(-(-size // 4))
     pages = mmap.mmap(-1, -(-size // _LARGE_PAGE) * _LARGE_PAGE + _LARGE_PAGE)
-    with contextlib.suppress(OSError):  # a kernel without them
+    with contextlib.suppress(OSError):  # a Linux kernel without huge pages
         pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=torch.float32)
 

@@ -1,16 +1,16 @@
-"""Scores of each user with items of their own, and the gradients, without gathering a vector per pair.
+"""Scores of users with items sampled per user, and their gradients, without gathering a vector per pair.
 
-The textbook way copies an item vector for every (user, item) pair, (B, n, d), and scatters as many back. Both
-directions are really products with one sparse matrix of B rows with n entries each:
+The textbook way gathers an item vector for every (user, item) pair, (B, n, d), and scatters as many back. Both
+directions are in fact products with one sparse matrix S of B rows with n entries each:
 
-    scores         the dot products at its entries
-    ∂/∂users       its rows, filled with the gradient, times the item table
-    ∂/∂items       its columns times the user table: the same once the entries are sorted by item
+    scores         dot products at the entries of S
+    ∂/∂users       S, filled with the gradient, times the item table
+    ∂/∂items       Sᵀ times the user table: the same once the entries are sorted by item
 
-so nothing of size B·n·d exists. Where n is a good share of all items it is cheaper still to compute every
-score of a few users in one dense product, and to keep those asked for. Measured on one thread at B = n = 1024
+so nothing of size B·n·d exists. Where n is a large share of all items it is cheaper still to compute all scores
+of a few users in one dense product and to select the sampled ones. Measured on one thread at B = n = 1024
 and d = 64, forward and backward, out of 8,693 and 40,988 items (`benchmarks/textbook.py`): 28 and 40 ms, where
-the textbook takes 570 and 720 ms.
+the textbook way takes 570 and 720 ms.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Way: TypeAlias = Literal["dense", "sparse"]
 
 # Numbers in a block of scores or of gathered vectors: 4 MB in float32, which stays in cache.
 _BLOCK = 2**20
-# What one sampled score costs in dense ones: 28 ns against 7, forward and backward, d = 64, on one thread.
+# Cost of a sampled score relative to one in a dense product: 28 ns to 7 ns, forward and backward, d = 64, one thread.
 _SAMPLED_COST = 4.0
 
 
 def cheaper_way(num_items: int, n: int) -> Way:
-    """Which way is expected to be faster for n sampled items a user out of `num_items`.
+    """Which way is expected to be faster for n sampled items per user out of `num_items`.
 
-    A dense product computes all scores at the rate of a matrix product, the sparse way only those asked for
-    at the rate of random access: measured, the latter takes 4 times as long per score. Both are linear in the
+    The dense way computes all scores at the speed of a matrix product, the sparse way only the sampled ones at the
+    speed of random access, which was measured to take 4 times as long per score. Both are linear in the
     number of users and about linear in the dimension, so those do not matter.
 
     >>> cheaper_way(8_693, 1024), cheaper_way(3_000, 1024)
@@ -59,19 +59,19 @@ def sampled_scores(
     way: Way | None = None,
     sparse_gradient: bool = False,
 ) -> Tensor:
-    """s_uj = ⟨e_u, v_j⟩ for the items j of each user's own row, (B, n), with autograd.
+    """Scores s_uj = ⟨e_u, v_j⟩ of each user with the items j in their row of `items`, (B, n), with autograd.
 
     Equal to `(user_vectors[:, None] * item_vectors[items]).sum(-1)`. An item may occur any number of times.
     Not differentiable twice.
 
     Args:
         user_vectors: (B, d).
-        item_vectors: (I, d), the table that `items` point into.
-        items: (B, n), int64.
+        item_vectors: (I, d).
+        items: (B, n), int64, rows of `item_vectors`.
         way: `dense` or `sparse`, see the module; the cheaper one if None.
-        sparse_gradient: give the item table a sparse gradient with the rows that occur, ascending and
-            distinct, in place of a dense one of (I, d). For a table with millions of rows that is a leaf (an
-            optimiser that takes sparse gradients will then touch these rows only); it implies `sparse`.
+        sparse_gradient: give the item table a sparse gradient with the sampled rows, ascending and distinct, in
+            place of a dense one of (I, d). For leaf tables with millions of rows: an optimiser for sparse
+            gradients then updates only these rows. Implies `sparse`.
 
     >>> users, table = torch.eye(2), torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     >>> sampled_scores(users, table, torch.tensor([[0, 2], [1, 1]]))
@@ -86,10 +86,12 @@ def sampled_scores(
         )
     if items.ndim != 2 or len(items) != len(user_vectors):
         raise ArgumentError(
-            f"shape {tuple(items.shape)}", where="items", expected=f"({len(user_vectors)}, n), a row a user"
+            f"shape {tuple(items.shape)}",
+            where="items",
+            expected=f"({len(user_vectors)}, n), one row per user",
         )
     if items.device.type == "cpu" and items.numel():
-        # What follows trusts its indices to the point of reading memory that is not there.
+        # torch's sampled product does not check its indices and would read outside of the table.
         low, high = (int(bound) for bound in torch.aminmax(items))
         if low < 0 or high >= len(item_vectors):
             raise ArgumentError(
@@ -107,7 +109,7 @@ def sampled_scores(
 
 
 class _Dense(torch.autograd.Function):
-    """All scores of a few users at a time, of which those asked for are kept."""
+    """Computes all scores of a few users at a time and selects the sampled ones."""
 
     @staticmethod
     def forward(ctx: Any, users: Tensor, table: Tensor, items: Tensor) -> Tensor:
@@ -133,7 +135,7 @@ class _Dense(torch.autograd.Function):
 
 
 class _Sparse(torch.autograd.Function):
-    """Only the scores asked for, as a sparse matrix."""
+    """Computes only the sampled scores, as a sparse matrix."""
 
     @staticmethod
     def forward(ctx: Any, users: Tensor, table: Tensor, items: Tensor, sparse_gradient: bool) -> Tensor:
@@ -170,14 +172,14 @@ class _Sparse(torch.autograd.Function):
 
 
 def _by_item(items: Tensor, gradient: Tensor, num_items: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The entries sorted by item: their users, where each item's begin (and the end), their gradients.
+    """The entries sorted by item, as CSR of the transposed matrix: their users, the items' offsets, their gradients.
 
-    Always in the same order within an item, so that sums are repeatable to the bit.
+    The order within an item is fixed, so that sums are reproducible to the bit.
     """
     n = items.shape[1]
     small = max(items.numel(), num_items) < 2**31
     if items.device.type == "cpu" and gradient.dtype in (torch.float32, torch.float64):
-        # A counting sort that carries the values along: four times faster than sorting and gathering.
+        # A counting sort that moves the values as well: four times faster than sorting and gathering.
         kind = np.int32 if small else np.int64
         by_user = scipy.sparse.csr_array(
             (
@@ -199,20 +201,20 @@ def _by_item(items: Tensor, gradient: Tensor, num_items: int) -> tuple[Tensor, T
 
 
 def _row_sums(columns: Tensor, starts: Tensor, weights: Tensor, table: Tensor) -> Tensor:
-    """A sparse matrix in CSR form times a table: as fast as torch has it, on any device."""
+    """A sparse matrix in CSR form times a table, by the fastest operation of torch for it, on any device."""
     return F.embedding_bag(
         columns, table.detach(), starts, mode="sum", per_sample_weights=weights, include_last_offset=True
     )
 
 
 def _dots(users: Tensor, table: Tensor, items: Tensor) -> Tensor:
-    """Dot products at the entries of a sparse matrix: torch's sampled product, which gathers nothing."""
-    _silence_the_beta_notice()
+    """Dot products at the entries of a sparse matrix, by torch's sampled product, which gathers nothing."""
+    _silence_beta_warning()
     starts = torch.arange(0, items.numel() + 1, items.shape[1])
     pattern = torch.sparse_csr_tensor(
         starts,
         items.flatten(),
-        users.new_zeros(items.numel()),  # zeros: β = 0 times whatever memory held may be NaN
+        users.new_zeros(items.numel()),  # zeros: β = 0 times uninitialised memory may be NaN
         size=(len(users), len(table)),
         check_invariants=False,
     )
@@ -221,7 +223,7 @@ def _dots(users: Tensor, table: Tensor, items: Tensor) -> Tensor:
 
 
 def _dots_by_gathering(users: Tensor, table: Tensor, items: Tensor) -> Tensor:
-    """The same a few users at a time, for devices and types without the sampled product."""
+    """The same by gathering, a few users at a time, for devices and types without the sampled product."""
     scores = users.new_empty(items.shape)
     step = max(1, _BLOCK // (items.shape[1] * users.shape[1]))
     for here in (slice(start, start + step) for start in range(0, len(users), step)):
@@ -230,8 +232,8 @@ def _dots_by_gathering(users: Tensor, table: Tensor, items: Tensor) -> Tensor:
 
 
 @functools.cache
-def _silence_the_beta_notice() -> None:
-    """Have torch say once, unheard, that its CSR tensors are in beta; it does not say it again."""
+def _silence_beta_warning() -> None:
+    """Trigger torch's warning that CSR tensors are in beta while it is ignored; it is raised only once."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
         nothing = torch.empty(0, dtype=torch.int64)

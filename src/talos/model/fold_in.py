@@ -15,7 +15,7 @@ from torch import Tensor
 from talos.data.csr import meetings
 from talos.errors import ArgumentError
 from talos.kernels import kth_scores, user_batch_loss
-from talos.kernels.parts import LogSumPart, MeanPart
+from talos.kernels.protocols import LogSumPart, MeanPart
 from talos.losses import Loss, UserSeparableLoss
 
 __all__ = ["COSINE_LENGTH", "fold_in", "pull_of_history"]

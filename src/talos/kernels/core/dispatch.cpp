@@ -1,4 +1,4 @@
-// The C interface: which instruction sets this build and this processor have, and the call itself.
+// The C interface: selects the version for an instruction set and calls it.
 #include "sweep.h"
 
 namespace {
@@ -34,7 +34,7 @@ bool multiplies_bfloat16() {
 #endif
 }
 
-// Whether this task goes to the highest level's version with products of bfloat16.
+// Whether this task is for the highest level's version with bfloat16 products.
 [[maybe_unused]] bool in_bfloat16(const int32_t level, const talos::Task& task) {
     return task.bfloat16 && level == kCount - 1 && multiplies_bfloat16();
 }
@@ -46,12 +46,12 @@ bool multiplies_bfloat16() {
 #endif
 extern "C" {
 
-// Raised whenever a struct or a function changes, so that a stale build is noticed and not run.
+// Incremented whenever a struct or a function changes, so that a stale build is detected and not used.
 int32_t talos_core_version() { return 7; }
 
 int32_t talos_core_task_bytes() { return static_cast<int32_t>(sizeof(talos::Task)); }
 
-// The highest level that this processor can run; all below it run as well.
+// The highest level that this processor supports; it supports all lower ones as well.
 int32_t talos_core_best_level() {
 #ifdef TALOS_X86
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
@@ -66,7 +66,7 @@ const char* talos_core_level_name(int32_t level) {
     return level >= 0 && level < kCount ? kLevels[level].name : "";
 }
 
-// Whether there are products of bfloat16 at the highest level.
+// Whether bfloat16 products are compiled in and supported by this processor.
 int32_t talos_core_has_bfloat16() { return multiplies_bfloat16(); }
 
 int64_t talos_core_workspace_bytes(int32_t level, const talos::Task* task) {

@@ -1,7 +1,7 @@
-// Alternating least squares for clicks (Hu, Koren & Volinsky, ICDM 2008), each row by a few steps of conjugate gradients
-// (Takács, Pilászy & Tikk, RecSys 2011): no row's matrix is ever formed.
+// Alternating least squares for implicit feedback (Hu, Koren & Volinsky, ICDM 2008), each row by a few steps of conjugate
+// gradients (Takács, Pilászy & Tikk, RecSys 2011): no row's matrix is ever formed.
 //
-// Compiled once per instruction set, like the sweep.
+// Compiled once per instruction set, see vector.h.
 #include <algorithm>
 #include <vector>
 
@@ -14,13 +14,13 @@ namespace {
 constexpr int64_t kLine = 16;     // floats in a cache line
 constexpr float kSmall = 1e-20f;  // a residual this small cannot be improved in float32
 
-// What one thread needs for one row.
+// A thread's workspace for one row.
 struct Scratch {
     explicit Scratch(const int64_t dim) : residual(dim), direction(dim), image(dim) {}
     std::vector<float> residual, direction, image;
 };
 
-// image = G x, four vectors of the result at a time in registers
+// image = G x, with four vectors of the result at a time in registers
 void times_gram(const LeastSquares& task, const float* const x, float* const image) {
     constexpr int64_t kBlock = 4 * kWidth;
     int64_t from = 0;
@@ -29,8 +29,8 @@ void times_gram(const LeastSquares& task, const float* const x, float* const ima
     for (; from < task.dim; ++from) image[from] = dot(task.gram + from * task.dim, x, task.dim);  // G is symmetric
 }
 
-// image += Σ (α yᵀx - wanted) y over N entries: together, x and the image are read and written once, and no sum waits for
-// another.
+// image += Σ (α yᵀx - wanted) y over N entries. Together, so that x and the image are read and written once, and the sums
+// don't wait for each other.
 template <int N>
 void add_entries(const LeastSquares& task, const int64_t* const items_of, const float* const x, const float wanted,
                  float* const image) {
@@ -70,9 +70,9 @@ void apply(const LeastSquares& task, const int64_t row, const float* const x, co
     if (i < end) add_entries<1>(task, task.items_of + i, x, wanted, image);
 }
 
-// Ask for the vectors that the next row will need: they lie anywhere.
+// Prefetches the vectors of the next row, which are scattered over memory.
 void fetch(const LeastSquares& task, const int64_t row) {
-    constexpr int64_t most = 32;  // entries; of a longer row these are enough to begin with
+    constexpr int64_t most = 32;  // entries; enough to start with in longer rows
     const int64_t end = std::min(task.start[row + 1], task.start[row] + most);
     for (int64_t i = task.start[row]; i < end; ++i) {
         const float* const y = task.fixed + task.items_of[i] * task.dim;
@@ -101,7 +101,7 @@ void solve(const LeastSquares& task, const int64_t row, Scratch& scratch) {
 }  // namespace
 
 void least_squares(const LeastSquares& task) {
-    // A row costs its entries and one product with G: shares of equal cost, not of equal length.
+    // A row costs its entries and one product with G: threads get shares of equal cost, not of equal length.
     const auto cost = [&task](const int64_t row) { return 2 * task.start[row] + task.dim * row; };
     const int64_t numbers = cost(task.rows) * task.dim;
     const int64_t threads = std::max<int64_t>(1, std::min(task.threads, numbers / kWorkPerThread));

@@ -1,9 +1,9 @@
-// The loss-specific part of the core: for each kind, φ and the slope that goes into the gradient.
+// The loss-specific part of the core: one functor per kind, with φ and its slope.
 //
-// A functor is called with scores s and thresholds β of as many users as a vector has lanes. It adds φ, up to a factor
-// e^{log_shift} that keeps the sum within range, to the first of its sums, what its learnt scalars need to the others, and
-// gives ∂φ/∂s up to that factor and `slope_factor`. Scores at or below kGone belong to items that are left out:
-// everything must be exactly 0 there.
+// A functor is called with the scores s and thresholds β of as many users as a vector has lanes. It adds φ / e^{log_shift}
+// to its first sum; the shift keeps the sum within range. Sums for learnt scalars follow. It returns
+// ∂φ/∂s / (e^{log_shift} · slope_factor). Scores at or below kGone mark excluded items: φ and the slope must be exactly 0
+// there.
 #pragma once
 
 #include <cmath>
@@ -64,13 +64,13 @@ struct SigmoidPower {
     }
 };
 
-// The same for |ω(s - β)| ≤ kNear, where cosines are: σ and log σ are short polynomials. Taken relative to
+// The same for |ω(s - β)| ≤ kNear, which holds for cosines: σ and log σ are short polynomials. φ is taken relative to
 // σ(0)^κ, so that the exponent is small, and hence precise, around the threshold.
 struct SigmoidPowerNear {
     static constexpr int kSums = 1;
     static constexpr bool kLogSum = true, kNeedsHighest = false;
     static constexpr float kNear = 2.04f;
-    static constexpr float kMaxPower = 55.0f;  // e^{-1.46·κ} and e^{0.6·κ} are in range
+    static constexpr float kMaxPower = 55.0f;  // e^{-1.46·κ} and e^{0.6·κ} are within float's range
     float kappa, omega;
 
     explicit SigmoidPowerNear(const Task& task) : kappa(task.params[0]), omega(task.params[1]) {}
@@ -108,8 +108,8 @@ struct Hinge {
     }
 };
 
-// φ = log(1 + e^{κx})/κβ with x = (q - b)² + 2(1 + γ)q - s_n, q = σ(s); and the sums of u and qu, u = σ(κx)/β, of which the
-// derivatives in b, γ and s_n are made.
+// φ = log(1 + e^{κx})/κβ with x = (q - b)² + 2(1 + γ)q - s_n, q = σ(s). Further sums: those of u and qu with u = σ(κx)/β,
+// from which the derivatives in b, γ and s_n are computed.
 struct PartialAUC {
     static constexpr int kSums = 3;
     static constexpr bool kLogSum = false, kNeedsHighest = false;

@@ -1,12 +1,12 @@
-// Register-blocked products: the one inner loop behind the scores and both gradients.
+// Register-blocked matrix products: the inner loop of the scores and of both gradients.
 #pragma once
 
 #include "words.h"
 
 namespace talos::TALOS_LEVEL {
 
-// sums[r][v] += Σ_k A(r, k) · B[k][v-th vector], for a block that stays in registers. Both are made of words, and depths
-// are counted in words. A(r, k) is a[r·lda + k] if kAcross, else a[k·lda + r].
+// sums[r][v] += Σ_k A(r, k) · B[k][v-th vector], for a block that stays in registers. A and B consist of words (words.h),
+// and the depth is counted in words. A(r, k) is a[r·lda + k] if kAcross, else a[k·lda + r].
 template <int R, int V, bool kAcross>
 inline void accumulate(const Word* a, const int64_t lda, const Word* b, const int64_t ldb, const int64_t depth,
                        Vector (&sums)[R][V]) {
@@ -23,7 +23,7 @@ inline void accumulate(const Word* a, const int64_t lda, const Word* b, const in
     }
 }
 
-// C (R × V vectors, row stride ldc) = or += A · B. Where A runs across, it may lie in chunks of kColumns numbers,
+// C (R × V vectors, row stride ldc) = A · B, or += with `add`. With kAcross, A may be stored in chunks of kColumns numbers,
 // `chunk` words apart.
 template <int R, int V, bool kAcross>
 inline void product(const Word* a, const int64_t lda, const int64_t chunk, const Word* b, const int64_t ldb,

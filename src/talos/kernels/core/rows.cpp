@@ -1,7 +1,7 @@
-// What stands around the sweep: rows brought to unit length, the positives' gradient, and the way back through
-// the lengths. Items and users are split between the threads, each of which writes to its own alone.
+// The work around the sweep: normalisation of rows, the positives' gradient, and the gradient's conversion to that of the
+// rows before normalisation. Items and users are split between the threads; each thread writes only to its own.
 //
-// Compiled once per instruction set, like the sweep.
+// Compiled once per instruction set, see vector.h.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@
 namespace talos::TALOS_LEVEL {
 namespace {
 
-constexpr float kShortest = 1e-12f;  // lengths below are taken as this, as torch does
+constexpr float kShortest = 1e-12f;  // shorter lengths are raised to this, as in torch
 
 void add_to_users(const Positives& task, const int64_t from, const int64_t to) {
     for (int64_t u = from; u < to; ++u)
@@ -19,7 +19,7 @@ void add_to_users(const Positives& task, const int64_t from, const int64_t to) {
                        task.dim);
 }
 
-// Every thread looks at all users, but only at those of their positives that are its own.
+// Every thread goes through all users, but only through those of their positives that are its own items.
 void add_to_items(const Positives& task, const int64_t from, const int64_t to) {
     for (int64_t u = 0; u < task.users; ++u) {
         const int64_t* const last = task.items_of + task.start[u + 1];
@@ -35,7 +35,7 @@ void through_lengths(const Positives& task, const int64_t from, const int64_t to
     for (int64_t j = from; j < to; ++j) {
         float* const g = task.item_gradient + j * task.dim;
         const float* const v = task.item_vectors + j * task.dim;
-        // At the shortest length the division is by a constant.
+        // Rows of the shortest length were divided by a constant.
         const float along = task.lengths[j] > kShortest ? dot(g, v, task.dim) : 0.0f;
         const float scale = 1 / task.lengths[j];
         for (int64_t k = 0; k < task.dim; ++k) g[k] = (g[k] - along * v[k]) * scale;

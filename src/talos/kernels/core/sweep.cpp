@@ -1,19 +1,19 @@
 // One pass over all items for a batch of users: loss, both gradients and the exact K-th scores.
 //
-// Items are split between the threads, users are taken a block at a time. For each block the scores of all items
-// are kept (item-major, so that a vector holds one item's scores with several users) and go through
+// Items are split between the threads; users are processed in blocks. The scores of a block with all items are
+// kept (item-major: a vector holds one item's scores with several users) and go through four steps:
 //
-//   1. scores, and the maximum of every few items of each user
-//   2. candidates for the K-th score: what reaches the K-th largest of these maxima; positives are marked
-//   3. φ and its slope in place of the scores, Σφ, the users' gradient            (β and the shift are known)
-//   4. the items' gradient                                                         (Σφ is known)
+//   1. compute the scores, and the maximum of each user's scores in every group of a few items
+//   2. collect candidates for the K-th score: those that reach the K-th largest of these maxima; mark positives
+//   3. replace the scores by φ's slopes, add up Σφ and the users' gradient         (needs β and the shift)
+//   4. add up the items' gradient                                                  (needs Σφ)
 //
 // with a barrier before 2, 3 and 4. Step 4 of one block is done tile by tile together with step 1 of the next,
-// while the tile is in cache. Which thread adds what to what is fixed, so results are the same from run to run.
+// while the tile is in cache. The order of all additions is fixed, so results are identical from run to run.
 //
-// Products are made of words (words.h). Where a word is one number, slopes simply take the place of scores. Where it is two
+// Products are of words (words.h). If a word is one number, slopes simply replace scores. If it is two
 // (bfloat16), the users' gradient needs slopes paired by items and the items' gradient slopes paired by users; both
-// together take the room of the scores.
+// together take as much memory as the scores.
 //
 // Compiled once per instruction set, see vector.h.
 #include <algorithm>
@@ -33,12 +33,12 @@ namespace {
 
 constexpr int64_t kTile = 128;                // items at a time, a multiple of kRows
 constexpr int64_t kAlign = 16;                // floats in a cache line
-constexpr int64_t kCacheBytes = 5 << 18;      // of scores per thread: about a second-level cache
+constexpr int64_t kCacheBytes = 5 << 18;      // of scores per thread: about the size of a second-level cache
 constexpr int64_t kMaxBlock = 256;            // users
-constexpr int64_t kWorkPerThread = 1 << 20;   // multiplications: for less than that another thread does not pay
-constexpr int kMostSums = 3;                  // of a functor
-constexpr int kHalvings = 12;                 // after which a bound is close enough
-constexpr float kRounding = kDeep == 1 ? 1.0001f : 1.01f;  // by how much a product may exceed the lengths'
+constexpr int64_t kWorkPerThread = 1 << 20;   // multiplications; for less, another thread does not pay off
+constexpr int kMostSums = 3;                  // of any functor in losses.h
+constexpr int kHalvings = 12;                 // bisection steps, after which a bound is close enough
+constexpr float kRounding = kDeep == 1 ? 1.0001f : 1.01f;  // computed |u·v| / (|u||v|) is at most this
 constexpr float kNothingYet = -std::numeric_limits<float>::infinity();
 
 int64_t round_up(const int64_t n, const int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -54,7 +54,7 @@ public:
             round_.store(round + 1, std::memory_order_release);
             return;
         }
-        // The others are about to come; but on a machine with more to do than cores they may need this one.
+        // The others usually arrive soon; but if there are more threads than cores, they may need this one's core.
         for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins)
             if (spins > 4000) std::this_thread::yield();
     }
@@ -65,20 +65,20 @@ private:
     std::atomic<int64_t> round_{0};
 };
 
-// Sizes and the places of everything in the workspace: the same for all threads.
+// Sizes, and the offsets of everything in the workspace; the same for all threads.
 struct Layout {
     int64_t threads, groups, padded_dim, block, blocks;
-    int64_t coarse;         // groups of kRows items whose maxima are taken together
+    int64_t coarse;         // groups of kRows items per coarse group
     int64_t coarse_groups;  // at most, per thread
-    bool pad;               // rows do not fill whole vectors: work on padded copies
-    bool copy;              // item vectors cannot be used as they lie
-    int64_t depth;          // words of a vector that go into a score
+    bool pad;               // rows are not whole vectors: work on padded copies
+    bool copy;              // item vectors must be copied, to be padded or rounded
+    int64_t depth;          // words per vector that enter a score
 
     int64_t kept_each;      // floats of one thread's scores
     int64_t kept, finest, coarsest, rows, columns, gradient, packed, scaled, partial, sums, per_user, total;
 
-    // Few enough for their scores to stay in the second-level caches; where that leaves too few to be worth a
-    // pass over the items, as many as are worth one.
+    // As many users as keep their scores in the second-level caches; if these are too few to be worth a pass over the
+    // items, the maximum.
     int64_t users_that_fit(const int64_t items) const {
         const int64_t fitting = threads * kCacheBytes / 4 / std::max<int64_t>(1, items);
         return fitting >= kColumns ? std::min(kMaxBlock, fitting / kColumns * kColumns) : kMaxBlock;
@@ -95,8 +95,8 @@ struct Layout {
         const int64_t most = task.users_per_block ? task.users_per_block : users_that_fit(task.items);
         blocks = (task.users + most - 1) / most;
         block = round_up((task.users + blocks - 1) / std::max<int64_t>(1, blocks), kColumns);
-        blocks = (task.users + block - 1) / block;  // rounded up, fewer may do
-        // Four maxima for each of the K: then little more than K scores reach the K-th of them.
+        blocks = (task.users + block - 1) / block;  // after rounding up, fewer may suffice
+        // Four coarse groups for each of the K: then little more than K scores reach the K-th largest maximum.
         coarse = std::max<int64_t>(1, groups / std::max<int64_t>(1, 4 * task.k));
         coarse_groups = (groups / threads + 1 + coarse) / coarse + 1;
 
@@ -122,15 +122,15 @@ struct Layout {
     }
 };
 
-// What one thread tells the others about a block.
+// One thread's results for a block that the other threads read.
 struct Findings {
     std::vector<std::vector<float>> candidates;  // by user
-    std::vector<float> highest;                  // negative of each user
+    std::vector<float> highest;                  // highest negative score of each user
     int64_t coarse_groups = 0;
     float largest_norm = 0;                      // squared, of the thread's items
 };
 
-// What the threads share.
+// Shared by the threads.
 struct Shared {
     const Task& task;
     const Layout layout;
@@ -163,7 +163,7 @@ float kth_largest(std::vector<float>& values, const int64_t k) {
     return values[k - 1];
 }
 
-// One thread's part of the sweep.
+// One thread's share of the sweep.
 class Worker {
 public:
     Worker(Shared& shared, const int64_t index)
@@ -211,24 +211,24 @@ public:
     }
 
 private:
-    // Words and floats are of one size: what is kept in place of scores, or in the workspace, may be either.
+    // Words and floats have the same size; the workspace holds both.
     static Word* words(float* const p) { return reinterpret_cast<Word*>(p); }
     static const Word* words(const float* const p) { return reinterpret_cast<const Word*>(p); }
 
     int64_t dim() const { return at_.padded_dim; }
 
-    // Of all users of the block, one sum after the other.
+    // A thread's sums: the first sum of all users of the block, then the second, …
     float* sums_of(const int64_t thread) const { return shared_.base + at_.sums + thread * kMostSums * at_.block; }
 
     bool with_gradients() const { return task_.kind != kNothing && task_.item_gradient; }
 
-    // Scores lie tile by tile, and in a tile by groups of users: what a register block covers is contiguous.
+    // Scores are stored tile by tile, and within a tile by groups of users: a register block is contiguous.
     float* scores_of(const int64_t j, const int64_t u) const {
         const int64_t row = j - begin_, start = row / kTile * kTile;
         return kept_ + start * at_.block + (u / kColumns * kTile + row - start) * kColumns + u % kColumns;
     }
 
-    // The largest norm of an item, by which scores are bounded; and the words of all items where they are needed.
+    // Finds the largest norm of an item, which bounds the scores, and converts item vectors to words where needed.
     void prepare_items() {
         float largest = 0;
         for (int64_t j = begin_; j < end_; ++j) {
@@ -254,7 +254,7 @@ private:
             std::copy_n(item_gradient_ + j * dim(), task_.dim, task_.item_gradient + j * task_.dim);
     }
 
-    // The users of a block, packed by dimension in groups of as many as a register block has columns.
+    // Packs the users of a block: groups of as many users as a register block has columns, dimension by dimension.
     void start_block(const int64_t block) {
         const int64_t each = at_.block;
         first_user_ = block * each;
@@ -298,9 +298,9 @@ private:
         store(finest + kWidth, most[1]);
     }
 
-    // The last items, fewer than a group.
+    // The last items, if they are fewer than a group.
     void score_tail(const int64_t from, const int64_t to, const int64_t column, const Word* const users) const {
-        constexpr int64_t chunk = kColumns / kDeep;  // rows are not divided: each chunk follows the one before
+        constexpr int64_t chunk = kColumns / kDeep;  // rows are contiguous: chunk after chunk
         float* const finest = finest_ + from / kRows * at_.block + column;
         float most[kColumns];
         std::fill_n(most, kColumns, kNothingYet);
@@ -312,7 +312,7 @@ private:
         std::copy_n(most, kColumns, finest);
     }
 
-    // Maxima over as many groups as leave a few for each of the K places.
+    // Maxima over coarse groups.
     void coarse_maxima() const {
         for (int64_t c = 0; c < mine_.coarse_groups; ++c) {
             const int64_t from = first_group_ + c * at_.coarse, to = std::min(from + at_.coarse, last_group_);
@@ -327,7 +327,7 @@ private:
         return most;
     }
 
-    // The K-th largest of disjoint groups' maxima is no more than the K-th score: only what reaches it counts.
+    // The K-th largest of disjoint groups' maxima is at most the K-th score: candidates are the scores that reach it.
     void find_candidates() {
         for (std::vector<float>& one : mine_.candidates) one.clear();
         for (int64_t column = 0; column < at_.block; column += kWidth) store(bound_ + column, bound_below(column));
@@ -338,8 +338,8 @@ private:
                     collect(g, column, reached);
     }
 
-    // A number that at least K maxima reach, and few more than K; for as many users as there are lanes, by
-    // halving the range in which the K-th largest lies. It need not be exact: it is a bound.
+    // A lower bound of the K-th largest maximum, which few more than K maxima reach; for as many users as there are lanes,
+    // by bisection. It need not be exact.
     Vector bound_below(const int64_t column) const {
         int64_t all = 0;
         Vector low = splat(std::numeric_limits<float>::infinity()), high = splat(kNothingYet);
@@ -364,7 +364,7 @@ private:
         }
     }
 
-    // Of users whose highest score in a group of items reaches their bound, all scores that do.
+    // Collects the scores of a group that reach the bound, for the users (lanes) of whom at least one does.
     void collect(const int64_t group, const int64_t column, const Integers reached) {
         const int64_t from = group * kRows, count = std::min<int64_t>(kRows, end_ - from);
         const float* const scores = scores_of(from, column);  // items are kColumns apart
@@ -379,7 +379,7 @@ private:
         }
     }
 
-    // Reads the scores of excluded pairs and puts a mark in their place; then finds the highest that is left.
+    // Reports the scores of excluded pairs and replaces them by kGone; then finds the highest remaining score.
     void mark_excluded() {
         for (int64_t u = 0; u < count_ && task_.excluded_start; ++u) {
             const int64_t* const last = task_.excluded + task_.excluded_start[first_user_ + u + 1];
@@ -399,7 +399,7 @@ private:
             store(mine_.highest.data() + column, highest_of(first_group_, last_group_, column));
     }
 
-    // Every thread puts the same findings together for itself; the first one also reports.
+    // Every thread combines the findings of all threads for itself; the first one also reports them.
     void settle_thresholds() {
         std::vector<float> all;
         for (int64_t u = 0; u < at_.block; ++u) {
@@ -409,7 +409,7 @@ private:
             all.clear();
             for (const Findings& theirs : shared_.findings)
                 all.insert(all.end(), theirs.candidates[u].begin(), theirs.candidates[u].end());
-            // Fewer than K candidates means scores that are no numbers, since those never reach a bound.
+            // Fewer than K candidates means that some scores are NaN, which never reach a bound.
             const float kth = static_cast<int64_t>(all.size()) < task_.k ? std::nanf("") : kth_largest(all, task_.k);
             if (task_.kth_is_threshold) beta_[u] = kth;
             if (index_ == 0) task_.kth[user] = kth;
@@ -417,7 +417,7 @@ private:
         }
     }
 
-    // The K best come first once the K-th is known.
+    // `kth_largest` has put the K best in front.
     void report_best(const int64_t user, const std::vector<float>& candidates) const {
         float* const to = task_.best + user * task_.k;
         if (static_cast<int64_t>(candidates.size()) < task_.k) return std::fill_n(to, task_.k, std::nanf("")), void();
@@ -433,7 +433,7 @@ private:
         }
     }
 
-    // Whether |ω(s - β)| is small enough for the short polynomials, for all scores of the block.
+    // Whether |ω(s - β)| is small enough for SigmoidPowerNear, for all scores of the block.
     bool is_near() const {
         float items = 0, users = 0, beta = 0;
         for (const Findings& theirs : shared_.findings) items = std::max(items, theirs.largest_norm);
@@ -464,10 +464,10 @@ private:
     float shift_of(const Phi& phi, const int64_t u) const {
         float highest = kNothingYet;
         for (const Findings& theirs : shared_.findings) highest = std::max(highest, theirs.highest[u]);
-        return highest <= kGone ? 0.0f : phi.shift(highest, beta_[u]);  // nothing left: any shift will do
+        return highest <= kGone ? 0.0f : phi.shift(highest, beta_[u]);  // no negatives: any shift will do
     }
 
-    // Scores of a tile become slopes; φ is added up by user.
+    // Replaces the scores of a tile by slopes and adds φ to the users' sums.
     template <class Phi>
     void transform(const Phi& phi, const int64_t from, const int64_t to) const {
         for (int64_t column = 0; column < at_.block; column += kDeep * kWidth) {
@@ -475,7 +475,7 @@ private:
             for (int v = 0; v < kDeep; ++v)
                 beta[v] = load(beta_ + column + v * kWidth), shift[v] = load(shift_ + column + v * kWidth);
             float* const scores = scores_of(from, column);
-            if ((to - from) % kDeep) std::fill_n(scores + (to - from) * kColumns, kColumns, kGone);  // to fill a word
+            if ((to - from) % kDeep) std::fill_n(scores + (to - from) * kColumns, kColumns, kGone);  // completes the last word
             for (int64_t j = 0; j < to - from; j += kDeep) {
                 float* const place = scores + j * kColumns;
                 Vector slopes[kDeep][kDeep];
@@ -499,7 +499,8 @@ private:
     static void keep_slopes(const Vector (&slopes)[1][1], float* const place) { store(place, slopes[0][0]); }
 
 #if defined(TALOS_PAIRS)
-    // Two items and 32 users: the users' pairs of an item, the items' pairs of half the users, and again.
+    // Two items and 32 users: slopes of the first item paired by users, slopes of half the users paired by items; then the
+    // same for the second item and the other half.
     static void keep_slopes(const Vector (&slopes)[2][2], float* const place) {
         store_words(words(place), in_order(slopes[0][0], slopes[0][1]));
         store_words(words(place) + kWidth, in_pairs(slopes[0][0], slopes[1][0]));
@@ -508,13 +509,13 @@ private:
     }
 #endif
 
-    // Slopes of a user, one word after the other every kDeep · kColumns; `j` is a multiple of kDeep.
+    // Slopes of a user, paired by items, one word every kDeep · kColumns; `j` is a multiple of kDeep.
     const Word* slopes_by_item(const int64_t j, const int64_t u) const {
         const Word* const place = words(scores_of(j, u));
         return kDeep == 1 ? place : place + kWidth * (1 + u % kColumns / kWidth);
     }
 
-    // Slopes of an item, user after user; those of the next item are kColumns words further.
+    // Slopes of an item, paired by users; those of the next item follow after kColumns words.
     const Word* slopes_by_user(const int64_t j) const { return words(scores_of(j, 0)); }
 
     void add_user_gradient(const int64_t from, const int64_t to) const {
@@ -524,8 +525,8 @@ private:
                                        from > begin_);
     }
 
-    // Σφ is known: R, and where gradients are wanted the factor of every slope, the users' gradient and the vectors for
-    // the items'.
+    // Now that Σφ is known: computes R and, for gradients, the factor of each user's slopes, the users' gradient and the
+    // scaled user vectors for the items' gradient.
     template <class Phi>
     void finish_block(const Phi& phi) {
         for (int64_t u = 0; u < count_; ++u) {
@@ -555,8 +556,8 @@ private:
         if (with_gradients()) scale_users();
     }
 
-    // User vectors times their factors, for the items' gradient. A pair that lacks its second user has zeros in its place, and
-    // slopes of zero scores: an item that is not finite then spoils its own gradient, which no other arithmetic would save.
+    // User vectors times their factors, for the items' gradient. If the number of users is odd, the last pair is completed by
+    // zeros. Their product with a slope that is not finite makes the item's gradient NaN; it would not be finite anyway.
     void scale_users() const {
         std::vector<float> some(kDeep * dim());
         for (int64_t first = 0; first < count_; first += kDeep) {
@@ -579,7 +580,7 @@ private:
     }
 
     void add_item_gradient(const int64_t from, const int64_t to, const int64_t users, const bool first) const {
-        constexpr int64_t chunk = kTile * kColumns;  // from one group of users to the next
+        constexpr int64_t chunk = kTile * kColumns;  // words from one group of users to the next
         const int64_t depth = (users + kDeep - 1) / kDeep;
         int64_t j = from;
         for (; j + kRows <= to; j += kRows)
@@ -596,8 +597,8 @@ private:
     const int64_t index_;
     Findings& mine_;
     const int64_t first_group_, last_group_, begin_, end_;  // items of this thread
-    float* const kept_;                                     // of this thread's items
-    float* const finest_;                                   // of all threads
+    float* const kept_;                                     // scores, then slopes, of this thread's items
+    float* const finest_;                                   // maxima by group, of all threads
     const Word *const rows_, *const columns_;               // of all items: for scores, for the users' gradient
     float* const item_gradient_;
     Word *const packed_, *const scaled_;

@@ -1,8 +1,8 @@
-// Several threads at one piece of work.
+// Runs work on several threads.
 //
-// Threads of our own would compete with torch's: those of its OpenMP pool go on spinning for a while after each
-// operation, and on a machine with as many cores as threads every step would begin on half of them. So where the
-// caller has found the pool's entry points (they are looked up, not linked to) the work is done by the pool itself.
+// Threads of our own would compete with torch's: those of its OpenMP pool keep spinning for a while after each
+// operation, and with as many threads as cores every step would start with half of the cores. So if the caller passes
+// the pool's entry points (they are looked up at run time, not linked), the work runs in that pool.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ private:
         const int64_t index = next_.fetch_add(1);
         const bool complete = team_.size() >= threads_;
         if (complete && index < threads_) work_(index);
-        if (!complete && index == 0) spawn();  // inside somebody else's parallel region there may be fewer
+        if (!complete && index == 0) spawn();  // a nested parallel region may get fewer threads
     }
 
     void spawn() const {
@@ -49,15 +49,15 @@ private:
     std::atomic<int64_t> next_{0};
 };
 
-// Calls work(0) … work(threads - 1), all at the same time.
+// Calls work(0) … work(threads - 1) concurrently.
 template <class Work>
 void run_team(const Team& team, const int64_t threads, const Work& work) {
     TeamWork<Work>(team, threads, work).run();
 }
 
-constexpr int64_t kWorkPerThread = 1 << 17;  // numbers
+constexpr int64_t kWorkPerThread = 1 << 17;  // numbers; for less, another thread does not pay off
 
-// Calls work(from, to) for equal shares of 0 … count.
+// Calls work(from, to) concurrently for equal shares of 0 … count; `numbers` is the total amount of work.
 template <class Work>
 void in_parallel(const Team& team, const int64_t count, const int64_t numbers, const int64_t wanted, const Work& work) {
     const int64_t threads = std::max<int64_t>(1, std::min(wanted, std::min(count, numbers / kWorkPerThread)));

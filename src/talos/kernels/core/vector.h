@@ -1,4 +1,4 @@
-// Vectors of the width that the instruction set of this translation unit has, by the compiler's extensions.
+// Vectors as wide as the instruction set of this translation unit, by compiler extensions (gcc, clang).
 #pragma once
 
 #include <cstdint>
@@ -39,10 +39,10 @@ inline Vector load(const float* from) {
 
 inline void store(float* to, const Vector v) { std::memcpy(to, &v, sizeof v); }
 
-// Not `Vector{} + x`: that would turn -0 into 0, so the compiler could not leave the addition out.
+// Not `Vector{} + x`: that would turn -0 into 0, so the compiler could not optimise the addition away.
 inline Vector splat(const float x) { return x - Vector{}; }
 
-// A NaN in `b` survives, one in `a` does not.
+// A NaN in `b` is kept, one in `a` is not.
 inline Vector maximum(const Vector a, const Vector b) { return a > b ? a : b; }
 
 // c0 + c1·x + c2·x² + …, by Horner's rule.
@@ -54,7 +54,7 @@ inline Vector polynomial(const float (&c)[N], const Vector x) {
     return sum;
 }
 
-// 2^t to 2e-7 for t from -126 to 127. A NaN stays one.
+// 2^t with a relative error of 2e-7, for t from -126 to 127. NaN gives NaN.
 inline Vector exp2_within(const Vector t) {
     // Minimax on [-1/2, 1/2].
     constexpr float c[] = {1.00000012f,   0.693146944f,   0.240221202f,
@@ -73,9 +73,9 @@ inline Vector exp2_within(const Vector t) {
 // The same for any t up to 127; exactly 0 below -127.
 inline Vector exp2(const Vector t) { return exp2_within(t < -127.0f ? splat(-127.0f) : t); }
 
-// The sum of a vector's numbers, by halves: one after the other they would wait for each other.
+// The sum of a vector's elements, by halves: added one by one, each addition would wait for the last.
 inline float sum_of(const Vector v) {
-#if defined(__AVX512F__) && defined(TALOS_SHUFFLES)  // the same halves, without leaving the registers
+#if defined(__AVX512F__) && defined(TALOS_SHUFFLES)  // the same, within registers
     typedef float Eight __attribute__((vector_size(32)));
     typedef float Four __attribute__((vector_size(16)));
     const Eight eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
@@ -94,7 +94,7 @@ inline float sum_of(const Vector v) {
 #endif
 }
 
-// Σ a·b, in vectors and then one by one.
+// Σ a·b.
 inline float dot(const float* const a, const float* const b, const int64_t dim) {
     Vector even{}, odd{};
     int64_t k = 0;

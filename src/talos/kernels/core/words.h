@@ -1,8 +1,8 @@
-// What products are made of: words of 32 bits, each one float32 or, where the processor multiplies them, two bfloat16
-// that follow each other along the sum. Sums are float32 in either case.
+// The factors of products: words of 32 bits, each either one float32 or two bfloat16 that are neighbours along the
+// dimension that is summed over. Sums are float32 in both cases.
 //
-// A translation unit has one or the other: pairs of bfloat16 if it is compiled with TALOS_PAIRS. (Not whenever the
-// compiler may use such instructions: it may in all of them, if it was told to build for this machine alone.)
+// Words are pairs of bfloat16 in translation units that are compiled with TALOS_PAIRS. (Not wherever the compiler may
+// use bfloat16 instructions: with -march=native it may in all of them.)
 #pragma once
 
 #include "vector.h"
@@ -39,12 +39,12 @@ inline Vector multiply_add(const Words a, const Words b, const Vector sum) {
     return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
 }
 
-// Numbers that lie one after the other: as words in the same order, rounded to the nearest.
+// Consecutive numbers as words in the same order, rounded to the nearest bfloat16.
 inline Words in_order(const Vector first, const Vector second) {
     return (Words)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
 }
 
-// Number by number: each word has one of `first` and one of `second`.
+// Interleaved: each word holds one number of `first` and one of `second`.
 inline Words in_pairs(const Vector first, const Vector second) {
     typedef int16_t Halves __attribute__((vector_size(64)));
     constexpr Halves lanes = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
@@ -52,13 +52,13 @@ inline Words in_pairs(const Vector first, const Vector second) {
     return (Words)_mm512_permutexvar_epi16((__m512i)lanes, (__m512i)in_order(first, second));
 }
 
-// A row of numbers as words; `count` fills whole vectors of words.
+// A row of numbers as words; `count` is a multiple of a vector of words.
 inline void pack_row(const float* const from, const int64_t count, Word* const to) {
     for (int64_t k = 0; k < count; k += 2 * kWidth)
         store_words(to + k / 2, in_order(load(from + k), load(from + k + kWidth)));
 }
 
-// kDeep rows, `apart` floats from each other, as one row of words along which a sum over rows can go.
+// kDeep rows, `apart` floats from each other, as one row of words, for sums over rows.
 inline void pack_rows(const float* const from, const int64_t apart, const int64_t count, Word* const to) {
     for (int64_t k = 0; k < count; k += kWidth) store_words(to + k, in_pairs(load(from + k), load(from + apart + k)));
 }

@@ -1,7 +1,7 @@
 """Items divided among the processes as well as users: no process has the whole catalogue.
 
 A rank has a range of items (their rows, optimizer state, and the interactions of all users with them) and a range of
-users. All ranks work on the same whole batch, each on its own items: see `talos.kernels.divided`.
+users. All ranks work on the same whole batch, each on its own items: see `talos.kernels.batch`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,588 @@
+"""The user-batch formula: loss and gradients of a batch of users with all their positives, in closed form.
+
+For a loss a(s_ui, β_u) + c(s_ui, β_u)·R_u, where R_u reduces φ over the negatives of user u, the value is
+
+    L = Σ_u share_u Σ_{i ∈ P_u} (a_ui + c_ui R_u)
+
+and, with coefficient_u = share_u Σ_i c_ui, its gradient is that of Σ_u coefficient_u R_u plus share_u ∂a_ui/∂s_ui at
+every positive. `_batch_loss` is the one place that has this. What goes over all items is done by `Passes`: those of the
+compiled core where it applies (`core_passes`), those in readable torch elsewhere (`torch_passes`).
+
+The items may be divided among several processes. Each process then has a range of the items, owns some users of the
+batch, and needs to know two numbers per user about the other items: β_u, the K-th best of all scores, and
+log Σφ (or Σφ) over all items. That takes up to three passes over its own items, each followed by a small exchange:
+
+1. the K best scores of every user; the K-th of all processes' best is β_u        (only for exact thresholds)
+2. log Σφ over its own items; the log-sum of all processes' is that of all items  (not for "mean" parts)
+3. gradients, with coefficient_u · Σφ(own items)/Σφ(all items)
+
+The process that has a positive's item handles the positive. Item gradients are complete where the items are; user
+gradients are summed by the users' owners. A batch of B users costs each process about B·(2d + K + 4) numbers sent and
+received, however many items and processes there are. With a single process all of this reduces to one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from talos.errors import ArgumentError
+from talos.kernels import core_passes, library
+from talos.kernels.checks import check_arguments, check_finite, check_k
+from talos.kernels.core_passes import CorePasses
+from talos.kernels.protocols import Exchange, LossParts, NegativePart, Passes, Sweep
+from talos.kernels.torch_passes import TorchPasses, best_scores, largest
+
+__all__ = [
+    "UserBatch",
+    "differentiable_divided_loss",
+    "differentiable_user_batch_loss",
+    "divided_batch_loss",
+    "divided_kth_scores",
+    "exact_user_batch_loss",
+    "kth_scores",
+    "user_batch_loss",
+]
+
+
+@dataclass(frozen=True)
+class UserBatch:
+    """Loss and gradients of a batch of users.
+
+    Where items are divided among processes, B counts all users of the batch and `own` those that this process owns;
+    `value`, `parameter_gradients` and `per_user` are this process's part, to be summed over the processes.
+
+    Attributes:
+        value: the reduced loss.
+        user_gradient: (own, d), complete.
+        item_gradient: (I, d), complete.
+        parameter_gradients: of the loss's learnt scalars, by name.
+        per_user: mean loss over each user's positives, (B,); 0 for a user without any.
+        num_positives: (B,).
+        normalizer: log Σφ for "log-sum" losses, Σφ for "mean" ones, over all items, (B,); 0 where there is no sum.
+        thresholds: β_u as used or found, (own,); None where there was none.
+    """
+
+    value: Tensor
+    user_gradient: Tensor
+    item_gradient: Tensor
+    parameter_gradients: dict[str, Tensor]
+    per_user: Tensor
+    num_positives: Tensor
+    normalizer: Tensor
+    thresholds: Tensor | None = None
+
+
+@torch.no_grad()
+def user_batch_loss(
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    thresholds: Tensor | None,
+    loss: LossParts,
+    *,
+    k: int | None = None,
+    reduction: Literal["positives", "users", "sum"] = "positives",
+    exclude_positives: bool = True,
+    item_ids: Tensor | None = None,
+    weights: Tensor | None = None,
+    normalize_items: bool = False,
+    scale: float = 1.0,
+    bfloat16: bool = False,
+    users_per_chunk: int | None = None,
+    items_per_tile: int = 4096,
+) -> UserBatch:
+    """Loss of a batch of users with all their positives, and its gradients, in closed form.
+
+    Scores are the dot products of the vectors as given: normalise them first if scores are to be cosines. Half
+    precision is converted to float32. The compiled core is used for float32 on the CPU and the losses that it
+    implements; calls with `weights` run in torch.
+
+    Args:
+        user_vectors: (B, d), one row per user of the batch.
+        item_vectors: (I, d), the whole table.
+        indptr: (B + 1,), `indices[indptr[u]:indptr[u + 1]]` are the positives of the u-th row.
+        indices: their rows in `item_vectors`, each once per user.
+        thresholds: (B,) where the loss uses them.
+        loss: a `UserSeparableLoss`, or anything with that interface.
+        k: use each user's exact K-th best score over the whole table as threshold, in place of given ones. Over all
+            items it is found in the same pass. Returned as `UserBatch.thresholds`.
+        reduction: the mean over `positives` (as in the published code), the mean over `users` with at least one
+            positive (the paper's formula), or the `sum` over positives.
+        exclude_positives: whether a user's positives are left out of their negatives.
+        item_ids: (n,), a sample of items, shared by all users, to use as negatives in place of all items; an item
+            that is drawn twice counts twice.
+        weights: (n,) or (I,), how much each negative counts; for samples that are not uniform.
+        normalize_items: divide the rows of `item_vectors` by their lengths first; the gradient is that of the
+            rows as given.
+        scale: factor of the value and of all gradients, at no cost.
+        bfloat16: let the core round the factors of its three products to bfloat16 where the processor multiplies these
+            faster. Scores, and thresholds found in the same pass, are then within 2⁻⁷ of the product of the
+            lengths; thresholds that take a pass of their own and all sums are float32. No effect in torch.
+        users_per_chunk: users at a time; chosen by cache size if None.
+        items_per_tile: items at a time, in torch.
+
+    A user without positives contributes nothing. A user without negatives contributes the positives' part.
+
+    >>> from talos.losses import Softmax
+    >>> users, items = torch.eye(2), torch.eye(3)[:, :2]
+    >>> batch = user_batch_loss(
+    ...     users, items, torch.tensor([0, 1, 1]), torch.tensor([0]), None, Softmax(tau=1.0))
+    >>> batch.value, batch.num_positives   # log(e^0 + e^0) - 1, and a user without positives
+    (tensor(-0.3069), tensor([1, 0]))
+    """
+    if k is not None:
+        if thresholds is not None:
+            raise ArgumentError("are given together with k", where="thresholds", expected="one of the two")
+        check_k(k, len(item_vectors))
+    check_arguments(
+        user_vectors, item_vectors, indptr, indices, thresholds, loss, k=k, item_ids=item_ids, weights=weights
+    )
+    passes: Passes
+    if weights is None and _core_applies(loss.negative_part, user_vectors, item_vectors, thresholds):
+        user_vectors = user_vectors.contiguous()
+        passes = CorePasses(
+            item_vectors,
+            indptr,
+            indices,
+            normalize=normalize_items,
+            exclude_positives=exclude_positives,
+            item_ids=item_ids,
+            bfloat16=bfloat16,
+            users_per_chunk=users_per_chunk,
+        )
+    else:
+        passes = TorchPasses(
+            item_vectors,
+            indptr,
+            indices,
+            dtype=torch.promote_types(user_vectors.dtype, torch.float32),
+            normalize=normalize_items,
+            exclude_positives=exclude_positives,
+            item_ids=item_ids,
+            weights=weights,
+            users_per_chunk=users_per_chunk,
+            items_per_tile=items_per_tile,
+        )
+    return _batch_loss(
+        passes,
+        user_vectors,
+        thresholds,
+        loss,
+        k=k,
+        in_one_pass=item_ids is None,
+        reduction=reduction,
+        scale=scale,
+        local=indptr.diff(),
+    )
+
+
+@torch.no_grad()
+def divided_batch_loss(
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    thresholds: Tensor | None,
+    loss: LossParts,
+    exchange: Exchange,
+    *,
+    degrees: Tensor,
+    num_items: int,
+    k: int | None = None,
+    reduction: Literal["positives", "users"] = "positives",
+    normalize_items: bool = False,
+    bfloat16: bool = False,
+) -> UserBatch:
+    """`user_batch_loss` over items that are divided among processes; a collective call, for the same batch on all.
+
+    Args:
+        user_vectors: (own, d), of the users of the batch that this process owns.
+        item_vectors: (n, d), this process's items.
+        indptr: (B + 1,), of all users of the batch.
+        indices: (P,), those of their positives that are this process's items, as rows of `item_vectors`.
+        thresholds: (own,) where the loss uses them.
+        loss: a `UserSeparableLoss`, or anything with that interface.
+        exchange: communication with the other processes.
+        degrees: (B,), positives of each user over all processes.
+        num_items: of all processes.
+        k: use each user's exact K-th best score over all items as threshold, in place of given ones.
+        reduction: the mean over `positives`, or over `users` with at least one.
+        normalize_items: divide the rows of `item_vectors` by their lengths first; the gradient is that of the
+            rows as given.
+        bfloat16: as in `user_batch_loss`; the scores of positives stay float32 here.
+
+    >>> from talos.losses import Softmax
+    >>> users, items = torch.eye(2), torch.eye(3)[:, :2]
+    >>> batch = divided_batch_loss(
+    ...     users, items, torch.tensor([0, 1, 1]), torch.tensor([0]), None, Softmax(tau=1.0), ALONE,
+    ...     degrees=torch.tensor([1, 0]), num_items=3)
+    >>> batch.value   # log(e^0 + e^0) - 1
+    tensor(-0.3069)
+    """
+    check_arguments(
+        user_vectors, item_vectors, indptr, indices, thresholds, loss, k=k, num_users=len(degrees)
+    )
+    dtype = torch.promote_types(user_vectors.dtype, torch.float32)
+    passes: Passes
+    if _core_applies(loss.negative_part, user_vectors.to(dtype), item_vectors):
+        passes = CorePasses(item_vectors, indptr, indices, normalize=normalize_items, bfloat16=bfloat16)
+    else:
+        passes = TorchPasses(item_vectors, indptr, indices, dtype=dtype, normalize=normalize_items)
+    return _batch_loss(
+        passes,
+        user_vectors,
+        thresholds,
+        loss,
+        k=k,
+        reduction=reduction,
+        exchange=exchange,
+        local=indptr.diff(),
+        degrees=degrees,
+        num_items=num_items,
+    )
+
+
+class _Alone:
+    """The `Exchange` of a single process: every row is its own."""
+
+    def spread(self, rows: Tensor) -> Tensor:
+        return rows
+
+    def collect(self, rows: Tensor) -> Tensor:
+        return rows.unsqueeze(0)
+
+
+ALONE: Final = _Alone()
+
+
+def _batch_loss(
+    passes: Passes,
+    user_vectors: Tensor,
+    thresholds: Tensor | None,
+    loss: LossParts,
+    *,
+    k: int | None,
+    reduction: Literal["positives", "users", "sum"],
+    local: Tensor,
+    in_one_pass: bool = True,
+    scale: float = 1.0,
+    exchange: Exchange = ALONE,
+    degrees: Tensor | None = None,
+    num_items: int = 0,
+) -> UserBatch:
+    """The formula, see the module.
+
+    `local` (B,) are the positives of each user on this process, `degrees` those on all. `in_one_pass` says that the
+    sweep goes over the whole table, so that it can find K-th scores as well.
+    """
+    part, has_beta, divided = loss.negative_part, loss.needs.threshold, exchange is not ALONE
+    degrees = local if degrees is None else degrees
+    dtype, owner = passes.table.dtype, passes.owner
+    users = exchange.spread(user_vectors.detach().to(dtype))
+    share = _shares(degrees, reduction, dtype) * scale
+    per_positive = share[owner]
+
+    # The coefficient of R_u may depend on β. Where it does not, β can be found during the sweep.
+    weight = constant_weight(loss)
+    fused = k is not None and in_one_pass and not divided and weight is not None
+    fused = fused and part.reduction != "constant"
+    if k is not None and not fused:
+        thresholds = _kth_over_all(passes, users, k, exchange)
+    elif thresholds is not None:
+        thresholds = thresholds.detach().to(dtype) if has_beta else None
+    beta = exchange.spread(thresholds) if has_beta and thresholds is not None else None
+
+    pos: Tensor | None = None
+    if weight is None:
+        pos = _positive_scores(passes, users)
+        c = loss.positive_part(pos, None if beta is None else beta[owner])[1].detach()
+        coefficients = users.new_zeros(len(users)).index_add_(0, owner, per_positive * c)
+        coefficients = exchange.spread(_total(coefficients, exchange))
+    else:
+        coefficients = weight * share * degrees
+
+    if part.reduction == "constant":
+        found = _constant_sweep(passes, users, part)
+    elif divided:
+        here, everywhere = len(passes.table) - local, num_items - degrees
+        found = _divided_sweep(passes, users, beta, part, coefficients, exchange, here, everywhere)
+    else:
+        found = passes.sweep(
+            users, beta, part, coefficients, k=k if fused else None, kth_is_threshold=fused and has_beta
+        )
+    if fused:
+        thresholds = found.kth
+        beta = thresholds if has_beta else None
+
+    if pos is None:
+        pos = found.positive_scores
+    if pos is None:
+        pos = _positive_scores(passes, users)
+    pos_beta = None if beta is None else beta[owner]
+    a, c = (x.detach() for x in loss.positive_part(pos, pos_beta))
+    slopes = per_positive * loss.da(pos, pos_beta).detach()
+    item_gradient = passes.add_positives(found.user_gradient, found.item_gradient, users, slopes)
+    by_parameter = dict(found.parameter_gradients)
+    for name, derivative in loss.da_dparameters(pos, pos_beta).items():
+        by_parameter[name] = by_parameter.get(name, 0.0) + (per_positive * derivative).sum()
+    values = a + c * found.negative[owner]
+    check_finite(values, user_vectors=users, item_vectors=passes.table, thresholds=beta)
+    return UserBatch(
+        value=(per_positive * values).sum(),
+        user_gradient=_total(found.user_gradient, exchange).to(user_vectors.dtype),
+        item_gradient=item_gradient,
+        parameter_gradients=by_parameter,
+        per_user=users.new_zeros(len(users)).index_add_(0, owner, values) / degrees.clamp(min=1),
+        num_positives=degrees,
+        normalizer=found.normalizer,
+        thresholds=thresholds,
+    )
+
+
+def _positive_scores(passes: Passes, users: Tensor) -> Tensor:
+    return (users[passes.owner] * passes.table[passes.indices]).sum(dim=-1)
+
+
+def _constant_sweep(passes: Passes, users: Tensor, part: NegativePart) -> Sweep:
+    """R = scale for everybody: no pass is needed."""
+    negative = users.new_full((len(users),), part.scale)
+    return Sweep(
+        negative, torch.zeros_like(negative), torch.zeros_like(users), torch.zeros_like(passes.table)
+    )
+
+
+def _divided_sweep(
+    passes: Passes,
+    users: Tensor,
+    beta: Tensor | None,
+    part: NegativePart,
+    coefficients: Tensor,
+    exchange: Exchange,
+    here: Tensor,
+    everywhere: Tensor,
+) -> Sweep:
+    """`Passes.sweep` with R_u over all processes' items, from each user's negatives (B,) here and everywhere.
+
+    The gradients are this process's part: all of its items', and of the users' what its items contribute.
+    """
+    mass = everywhere.to(users.dtype)
+    if part.reduction == "log-sum":
+        sums = passes.sweep(users, beta, part, None).normalizer
+        normalizer = exchange.spread(torch.logsumexp(exchange.collect(sums), dim=0))
+        negative = (part.scale * normalizer).masked_fill_(mass == 0, 0.0)
+        share = torch.exp(sums - normalizer).masked_fill_(mass == 0, 0.0)
+        found = passes.sweep(users, beta, part, coefficients * share)
+    else:
+        found = passes.sweep(users, beta, part, coefficients * here.to(users.dtype) / mass.clamp(min=1))
+        normalizer = exchange.spread(_total(found.normalizer, exchange))
+        negative = part.scale * normalizer / mass.clamp(min=1)
+    # A sweep's scores of positives may be rounded to bfloat16; they are computed again in float32.
+    return replace(found, negative=negative, normalizer=normalizer, positive_scores=None)
+
+
+def _kth_over_all(passes: Passes, users: Tensor, k: int, exchange: Exchange) -> Tensor:
+    """The K-th best score over all processes' items (own,), from the K best on each process."""
+    if exchange is ALONE:
+        return passes.kth(users, k)
+    there = min(k, len(passes.table))
+    best = passes.best(users, there) if there else users.new_empty(len(users), 0)
+    # A process with fewer than K items sends fewer scores.
+    theirs = exchange.collect(F.pad(best, (0, k - best.shape[1]), value=-torch.inf))
+    return largest(theirs.movedim(0, 1).flatten(1), k).amin(dim=-1)
+
+
+def _total(rows: Tensor, exchange: Exchange) -> Tensor:
+    """The sum over processes (own, …) of their values (B, …)."""
+    parts = exchange.collect(rows)
+    return parts[0] if len(parts) == 1 else parts.sum(0)
+
+
+def _shares(count: Tensor, reduction: Literal["positives", "users", "sum"], dtype: torch.dtype) -> Tensor:
+    """The weight of one positive of each user in the loss, (B,), given how many each user has."""
+    if reduction == "users":
+        return 1 / (count.clamp(min=1).to(dtype) * max(1, int((count > 0).sum())))
+    each = 1.0 if reduction == "sum" else 1 / max(1, int(count.sum()))
+    return torch.full_like(count, each, dtype=dtype)
+
+
+def constant_weight(loss: LossParts) -> float | None:
+    """The weight c of a loss a + c·R if it is the same for every score and threshold, else None.
+
+    If it is, the coefficients of R_u are known before the thresholds are, and one pass can find both. Determined by
+    evaluating the loss: a weight that depends on the score or on β differs somewhere on this grid.
+    """
+    steps = torch.tensor([-1.0, -0.3, 0.4, 1.0])
+    s, beta = steps.repeat_interleave(4), steps.repeat(4)
+    c = loss.positive_part(s, beta if loss.needs.threshold else None)[1].detach()
+    return float(c[0]) if bool((c == c[0]).all()) else None
+
+
+def _core_applies(part: NegativePart | None, *tensors: Tensor | None) -> bool:
+    return core_passes.supports(part, *tensors) and library.available()
+
+
+@torch.no_grad()
+def kth_scores(
+    user_vectors: Tensor, item_vectors: Tensor, k: int, *, users_per_chunk: int | None = None
+) -> Tensor:
+    """The K-th best score of every user over all items, (B,), without a users × items matrix.
+
+    >>> kth_scores(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), k=2)
+    tensor([0.5000])
+    """
+    check_k(k, len(item_vectors))
+    if _core_applies(None, user_vectors, item_vectors):
+        found = core_passes.core_sweep(
+            user_vectors, item_vectors, part=None, k=k, users_per_block=users_per_chunk
+        )
+        assert found.kth is not None
+        return found.kth
+    return best_scores(user_vectors, item_vectors, k, users_per_chunk=users_per_chunk).amin(dim=-1)
+
+
+@torch.no_grad()
+def divided_kth_scores(user_vectors: Tensor, item_vectors: Tensor, k: int, exchange: Exchange) -> Tensor:
+    """The K-th best score over all processes' items, of the users (own, d) that this process owns, (own,).
+
+    >>> divided_kth_scores(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), 2, ALONE)
+    tensor([0.5000])
+    """
+    users = exchange.spread(user_vectors)
+    passes = (CorePasses if _core_applies(None, users, item_vectors) else TorchPasses)(item_vectors)
+    return _kth_over_all(passes, users, k, exchange)
+
+
+class _Differentiable(torch.autograd.Function):
+    """Computes the gradients together with the value; the backward pass only hands them out."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        user_vectors: Tensor,
+        item_vectors: Tensor,
+        compute: Callable[[Tensor, Tensor], UserBatch],
+        names: list[str],
+        *parameters: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        batch = compute(user_vectors, item_vectors)
+        zero = batch.value.new_zeros(())
+        by_parameter = [batch.parameter_gradients.get(name, zero) for name in names]
+        ctx.save_for_backward(batch.user_gradient, batch.item_gradient, *by_parameter)
+        ctx.parameter_types = [p.dtype for p in parameters]
+        beta = batch.value.new_empty(0) if batch.thresholds is None else batch.thresholds.clone()
+        ctx.mark_non_differentiable(beta)
+        return batch.value, beta
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        users, items, *parameters = ctx.saved_tensors
+        if bool(outer != 1):  # a training step's loss is not scaled: this saves two passes over a table
+            users, items = (outer * users).to(users.dtype), (outer * items).to(items.dtype)
+        scaled = [
+            (outer * gradient).to(dtype)
+            for gradient, dtype in zip(parameters, ctx.parameter_types, strict=True)
+        ]
+        return (users, items, None, None, *scaled)
+
+
+def _in_autograd(
+    compute: Callable[..., UserBatch],
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    loss: LossParts,
+    **arguments: Any,
+) -> tuple[Tensor, Tensor]:
+    """Value and thresholds of a batch, connected to both tables and the loss's learnt scalars."""
+    named = list(loss.named_parameters())
+    found: tuple[Tensor, Tensor] = _Differentiable.apply(  # type: ignore[no-untyped-call]
+        user_vectors,
+        item_vectors,
+        partial(compute, loss=loss, **arguments),
+        [name for name, _ in named],
+        *(value for _, value in named),
+    )
+    return found
+
+
+def differentiable_user_batch_loss(
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    thresholds: Tensor | None,
+    loss: LossParts,
+    **options: Any,
+) -> Tensor:
+    """`user_batch_loss` inside autograd: its value, with gradients for both tables and the loss's learnt scalars.
+
+    For backbones that compute the vectors themselves. The options are those of `user_batch_loss`.
+
+    >>> from talos.losses import Talos
+    >>> users, items = torch.randn(2, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    >>> value = differentiable_user_batch_loss(
+    ...     users, items, torch.tensor([0, 1, 3]), torch.tensor([0, 1, 2]), torch.zeros(2), Talos(tau=0.1))
+    >>> value.backward(); items.grad.shape
+    torch.Size([5, 4])
+    """
+    given = {"indptr": indptr, "indices": indices, "thresholds": thresholds, **options}
+    return _in_autograd(user_batch_loss, user_vectors, item_vectors, loss, **given)[0]
+
+
+def exact_user_batch_loss(
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    k: int,
+    loss: LossParts,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """The same with each user's exact K-th best score as threshold: the value, and these thresholds (B,).
+
+    >>> from talos.losses import Talos
+    >>> users, items = torch.eye(2), torch.tensor([[0.1, 0.3], [0.9, 0.2], [0.5, 0.1]])
+    >>> value, beta = exact_user_batch_loss(
+    ...     users, items, torch.tensor([0, 1, 2]), torch.tensor([1, 0]), 2, Talos(tau=0.1))
+    >>> beta
+    tensor([0.5000, 0.2000])
+    """
+    given = {"indptr": indptr, "indices": indices, "thresholds": None, "k": k, **options}
+    return _in_autograd(user_batch_loss, user_vectors, item_vectors, loss, **given)
+
+
+def differentiable_divided_loss(
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    thresholds: Tensor | None,
+    loss: LossParts,
+    exchange: Exchange,
+    *,
+    degrees: Tensor,
+    num_items: int,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """`divided_batch_loss` inside autograd: this process's part of the value, and the thresholds (own,) of its users.
+
+    >>> from talos.losses import Talos
+    >>> users, items = torch.eye(2), torch.tensor([[0.1, 0.3], [0.9, 0.2], [0.5, 0.1]], requires_grad=True)
+    >>> value, beta = differentiable_divided_loss(
+    ...     users, items, torch.tensor([0, 1, 2]), torch.tensor([1, 0]), None, Talos(tau=0.1), ALONE,
+    ...     degrees=torch.tensor([1, 1]), num_items=3, k=2)
+    >>> beta, items.grad
+    (tensor([0.5000, 0.2000]), None)
+    """
+    positives = {"indptr": indptr, "indices": indices, "degrees": degrees}
+    given = {"thresholds": thresholds, "exchange": exchange, "num_items": num_items, **positives, **options}
+    return _in_autograd(divided_batch_loss, user_vectors, item_vectors, loss, **given)

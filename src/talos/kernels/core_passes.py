@@ -1,0 +1,381 @@
+"""The passes over the items by the compiled core, and the calls that hand it its arguments."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Final, cast
+
+import torch
+from torch import Tensor
+
+from talos.data.csr import meetings
+from talos.errors import ArgumentError
+from talos.kernels import library
+from talos.kernels.library import Positives, Rows, Task
+from talos.kernels.protocols import MeanPart, NegativePart, Sweep
+
+__all__ = ["CorePasses", "CoreSweep", "add_positives_", "core_sweep", "supports", "unit_rows"]
+
+# kind → the core's number for it (`Kind` in core/sweep.h)
+_KINDS: Final = {"exp": 1, "sigmoid-power": 2, "hinge": 3, "partial-auc": 4}
+# How many trailing parameters the core requires to be positive (default: all of them).
+_POSITIVE: Final = {"partial-auc": 2}
+# Sums per user that the core returns for a part with learnt scalars.
+_MOMENTS: Final = 2
+
+
+def supports(part: NegativePart | None, *tensors: Tensor | None) -> bool:
+    """Whether the core implements this part of a loss and takes these tensors: float32 on the CPU.
+
+    `part` is None for K-th scores alone. Does not tell whether the core is built, see `library.available`.
+
+    >>> from talos.losses import Softmax
+    >>> vectors = torch.zeros(2, 3)
+    >>> supports(Softmax().negative_part, vectors), supports(Softmax().negative_part, vectors.double())
+    (True, False)
+    """
+    if part is not None:
+        if part.kind not in _KINDS:
+            return False
+        params = part.params
+        if any(not p > 0 for p in params[len(params) - _POSITIVE.get(part.kind, len(params)) :]):
+            return False
+    return all(t is None or (t.dtype == torch.float32 and t.device.type == "cpu") for t in tensors)
+
+
+class CorePasses:
+    """`Passes` by the compiled core, for arguments that it `supports`.
+
+    Args:
+        item_vectors: (I, d).
+        indptr: (B + 1,), CSR of the positives; None where only scores are wanted.
+        indices: (P,), rows of `item_vectors`; sorted here within each user if they don't ascend.
+        normalize: divide the item vectors by their lengths.
+        exclude_positives: whether a user's positives are left out of their negatives.
+        item_ids: (n,), a sample of items to use as negatives in place of all.
+        bfloat16: see `core_sweep`.
+        users_per_chunk: users per block of a sweep; chosen by cache size if None.
+    """
+
+    def __init__(
+        self,
+        item_vectors: Tensor,
+        indptr: Tensor | None = None,
+        indices: Tensor | None = None,
+        *,
+        normalize: bool = False,
+        exclude_positives: bool = True,
+        item_ids: Tensor | None = None,
+        bfloat16: bool = False,
+        users_per_chunk: int | None = None,
+    ) -> None:
+        self.table, self.lengths = item_vectors.detach().contiguous(), None
+        self.indptr = torch.zeros(1, dtype=torch.int64) if indptr is None else indptr
+        self.indices = torch.zeros(0, dtype=torch.int64) if indices is None else indices
+        if self.indices.numel():
+            # The core writes where its indices point to.
+            low, high = (int(bound) for bound in torch.aminmax(self.indices))
+            if low < 0 or high >= len(self.table):
+                raise ArgumentError(
+                    f"{low} to {high}", where="indices", expected=f"0 to {len(self.table) - 1}"
+                )
+        if normalize:
+            self.table, self.lengths = unit_rows(self.table)
+        count = self.indptr.diff()
+        self.owner = torch.arange(len(count)).repeat_interleave(count)
+        if not bool(((self.indices.diff() > 0) | (self.owner.diff() > 0)).all()):
+            self.indices = self.indices[torch.argsort(self.owner * len(self.table) + self.indices)]
+        self.item_ids = item_ids
+        self.candidates = self.table if item_ids is None else self.table[item_ids]
+        self.excluded: tuple[Tensor, Tensor] | None = None
+        if exclude_positives and indptr is not None:
+            self.excluded = (self.indptr, self.indices)
+            if item_ids is not None:
+                self.excluded = _sampled_positives(self.owner, self.indices, item_ids, len(count))
+        self.bfloat16, self.users_per_chunk = bfloat16, users_per_chunk
+
+    def best(self, users: Tensor, k: int) -> Tensor:
+        """The K best scores (B, K) of every user, in any order; in the arithmetic of the sweep."""
+        found = core_sweep(users, self.table, part=None, k=k, keep_best=True, bfloat16=self.bfloat16).best
+        assert found is not None
+        return found
+
+    def kth(self, users: Tensor, k: int) -> Tensor:
+        """The K-th best score (B,) of every user, in float32."""
+        found = core_sweep(users, self.table, part=None, k=k).kth
+        assert found is not None
+        return found
+
+    def sweep(
+        self,
+        users: Tensor,
+        thresholds: Tensor | None,
+        part: NegativePart,
+        coefficients: Tensor | None,
+        *,
+        k: int | None = None,
+        kth_is_threshold: bool = False,
+    ) -> Sweep:
+        """Σφ over each user's negatives, the gradients and the K-th best scores, in one pass."""
+        found = core_sweep(
+            users,
+            self.candidates,
+            part=part,
+            coefficients=coefficients,
+            thresholds=thresholds,
+            k=k or 0,
+            kth_is_threshold=kth_is_threshold,
+            gradients=coefficients is not None,
+            excluded=self.excluded,
+            users_per_block=self.users_per_chunk,
+            bfloat16=self.bfloat16,
+        )
+        item_gradient, positive_scores = found.item_gradient, found.excluded_scores
+        if self.item_ids is not None:
+            positive_scores = None  # of the sampled ones alone
+            if coefficients is not None:
+                item_gradient = torch.zeros_like(self.table).index_add_(0, self.item_ids, item_gradient)
+        by_parameter = {}
+        if found.moments is not None:
+            by_parameter = dict(cast(MeanPart, part).from_moments(found.moments.sum(0)))
+        return Sweep(
+            found.negative,
+            found.normalizer,
+            found.user_gradient,
+            item_gradient,
+            by_parameter,
+            found.kth,
+            positive_scores,
+        )
+
+    def add_positives(
+        self, user_gradient: Tensor, item_gradient: Tensor, users: Tensor, slopes: Tensor
+    ) -> Tensor:
+        """Add the positives' slopes to both gradients; returns that of the item vectors as they were given."""
+        add_positives_(
+            user_gradient,
+            item_gradient,
+            users,
+            self.table,
+            self.indptr,
+            self.indices,
+            slopes,
+            lengths=self.lengths,
+        )
+        return item_gradient
+
+
+def _sampled_positives(owner: Tensor, indices: Tensor, item_ids: Tensor, users: int) -> tuple[Tensor, Tensor]:
+    """CSR of the positions in a sample that hold a positive of the user, ascending within each user."""
+    rows, columns = meetings(owner, indices, item_ids)
+    start = torch.zeros(users + 1, dtype=torch.int64)
+    torch.cumsum(torch.bincount(rows, minlength=users), 0, out=start[1:])
+    return start, columns[torch.argsort(rows * len(item_ids) + columns)]
+
+
+@dataclass(frozen=True)
+class CoreSweep:
+    """What the core returns for a batch of users; what was not requested is None or empty.
+
+    Attributes:
+        negative: R_u, (B,).
+        normalizer: log Σφ for "log-sum", Σφ for "mean", (B,).
+        user_gradient: of Σ_u coefficient_u · R_u, (B, d).
+        item_gradient: of the same, (n, d).
+        kth: K-th best scores, (B,).
+        best: the K best scores in any order, (B, K).
+        excluded_scores: scores of the excluded pairs, (m,).
+        moments: for a part with learnt scalars, (B, 2): from their sum over users `MeanPart.from_moments` computes
+            the gradients of Σ_u coefficient_u · R_u in these scalars.
+    """
+
+    negative: Tensor
+    normalizer: Tensor
+    user_gradient: Tensor
+    item_gradient: Tensor
+    kth: Tensor | None
+    best: Tensor | None
+    excluded_scores: Tensor | None
+    moments: Tensor | None
+
+
+def core_sweep(
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    *,
+    part: NegativePart | None,
+    coefficients: Tensor | None = None,
+    thresholds: Tensor | None = None,
+    k: int = 0,
+    kth_is_threshold: bool = False,
+    keep_best: bool = False,
+    gradients: bool = True,
+    excluded: tuple[Tensor, Tensor] | None = None,
+    threads: int | None = None,
+    users_per_block: int | None = None,
+    level: str | None = None,
+    bfloat16: bool = False,
+) -> CoreSweep:
+    """One pass of the core over all items, for a whole batch of users.
+
+    Args:
+        user_vectors: (B, d), float32.
+        item_vectors: (n, d), float32.
+        part: φ; None for the K-th scores alone.
+        coefficients: (B,), the factor of each R_u in the gradients; not needed without gradients.
+        thresholds: (B,), or None for 0.
+        k: find the K-th best scores, if above 0.
+        kth_is_threshold: use them as β.
+        keep_best: return all K best scores, not only the K-th.
+        gradients: whether to compute them; without them a pass is only the scores and φ.
+        excluded: (B + 1,) and (m,): CSR of the pairs that are no negatives, ascending within each user.
+        threads: as many as torch uses if None. For a given number, results are identical from run to run.
+        users_per_block: chosen by cache size if None.
+        level: one of `library.levels()`; the highest if None.
+        bfloat16: round the factors of all products to bfloat16 (8 bits of precision, sums in float32), at twice the
+            speed where the processor has instructions for it; see `library.has_bfloat16`.
+
+    >>> found = core_sweep(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), part=None, k=2) \
+            if library.available() else None
+    >>> found is None or found.kth.tolist() == [0.5]
+    True
+    """
+    core, at = library.level_of(level)
+    users, items = user_vectors.detach().contiguous(), item_vectors.detach().contiguous()
+    (num_users, dim), num_items = users.shape, len(items)
+    gradients = gradients and part is not None
+
+    def sized(wanted: bool, *shape: int) -> Tensor:
+        return users.new_empty(shape if wanted else 0)
+
+    has_moments = gradients and part is not None and part.kind == "partial-auc"
+    result = CoreSweep(
+        negative=sized(part is not None, num_users),
+        normalizer=sized(part is not None, num_users),
+        user_gradient=sized(gradients, num_users, dim),
+        item_gradient=sized(gradients, num_items, dim),
+        kth=users.new_empty(num_users) if k else None,
+        best=users.new_empty(num_users, k) if k and keep_best else None,
+        excluded_scores=None if excluded is None else users.new_empty(len(excluded[1])),
+        moments=users.new_zeros(num_users, _MOMENTS) if has_moments else None,
+    )
+    start, pairs = (None, None) if excluded is None else (t.contiguous() for t in excluded)
+    beta = None if thresholds is None else thresholds.detach().contiguous()
+    factors = None if coefficients is None else coefficients.contiguous()
+    if num_users == 0 or num_items == 0:
+        for tensor in (result.negative, result.normalizer, result.user_gradient, result.item_gradient):
+            tensor.zero_()
+        return result
+    task = Task(
+        users=num_users,
+        items=num_items,
+        dim=dim,
+        user_vectors=users.data_ptr(),
+        item_vectors=items.data_ptr(),
+        excluded_start=_pointer(start),
+        excluded=_pointer(pairs),
+        thresholds=_pointer(beta),
+        coefficients=_pointer(factors),
+        kind=0 if part is None else _KINDS[part.kind],
+        params=() if part is None else part.params,
+        scale=1.0 if part is None else part.scale,
+        bfloat16=bfloat16,
+        k=k,
+        kth_is_threshold=kth_is_threshold,
+        threads=threads or torch.get_num_threads(),
+        users_per_block=users_per_block or 0,
+        team=library.team(),
+        negative=result.negative.data_ptr(),
+        normalizer=result.normalizer.data_ptr(),
+        user_gradient=result.user_gradient.data_ptr() if gradients else None,
+        item_gradient=result.item_gradient.data_ptr() if gradients else None,
+        kth=_pointer(result.kth),
+        best=_pointer(result.best),
+        excluded_scores=_pointer(result.excluded_scores),
+        moments=_pointer(result.moments),
+    )
+    workspace = library.scratch.take(core.talos_core_workspace_bytes(at, ctypes.byref(task)))
+    task.workspace = workspace.data_ptr()
+    core.talos_core_sweep(at, ctypes.byref(task))
+    return result
+
+
+def unit_rows(
+    table: Tensor, *, level: str | None = None, threads: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Rows divided by their lengths (at least 1e-12, as in `F.normalize`), and the lengths.
+
+    >>> unit, lengths = unit_rows(torch.tensor([[3.0, 4.0]])) if library.available() else (None, torch.tensor([5.0]))
+    >>> lengths
+    tensor([5.])
+    """
+    core, at = library.level_of(level)
+    rows = table.detach().contiguous()
+    unit, lengths = torch.empty_like(rows), rows.new_empty(len(rows))
+    task = Rows(
+        count=len(rows),
+        dim=rows.shape[1],
+        threads=threads or torch.get_num_threads(),
+        team=library.team(),
+        rows=rows.data_ptr(),
+        unit=unit.data_ptr(),
+        lengths=lengths.data_ptr(),
+    )
+    core.talos_core_unit_rows(at, ctypes.byref(task))
+    return unit, lengths
+
+
+def add_positives_(
+    user_gradient: Tensor,
+    item_gradient: Tensor,
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    slopes: Tensor,
+    *,
+    lengths: Tensor | None = None,
+    level: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """Add ∂L/∂s of the positives to both gradients, in place.
+
+    With `lengths` the items' gradient is then converted from that of the unit vectors to that of the rows
+    before normalisation.
+
+    Args:
+        user_gradient: (B, d), added to.
+        item_gradient: (I, d), added to.
+        user_vectors: (B, d).
+        item_vectors: (I, d).
+        indptr: (B + 1,).
+        indices: (P,), ascending within each user.
+        slopes: (P,), ∂L/∂s of each.
+        lengths: (I,), by which the item vectors were divided; None if they were not.
+        level: one of `library.levels()`; the highest if None.
+        threads: as many as torch uses if None.
+    """
+    core, at = library.level_of(level)
+    tensors = [t.detach().contiguous() for t in (indptr, indices, slopes, user_vectors, item_vectors)]
+    start, items_of, slope, users, items = tensors
+    task = Positives(
+        users=len(users),
+        items=len(items),
+        dim=users.shape[1],
+        threads=threads or torch.get_num_threads(),
+        team=library.team(),
+        start=start.data_ptr(),
+        items_of=items_of.data_ptr(),
+        slopes=slope.data_ptr(),
+        user_vectors=users.data_ptr(),
+        item_vectors=items.data_ptr(),
+        lengths=_pointer(lengths),
+        user_gradient=user_gradient.data_ptr(),
+        item_gradient=item_gradient.data_ptr(),
+    )
+    core.talos_core_add_positives(at, ctypes.byref(task))
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

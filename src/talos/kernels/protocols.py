@@ -1,0 +1,181 @@
+"""The interfaces around the user-batch formula: what it asks of a loss, of the passes and of other processes.
+
+Kernels don't import `talos.losses`; every `talos.losses.UserSeparableLoss` satisfies `LossParts` by its structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+__all__ = ["Exchange", "LogSumPart", "LossParts", "MeanPart", "NegativePart", "Passes", "Sweep"]
+
+
+class NegativePart(Protocol):
+    """R_u of a user's negatives: scale·log Σφ ("log-sum"), scale·mean φ ("mean") or scale ("constant").
+
+    `kind` and `params` describe φ as plain data, from which the compiled core selects its own implementation.
+    """
+
+    @property
+    def kind(self) -> str:
+        """Name of φ."""
+
+    @property
+    def reduction(self) -> Literal["log-sum", "mean", "constant"]:
+        """How φ is reduced over the negatives."""
+
+    @property
+    def params(self) -> tuple[float, ...]:
+        """Numerical parameters of φ."""
+
+    @property
+    def scale(self) -> float:
+        """Factor of R."""
+
+
+class LogSumPart(NegativePart, Protocol):
+    """A part with reduction "log-sum"."""
+
+    def log_phi_and_slope(self, s: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The logarithm of φ(s, β), as a new tensor that the caller may overwrite, and its derivative in s."""
+
+
+class MeanPart(NegativePart, Protocol):
+    """A part with reduction "mean"."""
+
+    def phi(self, s: Tensor, threshold: Tensor | None) -> Tensor:
+        """φ(s, β)."""
+
+    def dphi(self, s: Tensor, threshold: Tensor | None) -> Tensor:
+        """∂φ/∂s."""
+
+    def dphi_dparameters(self, s: Tensor, threshold: Tensor | None) -> Mapping[str, Tensor]:
+        """∂φ/∂p of the loss's learnt scalars, by name."""
+
+    def from_moments(self, moments: Tensor) -> Mapping[str, Tensor]:
+        """Sums of `dphi_dparameters`, computed from the two sums (..., 2) that the compiled core returns."""
+
+
+class LossNeeds(Protocol):
+    """The properties of a loss that the formula depends on."""
+
+    @property
+    def threshold(self) -> bool:
+        """Whether the loss uses β_u."""
+
+    @property
+    def user_separable(self) -> bool:
+        """Whether the loss, with its current options, has the form a + c·R."""
+
+
+@runtime_checkable
+class LossParts(Protocol):
+    """A loss a(s_ui, β_u) + c(s_ui, β_u)·R_u; every `UserSeparableLoss` is one.
+
+    >>> from talos.losses import BPR, Talos
+    >>> isinstance(Talos(tau=0.1), LossParts), isinstance(BPR(), LossParts)
+    (True, False)
+    """
+
+    @property
+    def needs(self) -> LossNeeds:
+        """Whether it uses thresholds, and whether it is separable at all."""
+
+    @property
+    def negative_part(self) -> NegativePart:
+        """R."""
+
+    def positive_part(self, pos: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The pair a, c; c is a constant for the gradient."""
+
+    def da(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
+        """∂a/∂s."""
+
+    def da_dparameters(self, pos: Tensor, threshold: Tensor | None) -> Mapping[str, Tensor]:
+        """∂a/∂p of the loss's learnt scalars, by name."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The learnt scalars."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The result of one pass over the items for a batch of users.
+
+    Attributes:
+        negative: R_u over the items of this pass, (B,).
+        normalizer: log Σφ for "log-sum", Σφ for "mean", (B,).
+        user_gradient: of Σ_u coefficient_u · R_u, (B, d); empty if gradients were not requested.
+        item_gradient: of the same, with respect to the vectors that are scored, (I, d); likewise.
+        parameter_gradients: of the same, with respect to the loss's learnt scalars, by name.
+        kth: K-th best score of every user, (B,); None if not requested.
+        positive_scores: scores of the positives, (P,), where the pass has them anyway; else None.
+    """
+
+    negative: Tensor
+    normalizer: Tensor
+    user_gradient: Tensor
+    item_gradient: Tensor
+    parameter_gradients: dict[str, Tensor] = field(default_factory=dict)
+    kth: Tensor | None = None
+    positive_scores: Tensor | None = None
+
+
+class Passes(Protocol):
+    """The passes over an item table that the formula is made of, by torch or by the compiled core.
+
+    Attributes:
+        table: the item vectors that are scored, (I, d): normalised if that was requested.
+        owner: the user (P,) of each positive, ascending.
+        indices: the positives (P,) as rows of `table`; within a user in an order that the passes choose.
+    """
+
+    table: Tensor
+    owner: Tensor
+    indices: Tensor
+
+    def best(self, users: Tensor, k: int) -> Tensor:
+        """The K best scores (B, K) of every user over the whole table, in any order."""
+
+    def kth(self, users: Tensor, k: int) -> Tensor:
+        """The K-th best score (B,) of every user over the whole table."""
+
+    def sweep(
+        self,
+        users: Tensor,
+        thresholds: Tensor | None,
+        part: NegativePart,
+        coefficients: Tensor | None,
+        *,
+        k: int | None = None,
+        kth_is_threshold: bool = False,
+    ) -> Sweep:
+        """Σφ over each user's negatives, and the gradients of Σ_u coefficient_u · R_u unless `coefficients` is None.
+
+        With `k` the K-th best scores are found as well, and used as thresholds if `kth_is_threshold`.
+        """
+
+    def add_positives(
+        self, user_gradient: Tensor, item_gradient: Tensor, users: Tensor, slopes: Tensor
+    ) -> Tensor:
+        """Add the positives' slopes ∂L/∂s (P,) to both gradients, in place where possible.
+
+        Returns the gradient with respect to the item vectors as they were given, before normalisation.
+        """
+
+
+class Exchange(Protocol):
+    """Exchanges rows of a batch between processes, each of which owns some consecutive rows of it.
+
+    The calls are collective: all processes make the same ones in the same order.
+    """
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """All-gather: the rows (own, …) of every process → (B, …) on all of them."""
+
+    def collect(self, rows: Tensor) -> Tensor:
+        """All-to-all: (B, …) on every process → (processes, own, …), each one's values for the rows owned here."""
