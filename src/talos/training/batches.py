@@ -1,4 +1,4 @@
-"""Which users or positives make up each step: a new order every epoch, drawn from the seed alone."""
+"""Which users or positives make up each step: a new order every epoch, drawn from the seed only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callbacks: what is told about a run while it trains. And how a signal stops a run where it can be resumed."""
+"""Callbacks: history, progress and logs of a run; and the signals that stop a run where it can be resumed."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ __all__ = ["Optimizers", "RowAdam", "row_adam_"]
 
 # Numbers handled at a time: four blocks of that size are in use and stay in cache.
 _BLOCK = 2**16
+_OPTIONS = ("lr", "betas", "eps", "weight_decay")
 
 
 class RowAdam(Optimizer):
@@ -115,10 +116,7 @@ class RowAdam(Optimizer):
             state["exp_avg"],
             state["exp_avg_sq"],
             step=int(state["step"]),
-            lr=group["lr"],
-            betas=group["betas"],
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
+            **{name: group[name] for name in _OPTIONS},
         )
 
     def _step_dense(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
@@ -129,7 +127,7 @@ class RowAdam(Optimizer):
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [state["step"] for state in states],
-            **{name: group[name] for name in ("lr", "betas", "eps", "weight_decay")},
+            **{name: group[name] for name in _OPTIONS},
         )
 
 
@@ -140,10 +138,8 @@ def _adam(
     exp_avg_sqs: list[Tensor],
     steps: list[Tensor],
     *,
-    lr: float,
     betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
+    **options: Any,
 ) -> None:
     """Torch's own Adam, fused where the device has it; increments `steps`."""
     adam(
@@ -157,10 +153,8 @@ def _adam(
         amsgrad=False,
         beta1=betas[0],
         beta2=betas[1],
-        lr=lr,
-        weight_decay=weight_decay,
-        eps=eps,
         maximize=False,
+        **options,
     )
 
 

@@ -122,7 +122,7 @@ class _ShardedTable:
     On one machine the table is in shared memory, so an update by one rank is an update for all. Each rank also has room
     there for a gradient, from which the other ranks read what they sum. All ranks wait for each other twice a step.
     Between the first time, before `sum_gradient`, and the second, after `all_gather`, a rank writes its own rows of the
-    table and reads no others; at all other times everybody reads the table and nobody writes it. Gradients are written
+    table and reads no others; at all other times all ranks may read the table and none writes it. Gradients are written
     when the table is read, and read when it is written.
     """
 
