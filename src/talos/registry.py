@@ -25,7 +25,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -33,8 +33,10 @@ from torch import Tensor
 from talos import backbones, losses, negatives, thresholds
 from talos.config import NamedConfig
 from talos.data.interactions import Interactions
-from talos.data.shards import Share
 from talos.errors import ArgumentError, nearest
+
+if TYPE_CHECKING:
+    from talos.data.shards import Share
 
 __all__ = [
     "Kind",
@@ -319,7 +321,7 @@ def make_backbone(
         "items": items,
     }
     if "graph" in _parameters(cls):
-        if isinstance(train, Share):
+        if not isinstance(train, Interactions):
             raise ArgumentError(
                 f"the backbone {name!r} without all interactions",
                 where="train",

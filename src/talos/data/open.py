@@ -148,7 +148,8 @@ def open_split(
         return read_shards(Path(path).expanduser())
     if "://" not in path and readers.is_parts(path):
         _warn_split_already(options, notify)
-        return readers.read_parts(path, **_for_files(options))
+        parts = readers.read_parts(path, **_for_files(options))
+        return splits.predefined(parts.train, parts.valid, parts.test)
     return _split(open_interactions(path, options, notify=notify), options)
 
 
