@@ -2,15 +2,17 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip --quiet --disable-pip-version-check
 READY  := $(VENV)/.ready
 
 .PHONY: setup demo test test-slow lint format bench results clean
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt setup.py $(wildcard src/talos/kernels/core/*)
+# The library, and beside it two distributions that are not in its wheel: the paper and the benchmarks.
+$(READY): pyproject.toml src/talos_paper/pyproject.toml benchmarks/pyproject.toml constraints.txt setup.py $(wildcard src/talos/kernels/core/*)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench,postgres,faiss,onnx,tune]'
+	$(PIP) install --constraint constraints.txt --editable '.[dev,bench,postgres,faiss,onnx,tune]' --editable src/talos_paper --editable benchmarks
 	touch $(READY)
 
 demo: $(READY)
@@ -37,7 +39,7 @@ bench: $(READY)
 
 # Tables and pages of docs/results from the JSON files there; nothing is trained.
 results: $(READY)
-	$(BIN)/talos reproduce --pages
+	$(BIN)/talos reproduce --pages --out docs/results
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

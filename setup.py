@@ -82,8 +82,10 @@ class BuildCore(build_ext):
 
 
 setup(
-    packages=[*find_packages("src"), "talos_benchmarks"],
-    package_dir={"": "src", "talos_benchmarks": "benchmarks"},
+    packages=find_packages(
+        "src", include=["talos", "talos.*"]
+    ),  # src/talos_paper is a distribution of its own
+    package_dir={"": "src"},
     # In the source archive as well, so that it builds from there.
     package_data={"talos.kernels": ["core/*.h", "core/*.cpp"]},
     ext_modules=[

@@ -13,7 +13,7 @@ from talos.cli.values import parse_budget
 
 __all__ = ["reproduce"]
 
-DEFAULT_OUT = Path("docs") / "results"
+DEFAULT_OUT = Path("results")
 DEFAULT_WORK = Path("runs") / "reproduce"
 
 
@@ -38,8 +38,8 @@ def reproduce(
         Path | None,
         typer.Option("--data", help="Folder with beauty/, gowalla/, games/; TALOS_DATA if not given."),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Where results are kept.")] = DEFAULT_OUT,
-    work: Annotated[Path, typer.Option("--work", help="For checkpoints of runs under way.")] = DEFAULT_WORK,
+    out: Annotated[Path, typer.Option("--out", help="Folder that results are read from and written to.")] = DEFAULT_OUT,
+    work: Annotated[Path, typer.Option("--work", help="Folder for checkpoints of unfinished runs.")] = DEFAULT_WORK,
     budget: Annotated[
         str | None, typer.Option("--budget", help="Stop after this long, such as 30m; run again to go on.")
     ] = None,

@@ -23,7 +23,7 @@ from talos_paper.recipes import Recipe
 
 __all__ = ["Store", "StoredRun", "versions"]
 
-_HINT = "it was changed by hand or damaged; delete it and run `talos reproduce` again"
+_HINT = "delete it and run `talos reproduce` again"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -133,7 +133,7 @@ def test_the_readme_says_what_is_missing(filled: Store) -> None:
 def test_nothing_is_written_from_a_changed_result(filled: Store) -> None:
     path = next(iter(filled.files()))
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 1', 1))
-    with pytest.raises(DataError, match="differs from the hash"):
+    with pytest.raises(DataError, match="differs from the digest"):
         write_pages(filled)
     assert not (filled.root / "README.md").exists()
 

@@ -116,7 +116,7 @@ def test_a_file_that_was_changed_is_refused(runner: Runner, store: Store, short:
     path.write_text({"cut": text[: len(text) // 2], "not-json": "hello"}.get(damage, text))
     with pytest.raises(DataError, match=path.name):
         store.run(short, 0)
-    with pytest.raises(DataError, match="changed by hand or damaged"):
+    with pytest.raises(DataError, match="delete it and run"):
         store.check()
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from talos.errors import ArgumentError, nearest
+from talos.errors import ArgumentError, ConfigError, nearest
 
-__all__ = ["GRID", "OFF_GRID", "hyperparameters"]
+if TYPE_CHECKING:
+    from talos.config import RunConfig
+
+__all__ = ["GRID", "OFF_GRID", "hyperparameters", "search_space"]
 
 _LR = (0.1, 0.01, 0.001)
 _WEIGHT_DECAY = (0.0, 1e-4, 1e-6, 1e-8)
@@ -288,3 +292,31 @@ def hyperparameters(
         )
     found = _BEST[name].get((dataset, backbone, loss))
     return None if found is None else dict(found)
+
+
+_CONFIG_KEYS = {
+    "lr": "optimizer.lr",
+    "weight_decay": "optimizer.weight_decay",
+    "contrast_weight": "backbone.contrast_weight",
+    "lr_quantile": "threshold.lr",
+}
+
+
+def search_space(base: RunConfig) -> dict[str, Any]:
+    """The values that the paper searched for the loss of a config, by key of the config: `talos tune --space paper`."""
+    loss = base.loss.name
+    if loss not in GRID:
+        raise ConfigError(
+            f"the paper has no grid for the loss {loss!r}",
+            where="--space paper",
+            expected=f"one of {', '.join(sorted(GRID))}",
+            hint="--space default has one",
+        )
+    space: dict[str, Any] = {
+        _CONFIG_KEYS.get(name, f"loss.{name}"): list(values)
+        for name, values in GRID[loss].items()
+        if name != "contrast_weight" or base.backbone.name == "xsimgcl"
+    }
+    if "threshold.lr" in space:  # the learning rate of a quantile regression, so there has to be one
+        space["threshold.name"] = "regression"
+    return space

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +25,8 @@ def bench(
     json: Json = False,
 ) -> None:
     """Measure reading, ranking, losses and training, each against something named, in this one run."""
-    suite = importlib.import_module("talos_benchmarks.suite")
+    from . import suite  # imports torch
+
     result = suite.run(data=data, only=None if only is None else only.split(","), rows=rows)
     if json:
         print_json(result)
