@@ -82,7 +82,9 @@ def test_without_its_distribution_a_command_says_how_to_get_it(
     assert done.stderr.count("\n") == 1
 
 
-def test_a_command_that_cannot_be_imported_harms_no_other(talos: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_cannot_be_imported_harms_no_other(
+    talos: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = EntryPoint("broken", "no_such_module:command", "talos.commands")
     monkeypatch.setattr(plugins, "entry_points", lambda group: (broken,))
     assert "(cannot be imported)" in talos("--help").stdout

@@ -26,7 +26,7 @@ _ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 class PluginGroup(TyperGroup):
-    """The library's commands, and those of other distributions, imported when --help or an unknown name asks for them."""
+    """The library's commands and those of other distributions, which are imported only where they are needed."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of this name; None if there is none."""
