@@ -2,17 +2,20 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/pip --quiet --disable-pip-version-check
 READY  := $(VENV)/.ready
+PIP    := pip --quiet --disable-pip-version-check
+SMOKE  := build/smoke
 
-.PHONY: setup demo test test-slow lint format bench results clean
+.PHONY: setup demo test test-slow lint format bench results smoke fuzz clean
 
 setup: $(READY)
 
 # The library, and beside it two distributions that are not in its wheel: the paper and the benchmarks.
-$(READY): pyproject.toml src/talos_paper/pyproject.toml benchmarks/pyproject.toml constraints.txt setup.py $(wildcard src/talos/kernels/core/*)
+$(READY): pyproject.toml setup.py constraints.txt src/talos_paper/pyproject.toml benchmarks/pyproject.toml \
+		$(wildcard src/talos/kernels/core/*)
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --constraint constraints.txt --editable '.[dev,bench,postgres,faiss,onnx,tune]' --editable src/talos_paper --editable benchmarks
+	$(BIN)/$(PIP) install --constraint constraints.txt --editable '.[dev,bench,postgres,faiss,onnx,tune]' \
+		--editable src/talos_paper --editable benchmarks
 	touch $(READY)
 
 demo: $(READY)
@@ -41,6 +44,20 @@ bench: $(READY)
 results: $(READY)
 	$(BIN)/talos reproduce --pages --out docs/results
 
+# Builds the wheel, installs it into an environment of its own and uses it there. What an earlier build left in build/
+# would end up in the wheel, so that goes first.
+smoke:
+	rm -rf build
+	$(PYTHON) -m venv $(SMOKE)/venv
+	$(SMOKE)/venv/bin/$(PIP) wheel --no-deps --wheel-dir $(SMOKE) .
+	$(SMOKE)/venv/bin/$(PIP) install --constraint constraints.txt $(SMOKE)/*.whl
+	cd $(SMOKE) && venv/bin/python ../../.ci/smoke.py
+
+# The compiled core against the readable version on random input, longer than `make test` does.
+fuzz: $(READY)
+	TALOS_FUZZ=10000 $(BIN)/python -m pytest tests/kernels/test_fuzz.py
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist src/*.egg-info src/talos_paper/*.egg-info benchmarks/*.egg-info
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

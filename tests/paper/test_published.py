@@ -241,7 +241,9 @@ def test_filters():
 def test_one_value_none_and_too_many():
     assert value(table="slatk-negatives", dataset="beauty", method="sl@k", setting="n=16") == 0.0159
     assert value(table="overall", method="sl@k") is None
-    with pytest.raises(ArgumentError, match=r"12 published numbers fit.*they differ in dataset, backbone\)"):
+    with pytest.raises(
+        ArgumentError, match=r"12 published numbers match.*they differ in dataset, backbone\)"
+    ):
         value(table="overall", method="talos", metric="recall@20")
 
 

@@ -24,10 +24,10 @@ class PublishedNumber:
         table: short name of the table, such as `overall` or `varying-k`.
         dataset: lower-case short name, such as `beauty`.
         backbone: `mf`, `lightgcn`, `xsimgcl`, or empty where none is involved.
-        method: short name of the loss as in `talos.losses.SHORT_NAMES`; elsewhere what the row is about.
+        method: short name of the loss; in tables without losses, the name of the row.
         metric: key of the metric, such as `recall@20`.
         value: the number; shares and ratios are fractions of 1.
-        setting: what else distinguishes the entry, such as `n=8`.
+        setting: whatever else distinguishes the number, such as `n=8`.
         significant: starred in the paper (better than the best rival with p < 0.05).
         misprint: what is wrong with the number or its heading, if anything is.
 
@@ -49,15 +49,15 @@ class PublishedNumber:
 
 @dataclass(frozen=True, kw_only=True)
 class Improvement:
-    """One printed `Imp.%`: how much better Talos is than the best of its rivals in the same column.
+    """One printed `Imp.%`: the gain of Talos over the best of its rivals in the same column.
 
     Attributes:
-        table: as in `PublishedNumber`, and so are the next three.
+        table: see `PublishedNumber`.
         dataset: see `PublishedNumber`.
         backbone: see `PublishedNumber`.
         metric: see `PublishedNumber`.
         percent: the printed number, in percent.
-        setting: see `PublishedNumber`; the setting of both sides.
+        setting: see `PublishedNumber`.
         significant: starred in the paper.
         misprint: what is wrong with it, if anything is.
 
@@ -76,7 +76,7 @@ class Improvement:
 
 
 def table_rows(block: str, columns: int) -> Iterator[tuple[list[str], list[str]]]:
-    """The rows of a table written as text: its words before the last `columns`, and those.
+    """The rows of a table written as text: the words of the label, and the last `columns` words.
 
     >>> list(table_rows("mf sl 0.1 -", columns=2))
     [(['mf', 'sl'], ['0.1', '-'])]
@@ -89,7 +89,7 @@ def table_rows(block: str, columns: int) -> Iterator[tuple[list[str], list[str]]
 
 
 def pairs(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str]]:
-    """Every one of the first with every one of the second, the second running fastest: a two-line heading.
+    """The columns under a two-line heading: each of `first` with each of `second`.
 
     >>> pairs(["beauty", "games"], ["precision@20", "recall@20"])[1]
     ('beauty', 'recall@20')
@@ -139,7 +139,7 @@ xsimgcl  talos      0.0638 0.2057 0.0180 0.1506 0.0212 0.1961 0.0067 0.0654
 xsimgcl  imp%         1.27   1.68   4.87   3.81   1.32   1.60   2.65   2.81
 """
 
-# the same with mrr@20 (in the paper's dialect of it) and ndcg@20; no improvement where a rival is better
+# the same with mrr@20 (as the paper defines it) and ndcg@20; no improvement where a rival is better
 _RANK = """
 mf       bpr        0.0340 0.1167 0.0374 0.0698 0.0339 0.0699 0.0155 0.0303
 mf       aatp       0.0227 0.0795 0.0294 0.0558 0.0318 0.0674 0.0065 0.0135
@@ -282,7 +282,7 @@ talos  0.0574 0.1577 0.0094 0.0738
 imp%     1.12   1.12   2.95   4.15
 """
 
-# Which metric it is the table does not say; Talos with more negatives has these values of precision@20.
+# The table does not name its metric; Talos with more negatives has such values of precision@20.
 _SLATK_NEGATIVES = """
 sl@k   0.0167 0.0159 0.0150 0.2242 0.2265 0.2215
 talos  0.0173 0.0162 0.0156 0.2310 0.2311 0.2266
@@ -296,7 +296,7 @@ talos  0.2349 0.1600 0.1257 0.1101 0.0700 0.0410
 imp%     2.70   2.76   2.65   3.21   2.16   2.26
 """
 
-# Rows are headed SL@K and Talos: the estimators that they use.
+# The paper's rows are SL@K and Talos; here they have the names of the estimators that these use.
 _QUANTILE_ERROR = """
 monte-carlo  0.1943 0.1948 0.2028 0.1389
 regression   0.0131 0.0123 0.0100 0.0059
@@ -412,7 +412,7 @@ def _either(
     setting: str = "",
     misprint: str | None = None,
 ) -> PublishedNumber | Improvement:
-    """The cell of a table on MF whose last row or column is the improvement."""
+    """A number of a table on MF, or an improvement if it stands in the row or column `imp%`."""
     if method == "imp%":
         return Improvement(
             table=table,
@@ -513,7 +513,7 @@ def numbers(
     metric: str | None = None,
     setting: str | None = None,
 ) -> tuple[PublishedNumber, ...]:
-    """The published numbers with these keys; a key that is not given may be anything.
+    """The published numbers with these keys; a key that is not given matches everything.
 
     >>> [entry.method for entry in numbers(table="ablation", dataset="beauty", metric="recall@20")]
     ['talos w/o quantile', 'talos w/o outside', 'talos w/o denominator', 'talos']
@@ -541,10 +541,10 @@ def value(
     metric: str | None = None,
     setting: str | None = None,
 ) -> float | None:
-    """The one published number with these keys, or None where the paper has none.
+    """The published number with these keys; None if the paper has none.
 
     Raises:
-        ArgumentError: more than one number fits; the message says which keys would tell them apart.
+        ArgumentError: several numbers match; the message names the keys in which they differ.
 
     >>> value(table="overall", dataset="beauty", backbone="mf", method="talos", metric="recall@20")
     0.1499
@@ -552,7 +552,7 @@ def value(
     True
     >>> value(table="quantile-error", dataset="beauty")
     Traceback (most recent call last):
-    talos.errors.ArgumentError: value: 2 published numbers fit; expected one (they differ in method)
+    talos.errors.ArgumentError: value: 2 published numbers match; expected one (they differ in method)
     """
     found = numbers(
         table=table, dataset=dataset, backbone=backbone, method=method, metric=metric, setting=setting
@@ -561,7 +561,7 @@ def value(
         keys = ("table", "dataset", "backbone", "method", "metric", "setting")
         differ = [key for key in keys if len({getattr(entry, key) for entry in found}) > 1]
         raise ArgumentError(
-            f"{len(found)} published numbers fit",
+            f"{len(found)} published numbers match",
             where="value",
             expected="one",
             hint="they differ in " + ", ".join(differ),
@@ -576,9 +576,9 @@ Entry = TypeVar("Entry", bound=PublishedNumber | Improvement)
 
 
 def mended(entry: Entry) -> Entry:
-    """The entry under the heading where it belongs, where that is known for sure; else the entry as it is.
+    """The entry under the heading where it belongs, if it is known for sure; otherwise the entry as it is.
 
-    Known are two misprints: the training times have their columns Games and Gowalla exchanged, and the
+    Two misprints are known: the training times have their columns Games and Gowalla exchanged, and the
     improvements of the table of varying K on Beauty stand under each other's headings.
 
     >>> (time,) = numbers(table="efficiency", dataset="games", method="talos")
