@@ -49,7 +49,7 @@ def readme(store: ResultStore) -> str:
 
 
 def _compared(store: ResultStore) -> Iterator[tuple[str, str, RowResult, str, float]]:
-    """Every row that has a published number: experiment, data set, row, metric, relative difference."""
+    """Every row with a published number: experiment, data set, row, metric, relative difference."""
     for experiment in EXPERIMENTS.values():
         for dataset in experiment.datasets:
             for row in rows_of(experiment, dataset, store):
@@ -122,7 +122,7 @@ def _missing(store: ResultStore) -> list[str]:
     for line in status(Selection(), store):
         if line["done"] == line["runs"]:
             continue
-        core = "needed" if line["core"] else "if the time allows"
+        core = "core set" if line["core"] else "optional"
         what = f"{line['runs'] - line['done']} of {line['runs']} runs"
         names = f": {', '.join(line['missing'])}" if line["missing"] and line["done"] else ""
         lines.append(
@@ -130,8 +130,8 @@ def _missing(store: ResultStore) -> list[str]:
         )
     lines += [f"- {what}: {why}" for what, why in NOT_RUN.items()]
     lines += [
-        "- Electronics, and Games with ratings below 3 dropped: the data could not be had.",
-        "- Temporal shift on Gowalla: the copy at hand has no timestamps.",
+        "- Electronics, and Games with ratings below 3 dropped: the data are not available.",
+        "- Temporal shift on Gowalla: the available copy has no timestamps.",
         "",
     ]
     return lines
@@ -179,8 +179,9 @@ def _adaptive(store: ResultStore, rows: dict[str, RowResult]) -> Iterator[str]:
         for candidate, trial in zip(kept["candidates"], kept["trials"], strict=True)
     )
     text = (
-        "- A temperature for every user, from a radius η that all share (`loss.eta`; 256 negatives per positive, since "
-        f"positives of a user no longer share one sum): η and its validation P@20: {tried}. R@20 on test {found:.4f}"
+        "- A temperature for every user, from a radius η that all share (`loss.eta`; 256 negatives per positive, "
+        "because the positives of a user then have different sums over negatives): η and its validation P@20: "
+        f"{tried}. R@20 on test {found:.4f}"
     )
     other = rows["talos, 1,024 negatives"].mean("recall@20")
     if other is not None:
@@ -272,74 +273,79 @@ def _tried(kept: Mapping[str, Any], values: list[float]) -> str:
 
 # --------------------------------------------------------------------------------------------------------- remarks
 
-_ALL_ITEMS = "All items in place of 1,024 samples, and a rate that suits them"
-_LLPAUC = "Three pairs of α and β were tried and nothing else; validation chose that of MF."
+_ALL_ITEMS = "All items instead of 1,024 samples, and a learning rate that suits them"
+_LLPAUC = "Three pairs of α and β were tried and no other setting; validation chose the pair of MF."
 _FEWER = "Fewer negatives per positive than the paper's 1,024"
 
 # (experiment, data set, group, method) → the likely reason for a difference; `*` stands for any.
 _REMARKS: dict[tuple[str, str, str, str], str] = {
-    ("overall", "beauty", "mf", "sl"): f"{_ALL_ITEMS}, help SL: a rival that is better than published.",
+    ("overall", "beauty", "mf", "sl"): f"{_ALL_ITEMS}, help SL: this rival is better than published.",
     ("overall", "beauty", "mf", "bsl"): (
-        f"{_ALL_ITEMS}, help. Per positive BSL is (τ2/τ1) times SL at τ2, and Adam does not see a constant factor: "
-        "its results are SL's but for rounding, here and in the paper."
+        f"{_ALL_ITEMS}, help. For each positive BSL is (τ2/τ1) times SL at τ2, and Adam ignores a constant factor: "
+        "its results equal SL's up to rounding, here and in the paper."
     ),
     ("overall", "beauty", "mf", "bpr"): (
-        "The printed rate (.001) stops at once with a patience of 25 epochs: raw products of N(0, 1) vectors need "
-        "many more epochs to unlearn their start. `docs/training.md` has what was tried."
+        "With the printed learning rate (.001) a patience of 25 epochs ends it at once: products of vectors from "
+        "N(0, 1) take many more epochs to unlearn their start. `docs/training.md` lists what was tried."
     ),
     ("overall", "beauty", "xsimgcl", "bpr"): (
-        "The printed weight decay (1e-4), taken as Adam's, is above the pull of the loss near zero in all but "
-        "one of 64 directions: a first run ended at R@20 .0674. 1e-6, the one other value that was run to its end, "
-        "learns; rate and contrast weight are as printed and were not searched, batches are of 4,096."
+        "The printed weight decay (1e-4), used as Adam's, is larger than the gradient of the loss near zero in all but "
+        "one of 64 directions: a first run ended at R@20 .0674. 1e-6, the only other value whose run was completed, "
+        "learns. Learning rate and contrast weight are as printed and were not searched; batches have 4,096 positives."
     ),
     ("overall", "beauty", "lightgcn", "llpauc"): f"{_LLPAUC} The printed α .1 does worse with all items.",
     ("overall", "beauty", "xsimgcl", "llpauc"): f"{_LLPAUC} The printed α .1, β .01 do worse with all items.",
     ("overall", "beauty", "mf", "talos, adaptive τ"): (
-        "At none of three radii does validation reach that of one τ; the largest did best, so a still larger one may "
-        "do better. What 256 negatives per positive in place of 1,024 cost was not measured apart."
+        "At none of three radii is validation as good as with one τ; the largest was best, so a still larger one may "
+        "be better. The effect of 256 negatives per positive instead of 1,024 was not measured separately."
     ),
     (
         "overall",
         "beauty",
         "lightgcn",
         "aatp",
-    ): "Not searched on this backbone; still rising when the 60 epochs end.",
+    ): "Not searched on this backbone; still improving when the 60 epochs ended.",
     ("overall", "beauty", "mf", "llpauc"): (
         "A first search over the rate alone, at the printed α .6 and β .9, ended at a test R@20 of .1011, below BPR. "
-        "It was widened to α .7, β .1 after that had been seen; validation decided between the candidates, as "
-        "everywhere, but that there were more of them is owed to the test part. The printed values are off the grid."
+        "The search was widened to α .7, β .1 after that result had been seen: validation decided between the "
+        "candidates, as everywhere, but the test part prompted the wider search. The printed values are off the grid."
     ),
-    ("overall", "beauty", "mf", "aatp"): f"{_ALL_ITEMS} and exact thresholds in place of regression, help.",
+    ("overall", "beauty", "mf", "aatp"): f"{_ALL_ITEMS} and exact thresholds instead of regression, help.",
     ("overall", "beauty", "mf", "rs@k"): (
-        "Validation preferred τ1 .05, τ2 5 (the paper's choice on Games) to the printed .01, 1, by far; both learn "
-        "for 200 epochs and more."
+        "Validation preferred τ1 .05, τ2 5 (the paper's choice on Games) to the printed .01, 1, by far. The "
+        "former was best after 175 epochs, the latter still improved when its 200 epochs ended."
     ),
     (
         "overall",
         "beauty",
         "*",
         "smoothi@k",
-    ): f"{_FEWER}: 64. Its list is a softmax over the sample, so the sample's size matters.",
+    ): f"{_FEWER}: 64. Its soft top-K list is a softmax over the sample, so the size of the sample matters.",
     (
         "overall",
         "beauty",
         "*",
         "advinfonce",
-    ): f"{_FEWER}: 32, because the adversary's products make it the slowest by far.",
-    ("overall", "beauty", "*", "rs@k"): f"{_FEWER}: 256; the rank it estimates is one within the sample.",
+    ): f"{_FEWER}: 32, because the products of the adversary make it the slowest loss by far.",
+    (
+        "overall",
+        "beauty",
+        "*",
+        "rs@k",
+    ): f"{_FEWER}: 256; the rank it estimates is the rank within the sample.",
     ("overall", "beauty", "*", "psl"): f"{_FEWER}: 256.",
     ("ablation", "beauty", "mf", "talos w/o outside"): (
-        "Two temperatures were tried, .1 and .2; validation preferred the larger, so a still larger one may do better."
+        "Two temperatures were tried, .1 and .2; validation preferred the larger, so a still larger one may be better."
     ),
     ("quantile-error", "movielens-100k", "*", "regression"): (
-        "Validation stops the run after 55 epochs, before thresholds that start at 0 and move at a rate of .001 arrive."
+        "Early stopping ends the run after 55 epochs, before thresholds that start at 0 converge at a rate of .001."
     ),
     ("slatk", "beauty", "8 negatives", "*"): (
-        "At most 60 epochs and two temperatures; with so few negatives both still rise when the epochs end."
+        "At most 60 epochs and two temperatures; with so few negatives both losses still improve when the epochs end."
     ),
     ("temporal", "beauty", "*", "*"): (
         "Not the paper's split: the row is called Beauty in one of its tables and Games in another, and the "
-        "timestamps here were recovered. Compare losses with each other."
+        "timestamps here were recovered. Only comparisons between losses are meaningful."
     ),
     ("slatk", "beauty", "temporal shift", "*"): "As in the table of temporal shift: not the paper's split.",
     (

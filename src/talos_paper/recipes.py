@@ -137,7 +137,7 @@ class Recipe:
         return [self.with_settings(one) for one in self.search] or [self]
 
     def config(self, seed: int) -> RunConfig:
-        """The run config, with random initial vectors and float32 as in the paper whatever the library's defaults are."""
+        """The run config, with random initial vectors and float32 as in the paper, whatever the defaults are."""
         fixed = {"training.init": "random", "training.arithmetic": "float32"}
         return RunConfig().with_values({**fixed, **self.settings, "seed": seed})
 
