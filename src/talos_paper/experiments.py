@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from talos.errors import ConfigError, nearest
 from talos_paper import published
@@ -98,7 +98,56 @@ class Experiment:
         return [replace(row, core=row.core and core) for row in self.make_rows(dataset, fidelity)]
 
 
-# --------------------------------------------------------------------------------------------- rows of each table
+def by_name(name: str) -> Experiment:
+    """The experiment of a name.
+
+    >>> by_name("ablation").title
+    'Ablation'
+    """
+    if name not in EXPERIMENTS:
+        raise ConfigError(f"{name!r} is not known", where="TABLE", hint=nearest(name, [*EXPERIMENTS, "all"]))
+    return EXPERIMENTS[name]
+
+
+# -------------------------------------------------------------------- the experiments, in the order of the paper
+
+EXPERIMENTS: dict[str, Experiment] = {}
+"""Name → experiment, in the order of the paper."""
+
+_RowMaker: TypeAlias = Callable[[str, Fidelity], Iterator[Row]]
+
+
+def _add(
+    name: str,
+    *,
+    title: str,
+    paper: str,
+    datasets: tuple[str, ...],
+    core: tuple[str, ...],
+    make_rows: _RowMaker | None = None,
+) -> None:
+    """Add an experiment; without `make_rows` it is a measurement."""
+    EXPERIMENTS[name] = Experiment(
+        name=name, title=title, paper=paper, datasets=datasets, core_datasets=core, make_rows=make_rows
+    )
+
+
+def _table(name: str, **facts: Any) -> Callable[[_RowMaker], _RowMaker]:
+    """Add an experiment whose rows the decorated function makes."""
+
+    def decorate(make_rows: _RowMaker) -> _RowMaker:
+        _add(name, **facts, make_rows=make_rows)
+        return make_rows
+
+    return decorate
+
+
+NOT_RUN: dict[str, str] = {
+    "Figure 1 (two rankings of ten items; relations between losses)": "a drawing; nothing to measure",
+    "tables of hyperparameters": "`talos_paper.published.hyperparameters`; the recipes start from them",
+    "tables of notation": "nothing to measure",
+}
+"""What else the paper has → why there is no command for it."""
 
 
 def _printed(table: str, dataset: str, method: str, **keys: Any) -> dict[str, float]:
@@ -108,6 +157,29 @@ def _printed(table: str, dataset: str, method: str, **keys: Any) -> dict[str, fl
     return {entry.metric: entry.value for entry in found}
 
 
+_add(
+    "statistics",
+    title="Data sets",
+    paper="the table of dataset statistics",
+    datasets=("beauty", "gowalla", "games", "movielens-100k"),
+    core=("beauty", "gowalla", "games"),
+)
+_add(
+    "inconsistency",
+    title="How often other metrics disagree with Precision@20 and Recall@20",
+    paper="Table 1, inconsistency of AUC, LLPAUC, NDCG and NDCG@20 with top-K accuracy",
+    datasets=("beauty", "gowalla", "games"),
+    core=("beauty", "gowalla", "games"),
+)
+
+
+@_table(
+    "overall",
+    title="Overall performance",
+    paper="Table 2 (Precision and Recall) and its companion in the appendix (NDCG and MRR)",
+    datasets=("beauty", "gowalla", "games"),
+    core=("beauty",),
+)
 def _overall(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
     """Every loss on every backbone; on MF also three variants of Talos that the paper does not have."""
     for backbone, first in zip(BACKBONES, (0, 5, 7), strict=True):
@@ -145,6 +217,13 @@ def _adaptive(dataset: str) -> Recipe:
     )
 
 
+@_table(
+    "varying-k",
+    title="Talos trained for K of 20, 50 and 80",
+    paper="the two tables of performance with varying K",
+    datasets=("beauty", "gowalla"),
+    core=("beauty",),
+)
 def _varying_k(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
     """Talos trained for each K, and the other losses."""
     row = partial(Row, dataset=dataset, metrics=("recall@20", "recall@50", "recall@80"), order=3)
@@ -157,6 +236,13 @@ def _varying_k(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
         yield row(method=method, recipe=made, published=_printed("varying-k", dataset, method))
 
 
+@_table(
+    "temporal",
+    title="Temporal shift",
+    paper="the table of temporal shift",
+    datasets=("beauty", "movielens-100k"),
+    core=("beauty", "movielens-100k"),
+)
 def _temporal(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
     """Training on the past, testing on the future."""
     for loss in LOSSES:
@@ -169,6 +255,13 @@ def _temporal(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
         )
 
 
+@_table(
+    "ablation",
+    title="Ablation",
+    paper="the table of the ablation study",
+    datasets=("beauty", "gowalla", "games"),
+    core=("beauty",),
+)
 def _ablation(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
     """Talos without one of its parts."""
     variants: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
@@ -190,6 +283,13 @@ def _ablation(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
         yield Row(dataset=dataset, method=method, recipe=made, published=printed, order=2)
 
 
+@_table(
+    "temperature",
+    title="Sensitivity to the temperature τ",
+    paper="the figure of sensitivity to τ",
+    datasets=("beauty", "gowalla", "games"),
+    core=("beauty",),
+)
 def _temperature(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
     """Talos over τ, with SL at its best."""
     row = partial(Row, dataset=dataset, order=6)
@@ -199,6 +299,13 @@ def _temperature(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
     yield row(method="sl", recipe=recipe(dataset, "mf", "sl", fidelity=fidelity))
 
 
+@_table(
+    "slatk",
+    title="Against SL@K",
+    paper="the three tables that compare with SL@K: temporal shift, number of negatives, varying K",
+    datasets=("movielens-100k", "beauty"),
+    core=("movielens-100k", "beauty"),
+)
 def _slatk(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
     """Talos and SL@K: under temporal shift, with few negatives, and (on MovieLens) for several K."""
     row = partial(Row, dataset=dataset, metrics=("precision@20", "recall@20"))
@@ -237,6 +344,13 @@ def _few_negatives(dataset: str, loss: str, n: int) -> Recipe:
     return replace(made, settings=short, search=tuple({"loss.tau": tau} for tau in (0.1, 0.2)))
 
 
+@_table(
+    "quantile-error",
+    title="Estimated against exact thresholds",
+    paper="the table of quantile estimation errors",
+    datasets=("beauty", "movielens-100k", "gowalla"),
+    core=("beauty", "movielens-100k"),
+)
 def _quantile_error(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
     """The thresholds that each estimator ends with, against the exact ones."""
     methods: tuple[tuple[str, str, Fidelity], ...] = (
@@ -259,6 +373,13 @@ def _quantile_error(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
         )
 
 
+@_table(
+    "inflation",
+    title="Score inflation without the denominator",
+    paper="the remark on score inflation (no figure in the paper)",
+    datasets=("beauty",),
+    core=("beauty",),
+)
 def _inflation(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
     """Mean scores epoch by epoch, with and without the denominator."""
     fixed = {"training.epochs": 30, "training.patience": 1000, "training.evaluate_every": 5}
@@ -269,121 +390,17 @@ def _inflation(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
         yield Row(dataset=dataset, method=method, recipe=made, order=0)
 
 
-# -------------------------------------------------------------------------------------------------- the experiments
-
-EXPERIMENTS: dict[str, Experiment] = {
-    one.name: one
-    for one in (
-        Experiment(
-            name="statistics",
-            title="Data sets",
-            paper="the table of dataset statistics",
-            datasets=("beauty", "gowalla", "games", "movielens-100k"),
-            core_datasets=("beauty", "gowalla", "games"),
-        ),
-        Experiment(
-            name="inconsistency",
-            title="How often other metrics disagree with Precision@20 and Recall@20",
-            paper="Table 1, inconsistency of AUC, LLPAUC, NDCG and NDCG@20 with top-K accuracy",
-            datasets=("beauty", "gowalla", "games"),
-            core_datasets=("beauty", "gowalla", "games"),
-        ),
-        Experiment(
-            name="overall",
-            title="Overall performance",
-            paper="Table 2 (Precision and Recall) and its companion in the appendix (NDCG and MRR)",
-            datasets=("beauty", "gowalla", "games"),
-            core_datasets=("beauty",),
-            make_rows=_overall,
-        ),
-        Experiment(
-            name="varying-k",
-            title="Talos trained for K of 20, 50 and 80",
-            paper="the two tables of performance with varying K",
-            datasets=("beauty", "gowalla"),
-            core_datasets=("beauty",),
-            make_rows=_varying_k,
-        ),
-        Experiment(
-            name="temporal",
-            title="Temporal shift",
-            paper="the table of temporal shift",
-            datasets=("beauty", "movielens-100k"),
-            core_datasets=("beauty", "movielens-100k"),
-            make_rows=_temporal,
-        ),
-        Experiment(
-            name="ablation",
-            title="Ablation",
-            paper="the table of the ablation study",
-            datasets=("beauty", "gowalla", "games"),
-            core_datasets=("beauty",),
-            make_rows=_ablation,
-        ),
-        Experiment(
-            name="temperature",
-            title="Sensitivity to the temperature τ",
-            paper="the figure of sensitivity to τ",
-            datasets=("beauty", "gowalla", "games"),
-            core_datasets=("beauty",),
-            make_rows=_temperature,
-        ),
-        Experiment(
-            name="slatk",
-            title="Against SL@K",
-            paper="the three tables that compare with SL@K: temporal shift, number of negatives, varying K",
-            datasets=("movielens-100k", "beauty"),
-            core_datasets=("movielens-100k", "beauty"),
-            make_rows=_slatk,
-        ),
-        Experiment(
-            name="quantile-error",
-            title="Estimated against exact thresholds",
-            paper="the table of quantile estimation errors",
-            datasets=("beauty", "movielens-100k", "gowalla"),
-            core_datasets=("beauty", "movielens-100k"),
-            make_rows=_quantile_error,
-        ),
-        Experiment(
-            name="inflation",
-            title="Score inflation without the denominator",
-            paper="the remark on score inflation (no figure in the paper)",
-            datasets=("beauty",),
-            core_datasets=("beauty",),
-            make_rows=_inflation,
-        ),
-        Experiment(
-            name="efficiency",
-            title="Seconds an epoch, as ratios to SL",
-            paper="the table of computational time",
-            datasets=("beauty", "gowalla", "games"),
-            core_datasets=("beauty",),
-        ),
-        Experiment(
-            name="theory",
-            title="The bound, its gap and the interval of τ",
-            paper="Theorems 1 and 2 (no figure in the paper)",
-            datasets=("made-up",),
-            core_datasets=("made-up",),
-        ),
-    )
-}
-"""Name → experiment, in the order of the paper."""
-
-NOT_RUN: dict[str, str] = {
-    "Figure 1 (two rankings of ten items; relations between losses)": "a drawing; nothing to measure",
-    "tables of hyperparameters": "`talos_paper.published.hyperparameters`; the recipes start from them",
-    "tables of notation": "nothing to measure",
-}
-"""What else the paper has → why there is no command for it."""
-
-
-def by_name(name: str) -> Experiment:
-    """The experiment of a name.
-
-    >>> by_name("ablation").title
-    'Ablation'
-    """
-    if name not in EXPERIMENTS:
-        raise ConfigError(f"{name!r} is not known", where="TABLE", hint=nearest(name, [*EXPERIMENTS, "all"]))
-    return EXPERIMENTS[name]
+_add(
+    "efficiency",
+    title="Seconds an epoch, as ratios to SL",
+    paper="the table of computational time",
+    datasets=("beauty", "gowalla", "games"),
+    core=("beauty",),
+)
+_add(
+    "theory",
+    title="The bound, its gap and the interval of τ",
+    paper="Theorems 1 and 2 (no figure in the paper)",
+    datasets=("made-up",),
+    core=("made-up",),
+)
