@@ -3,14 +3,19 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+PIP    := pip --quiet --disable-pip-version-check
+SMOKE  := build/smoke
 
-.PHONY: setup demo test test-slow lint format bench results clean
+.PHONY: setup demo test test-slow lint format bench results smoke fuzz clean
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt setup.py $(wildcard src/talos/kernels/core/*)
+# The library, and beside it two distributions that are not in its wheel: the paper and the benchmarks.
+$(READY): pyproject.toml setup.py constraints.txt src/talos_paper/pyproject.toml benchmarks/pyproject.toml \
+		$(wildcard src/talos/kernels/core/*)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench,postgres,faiss,onnx,tune]'
+	$(BIN)/$(PIP) install --constraint constraints.txt --editable '.[dev,bench,postgres,faiss,onnx,tune]' \
+		--editable src/talos_paper --editable benchmarks
 	touch $(READY)
 
 demo: $(READY)
@@ -37,8 +42,22 @@ bench: $(READY)
 
 # Tables and pages of docs/results from the JSON files there; nothing is trained.
 results: $(READY)
-	$(BIN)/talos reproduce --pages
+	$(BIN)/talos reproduce --pages --out docs/results
+
+# Builds the wheel, installs it into an environment of its own and uses it there. What an earlier build left in build/
+# would end up in the wheel, so that goes first.
+smoke:
+	rm -rf build
+	$(PYTHON) -m venv $(SMOKE)/venv
+	$(SMOKE)/venv/bin/$(PIP) wheel --no-deps --wheel-dir $(SMOKE) .
+	$(SMOKE)/venv/bin/$(PIP) install --constraint constraints.txt $(SMOKE)/*.whl
+	cd $(SMOKE) && venv/bin/python ../../.ci/smoke.py
+
+# The compiled core against the readable version on random input, longer than `make test` does.
+fuzz: $(READY)
+	TALOS_FUZZ=10000 $(BIN)/python -m pytest tests/kernels/test_fuzz.py
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist src/*.egg-info src/talos_paper/*.egg-info benchmarks/*.egg-info
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the benchmarks stand beside the package, and a C++ core is built if possible."""
+"""The part of the build that pyproject.toml cannot express: compiling the C++ core."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from setuptools.errors import CompileError
 CORE = Path("src") / "talos" / "kernels" / "core"
 PER_LEVEL = ("sweep.cpp", "rows.cpp", "least_squares.cpp")
 FLAGS = ["-O3", "-g0", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fvisibility=hidden", "-pthread"]
-# The same source once per instruction set. Plain comes first: of a function that several objects hold, such as
-# one of the standard library's, the linker takes the first, and that must run on every processor.
+# These sources are compiled once for each instruction set. Plain comes first: where several objects define the same
+# function, such as one of the standard library, the linker takes the first, which must run on every processor.
 LEVELS = {
     "plain": [],
     "avx2": ["-mavx2", "-mfma"],
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"],
 }
-# The sweep once more, with products of bfloat16; compilers from before 2020 do not know them.
+# The sweep once more with bfloat16 products; compilers from before 2020 do not support them.
 BFLOAT16 = [*LEVELS["avx512"], "-mavx512bf16", "-DTALOS_PAIRS"]
 
 
 class BuildCore(build_ext):
-    """Builds a plain shared library, loaded by ctypes; without a compiler the package is installed without it."""
+    """Compile the core into a shared library for ctypes; without a compiler the package is built without the core."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        """No tag of a Python version: the core does not know Python."""
+        """A file name without a Python version: the core does not use Python's C interface."""
         return str(Path(*fullname.split("."))) + (".dylib" if sys.platform == "darwin" else ".so")
 
     def get_export_symbols(self, ext: Extension) -> list[str]:
-        """Not an extension module: no init function."""
+        """No symbols, since the core is not an extension module with an init function."""
         return []
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile each level with flags of its own, and link."""
+        """Compile the sources once for each instruction set, and link them."""
         x86 = platform.machine().lower() in ("x86_64", "amd64")
         common = [*FLAGS, *os.environ.get("TALOS_CORE_FLAGS", "").split(), *(["-DTALOS_X86"] if x86 else [])]
         objects: list[str] = []
@@ -47,7 +47,7 @@ class BuildCore(build_ext):
         try:
             objects += self.compile_bfloat16(common) if x86 else self.compile_dispatch(common)
         except CompileError:
-            print("the compiler does not know bfloat16: the core is built without it", file=sys.stderr)
+            print("the compiler does not support bfloat16: the core is built without it", file=sys.stderr)
             objects += self.compile_dispatch(common)
         target = self.get_ext_fullpath(ext.name)
         Path(target).parent.mkdir(parents=True, exist_ok=True)
@@ -59,19 +59,19 @@ class BuildCore(build_ext):
         )
 
     def compile_bfloat16(self, common: list[str]) -> list[str]:
-        """What is more with products of bfloat16, and who knows of it."""
+        """Compile the bfloat16 sweep, and the dispatcher that selects it."""
         sweep = self.compile_level("avx512bf16", ["sweep.cpp"], [*common, *BFLOAT16])
         return sweep + self.compile_dispatch([*common, "-DTALOS_BFLOAT16"])
 
     def compile_dispatch(self, flags: list[str]) -> list[str]:
-        """The C interface."""
+        """Compile the dispatcher, which has the C interface."""
         objects: list[str] = self.compiler.compile(
             [str(CORE / "dispatch.cpp")], output_dir=self.build_temp, extra_postargs=flags
         )
         return objects
 
     def compile_level(self, level: str, names: Sequence[str], flags: list[str]) -> list[str]:
-        """These sources with the flags of an instruction set."""
+        """Compile sources with the flags of an instruction set."""
         objects: list[str] = self.compiler.compile(
             [str(CORE / name) for name in names],
             output_dir=str(Path(self.build_temp) / level),
@@ -82,9 +82,10 @@ class BuildCore(build_ext):
 
 
 setup(
-    packages=[*find_packages("src"), "talos_benchmarks"],
-    package_dir={"": "src", "talos_benchmarks": "benchmarks"},
-    # In the source archive as well, so that it builds from there.
+    # src/talos_paper is a distribution of its own
+    packages=find_packages("src", include=["talos", "talos.*"]),
+    package_dir={"": "src"},
+    # The sources of the core, so that a source archive can be built.
     package_data={"talos.kernels": ["core/*.h", "core/*.cpp"]},
     ext_modules=[
         Extension(

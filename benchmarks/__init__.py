@@ -1,1 +1,1 @@
-"""What `talos bench` and `make bench` run; installed as `talos_benchmarks`."""
+"""The benchmarks of `talos bench` and `make bench`: a distribution of its own, installed as `talos_benchmarks`."""

@@ -1,8 +1,8 @@
-"""What several processes cost and save: the parameters of the cost model, and what it says of 1 and 2 ranks.
+"""A cost model of training with several processes: its parameters measured, its predictions checked and extrapolated.
 
-`python benchmarks/distributed.py` measures here (loopback, one thread a rank) and compares; with `--modes ITEMS BATCH`
-it measures one rank, and two that divide users or items; with `--tables` it prints what the model predicts for large
-data on machines that it is told about. See `docs/scale.md`.
+`python benchmarks/distributed.py` measures the parameters on this machine (loopback, one thread per rank) and compares
+the predicted and measured step of 1 and 2 ranks; with `--modes ITEMS BATCH` it measures one rank, and two that divide
+users or items; with `--tables` it prints predictions for large data. See `docs/scale.md`.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from functools import partial
 from typing import Any
 
 USERS, ITEMS, DIM, BATCH, EPOCHS = 4096, 16384, 64, 512, 4
-# What the passes over divided items cost, against the one pass over whole ones: Talos with exact thresholds.
+# Cost of the passes over divided items relative to the single pass over whole items: Talos with exact thresholds.
 PASSES = 1.7
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What one rank can do."""
+    """The speed of one rank and of its network."""
 
-    score: float  # seconds for a score of 64 numbers, forward and backward, with all cores of the rank
-    number: float  # seconds for Adam's step of one number
-    table: float  # seconds a number of the item table, whatever the batch: lengths, clearing, scaling
-    bandwidth: float  # bytes a second to another rank
-    latency: float  # seconds of a small message to all ranks and back
-    exchange: float | None = (
-        None  # seconds a number of the item table, to sum it in memory that all ranks see
+    score: (
+        float  # seconds per score of 64-dimensional vectors, forward and backward, with all cores of the rank
     )
+    number: float  # seconds of Adam's step per number
+    table: float  # seconds per number of the item table, whatever the batch: norms, clearing, scaling
+    bandwidth: float  # bytes per second to another rank
+    latency: float  # seconds of a small message to all ranks and back
+    exchange: float | None = None  # seconds per number of the item table to sum it in shared memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Of a step and of an epoch, on each rank."""
+    """The cost of a step and of an epoch on each rank: seconds and bytes."""
 
     compute: float
     update: float
@@ -224,7 +224,7 @@ distributed.stop()
 def run(
     ranks: int, code: str = _CODE, *, items: int = ITEMS, batch: int = BATCH, more: str = ""
 ) -> dict[str, float]:
-    """Times of rank 0 of a group of so many, one thread each."""
+    """What rank 0 prints, of `ranks` processes with one thread each."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -242,7 +242,7 @@ def run(
 
 
 def measure() -> dict[str, Any]:
-    """Parameters from one rank (compute) and two (messages), and both steps beside what the model says."""
+    """Parameters from one rank (compute) and two (messages), and the measured steps beside the predicted ones."""
     alone, pair = run(1), run(2)
     machine = Machine(
         score=(alone["sweep"] - alone["half"]) / (BATCH / 2 * ITEMS),
@@ -271,7 +271,7 @@ def measure() -> dict[str, Any]:
         "step_ms_2": 1e3 * pair["step"],
         "model_ms_1": 1e3 * said[0].step,
         "model_ms_2": 1e3 * said[1].step,
-        # without messages and without waiting: what a rank's own processor does, also on a machine that is busy
+        # processor time of the rank itself, without messages and waiting: also meaningful on a busy machine
         "own_ms_1": 1e3 * alone["busy"],
         "own_ms_2": 1e3 * pair["busy"],
         "model_own_ms_1": 1e3 * (said[0].compute + said[0].update),
@@ -280,7 +280,7 @@ def measure() -> dict[str, Any]:
 
 
 def passes(items: int, batch: int) -> dict[str, list[float]]:
-    """Processor time in ms of a batch: in one pass, and in those over divided items; one thread, nobody to talk to."""
+    """Processor time of a batch in ms, in one pass and in the passes over divided items; one process, one thread."""
     import time
 
     import torch
@@ -335,10 +335,10 @@ SIZES = ((1e7, 1e6, 1e9), (1e8, 1e7, 1e10), (1e9, 1e8, 1e11))
 
 
 def tables(score: float, number: float, table: float) -> list[list[str]]:
-    """Rows of predictions: size, negatives, ranks, batch, epoch, share of it spent talking, memory a rank."""
+    """Rows of predictions: size, negatives, ranks, batch, epoch, share of communication, GB per rank."""
     machine = Machine(
         score=score / RENTED["cores"],
-        number=number / 8,  # bound by memory: eight channels, not 64 cores
+        number=number / 8,  # limited by eight memory channels, not by 64 cores
         table=table / 8,
         bandwidth=RENTED["bandwidth"],
         latency=RENTED["latency"],

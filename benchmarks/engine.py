@@ -1,7 +1,7 @@
-"""The exact engine against the bare products: a whole epoch, thresholds and optimiser included, over the bound.
+"""A whole epoch over all items, thresholds and optimiser included, against a lower bound of its time.
 
 The bound is the time that the three products of an exact epoch (scores and both gradients, 6·users·items·64
-operations) would take at the best rate of a square product measured in the same run.
+operations) would take at the rate of the fastest square product measured in the same run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DIM = 64
 
 
 def measure(gowalla_train: Interactions, beauty_train: Interactions) -> dict[str, float]:
-    """Ratios to the bound of both sets, with the core (where it is there) and without; and what is behind them."""
+    """Ratios to the bound on both data sets, with the core (if it is installed) and without; and the seconds."""
     figures: dict[str, float] = {}
     sets = {"beauty": beauty_train, "gowalla": gowalla_train}
     for name, train in sets.items():
@@ -75,7 +75,7 @@ def best_square_rate(size: int = 2048, repeats: int = 12) -> float:
 
 
 def steps(items: int, users: int = 512) -> dict[str, float]:
-    """One batch in the core: with and without thresholds, on one thread and on two; empty without the core."""
+    """Seconds of one batch in the core: with and without thresholds, on one thread and on two; empty without it."""
     if not library.levels():
         return {}
     rng = torch.Generator().manual_seed(0)
@@ -103,9 +103,9 @@ def steps(items: int, users: int = 512) -> dict[str, float]:
 
 
 def extra_megabytes(train: Interactions) -> float:
-    """Peak memory that an epoch adds to what it starts with, less the tables' own gradients and moments.
+    """Peak memory that an epoch adds, without the gradients and moments of the tables.
 
-    In a process of its own, whose peak nothing else has raised before.
+    Measured in a process of its own, so that nothing else has raised its peak before.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "train.npz"
@@ -122,16 +122,16 @@ def _measure_memory(path: Path) -> float:
     arrays = np.load(path)
     train = Interactions.from_ids(arrays["users"], arrays["items"])
     trainer = Trainer(RunConfig().with_values({**SETTINGS, "training.epochs": 1}), train)
-    torch.randn(512, 512) @ torch.randn(512, 512)  # libraries take memory of their own when first used
+    torch.randn(512, 512) @ torch.randn(512, 512)  # libraries allocate memory of their own at the first call
     before = _resident()
     trainer.fit()
     after = _peak()
     own = sum(p.numel() * p.element_size() for p in trainer.objective.backbone.parameters())
-    return float(after - before - 2 * own) / 2**20  # two moments a number
+    return float(after - before - 2 * own) / 2**20  # Adam's two moments
 
 
 def _peak() -> int:
-    """Most memory this program ever held; getrusage would count what its parent held when it was started."""
+    """Highest resident memory of this process; getrusage would include its parent's at the time of the fork."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) * 1024
 
@@ -152,7 +152,7 @@ def quickest(work: Callable[[], Any], repeats: int) -> float:
 
 @contextmanager
 def kernel(choice: str) -> Iterator[None]:
-    """Run with TALOS_KERNEL set."""
+    """Set TALOS_KERNEL for the duration of the block."""
     before = os.environ.get("TALOS_KERNEL")
     os.environ["TALOS_KERNEL"] = choice
     try:

@@ -35,8 +35,8 @@ def measure() -> dict[str, float]:
 def loss_times(rows: int = 1024, columns: int = 1024, repeats: int = 7, seed: int = 0) -> dict[str, Any]:
     """Seconds per call by loss, and the ratio to SL.
 
-    The losses take turns, a few calls at a time, so that a machine that is busy for a while slows all alike;
-    the first call of a turn pays for the memory that the one before has left behind and does not count.
+    The losses take turns, a few calls at a time, so that a busy moment of the machine slows all of them; the first
+    call of a turn is not counted, because it also pays for memory that the loss before has used.
     """
     rng = torch.Generator().manual_seed(seed)
     num_users, num_items = 10 * rows, 10 * columns

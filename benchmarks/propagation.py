@@ -1,4 +1,4 @@
-"""Ways to propagate vectors along the bipartite graph, timed: why `talos.backbones.propagate` is what it is.
+"""Times of several ways to propagate vectors along the bipartite graph; the fastest is `talos.backbones.propagate`.
 
 `python benchmarks/propagation.py [--edges N] [--threads N] [--json]` on a synthetic graph of Gowalla's shape.
 """
@@ -39,7 +39,7 @@ def skewed_interactions(
 
 
 def milliseconds(function: Callable[[], object], repeats: int = 5) -> float:
-    """The least of some runs, after one to warm up."""
+    """The quickest of some runs, after one to warm up."""
     function()
     best = float("inf")
     for _ in range(repeats):

@@ -1,9 +1,9 @@
-"""How long until the lists are good, against what people would take instead: implicit's ALS and BPR, and EASE.
+"""Training time until the test recall is good, against implicit's ALS and BPR and EASE.
 
-Time is that of fitting from the interactions on: for Talos everything from the config to the end of an epoch
-(index, warm start, steps), for implicit its `fit`. The test lists are looked at after every epoch, on a clock that
-stands still meanwhile. Recall@20 in the paper's dialect: train items masked, all items ranked. Fits of a second are
-made several times in turn, and the quickest of each counts: one of them alone says more about the machine's mood.
+Time is fitting time from the interactions on: for Talos everything from the config to the end of an epoch (index, warm
+start, steps), for implicit its `fit`. Test recall is measured after every epoch with the clock stopped. Recall@20 in
+the paper's dialect: train items masked, all items ranked. Short fits are repeated in turn and the quickest of each
+counts, because a single one varies too much.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MEANING = {
     "time_to_als_quality_over_als_gowalla": "Gowalla: seconds to pass that ALS's own R@20 / its seconds",
 }
 TARGETS = {"beauty": 0.147, "gowalla": 0.2079}
-_SHORT, _TIMES = 10.0, 5  # seconds: shorter fits are repeated so often
+_SHORT, _TIMES = 10.0, 5  # fits shorter than so many seconds are repeated so many times
 _EASE_LIMIT = 12_000  # items: EASE inverts a dense matrix of items × items
 
 
 def measure(name: str, train: Interactions, test: Interactions, *, epochs: int) -> dict[str, float]:
-    """Seconds and R@20 of each on one set; the ratios are missing where a mark is not reached."""
+    """Seconds and R@20 of each method on one data set; a ratio is missing where its target is not reached."""
     figures: dict[str, float] = {}
-    # torch imports a second's worth of modules when the first optimiser is made; no clock has the imports on it
+    # torch imports many modules when the first optimiser is made: do that before the clock starts
     torch.optim.Adam([torch.zeros(1, requires_grad=True)])
     for rival, fit in _rivals(train).items():
         began = time.perf_counter()
@@ -78,16 +78,16 @@ def recall(scores: Scorer, train: Interactions, test: Interactions) -> float:
 def learning_curve(
     train: Interactions, test: Interactions, *, epochs: int, enough: float = 1.0, **settings: Any
 ) -> list[tuple[float, float]]:
-    """(seconds since the start, R@20) at the end of each epoch, until the recall is enough."""
+    """(seconds since the start, R@20) at the end of each epoch, until the recall reaches `enough`."""
     began = time.perf_counter()
     trainer = Trainer(RunConfig().with_values({"training.epochs": epochs, **settings}), train)
-    watch = _Watch(trainer, train, test, time.perf_counter() - began, enough)
+    watch = _RecallCurve(trainer, train, test, time.perf_counter() - began, enough)
     trainer.callbacks = [watch]
     trainer.fit()
     return watch.curve
 
 
-class _Watch(Callback):
+class _RecallCurve(Callback):
     def __init__(
         self, trainer: Trainer, train: Interactions, test: Interactions, seconds: float, enough: float
     ) -> None:
@@ -128,7 +128,7 @@ def _rivals(train: Interactions) -> dict[str, Callable[[], Scorer]]:
 def _fitted(make: Callable[[], Any], matrix: Any) -> DotScores:
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1, "blas"):  # as implicit asks for: its own threads do the work
+    with threadpool_limits(1, "blas"):  # implicit warns about more: its own threads do the work
         model = make()
         model.fit(matrix, show_progress=False)
     return DotScores(torch.tensor(model.user_factors), torch.tensor(model.item_factors))

@@ -1,8 +1,8 @@
-"""Two processes of one thread against one process of two threads, on Gowalla; and what memory each of them takes.
+"""Two processes of one thread against one process of two threads, on Gowalla; and the memory of each process.
 
-The same global batches, exact Talos from random vectors, whole epochs on the clock; the best of three after the first.
-Memory is what reading a rank's share and one epoch add to the highest resident size (VmHWM), with many users and few
-items, so that it is the users' interactions, rows, moments and thresholds that are seen.
+The same global batches, exact Talos from random vectors, time of whole epochs, the best of three after the first.
+Memory is what reading a rank's share and one epoch add to the highest resident size (VmHWM). That data set has many
+users and few items, so that users' interactions, rows, moments and thresholds dominate.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from talos.data.shards import ShardIndex, read_share
 from talos.training import Trainer
 def highest():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text()).group(1)) / 1024
-torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # imports a second's worth of modules
+torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # imports many modules
 group = distributed.start()
 before, index = highest(), ShardIndex.read(sys.argv[2])
 share = read_share(index, group.share(index.num_users)).train
@@ -70,7 +70,7 @@ distributed.stop()
 
 
 def measure(folder: str | None = None) -> dict[str, float]:
-    """All of them; a few minutes, and only worth something on a quiet machine."""
+    """All figures; takes a few minutes and needs a machine without other work."""
     figures: dict[str, float] = {}
     for batch in (512, 1024, 2048):
         one = _run(1, 2, _EPOCHS, str(batch), "users", folder or "")
@@ -91,7 +91,7 @@ def measure(folder: str | None = None) -> dict[str, float]:
 
 
 def _run(ranks: int, threads: int, code: str, *arguments: str) -> float:
-    """What rank 0 of so many prints."""
+    """The number that rank 0 prints, of `ranks` processes with `threads` threads each."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]

@@ -20,7 +20,7 @@ _TALOS = "from talos.data.readers import read; read(path)"
 
 
 def measure(rows: int = 20_000_000, *, repeats: int = 3) -> dict[str, float]:
-    """Each read in a process of its own, in turns, the best of `repeats`."""
+    """Both readers in turn, each time in a process of its own; the best of `repeats`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.csv"
         write_events(path, rows)

@@ -1,8 +1,8 @@
 """Lists of 10,000 known users against implicit's batched `recommend` with the same vectors, in one process.
 
-Both are asked for the same thing: users in, the best 20 items each out, without what a user has already; ours also
-turns ids into positions and back and builds a frame. Lists are compared before anything is timed. The bare product of
-the vectors, which nobody who scores all items can do without, is timed beside them: it bounds what is possible.
+Both return the best 20 unseen items of each user; ours also translates ids into positions and back and builds a data
+frame. The lists are compared before anything is timed. The bare product of the vectors is timed as well, as a lower
+bound for any method that scores all items.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def measure(train: Interactions, *, users: int = 10_000, k: int = 20, repeats: i
 
     _compare(recommender, train, codes, implicit()[0], k)
     chunk = DEFAULT_BUDGET // (4 * train.num_items)
-    # rows that begin at a multiple of 128 bytes, as ours do: without that, the product is a third slower
+    # rows aligned to 128 bytes, as ours are: without that, the product is a third slower
     buffer = torch.empty(chunk, -(-train.num_items // 32) * 32)[:, : train.num_items]
     wanted = user_vectors[codes]
 
@@ -64,7 +64,7 @@ def measure(train: Interactions, *, users: int = 10_000, k: int = 20, repeats: i
         "recommend_users_per_second": len(codes) / ours,
         "implicit_users_per_second": len(codes) / other,
         "bare_product_users_per_second": len(codes) / bare,
-        # of the processor: on a machine shared with other work the clock measures that work, too
+        # processor time: on a shared machine the clock also measures the work of others
         "recommend_over_implicit_cpu": other_cpu / our_cpu,
         "recommend_cpu_seconds": our_cpu,
         "implicit_cpu_seconds": other_cpu,
@@ -79,7 +79,7 @@ def _timed(call: Callable[[], Any]) -> tuple[float, float]:
 
 
 def _implicit(user_vectors: np.ndarray[Any, Any], item_vectors: np.ndarray[Any, Any]) -> Any:
-    """Their scoring with our vectors, on as many threads as we use."""
+    """Implicit's model with our vectors, on as many threads as we use."""
     from implicit.cpu.matrix_factorization_base import MatrixFactorizationBase
 
     class Given(MatrixFactorizationBase):  # type: ignore[misc]  # implicit has no types
@@ -95,7 +95,7 @@ def _implicit(user_vectors: np.ndarray[Any, Any], item_vectors: np.ndarray[Any, 
 
 
 def _legacy(rows: Any) -> Any:
-    """The kind of sparse matrix that implicit knows."""
+    """The older sparse matrix class, which implicit expects."""
     import scipy.sparse
 
     return scipy.sparse.csr_matrix(rows)
@@ -110,9 +110,3 @@ def _compare(
     same = float((np.sort(ours, 1) == np.sort(theirs, 1)).mean())
     if same < 0.999:  # the last place may go to either of two items whose scores differ by a rounding error
         raise AssertionError(f"implicit's lists agree with ours in {same:.1%} of the places only")
-
-
-if __name__ == "__main__":
-    from benchmarks import suite
-
-    print(measure(suite.dataset("gowalla", None)))

@@ -1,4 +1,4 @@
-"""Time and peak memory of an epoch with shared negatives as the data grow: no tensor of users × items.
+"""Time and peak memory of an epoch with shared negatives for growing data: no tensor of users × items is made.
 
 `python benchmarks/scale.py [--json]` runs each size in a process of its own.
 """
@@ -45,7 +45,7 @@ def epoch(users: int, items: int, interactions: int) -> dict[str, Any]:
 
 
 def measure() -> dict[str, float]:
-    """All sizes, so that growth is visible."""
+    """Time and memory for each size."""
     figures: dict[str, float] = {}
     for (users, items, interactions), name in zip(SIZES, ("10k", "100k", "1m"), strict=True):
         found = epoch(users, items, interactions)

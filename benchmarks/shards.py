@@ -1,7 +1,7 @@
 """Memory of `talos data split --shards`, and of the processes that read the shards.
 
-`python benchmarks/shards.py --rows 20000000` makes a folder of parquet files, divides it, and reads it as one process
-and as one of several would. Each step is a process of its own, whose highest resident memory (`VmHWM` of
+`python benchmarks/shards.py --rows 20000000` makes a folder of parquet files, divides it into shards, and reads them
+as a single process and as one of several. Each step is a process of its own, whose highest resident memory (`VmHWM` of
 `/proc/self/status`) is printed with its time. With `--train` one epoch of training is measured, on few items, in one
 process and in two. Linux only. See `docs/scale.md`.
 """
@@ -24,7 +24,7 @@ ROWS_A_FILE = 2_500_000
 
 
 def make(folder: Path, rows: int, items: int) -> None:
-    """Events of one user for every 20 rows, on items of very different popularity, with repeated pairs."""
+    """Random events: a user for every 20 rows, items of very different popularity, some pairs repeated."""
     rng = np.random.default_rng(0)
     folder.mkdir()
     for number, start in enumerate(range(0, rows, ROWS_A_FILE)):
@@ -52,7 +52,7 @@ def train(folder: Path, source: str) -> None:
 
 
 def step(name: str, folder: Path, ranks: int) -> None:
-    """One of the things that are measured."""
+    """Run one of the measured steps."""
     from talos import read
     from talos.data import splits
     from talos.data.shards import ShardIndex, read_shards, read_share, write_shards
@@ -89,7 +89,7 @@ def main() -> None:
         name, folder, ranks = given.step
         began = time.perf_counter()
         step(name, Path(folder), int(ranks))
-        # in one go: several processes write to the same pipe
+        # a single write, because several processes write to the same pipe
         os.write(1, f"{peak():.0f} MB, {time.perf_counter() - began:.1f} s\n".encode())
         return
     steps = [

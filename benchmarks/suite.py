@@ -1,7 +1,7 @@
-"""All benchmarks in one run. Each figure is a ratio to something named that ran in the same process.
+"""All benchmarks in one run. Each figure is a ratio to a named reference that ran in the same process.
 
-`run` returns the machine, the seconds behind every ratio, and the ratios under stable keys; `MEANING` says in
-words what each key compares.
+`run` returns the machine, the ratios under stable keys, and the seconds behind them; `MEANING` says in words what each
+key compares.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from talos.data import datasets, readers, splits
+from talos.data.datasets.local import local_copy
 from talos.data.interactions import Interactions
 from talos.errors import ConfigError, DownloadError, nearest
 
@@ -24,9 +25,9 @@ from . import engine, losses, quality, ranking, ranks, reading, recommending, sc
 MEANING: dict[str, str] = {}
 for _part in (ranking, reading, losses, training, engine, quality, recommending, scale, updating, ranks):
     MEANING |= _part.MEANING
-# Takes many minutes: only when asked for.
+# These take many minutes: run only by name.
 LONG = ("scale", "updating", "ranks")
-# The shapes of the real sets, for where they are not at hand.
+# Users, items and interactions of the real data sets; synthetic ones of the same shape replace those that are absent.
 SHAPES = {"gowalla": (29_858, 40_988, 1_027_464), "beauty": (15_603, 8_693, 139_554)}
 
 
@@ -64,7 +65,7 @@ def run(
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on, as far as it matters for them."""
+    """The processor, memory and versions that the figures were measured with."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     return {
         "processor": _processor(),
@@ -78,37 +79,31 @@ def machine() -> dict[str, Any]:
 
 
 def dataset(name: str, folder: Path | None) -> Interactions:
-    """A real set from `folder` (or TALOS_DATA), or a synthetic one of the same shape."""
+    """The train part of a real data set in `folder` (or TALOS_DATA), or a synthetic one of the same shape."""
     path = _find(name, folder)
-    if path is not None:
-        return readers.read_parts(path).train
-    users, items, interactions = SHAPES[name]
-    return datasets.synthetic(users=users, items=items, interactions=interactions, seed=0)
+    return _synthetic(name) if path is None else readers.read_parts(path).train
 
 
 def both(name: str, folder: Path | None) -> tuple[Interactions, Interactions]:
-    """Train and test of a real set, or of a synthetic one of the same shape."""
+    """Train and test of a real data set, or of a synthetic one of the same shape."""
     path = _find(name, folder)
     if path is not None:
         parts = readers.read_parts(path)
         return parts.train, parts.test
-    users, items, interactions = SHAPES[name]
-    made = datasets.synthetic(users=users, items=items, interactions=interactions, seed=0)
-    split = made.split(test=0.2, valid=0.0, seed=0)
+    split = _synthetic(name).split(test=0.2, valid=0.0, seed=0)
     return split.train, split.test
 
 
 def whole(name: str, folder: Path | None) -> Interactions:
-    """The same before it was split, with timestamps; synthetic where only the parts are at hand."""
+    """A real data set before it is split, with timestamps; synthetic if only its parts are there."""
     path = _find(name, folder)
     if path is not None and (path / "interactions.tsv").is_file():
         return readers.read(path / "interactions.tsv")
-    users, items, interactions = SHAPES[name]
-    return datasets.synthetic(users=users, items=items, interactions=interactions, seed=0)
+    return _synthetic(name)
 
 
 def movielens() -> Interactions:
-    """MovieLens-100K with the clean-up of its catalogue entry, or a synthetic set of its size."""
+    """MovieLens-100K with the clean-up of its catalogue entry, or a synthetic one of its size without network."""
     info = datasets.info("movielens-100k")
     try:
         data = datasets.load(info)
@@ -119,14 +114,18 @@ def movielens() -> Interactions:
 
 
 def source(name: str, folder: Path | None) -> str:
-    """Whether a set is the real one."""
+    """Whether a data set is the real one, in words."""
     return "real" if _find(name, folder) is not None else "synthetic, of the same shape"
 
 
 def _find(name: str, folder: Path | None) -> Path | None:
-    roots = [folder, Path(os.environ["TALOS_DATA"])] if "TALOS_DATA" in os.environ else [folder]
-    found = (root / name for root in roots if root is not None and (root / name).is_dir())
-    return next((path for path in found if readers.is_parts(path)), None)
+    path = local_copy(name, folder)
+    return path if path is not None and readers.is_parts(path) else None
+
+
+def _synthetic(name: str) -> Interactions:
+    users, items, interactions = SHAPES[name]
+    return datasets.synthetic(users=users, items=items, interactions=interactions, seed=0)
 
 
 def _processor() -> str:

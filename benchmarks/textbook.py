@@ -1,9 +1,8 @@
-"""The yardstick: a training step as it is commonly written, and the pieces of Talos beside it.
+"""The reference: a training step as it is commonly written, and parts of Talos beside it.
 
 For every positive 1,024 uniform negatives, `item_table[negatives]` gathered to (B, n, d), normalised,
-multiplied by `bmm`, the loss in plain torch, `backward` and `torch.optim.Adam` on whole tables. Nothing is
-made slower than it commonly is: negatives are not even checked against the user's positives, and there is
-no dense users × items mask.
+multiplied by `bmm`, the loss in plain torch, `backward` and `torch.optim.Adam` on whole tables. It is not made slower
+than usual: negatives are not checked against the user's positives, and there is no dense users × items mask.
 
 `python benchmarks/textbook.py [PATH of interactions] [--steps N] [--threads N] [--json]`
 """
@@ -33,7 +32,7 @@ from talos.negatives import UniformNegatives
 def textbook_step(
     train: Interactions, *, batch: int = 1024, n: int = 1024, dim: int = 64, tau: float = 0.1, seed: int = 0
 ) -> Callable[[], Tensor]:
-    """A function that makes one step of the Talos loss in its sampled training form, thresholds given."""
+    """A function that makes one training step with the sampled Talos loss and fixed thresholds."""
     generator = torch.Generator().manual_seed(seed)
     user_table = torch.nn.Embedding(train.num_users, dim)
     item_table = torch.nn.Embedding(train.num_items, dim)

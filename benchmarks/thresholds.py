@@ -1,4 +1,4 @@
-"""How near each estimator comes to the exact K-th score: fixed random scores, a cold start.
+"""Error of each threshold estimator against the exact K-th score, on fixed random scores.
 
     python benchmarks/thresholds.py [--users 200] [--items 5000] [--k 20] [--json]
 
@@ -22,7 +22,7 @@ POSITIVES = 10
 
 
 def planted_scores(users: int, items: int, seed: int = 0) -> Tensor:
-    """Scores as a trained model gives: cosines around 0, the first ten of each row (the positives) higher."""
+    """Scores like those of a trained model: cosines around 0, the first ten of each row (the positives) higher."""
     rng = torch.Generator().manual_seed(seed)
     scores = torch.randn(users, items, generator=rng) * 0.15
     scores[:, :POSITIVES] += 0.45
@@ -32,7 +32,7 @@ def planted_scores(users: int, items: int, seed: int = 0) -> Tensor:
 def run(
     estimator: thresholds.Threshold, scores: Tensor, *, samples: int, steps: int, seed: int = 1
 ) -> dict[str, float]:
-    """Feed the estimator `steps` times; its error and the mean signed error at the end."""
+    """Update the estimator `steps` times; returns the seconds that took."""
     users, items = scores.shape
     rng = torch.Generator().manual_seed(seed)
     everyone, owner = torch.arange(users), torch.arange(users).repeat_interleave(POSITIVES)

@@ -38,7 +38,7 @@ def epoch_seconds(train: Interactions, *, epochs: int = 3, **values: Any) -> flo
 
 
 def measure(train: Interactions) -> dict[str, float]:
-    """Epochs of all settings and of the textbook step, one after the other in this process."""
+    """Seconds per epoch of all settings and of the textbook step, one after the other in this process."""
     began = time.perf_counter()
     yardstick = textbook.textbook_epoch_seconds(train)
     epochs = {name: epoch_seconds(train, **values) for name, values in SETTINGS.items()}

@@ -1,8 +1,9 @@
-"""What a model that is kept up to date loses against one that is trained anew: accuracy, and time.
+"""Accuracy and time of an updated model against one that is trained from scratch.
 
-Fold-in: a tenth of the users are kept out of training, get vectors from 80 % of their items, and are tested on the
-rest; beside them the same users trained in. `partial_fit`: a model of the first 80 % of all interactions takes in the
-next 10 %, and is tested on the last 10 % beside a model that is fitted to the first 90 %; by time, and at random.
+Fold-in: a tenth of the users are left out of training, get vectors from 80 % of their items, and are tested on the
+rest, against the same users in a model that was trained with them. `partial_fit`: a model of the first 80 % of all
+interactions is updated with the next 10 % and tested on the last 10 %, against a model that is fitted to the first
+90 %; in the order of time, and in random order.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def measure(beauty: Interactions, movielens: Interactions, *, epochs: int = EPOC
 def measure_fold_in(
     data: Interactions, name: str, *, tau: float, seed: int = 0, **settings: Any
 ) -> dict[str, float]:
-    """Users held out whole, folded in, beside the same users trained in; and the time, on Beauty."""
+    """Recall of folded-in users against the same users trained in; on Beauty also the time of fold-in."""
     rng = np.random.default_rng(seed)
     strangers = rng.permutation(data.num_users)[: data.num_users // 10]
     held = np.zeros(data.num_users, bool)
@@ -73,7 +74,7 @@ def measure_fold_in(
 def _fold_in_seconds(
     model: Recommender, data: Interactions, loss: Talos, *, repeats: int = 50
 ) -> dict[str, float]:
-    """One user with a history of middling length (the quickest of some calls), and 10,000 at once."""
+    """Seconds for one user with a history of median length, and for 10,000 at once; the quickest of some calls."""
     vectors = _vectors(model)
     user = int(np.argsort(data.user_degrees, kind="stable")[data.num_users // 2])
     mine = data.indices[data.indptr[user] : data.indptr[user + 1]]
@@ -95,7 +96,7 @@ def _fold_in_seconds(
 
 
 def _quickest(call: Callable[[], Any], repeats: int) -> tuple[float, float]:
-    """Seconds by the clock and of the processor: on a machine shared with other work only the latter are ours."""
+    """Seconds of the clock and of the processor; on a shared machine only the latter exclude the work of others."""
     seconds, busy = [], []
     for _ in range(repeats):
         began, cpu = time.perf_counter(), time.process_time()
@@ -106,7 +107,7 @@ def _quickest(call: Callable[[], Any], repeats: int) -> tuple[float, float]:
 
 
 def measure_partial_fit(data: Interactions, *, seed: int = 0, **settings: Any) -> dict[str, float]:
-    """A tenth to take in and a tenth to be tested on: the last ones by time, and ones at random."""
+    """Update with one tenth and test on the next: the last two tenths by time, and two random ones."""
     assert data.timestamps is not None
     figures: dict[str, float] = {}
     by_time = np.argsort(data.timestamps, kind="stable")
@@ -147,9 +148,3 @@ def _vectors(model: Recommender) -> torch.Tensor:
 
 def _recall(model: Recommender, test: Interactions) -> float:
     return model.evaluate(test, k=K).metrics[f"recall@{K}"]
-
-
-if __name__ == "__main__":
-    from benchmarks import suite
-
-    print(measure(suite.whole("beauty", None), suite.movielens()))

@@ -1,5 +1,4 @@
-"""The paper beside the library: its published numbers, how to run its rows again, and its theory as data.
+"""The paper beside the library: its published numbers, recipes that repeat its runs, and its theory as numbers.
 
-Nothing is imported here: `talos_paper.published` needs no torch, and a command that only prints a published
-table stays fast.
+Nothing is imported here, so that `talos_paper.published` and `talos --help` need no torch.
 """

@@ -1,18 +1,23 @@
-"""`talos reproduce`: the paper's tables and figures again, with the published number beside ours."""
+"""`talos reproduce`: the paper's tables and figures made again, with the published number beside ours."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from talos.cli.options import Json, parse_budget
 from talos.cli.output import print_json, print_table, say
 
+if TYPE_CHECKING:
+    from talos_paper.reproduce import Selection
+    from talos_paper.results import ResultStore
+
 __all__ = ["reproduce"]
 
-DEFAULT_OUT = Path("docs") / "results"
+DEFAULT_OUT = Path("results")
 DEFAULT_WORK = Path("runs") / "reproduce"
 
 
@@ -22,9 +27,11 @@ def reproduce(
     ] = None,
     dataset: Annotated[str | None, typer.Option("--dataset", help="Only this data set.")] = None,
     backbone: Annotated[str | None, typer.Option("--backbone", help="Only this backbone.")] = None,
-    loss: Annotated[str | None, typer.Option("--loss", help="Only these losses, with commas.")] = None,
+    loss: Annotated[
+        str | None, typer.Option("--loss", help="Only these losses, separated by commas.")
+    ] = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", help="How many; the table's own number if not given.")
+        int | None, typer.Option("--seeds", help="Number of seeds; each row's own number if not given.")
     ] = None,
     fidelity: Annotated[
         Literal["fast", "paper"],
@@ -35,25 +42,36 @@ def reproduce(
     core: Annotated[bool, typer.Option("--core", help="Only the core set of results.")] = False,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="Folder with beauty/, gowalla/, games/; TALOS_DATA if not given."),
+        typer.Option(
+            "--data",
+            help="Folder with beauty/, gowalla/, games/; if not given, the folder that TALOS_DATA names.",
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Where results are kept.")] = DEFAULT_OUT,
-    work: Annotated[Path, typer.Option("--work", help="For checkpoints of runs under way.")] = DEFAULT_WORK,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder that results are read from and written to.")
+    ] = DEFAULT_OUT,
+    work: Annotated[
+        Path, typer.Option("--work", help="Folder for checkpoints of unfinished runs.")
+    ] = DEFAULT_WORK,
     budget: Annotated[
-        str | None, typer.Option("--budget", help="Stop after this long, such as 30m; run again to go on.")
+        str | None,
+        typer.Option("--budget", help="Stop after this time, such as 30m; the same command continues later."),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="What there is and what is missing.")] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the tables and which of their runs are missing.")
+    ] = False,
     pages: Annotated[
-        bool, typer.Option("--pages", help="Only write tables and pages from the results.")
+        bool, typer.Option("--pages", help="Train nothing; only write tables and pages from the results.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Make the tables of the paper again, the most informative runs first; run again to go on after a stop."""
+    """Make the tables of the paper again, the most informative runs first. Repeat the command to continue."""
     from talos.errors import ConfigError
-    from talos_paper.reproduce import Asked
-    from talos_paper.results import Store
+    from talos_paper.reproduce import Selection
+    from talos_paper.reproduce import reproduce as run
+    from talos_paper.results import ResultStore
 
-    asked = Asked(
+    selection = Selection(
         tables=tables or ["all"],
         dataset=dataset,
         backbone=backbone,
@@ -62,26 +80,19 @@ def reproduce(
         fidelity=fidelity,
         core=core,
     )
-    asked.check()
-    store = Store(out)
+    selection.check()
+    store = ResultStore(out)
     if list_:
-        _show_list(asked, store, json)
+        _print_status(selection, store, json)
         return
     if not tables and not pages:
         raise ConfigError("no table is named", where="TABLE", expected="a name from --list, or `all`")
     result: dict[str, Any] = {}
     if not pages:
-        from talos_paper.reproduce import reproduce as run
-
         seconds = None if budget is None else parse_budget(budget)
-        outcome = run(asked, store, work=work, folder=data, budget=seconds, notify=say)
-        result = {
-            "made": outcome.made,
-            "found": outcome.found,
-            "left": outcome.left,
-            "skipped": outcome.skipped,
-        }
-        for what, why in (outcome.skipped or {}).items():
+        tally = run(selection, store, work=work, folder=data, budget=seconds, notify=say)
+        result = asdict(tally)
+        for what, why in tally.skipped.items():
             say(f"skipped {what}: {why}")
     from talos_paper.pages import write_pages
 
@@ -91,11 +102,11 @@ def reproduce(
         print_json({"out": str(out), **result})
 
 
-def _show_list(asked: Any, store: Any, json: bool) -> None:
+def _print_status(selection: Selection, store: ResultStore, json: bool) -> None:
     from talos_paper.experiments import NOT_RUN
     from talos_paper.reproduce import status
 
-    lines = status(asked, store)
+    lines = status(selection, store)
     if json:
         print_json({"tables": lines, "not_run": NOT_RUN})
         return

@@ -1,9 +1,9 @@
 """How often a list that is better by AUC, LLPAUC or NDCG is worse by Precision@K: the study of Table 1.
 
-Two random lists for the same user place the user's positives on random positions among the first 200. The
-study asks how often the two orders, by a metric and by top-K accuracy, contradict each other. The paper leaves
-open how many positives a list has, what a tie counts, and α and β of LLPAUC; the answers offered here are
-named (`SOURCES`, `READINGS`). The defaults are those that come closest to the printed table.
+Two random lists of a user's items have the user's positives at random positions among the first 200. The study
+counts how often a metric prefers one of the two lists and top-K accuracy the other. The paper does not say how many
+positives a list has, how ties are counted, and which α and β LLPAUC has; `SOURCES` and `READINGS` name the
+possibilities. The defaults are those that come closest to the printed table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ __all__ = [
     "contradictions",
     "distance_to_paper",
     "inconsistency",
+    "measure",
     "positives_per_user",
     "random_lists",
 ]
@@ -48,7 +49,7 @@ SOURCES: Mapping[str, str] = MappingProxyType(
         "all": "all interactions of a user",
     }
 )
-"""What the positives of a list are, by name."""
+"""Name → what the positives of a list are."""
 
 DEFAULT_SOURCE = "train"
 
@@ -58,17 +59,16 @@ class Reading:
     """One way to read the paper's description.
 
     Attributes:
-        draw: whose positives a pair of lists is about: a random user's, or those of the user of a random
-            interaction, so that a user is met as often as they have positives (which is how training meets
-            them).
-        ties: what a pair counts in which one of the two orders, or both, is a tie:
+        draw: how the user of a pair of lists is drawn: `users`, each user equally likely; `interactions`, the user
+            of a random interaction, so that users with many positives are drawn more often (as in training).
+        ties: how a pair counts where the metric or top-K accuracy, or both, are equal for the two lists:
 
-            - `strict`: nothing: "higher" and "lower" mean just that;
-            - `half`: one half, as if a coin broke the tie;
-            - `booleans`: what `(a > b) != (c > d)` says: one half where top-K accuracy ties and the metric
-              does not, nothing where both tie;
-            - `full`: one where top-K accuracy ties and the metric does not: the better list brought nothing;
-            - `left-out`: neither that nor a place in the denominator.
+            - `strict`: 0, since neither list is better;
+            - `half`: 1/2, as if a coin broke the tie;
+            - `booleans`: `(a > b) != (c > d)`, which is 1/2 on average where only top-K accuracy ties and 0 where
+              both tie;
+            - `full`: 1 where top-K accuracy ties and the metric does not, 0 otherwise;
+            - `left-out`: the pair is counted neither as a contradiction nor in the total.
 
     >>> READINGS["users-strict"]
     Reading(draw='users', ties='strict')
@@ -81,13 +81,13 @@ class Reading:
 READINGS: Mapping[str, Reading] = MappingProxyType(
     {f"{draw}-{ties}": Reading(draw=draw, ties=ties) for draw in get_args(Draw) for ties in get_args(Ties)}
 )
-"""Readings by name: how a user is drawn, a dash, what ties count."""
+"""Name → reading; a name is `draw`, a dash and `ties`."""
 
 DEFAULT_READING = "interactions-half"
 
 
 def positives_per_user(split: Split, source: str = DEFAULT_SOURCE) -> NDArray[np.int64]:
-    """How many positives each user has by one of `SOURCES`.
+    """Number of positives of each user, counted as one of `SOURCES` says.
 
     >>> from talos.data.interactions import Interactions
     >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 8])
@@ -115,22 +115,22 @@ def inconsistency(
     beta: float = 0.1,
     seed: int = 0,
 ) -> Shares:
-    """The share of pairs of random lists that a metric orders one way and top-K accuracy the other.
+    """The share of pairs of random lists for which a metric and top-K accuracy prefer different lists.
 
     Args:
-        positives: (users,) how many positives each user has; users with none are left out, and more than
-            there are positions count as that many.
+        positives: (users,) number of positives of each user; users with none are left out, and numbers above
+            `positions` are cut to it.
         reading: one of `READINGS`.
-        pairs: how many pairs of lists are drawn.
-        positions: the length of a list; negatives fill what the positives leave.
+        pairs: number of pairs of lists.
+        positions: length of a list; all but the positives are negatives.
         k: list length of top-K accuracy.
-        alpha: of LLPAUC: the share of positives that counts.
-        beta: of LLPAUC: the share of negatives that counts.
-        seed: of the drawing.
+        alpha: the share of positives that LLPAUC counts.
+        beta: the share of negatives that LLPAUC counts.
+        seed: seed of the random lists.
 
     Returns:
-        metric (`auc`, `llpauc`, `ndcg`, `ndcg@K`) → accuracy (`precision@K`, `recall@K`) → share. The two
-        accuracies order two lists of one user alike, so that their shares are equal.
+        metric (`auc`, `llpauc`, `ndcg`, `ndcg@K`) → accuracy (`precision@K`, `recall@K`) → share. Both accuracies
+        prefer the same list, since the two lists are of one user, so their shares are equal.
 
     >>> shares = inconsistency(np.array([3, 5, 8]), pairs=2000)
     >>> shares["auc"]["precision@20"] > shares["ndcg"]["precision@20"] > shares["ndcg@20"]["precision@20"]
@@ -166,7 +166,7 @@ def inconsistency(
 
 
 def random_lists(counts: NDArray[np.integer], positions: int, rng: np.random.Generator) -> Lists:
-    """One list a row, True where a positive stands: counts[r] of the positions, every choice as likely.
+    """(rows, positions), True at the positives: row r has `counts[r]` of them at positions chosen uniformly.
 
     >>> random_lists(np.array([1, 3, 4]), 4, np.random.default_rng(0)).sum(axis=1).tolist()
     [1, 3, 4]
@@ -179,7 +179,7 @@ def random_lists(counts: NDArray[np.integer], positions: int, rng: np.random.Gen
 def contradictions(metric: NDArray[np.float64], accuracy: NDArray[np.float64], *, ties: str) -> float:
     """The share of pairs in which two differences (first list less second) have opposite signs.
 
-    Differences below 1e-9 are rounding: ties. For what these count see `Reading`.
+    Differences below 1e-9 are ties; `Reading` says how they count.
 
     >>> metric, accuracy = np.array([0.1, 0.1, 0.0, -0.1]), np.array([-0.05, 0.0, 0.0, -0.05])
     >>> [contradictions(metric, accuracy, ties=ties) for ties in ("strict", "half", "full")]
@@ -202,28 +202,28 @@ def contradictions(metric: NDArray[np.float64], accuracy: NDArray[np.float64], *
 
 
 def distance_to_paper(shares: Shares, dataset: str) -> float:
-    """Root mean square difference of the eight shares of a dataset from those of Table 1.
+    """Root mean square difference between the eight shares of a data set and those of Table 1.
 
     >>> everywhere = {"precision@20": 0.3, "recall@20": 0.3}
     >>> shares = {metric: everywhere for metric in ("auc", "llpauc", "ndcg", "ndcg@20")}
     >>> round(distance_to_paper(shares, "beauty"), 3)
     0.057
     """
-    entries = published.figures(table="inconsistency", dataset=dataset)
+    entries = published.numbers(table="inconsistency", dataset=dataset)
     if not entries:
-        known = {entry.dataset for entry in published.figures(table="inconsistency")}
+        known = {entry.dataset for entry in published.numbers(table="inconsistency")}
         raise ArgumentError(f"{dataset!r} is not in Table 1", where="dataset", hint=nearest(dataset, known))
     squares = [(shares[entry.method][entry.metric] - entry.value) ** 2 for entry in entries]
     return math.sqrt(sum(squares) / len(squares))
 
 
 def _measured(lists: Lists, k: int, alpha: float, beta: float) -> dict[str, NDArray[np.float64]]:
-    """Every metric of every list, by the library's own functions."""
+    """Metric → its value for every list, computed by `talos.evaluation.metrics`."""
     hits = torch.from_numpy(lists)
     relevant = hits.sum(1)
     negatives = lists.shape[1] - relevant
     owner, place = hits.nonzero(as_tuple=True)
-    # The positives of a list come in order of position: before one of them stand as many as were met so far.
+    # `nonzero` returns the positives of a list in order of position, so this counts the positives before each.
     before = torch.arange(len(owner)) - (relevant.cumsum(0) - relevant)[owner]
     above = place - before
     values = {
@@ -235,3 +235,23 @@ def _measured(lists: Lists, k: int, alpha: float, beta: float) -> dict[str, NDAr
         f"recall@{k}": metrics.recall(hits, relevant, k),
     }
     return {name: value.numpy() for name, value in values.items()}
+
+
+def measure(split: Split, dataset: str, *, pairs: int = 10_000, seed: int = 0) -> dict[str, Any]:
+    """Table 1 on a data set: the shares by every reading, with the distance from the paper's; `used` is the default."""
+    known = bool(published.numbers(table="inconsistency", dataset=dataset))
+    tried = []
+    for source in SOURCES:
+        positives = positives_per_user(split, source)
+        for reading in READINGS:
+            shares = inconsistency(positives, reading=reading, pairs=pairs, seed=seed)
+            tried.append(
+                {
+                    "source": source,
+                    "reading": reading,
+                    "shares": {name: round(found["precision@20"], 4) for name, found in shares.items()},
+                    "distance": round(distance_to_paper(shares, dataset), 4) if known else None,
+                }
+            )
+    used = next(one for one in tried if (one["source"], one["reading"]) == (DEFAULT_SOURCE, DEFAULT_READING))
+    return {"pairs": pairs, "seed": seed, "used": used, "tried": tried}

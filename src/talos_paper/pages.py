@@ -1,4 +1,4 @@
-"""All that people read, written from the results alone: Markdown, LaTeX, HTML and SVG for every experiment."""
+"""The pages, tables and plots of every experiment, written from the stored results: Markdown, LaTeX, HTML and SVG."""
 
 from __future__ import annotations
 
@@ -6,19 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from talos.files import replace_text
 from talos.report.page import STYLE, Figure, Section, TextTable, page, table_html
 from talos.report.svg import WIDTH, legend_key
-from talos_paper import published, studies
+from talos_paper import published
 from talos_paper.data import DATASETS
 from talos_paper.experiments import EXPERIMENTS, Experiment
-from talos_paper.figures import efficiency, figures_of
-from talos_paper.findings import readme
-from talos_paper.results import Store
-from talos_paper.study_tables import study_parts
-from talos_paper.tables import DEVIATIONS, TableText, latex, markdown, rows_of, tables_of
+from talos_paper.plots import measurement_plots, plots_of
+from talos_paper.readme import readme
+from talos_paper.results import ResultStore, measurement_name
+from talos_paper.tables import (
+    DEVIATIONS,
+    TableText,
+    latex,
+    markdown,
+    measurement_tables,
+    rows_of,
+    tables_of,
+)
 
 __all__ = ["write_pages"]
 
@@ -30,7 +36,7 @@ _HOW_TO_READ = (
 
 @dataclass
 class _Part:
-    """What an experiment has on one data set."""
+    """The tables, plots and sentences of an experiment on one data set."""
 
     dataset: str
     tables: Sequence[TableText] = ()
@@ -38,8 +44,8 @@ class _Part:
     text: Sequence[str] = field(default_factory=list)
 
 
-def write_pages(store: Store) -> list[Path]:
-    """Write every page, table and plot below the results; returns the files. Any changed result is refused."""
+def write_pages(store: ResultStore) -> list[Path]:
+    """Write every page, table and plot beside the results and return the files; a changed result is an error."""
     store.check()
     written = []
     for experiment in EXPERIMENTS.values():
@@ -47,7 +53,7 @@ def write_pages(store: Store) -> list[Path]:
         if not parts:
             continue
         stem = store.root / experiment.name
-        written.append(_write(stem.with_suffix(".md"), _markdown(experiment, parts, store)))
+        written.append(_write(stem.with_suffix(".md"), _markdown(experiment, parts)))
         written.append(_write(stem.with_suffix(".tex"), _latex(experiment, parts)))
         written.append(_write(stem.with_suffix(".html"), _html(experiment, parts)))
         written += [
@@ -57,39 +63,41 @@ def write_pages(store: Store) -> list[Path]:
     return written
 
 
-def _part(experiment: Experiment, dataset: str, store: Store) -> _Part | None:
-    if experiment.cells is None:
-        measured = store.measurement(studies.key(experiment.name, dataset))
+def _part(experiment: Experiment, dataset: str, store: ResultStore) -> _Part | None:
+    if experiment.make_rows is None:
+        measured = store.measurement(measurement_name(experiment.name, dataset))
         if measured is None:
             return None
-        tables, figures, text = study_parts(experiment.name, dataset, measured)
-        if experiment.name == "efficiency":
-            figures = [efficiency(dataset, measured)]
-        return _Part(dataset, tables, figures, [*text, *_misprints(experiment.name, dataset)])
+        return _Part(
+            dataset,
+            measurement_tables(experiment.name, dataset, measured),
+            measurement_plots(experiment.name, dataset, measured),
+            _misprints(experiment.name, dataset),
+        )
     rows = rows_of(experiment, dataset, store)
     if not any(row.runs for row in rows):
         return None
     tests = (store.measurement(f"significance-{experiment.name}-{dataset}") or {}).get("groups")
     tables = tables_of(experiment, dataset, rows, tests)
     others = rows_of(experiment, dataset, store, "paper")
-    fast = {row.cell.recipe.key for row in rows}
-    if any(row.runs and row.cell.recipe.key not in fast for row in others):
+    fast = {row.spec.recipe.key for row in rows}
+    if any(row.runs and row.spec.recipe.key not in fast for row in others):
         kept = [row for row in others if row.runs]
         tables += [
             TableText(**{**vars(table), "title": f"{table.title}, the paper's own protocol"})
             for table in tables_of(experiment, dataset, kept, None)
         ]
     return _Part(
-        dataset, tables, figures_of(experiment.name, dataset, rows), _misprints(experiment.name, dataset)
+        dataset, tables, plots_of(experiment.name, dataset, rows), _misprints(experiment.name, dataset)
     )
 
 
 def _misprints(experiment: str, dataset: str) -> list[str]:
-    """What is known to be wrong with the printed numbers beside ours."""
+    """The known misprints among the published numbers of this experiment, as sentences."""
     tables = ("slatk-temporal", "slatk-negatives", "slatk-k") if experiment == "slatk" else (experiment,)
     name = "games" if (experiment, dataset) == ("slatk", "beauty") else dataset
-    everything: tuple[published.Figure | published.Improvement, ...] = (
-        *published.FIGURES,
+    everything: tuple[published.PublishedNumber | published.Improvement, ...] = (
+        *published.NUMBERS,
         *published.IMPROVEMENTS,
     )
     entries = [one for one in everything if one.table in tables and one.dataset == name and one.misprint]
@@ -105,10 +113,10 @@ def _plots(experiment: Experiment, parts: Sequence[_Part]) -> list[tuple[str, Fi
     ]
 
 
-def _markdown(experiment: Experiment, parts: Sequence[_Part], store: Store) -> str:
+def _markdown(experiment: Experiment, parts: Sequence[_Part]) -> str:
     lines = [f"# {experiment.title}", "", f"In the paper: {experiment.paper}.", ""]
     lines += [f"    talos reproduce {experiment.name}", ""]
-    if experiment.cells is not None:
+    if experiment.make_rows is not None:
         lines += [f"{_HOW_TO_READ}", ""]
     plots = _plots(experiment, parts)
     for part in parts:
@@ -139,13 +147,13 @@ def _html(experiment: Experiment, parts: Sequence[_Part]) -> str:
                 Section(f"Plots: {DATASETS.get(part.dataset, part.dataset)}", part.figures, html=html)
             )
     subtitle = f"In the paper: {experiment.paper}. Made by talos reproduce {experiment.name}."
-    if experiment.cells is not None:
+    if experiment.make_rows is not None:
         subtitle += f" {_HOW_TO_READ}"
     return page(experiment.title, subtitle, sections)
 
 
 def _table_html(table: TableText) -> str:
-    """The table as the report's pages have it, with the best in bold and long words that may be wrapped."""
+    """The table in the layout of the reports; the best in bold, long deviations with line breaks."""
     html = table_html(
         TextTable(
             table.header, [[_marked(table, p, c) for c in range(len(r))] for p, r in enumerate(table.rows)]
@@ -168,6 +176,7 @@ def _marked(table: TableText, place: int, column: int) -> str:
     return f"{_BOLD[0]}{text}{_BOLD[1]}" if (place, column) in table.bold else text
 
 
+# The lines of the style sheet that a plot needs.
 _KEPT = (
     ":root",
     "@media",
@@ -185,7 +194,7 @@ _KEPT = (
 
 
 def standalone(figure: Figure) -> str:
-    """A plot as an SVG file of its own, with its title, its legend and its colours."""
+    """A plot as an SVG file of its own, with title, legend and colours."""
     style = "\n".join(line for line in STYLE.splitlines() if line.startswith(_KEPT))
     head, _, rest = figure.svg.partition("\n")
     body = rest.rpartition("</svg>")[0]
@@ -210,7 +219,7 @@ def standalone(figure: Figure) -> str:
 
 
 def _legend_rows(figure: Figure) -> list[str]:
-    """Keys and names, as many in a line as fit."""
+    """Keys and names of the legend, as many in a line as fit."""
     rows: list[str] = []
     x = 4.0
     parts: list[str] = []
@@ -235,8 +244,3 @@ def _write(path: Path, text: str) -> Path:
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         replace_text(path, text)
     return path
-
-
-def parts_of(experiment: Experiment, store: Store) -> list[Any]:
-    """What an experiment has, data set by data set: for the command line."""
-    return [part for dataset in experiment.datasets if (part := _part(experiment, dataset, store))]

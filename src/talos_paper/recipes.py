@@ -1,14 +1,14 @@
-"""A row of a table → the settings of a run: the paper's best hyperparameters, and where we depart from them.
+"""The settings of every run: the paper's best hyperparameters, and where we deviate from them.
 
-Two fidelities:
+A run has one of two fidelities:
 
-    paper   1,024 negatives per positive (BPR 1), thresholds as the method's authors estimate them, the printed
+    paper   1,024 negatives per positive (BPR 1), the threshold estimator of the method's authors, the printed
             hyperparameters. Slow on a CPU.
-    fast    losses whose negative part depends on the user alone see all items and exact thresholds; the others
-            fewer negatives per positive. Where the printed rate or temperature does not suit that engine, a few
+    fast    all items and exact thresholds for losses whose negative part depends on the user alone; fewer negatives
+            per positive for the others. Where the printed learning rate or temperature does not suit that, a few
             candidates are tried and validation Precision@20 decides.
 
-Whatever differs from the paper is listed by `Recipe.deviations` and printed beside the numbers.
+`Recipe.deviations` lists whatever differs from the paper; tables print it beside the numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from talos.files import digest_of
 from talos_paper import published
 from talos_paper.data import DATASETS, Scenario
 
-__all__ = ["BACKBONES", "LOSSES", "Fidelity", "Recipe", "recipe", "shown_setting", "unknown"]
+__all__ = ["BACKBONES", "LOSSES", "Fidelity", "Recipe", "recipe", "shown_setting"]
 
 Fidelity: TypeAlias = Literal["fast", "paper"]
 Settings: TypeAlias = Mapping[str, Any]
@@ -37,11 +37,11 @@ LOSSES = (
 BACKBONES = ("mf", "lightgcn", "xsimgcl")
 
 _SEPARABLE = ("talos", "sl", "bsl", "llpauc", "aatp", "sl@k")
-# Pairwise losses under `fast`: negatives per positive. Time grows with them; these keep an epoch at a few seconds.
+# Negatives per positive of the other losses under `fast`, chosen so that an epoch takes a few seconds.
 _FAST_NEGATIVES = {"psl": 256, "rs@k": 256, "smoothi@k": 64, "advinfonce": 32, "bpr": 1}
-# The names under which `published.hyperparameters` gives a loss's own options → those of `talos.losses`.
+# The keys of `published.hyperparameters` that are options of a loss.
 _OPTIONS = ("tau", "tau1", "tau2", "tau_w", "delta", "alpha", "beta", "adv_every", "adv_epochs", "adv_lr")
-# For what the paper prints nothing: losses and data sets beyond its tables of hyperparameters.
+# For losses and data sets for which the paper prints no hyperparameters.
 _DEFAULTS: dict[str, dict[str, float]] = {
     "talos": {"lr": 0.1, "tau": 0.1},
     "sl": {"lr": 0.1, "tau": 0.2},
@@ -55,10 +55,10 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "advinfonce": {"lr": 0.1, "tau": 0.2, "adv_every": 15, "adv_epochs": 25, "adv_lr": 1e-5},
     "sl@k": {"lr": 0.1, "tau": 0.2, "tau_w": 1.0},
 }
-# BPR's mean loss pulls at one pair of directions at a time with the singular values of (positives - negatives) / 2
-# per interaction, seen through the graph: on Beauty the largest is 1.1e-4 on XSimGCL and 1.3e-4 on LightGCN, the 64th
-# 8e-6 and 2e-5. Coupled weight decay above such a value lets its direction shrink to nothing, so the printed 1e-4
-# leaves one of 64 on XSimGCL; the paper's own penalty is probably another, weaker one.
+# BPR: near zero its mean loss has a gradient, along each pair of singular directions, of the singular value of
+# (positives - negatives) / 2 per interaction after propagation. On Beauty the largest is 1.1e-4 on XSimGCL and 1.3e-4
+# on LightGCN, the 64th 8e-6 and 2e-5. A direction whose value is below the (coupled) weight decay shrinks to nothing,
+# so the printed 1e-4 leaves one of 64 directions on XSimGCL; the paper's own penalty is probably a weaker one.
 # LLPAUC: the pair that validation chose on MF, and its neighbour on the paper's grid.
 _TRIED_ON_GRAPHS: dict[tuple[str, str], tuple[Settings, ...]] = {
     ("lightgcn", "bpr"): (
@@ -78,17 +78,17 @@ _TRIED_ON_GRAPHS: dict[tuple[str, str], tuple[Settings, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How one number of a table is made, but for the seed.
+    """The settings of the runs behind a row of a table, without the seed.
 
     Attributes:
         dataset: name as in `talos_paper.data.DATASETS`.
         scenario: `iid` or `temporal`.
         fidelity: `fast` or `paper`.
-        settings: every value that decides the run, by dotted name of the run config.
-        search: candidate changes to the settings; where there are some, validation decides between them.
+        settings: every value that determines the run, by dotted name of the run config.
+        search: candidate changes to the settings, between which validation decides; empty without a search.
         printed: what the paper prints for this row, by the same dotted names.
-        ks: list lengths at which the run is measured.
-        probe: whether mean scores and thresholds are recorded epoch by epoch.
+        ks: list lengths of the test metrics.
+        probe: whether mean scores and thresholds are recorded after each epoch.
     """
 
     dataset: str
@@ -112,12 +112,12 @@ class Recipe:
 
     @property
     def watched(self) -> str:
-        """The validation metric that ends a run and decides between candidates."""
+        """The validation metric of early stopping and of the choice between candidates."""
         return f"precision@{self.settings['k']}"
 
     @property
     def key(self) -> str:
-        """A file name without its ending: what people look for first, and a hash of all that decides the run."""
+        """The stem of its file name: the main choices in words, and a digest of everything that determines the run."""
         text = re.sub(r"[^a-z0-9]+", "", self.loss)
         tail: dict[str, Any] = {"settings": dict(self.settings), "search": [dict(one) for one in self.search]}
         if self.probe:
@@ -125,7 +125,7 @@ class Recipe:
         return f"{self.scenario}-{self.backbone}-{text}-{self.fidelity}-{digest_of(tail)[:8]}"
 
     def with_settings(self, changes: Settings) -> Recipe:
-        """The same with some values changed and nothing left to search; a new loss drops the old one's options."""
+        """The recipe with changed values and without a search; a new loss or backbone drops the old one's options."""
         kept = dict(self.settings)
         for name in ("loss", "backbone"):
             if changes.get(f"{name}.name", kept[f"{name}.name"]) != kept[f"{name}.name"]:
@@ -133,16 +133,16 @@ class Recipe:
         return replace(self, settings=kept | dict(changes), search=())
 
     def candidates(self) -> list[Recipe]:
-        """The recipes between which validation decides; itself alone where nothing is searched."""
+        """The recipes between which validation decides; only itself without a search."""
         return [self.with_settings(one) for one in self.search] or [self]
 
     def config(self, seed: int) -> RunConfig:
-        """The run config. The paper starts from random vectors and has float32, whatever the library would choose."""
+        """The run config, with random initial vectors and float32 as in the paper, whatever the defaults are."""
         fixed = {"training.init": "random", "training.arithmetic": "float32"}
         return RunConfig().with_values({**fixed, **self.settings, "seed": seed})
 
     def deviations(self) -> tuple[str, ...]:
-        """In words, all that differs from the paper's own run of this row."""
+        """Everything that differs from the paper's own run, in words."""
         found = []
         for name, value in self.settings.items():
             there = self.printed.get(name)
@@ -176,7 +176,7 @@ _WORDS = {
 
 
 def shown_setting(name: str, value: Any) -> str:
-    """A setting as pages name it.
+    """A setting and its value in the words of the pages.
 
     >>> shown_setting("optimizer.weight_decay", 1e-6), shown_setting("training.patience", 15)
     ('weight decay 1e-06', 'patience 15')
@@ -210,11 +210,11 @@ def recipe(
         scenario: `iid` or `temporal`.
         fidelity: see the module.
         k: list length to optimise for.
-        changes: values that the row itself changes (an ablation, a temperature, a number of negatives): these
-            are no deviations.
-        search: candidates in place of those that `fast` would try.
-        ks: list lengths to measure; the paper's for this data set if not given.
-        probe: record mean scores and thresholds epoch by epoch.
+        changes: values that the row is about (an ablation, a temperature, a number of negatives); these do not count
+            as deviations.
+        search: candidates in place of those of `fast`.
+        ks: list lengths of the test metrics; the paper's for this data set if not given.
+        probe: record mean scores and thresholds after each epoch.
 
     >>> recipe("beauty", "mf", "talos", fidelity="paper").deviations()
     ()
@@ -237,7 +237,9 @@ def recipe(
     if fidelity == "fast":
         known = dataset != "movielens-100k"
         settings, tried = _fast(settings, backbone, loss, scenario, printed=known)
-    if unknown(dataset, backbone, loss, scenario):  # then nothing of these can differ from the paper's
+    if (
+        _best(dataset, backbone, loss, scenario) is None
+    ):  # values that are not printed cannot differ from the paper's
         printed = {
             name: value
             for name, value in printed.items()
@@ -259,20 +261,14 @@ def recipe(
     )
 
 
-def unknown(dataset: str, backbone: str, loss: str, scenario: Scenario = "iid") -> bool:
-    """Whether the paper prints no hyperparameters for this row."""
-    return _best(dataset, backbone, loss, scenario) is None
-
-
 def _best(dataset: str, backbone: str, loss: str, scenario: Scenario) -> dict[str, float] | None:
-    # what was printed for temporal shift on "Games" is called Beauty where its results are
+    # the paper calls the temporal data set Games in this table and Beauty in that of the results
     name = "games" if (dataset, scenario) == ("beauty", "temporal") else dataset
-    best = published.hyperparameters(name, backbone, loss, scenario=scenario)
-    return None if best is None else dict(best)
+    return published.hyperparameters(name, backbone, loss, scenario=scenario)
 
 
 def _printed(dataset: str, backbone: str, loss: str, scenario: Scenario, k: int) -> dict[str, Any]:
-    """The paper's run: its protocol, and its best values where it prints them."""
+    """The settings of the paper's own run, with our defaults where it prints none."""
     best = _best(dataset, backbone, loss, scenario) or _DEFAULTS[loss]
     threshold = {"talos": "regression", "aatp": "regression", "sl@k": "monte-carlo"}.get(loss, "none")
     settings: dict[str, Any] = {
@@ -304,7 +300,7 @@ def _printed(dataset: str, backbone: str, loss: str, scenario: Scenario, k: int)
 def _fast(
     settings: dict[str, Any], backbone: str, loss: str, scenario: Scenario, *, printed: bool
 ) -> tuple[dict[str, Any], list[Settings]]:
-    """All items and exact thresholds where the loss allows it, fewer negatives elsewhere; and what to try."""
+    """The settings with all items and exact thresholds, or fewer negatives; and the candidates of a search."""
     settings = dict(settings)
     if loss in _SEPARABLE:
         settings |= {"negatives": "all", "training.batch_size": 512}
@@ -314,15 +310,15 @@ def _fast(
     else:
         settings["negatives"] = str(_FAST_NEGATIVES[loss])
         if backbone != "mf" and loss != "bpr":
-            settings["training.batch_size"] = 4096  # the graph is gone through once a batch
+            settings["training.batch_size"] = 4096  # each batch propagates through the whole graph
     if loss == "bpr":
         settings = _fast_bpr(settings, backbone, scenario)
         return settings, _tried_on_graph(settings, backbone, loss)
-    # Vectors drawn from N(0, 1) have a length of 8: at a rate of 0.001 they need thousands of steps to turn.
+    # Initial vectors from N(0, 1) have a length of 8: at a learning rate of .001 they take thousands of steps to turn.
     if backbone != "xsimgcl" and settings["optimizer.lr"] < 0.1 and loss not in ("llpauc", "aatp"):
         settings["optimizer.lr"] = 0.1
-    # The printed .001 is for batches of positives; batches of users are some thirty steps an epoch. On MF validation
-    # chose .01 for these two.
+    # The printed .001 is for batches of positives; batches of users make only some thirty steps per epoch. On MF
+    # validation chose .01 for these two.
     if loss in ("llpauc", "aatp") and (backbone == "lightgcn" or scenario == "temporal"):
         settings["optimizer.lr"] = max(settings["optimizer.lr"], 0.01)
     if backbone == "lightgcn" or scenario == "temporal" or loss in ("advinfonce", "smoothi@k", "llpauc"):
@@ -338,7 +334,7 @@ def _fast(
 
 
 def _tried_on_graph(settings: Settings, backbone: str, loss: str) -> list[Settings]:
-    """Candidates that change something, after the settings themselves."""
+    """The settings themselves, and the candidates that change something."""
     return [
         one
         for one in _TRIED_ON_GRAPHS.get((backbone, loss), ())
@@ -347,7 +343,7 @@ def _tried_on_graph(settings: Settings, backbone: str, loss: str) -> list[Settin
 
 
 def _tried(loss: str, scenario: Scenario, *, printed: bool) -> list[Settings]:
-    """Candidates on MF around the printed values: neighbours on the paper's grid; wider where nothing is printed."""
+    """Candidates on MF: neighbours of the printed values on the paper's grid; a wider range where none is printed."""
     if not printed and loss in ("talos", "sl", "sl@k"):
         return [{"loss.tau": tau} for tau in (0.05, 0.1, 0.15, 0.2, 0.25)]
     if not printed and loss == "bsl":
@@ -372,7 +368,7 @@ def _tried(loss: str, scenario: Scenario, *, printed: bool) -> list[Settings]:
 
 
 def _fast_bpr(settings: dict[str, Any], backbone: str, scenario: Scenario) -> dict[str, Any]:
-    """BPR needs another rate: raw products of N(0, 1) vectors stop at once with the printed one."""
+    """BPR needs another learning rate: with the printed one it stops early, before N(0, 1) vectors have moved."""
     if backbone != "xsimgcl":
         settings |= {"optimizer.lr": 0.01, "optimizer.weight_decay": 1e-5, "training.patience": 50}
         settings["training.epochs"] = 200 if backbone == "mf" and scenario == "iid" else 100

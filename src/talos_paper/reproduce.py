@@ -1,36 +1,35 @@
-"""Which runs are asked for, in which order, and doing them until all are done or the time is up."""
+"""Which results are wanted, in which order they are made, and making them until the time is up."""
 
 from __future__ import annotations
 
 import functools
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from talos.errors import ConfigError, DataError, nearest
 from talos_paper import data as paper_data
-from talos_paper.cells import Cell
-from talos_paper.experiments import EXPERIMENTS, Experiment, by_name
+from talos_paper.experiments import EXPERIMENTS, Experiment, Row, by_name
 from talos_paper.recipes import BACKBONES, LOSSES, Fidelity
-from talos_paper.results import Store
+from talos_paper.results import ResultStore, measurement_name
 
-__all__ = ["Asked", "Job", "Outcome", "jobs", "reproduce", "status"]
+__all__ = ["PlannedRun", "Selection", "Tally", "planned_runs", "reproduce", "status"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What of the paper is asked for; None means all of it.
+class Selection:
+    """Which of the paper's results are wanted.
 
     Attributes:
         tables: names of experiments; `all` for every one.
-        dataset: one data set.
-        backbone: one backbone.
-        losses: rows of these losses.
-        seeds: how many, in place of what each row asks for.
+        dataset: only this data set; None for all.
+        backbone: only this backbone; None for all.
+        losses: only rows of these losses; None for all.
+        seeds: number of seeds; None for the number that each row asks for.
         fidelity: see `talos_paper.recipes`.
-        core: only what the core set needs.
+        core: only the core set.
     """
 
     tables: Sequence[str] = ("all",)
@@ -41,15 +40,8 @@ class Asked:
     fidelity: Fidelity = "fast"
     core: bool = False
 
-    def experiments(self) -> list[Experiment]:
-        """The experiments, in the order of the paper."""
-        if "all" in self.tables or not self.tables:
-            return list(EXPERIMENTS.values())
-        wanted = [by_name(name).name for name in self.tables]
-        return [one for name, one in EXPERIMENTS.items() if name in wanted]
-
     def check(self) -> None:
-        """Refuse names that nothing has."""
+        """Raise a `ConfigError` for a name that does not exist."""
         self.experiments()
         choices: tuple[tuple[str, Sequence[str | None], Collection[str]], ...] = (
             ("--dataset", [self.dataset], paper_data.DATASETS),
@@ -63,179 +55,184 @@ class Asked:
         if self.seeds is not None and self.seeds < 1:
             raise ConfigError(f"{self.seeds}", where="--seeds", expected="1 or more")
 
-    def cells(self) -> Iterator[Cell]:
-        """The rows that are asked for."""
+    def experiments(self) -> list[Experiment]:
+        """The experiments, in the order of the paper."""
+        if "all" in self.tables or not self.tables:
+            return list(EXPERIMENTS.values())
+        wanted = [by_name(name).name for name in self.tables]
+        return [one for name, one in EXPERIMENTS.items() if name in wanted]
+
+    def rows(self) -> Iterator[Row]:
+        """The rows that need fits."""
         for experiment in self.experiments():
             for dataset in experiment.datasets:
                 if self.dataset not in (None, dataset):
                     continue
-                for cell in experiment.rows(dataset, self.fidelity):
-                    if self.backbone not in (None, cell.recipe.backbone):
+                for row in experiment.rows(dataset, self.fidelity):
+                    if self.backbone not in (None, row.recipe.backbone):
                         continue
-                    if self.losses is not None and cell.recipe.loss not in self.losses:
+                    if self.losses is not None and row.recipe.loss not in self.losses:
                         continue
-                    if cell.needed or not self.core:
-                        yield cell
+                    if row.core or not self.core:
+                        yield row
 
-    def studies(self) -> Iterator[tuple[Experiment, str]]:
-        """The studies that are no fits, with their data sets."""
+    def measurements(self) -> Iterator[tuple[Experiment, str]]:
+        """The experiments that need no fits, with their data sets."""
         if self.losses is not None or self.backbone is not None:
             return
         for experiment in self.experiments():
             if experiment.name == "efficiency" and "efficiency" not in self.tables:
-                continue  # times mean something on a quiet machine alone: only where asked for by name
+                continue  # times mean something on a quiet machine alone, so they are measured only by name
             for dataset in experiment.datasets:
-                needed = dataset in experiment.needed
-                if experiment.cells is None and self.dataset in (None, dataset) and (needed or not self.core):
+                core = dataset in experiment.core_datasets
+                if (
+                    experiment.make_rows is None
+                    and self.dataset in (None, dataset)
+                    and (core or not self.core)
+                ):
                     yield experiment, dataset
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class PlannedRun:
     """One run: a row and a seed."""
 
-    cell: Cell
+    row: Row
     seed: int
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """What is most informative comes first: core results, first seeds, and the rank of the row."""
-        return (not self.cell.needed, self.cell.rank + (4 if self.seed else 0), self.seed)
+        """Sort key: the core set first, then by the order of the rows; seeds after the first come later."""
+        return (not self.row.core, self.row.order + (4 if self.seed else 0), self.seed)
 
 
-def jobs(asked: Asked) -> list[Job]:
-    """The runs that are asked for, the most informative first; a run that several rows share comes once.
+def planned_runs(selection: Selection) -> list[PlannedRun]:
+    """The selected runs, the most informative first; a run that several rows share comes once.
 
-    >>> first = jobs(Asked(tables=["overall"], dataset="beauty", backbone="mf"))[0]
-    >>> first.cell.method, first.seed
+    >>> first = planned_runs(Selection(tables=["overall"], dataset="beauty", backbone="mf"))[0]
+    >>> first.row.method, first.seed
     ('talos', 0)
     """
-    found = [Job(cell=cell, seed=seed) for cell in asked.cells() for seed in range(asked.seeds or cell.seeds)]
-    ordered, seen = [], set()
-    for job in sorted(found, key=lambda job: job.order):
-        key = (job.cell.dataset, job.cell.recipe.key, job.seed)
-        if key not in seen:
-            seen.add(key)
-            ordered.append(job)
-    return ordered
+    found = [
+        PlannedRun(row=row, seed=seed)
+        for row in selection.rows()
+        for seed in range(selection.seeds or row.seeds)
+    ]
+    unique: dict[tuple[str, str, int], PlannedRun] = {}
+    for run in sorted(found, key=lambda run: run.order):
+        unique.setdefault((run.row.dataset, run.row.recipe.key, run.seed), run)
+    return list(unique.values())
 
 
 @dataclass
-class Outcome:
-    """What a call did: runs made, runs found, what is left, and what could not be run and why."""
+class Tally:
+    """How many results a call made, found already there and left undone, and what it skipped: name → reason."""
 
     made: int = 0
     found: int = 0
     left: int = 0
-    skipped: dict[str, str] | None = None
+    skipped: dict[str, str] = field(default_factory=dict)
 
 
 def reproduce(
-    asked: Asked,
-    store: Store,
+    selection: Selection,
+    store: ResultStore,
     *,
     work: Path,
     folder: Path | None = None,
     budget: float | None = None,
     notify: Callable[[str], None] = lambda line: None,
-) -> Outcome:
-    """Make the results that are asked for and not there yet, as far as the budget of seconds goes.
+) -> Tally:
+    """Make the selected results that are missing, until the budget is used up.
 
     Args:
-        asked: which.
-        store: where results are and go.
-        work: for checkpoints and per-user values; a killed call goes on from there.
-        folder: with the data sets.
-        budget: seconds; the fit at hand is saved when they are over.
+        selection: which results.
+        store: where results are looked up and saved.
+        work: folder for checkpoints and per-user metrics; a call that was killed is continued from there.
+        folder: with the data sets, a subfolder each.
+        budget: seconds; when they are over the current fit is saved and left.
         notify: called with a line of progress.
     """
-    from talos_paper import studies
+    from talos_paper.measurements import measure, save_significance
     from talos_paper.runs import OutOfTimeError, Runner
 
-    asked.check()
+    selection.check()
     deadline = None if budget is None else time.monotonic() + budget
     load = functools.lru_cache(maxsize=2)(functools.partial(paper_data.load, folder=folder))
     runner = Runner(store, work, load, deadline, notify)
-    outcome = Outcome(skipped={})
-    assert outcome.skipped is not None
-    everything = jobs(asked)
-    for place, job in enumerate(everything):
-        resolved = store.resolved(job.cell.recipe)
-        if resolved is not None and store.run(resolved, job.seed) is not None:
-            outcome.found += 1
+    tally = Tally()
+    runs = planned_runs(selection)
+    for place, run in enumerate(runs):
+        recipe = run.row.recipe
+        resolved = store.resolved(recipe)
+        if resolved is not None and store.run(resolved, run.seed) is not None:
+            tally.found += 1
             continue
-        reason = paper_data.absent(job.cell.dataset, job.cell.recipe.scenario, folder=folder)
+        reason = paper_data.why_absent(run.row.dataset, recipe.scenario, folder=folder)
         if reason is not None:
-            outcome.skipped[f"{job.cell.dataset} ({job.cell.recipe.scenario})"] = reason
+            tally.skipped[f"{run.row.dataset} ({recipe.scenario})"] = reason
             continue
         try:
             if deadline is not None and time.monotonic() >= deadline:
                 raise OutOfTimeError("the budget is used up")
-            runner.run(job.cell.recipe, job.seed)
+            runner.run(recipe, run.seed)
         except OutOfTimeError:
-            outcome.left = len(everything) - place
-            notify(f"the budget is used up; {outcome.left} runs are left. The same command goes on")
+            tally.left = len(runs) - place
+            notify(f"the budget is used up, {tally.left} runs are left; the same command continues with them")
             break
-        outcome.made += 1
-    for experiment, dataset in asked.studies():
+        tally.made += 1
+    for experiment, dataset in selection.measurements():
         if deadline is not None and time.monotonic() >= deadline:
-            outcome.left += 1
+            tally.left += 1
             continue
-        name = studies.key(experiment.name, dataset)
+        name = measurement_name(experiment.name, dataset)
         if store.measurement(name) is not None:
-            outcome.found += 1
+            tally.found += 1
             continue
         try:
-            store.save_measurement(name, studies.measure(experiment.name, dataset, folder=folder))
+            store.save_measurement(name, measure(experiment.name, dataset, folder=folder))
         except DataError as error:
-            outcome.skipped[dataset] = str(error)
+            tally.skipped[dataset] = str(error)
             continue
         notify(f"{experiment.name} {dataset}: done")
-        outcome.made += 1
-    studies.keep_significance(asked, store, runner, notify)
-    return outcome
+        tally.made += 1
+    save_significance(store, runner, selection.fidelity, notify)
+    return tally
 
 
-def status(asked: Asked, store: Store) -> list[dict[str, Any]]:
-    """For every experiment and data set: how many of its runs are there, and how many of the core set's."""
+def status(selection: Selection, store: ResultStore) -> list[dict[str, Any]]:
+    """For every experiment and data set: how many of its runs are there, and which are missing."""
     lines: list[dict[str, Any]] = []
-    from talos_paper import studies
-
-    for experiment in asked.experiments():
+    for experiment in selection.experiments():
         for dataset in experiment.datasets:
-            if asked.dataset not in (None, dataset):
+            if selection.dataset not in (None, dataset):
                 continue
-            needed = dataset in experiment.needed
-            if experiment.cells is None:
-                there = store.measurement(studies.key(experiment.name, dataset)) is not None
-                lines.append(_line(experiment, dataset, needed, 1, int(there), []))
-                continue
-            wanted = there_count = 0
+            core = dataset in experiment.core_datasets
+            wanted = done = 0
             missing = []
-            for cell in experiment.rows(dataset, asked.fidelity):
-                resolved = store.resolved(cell.recipe)
-                seeds = asked.seeds or cell.seeds
-                have = 0
+            if experiment.make_rows is None:
+                wanted = 1
+                done = int(store.measurement(measurement_name(experiment.name, dataset)) is not None)
+            for row in experiment.rows(dataset, selection.fidelity):
+                resolved = store.resolved(row.recipe)
+                seeds = selection.seeds or row.seeds
+                here = 0
                 if resolved is not None:
-                    have = sum(store.run_path(resolved, seed).exists() for seed in range(seeds))
+                    here = sum(store.run_path(resolved, seed).exists() for seed in range(seeds))
                 wanted += seeds
-                there_count += have
-                if have < seeds and (cell.needed or not needed):  # of the core set only what it needs
-                    of = f"{cell.group} {cell.method}"
-                    missing.append(of if have == 0 else f"{of} ({have} of {seeds} seeds)")
-            lines.append(_line(experiment, dataset, needed, wanted, there_count, missing))
+                done += here
+                if here < seeds and (row.core or not core):  # of a core data set only rows of the core set
+                    name = f"{row.group} {row.method}"
+                    missing.append(name if here == 0 else f"{name} ({here} of {seeds} seeds)")
+            lines.append(
+                {
+                    "table": experiment.name,
+                    "paper": experiment.paper,
+                    "dataset": dataset,
+                    "core": core,
+                    "runs": wanted,
+                    "done": done,
+                    "missing": missing,
+                }
+            )
     return lines
-
-
-def _line(
-    experiment: Experiment, dataset: str, needed: bool, wanted: int, there: int, missing: list[str]
-) -> dict[str, Any]:
-    return {
-        "table": experiment.name,
-        "paper": experiment.paper,
-        "dataset": dataset,
-        "core": needed,
-        "runs": wanted,
-        "done": there,
-        "missing": missing,
-    }

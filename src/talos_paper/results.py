@@ -1,10 +1,10 @@
-"""Results on disk: one small JSON file a run, sealed with a hash of itself, under one folder.
+"""Results on disk: one small JSON file per run, with a checksum of itself, under one folder.
 
     runs/DATASET/KEY-seedN.json        one fit: settings, split, versions, metrics, learning curve
-    searches/DATASET/KEY.json          the candidates that were tried and what validation said about each
-    measurements/NAME.json             studies without a fit: inconsistency, theory, time, significance
+    searches/DATASET/KEY.json          the candidates of a search and the validation metric of each
+    measurements/NAME.json             results without a fit: inconsistency, theory, time, significance
 
-A file that was changed after it was written is refused wherever it is read.
+Reading a file that was changed after it was written is an error.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from talos.files import read_sealed, write_sealed
 from talos.studies.folder import FORMAT
 from talos_paper.recipes import Recipe
 
-__all__ = ["Store", "StoredRun", "versions"]
+__all__ = ["ResultStore", "StoredRun", "measurement_name", "versions"]
 
-_HINT = "it was changed by hand or damaged; delete it and run `talos reproduce` again"
+_HINT = "delete it and run `talos reproduce` again"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRun:
-    """What one fit left behind.
+    """The stored result of one fit.
 
     Attributes:
         dataset: name of the data set.
         scenario: how it was split.
         fidelity: `fast` or `paper`.
-        seed: of the training.
-        settings: what the recipe set, by dotted name.
-        config: the whole config as trained.
+        seed: seed of the training.
+        settings: values that the recipe sets, by dotted name of the config.
+        config: the whole config of the run.
         deviations: what differs from the paper, in words.
-        notes: what to know about the data.
+        notes: what differs between this split and the paper's, in words.
         split: sizes and fingerprints of the parts.
-        dialect: what the metrics' names mean.
-        versions: of the software.
-        threads: of torch.
+        dialect: definition of the metrics, `paper` or `standard`.
+        versions: versions of the software.
+        threads: number of threads of torch.
         cpu_seconds: processor time of the fit.
-        epochs: done.
-        best_epoch: whose weights were kept.
-        stopped: what ended the fit.
-        users: with test items.
-        valid: metrics on validation, at the best epoch.
-        metrics: on test.
+        epochs: number of epochs that were trained.
+        best_epoch: the epoch whose weights were kept.
+        stopped: `patience` after early stopping, `epochs` otherwise.
+        users: number of users with test items.
+        valid: validation metrics at the best epoch.
+        metrics: test metrics.
         stderr: standard errors of the metrics over users.
-        threshold_error: mean distance of thresholds from the exact ones; None without thresholds.
-        curve: epoch, loss and validation metric at each look.
-        scores: mean positive and negative score and threshold at each epoch, where asked for.
+        threshold_error: mean absolute difference from the exact thresholds; None without thresholds.
+        curve: epoch, loss and validation metric at each evaluation.
+        scores: mean positive score, mean score and mean threshold after each epoch, if the recipe has `probe`.
     """
 
     dataset: str
@@ -81,11 +81,11 @@ class StoredRun:
     scores: list[list[float]] = field(repr=False, default_factory=list)
 
 
-class Store:
-    """The results below a folder.
+class ResultStore:
+    """A folder of results.
 
     >>> import tempfile
-    >>> store = Store(Path(tempfile.mkdtemp()))
+    >>> store = ResultStore(Path(tempfile.mkdtemp()))
     >>> store.save_measurement("demo", {"value": 1})
     >>> store.measurement("demo")["value"]
     1
@@ -97,7 +97,7 @@ class Store:
     # ------------------------------------------------------------------ runs
 
     def run_path(self, recipe: Recipe, seed: int) -> Path:
-        """Where the result of a recipe and a seed is kept."""
+        """The file of the result of a recipe and a seed."""
         return self.root / "runs" / recipe.dataset / f"{recipe.key}-seed{seed}.json"
 
     def run(self, recipe: Recipe, seed: int) -> StoredRun | None:
@@ -111,22 +111,22 @@ class Store:
             raise DataError(f"is damaged: {error}", where=str(self.run_path(recipe, seed))) from None
 
     def runs(self, recipe: Recipe, seeds: int) -> list[StoredRun]:
-        """The results of the seeds 0 … n-1 that are there."""
+        """The results of seeds 0 to `seeds` - 1, as far as they exist."""
         found = (self.run(recipe, seed) for seed in range(seeds))
         return [run for run in found if run is not None]
 
     def save_run(self, recipe: Recipe, run: StoredRun) -> None:
-        """Keep a result."""
+        """Save a result."""
         self._write(self.run_path(recipe, run.seed), asdict(run))
 
     # -------------------------------------------------------------- searches
 
     def search(self, recipe: Recipe) -> dict[str, Any] | None:
-        """What a search found: its trials, and the place of the best among the candidates."""
+        """A search's candidates, trials and the index of the best; None if it is not done."""
         return self._read(self._search_path(recipe))
 
     def save_search(self, recipe: Recipe, trials: list[dict[str, Any]], best: int) -> None:
-        """Keep the trials of a search, in the order of the candidates."""
+        """Save the trials of a search, in the order of the candidates."""
         facts = {
             "dataset": recipe.dataset,
             "scenario": recipe.scenario,
@@ -139,7 +139,7 @@ class Store:
         self._write(self._search_path(recipe), facts)
 
     def resolved(self, recipe: Recipe) -> Recipe | None:
-        """The recipe as it is run: with what its search chose. None while the search is not done."""
+        """The recipe with the settings that its search chose; None while the search is not done."""
         if not recipe.search:
             return recipe
         found = self.search(recipe)
@@ -151,22 +151,22 @@ class Store:
     # ---------------------------------------------------------- measurements
 
     def measurement(self, name: str) -> dict[str, Any] | None:
-        """A study that is no fit; None if there is none of this name."""
+        """A measurement by name; None if there is none."""
         return self._read(self.root / "measurements" / f"{name}.json")
 
     def save_measurement(self, name: str, values: Mapping[str, Any]) -> None:
-        """Keep a study."""
+        """Save a measurement."""
         self._write(self.root / "measurements" / f"{name}.json", dict(values))
 
     # ----------------------------------------------------------------- files
 
     def files(self) -> Iterator[Path]:
-        """Every results file."""
+        """Every file of results, in a fixed order."""
         for part in ("runs", "searches", "measurements"):
             yield from sorted((self.root / part).rglob("*.json"))
 
     def check(self) -> int:
-        """Read every file, refusing any that was changed; returns how many there are."""
+        """Read every file and return how many there are; a file that was changed is an error."""
         count = 0
         for path in self.files():
             self._read(path)
@@ -182,13 +182,22 @@ class Store:
 
     def _write(self, path: Path, values: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # through JSON and back, so that what is hashed is what will be read: no tuples, no numpy numbers
+        # through JSON and back, so that the checksum is of what will be read: no tuples, no numpy numbers
         plain = json.loads(json.dumps(values, allow_nan=False))
         write_sealed(path, {"format": FORMAT, **plain})
 
 
+def measurement_name(experiment: str, dataset: str) -> str:
+    """The name under which a measurement is stored.
+
+    >>> measurement_name("inconsistency", "beauty")
+    'inconsistency-beauty'
+    """
+    return f"{experiment}-{dataset}"
+
+
 def versions() -> dict[str, str]:
-    """The software that made a result.
+    """Versions of the software, stored with each result.
 
     >>> sorted(versions())
     ['numpy', 'python', 'talos', 'torch']

@@ -1,4 +1,4 @@
-"""The fits behind the tables, one after another: never twice, never from the start after a kill."""
+"""The fits behind the tables: each is made once, stored, and resumed from its checkpoint after a stop."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ import numpy as np
 import polars as pl
 import torch
 
+from talos.data.splits import Split
 from talos.errors import InputError, TalosError
 from talos.evaluation.evaluate import Report, evaluate
 from talos.evaluation.ranking import DotScores
 from talos.files import replace_file
 from talos.training import History, InterruptedRunError, Trainer
 from talos.training.callbacks import read_history
-from talos_paper.data import PaperData
+from talos_paper.data import notes_on, split_facts
 from talos_paper.recipes import Recipe
-from talos_paper.results import Store, StoredRun, versions
+from talos_paper.results import ResultStore, StoredRun, versions
 
 __all__ = ["OutOfTimeError", "Runner"]
 
@@ -32,13 +33,13 @@ _PROBED_ITEMS = 1000
 
 
 class OutOfTimeError(TalosError):
-    """The budget is used up; what was begun goes on with the next call."""
+    """The budget is used up; the fit was saved and the next call resumes it."""
 
 
-class _Watch(History):
-    """The history of a fit with processor time, which a paused or crowded machine does not change.
+class _TimedHistory(History):
+    """The history of a fit with processor time, which does not depend on what else the machine does.
 
-    Ends the fit at the deadline, after the step at hand, and records mean scores where asked for.
+    Ends the fit after the current step when the deadline has passed, and records mean scores if `probe` is set.
     """
 
     def __init__(self, path: Path, *, deadline: float | None, probe: bool) -> None:
@@ -48,18 +49,18 @@ class _Watch(History):
         self.out_of_time = False
 
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
-        """The clock starts."""
+        """Start the clock."""
         super().on_start(epoch, epochs, steps)
         self.clock = time.process_time()
 
     def on_step(self, epoch: int, step: int, loss: float) -> None:
-        """Look at the deadline."""
+        """Stop the fit if the deadline has passed."""
         assert self.trainer is not None
         if self.deadline is not None and time.monotonic() >= self.deadline:
             self.out_of_time = self.trainer.stop_requested = True
 
     def on_epoch(self, record: dict[str, Any]) -> None:
-        """Keep the record, with processor time in place of the wall clock."""
+        """Write the record, with processor time in place of the wall clock."""
         assert self.trainer is not None
         now = time.process_time()
         kept: dict[str, Any] = {
@@ -75,7 +76,7 @@ class _Watch(History):
 
 
 def _mean_scores(trainer: Trainer) -> list[float]:
-    """Mean score of positives and of other items, and mean exact threshold, over the same users each time."""
+    """Mean score of positives and of all items, and mean exact threshold, over the same sample at each call."""
     from talos.kernels import kth_scores
 
     rng, train = np.random.default_rng(0), trainer.sharding.train
@@ -97,24 +98,24 @@ def _mean_scores(trainer: Trainer) -> list[float]:
 
 @dataclass
 class Runner:
-    """Makes results where they are missing.
+    """Makes runs that the store does not have yet.
 
     Args:
-        store: where results go.
-        work: where checkpoints and per-user values go; may be deleted when nothing is under way.
-        data: gives a data set in a scenario.
-        deadline: of `time.monotonic`, after which the fit at hand is saved and left.
+        store: where results are saved.
+        work: folder for checkpoints and per-user metrics; may be deleted while nothing runs.
+        data: (data set, scenario) → its split.
+        deadline: a time of `time.monotonic`, after which the current fit is saved and left.
         notify: called with a line of progress.
     """
 
-    store: Store
+    store: ResultStore
     work: Path
-    data: Callable[[str, Any], PaperData]
+    data: Callable[[str, Any], Split]
     deadline: float | None = None
     notify: Callable[[str], None] = lambda line: None
 
     def run(self, recipe: Recipe, seed: int) -> StoredRun:
-        """The result of a recipe and a seed, from the store or from a fit that goes on where it was left.
+        """The result of a recipe and a seed, from the store or from a fit, which resumes at its last checkpoint.
 
         Raises:
             OutOfTimeError: the deadline came first.
@@ -124,11 +125,15 @@ class Runner:
         stored = self.store.run(chosen, seed)
         if stored is not None:
             return stored
-        data = self.data(chosen.dataset, chosen.scenario)
-        trainer, history = self._fit(chosen, seed, data)
-        report = _test_report(trainer, data, chosen.ks)
-        run = _stored(chosen, seed, data, trainer, history, report)
-        self._keep_per_user(chosen, seed, report)
+        split = self.data(chosen.dataset, chosen.scenario)
+        trainer, history = self._fit(chosen, seed, split)
+        # As the paper measures: items of train are masked, those of validation are not.
+        scores = DotScores(*trainer.vectors())
+        report = evaluate(
+            scores, split.test, seen=split.train, ks=chosen.ks, metrics=METRICS, dialect="paper"
+        )
+        run = _stored(chosen, seed, split, trainer, history, report)
+        self._save_per_user(chosen, seed, report)
         self.store.save_run(chosen, run)
         shutil.rmtree(self._folder(chosen, seed), ignore_errors=True)
         self.notify(
@@ -139,13 +144,13 @@ class Runner:
         return run
 
     def resolve(self, recipe: Recipe) -> Recipe:
-        """The recipe with nothing left to search; the search is made, and kept, where it is missing."""
+        """The recipe with the settings that its search chose; makes and saves the search if it is missing."""
         resolved = self.store.resolved(recipe)
         if resolved is not None:
             return resolved
-        data = self.data(recipe.dataset, recipe.scenario)
+        split = self.data(recipe.dataset, recipe.scenario)
         candidates = recipe.candidates()
-        trials = [self._trial(candidate, data) for candidate in candidates]
+        trials = [self._trial(candidate, split) for candidate in candidates]
         best = max(range(len(trials)), key=lambda place: trials[place][recipe.watched])
         self.store.save_search(recipe, trials, best)
         for place, candidate in enumerate(candidates):
@@ -156,10 +161,10 @@ class Runner:
         )
         return candidates[best]
 
-    def _trial(self, candidate: Recipe, data: PaperData) -> dict[str, Any]:
-        """What validation says about a candidate. The fit stays in the work folder: the best is used again."""
+    def _trial(self, candidate: Recipe, split: Split) -> dict[str, Any]:
+        """The validation metric of a candidate. The fit stays in the work folder, since the best one is used again."""
         stored = self.store.run(candidate, 0)
-        if stored is not None:  # another row asked for the same fit
+        if stored is not None:  # another row needed the same fit
             return {
                 candidate.watched: stored.valid[candidate.watched],
                 "best_epoch": stored.best_epoch,
@@ -172,13 +177,13 @@ class Runner:
             kept: dict[str, Any] = json.loads(path.read_text())
             return kept
         try:
-            trainer, history = self._fit(candidate, 0, data)
+            trainer, history = self._fit(candidate, 0, split)
         except (InterruptedRunError, OutOfTimeError, InputError):
-            raise  # says nothing about the candidate
+            raise  # not a failure of the candidate
         except TalosError as error:
             if isinstance(error.__cause__, OSError):  # a full disk
                 raise
-            # a candidate that diverges has lost
+            # a candidate that diverges counts as the worst
             return {candidate.watched: 0.0, "epochs": 0, "failed": str(error)}
         trial = {
             candidate.watched: trainer.position.best,
@@ -190,43 +195,42 @@ class Runner:
         replace_file(path, lambda temporary: temporary.write_text(json.dumps(trial)))
         return trial
 
-    def _fit(self, recipe: Recipe, seed: int, data: PaperData) -> tuple[Trainer, list[dict[str, Any]]]:
+    def _fit(self, recipe: Recipe, seed: int, split: Split) -> tuple[Trainer, list[dict[str, Any]]]:
         try:
-            return self._go_on(recipe, seed, data)
-        except InputError as error:  # a checkpoint of other data, or of another version with other settings
-            self.notify(f"{recipe.key} seed {seed} begins anew: {error}")
+            return self._resume(recipe, seed, split)
+        except InputError as error:  # a checkpoint of other data or settings
+            self.notify(f"{recipe.key} seed {seed} starts from the beginning: {error}")
             shutil.rmtree(self._folder(recipe, seed), ignore_errors=True)
-            return self._go_on(recipe, seed, data)
+            return self._resume(recipe, seed, split)
 
-    def _go_on(self, recipe: Recipe, seed: int, data: PaperData) -> tuple[Trainer, list[dict[str, Any]]]:
-        """Train to the end, from the newest checkpoint if there is one."""
+    def _resume(self, recipe: Recipe, seed: int, split: Split) -> tuple[Trainer, list[dict[str, Any]]]:
+        """Train to the end, from the last checkpoint if there is one."""
         folder = self._folder(recipe, seed)
         folder.mkdir(parents=True, exist_ok=True)
-        watch = _Watch(folder / "history.jsonl", deadline=self.deadline, probe=recipe.probe)
-        split = data.split
-        trainer = watch.trainer = Trainer(
-            recipe.config(seed), split.train, split.valid, folder=folder / "checkpoint", callbacks=[watch]
+        history = _TimedHistory(folder / "history.jsonl", deadline=self.deadline, probe=recipe.probe)
+        trainer = history.trainer = Trainer(
+            recipe.config(seed), split.train, split.valid, folder=folder / "checkpoint", callbacks=[history]
         )
         trainer.resume()
         try:
             trainer.fit()
         except InterruptedRunError:
-            if watch.out_of_time:
+            if history.out_of_time:
                 raise OutOfTimeError("the budget is used up") from None
             raise
-        return trainer, read_history(watch.path)
+        return trainer, read_history(history.path)
 
     def _folder(self, recipe: Recipe, seed: int) -> Path:
         return self.work / "runs" / recipe.dataset / f"{recipe.key}-seed{seed}"
 
-    # ------------------------------------------------------- per-user values
+    # ------------------------------------------------------- per-user metrics
 
     def per_user(self, recipe: Recipe, seed: int) -> pl.DataFrame | None:
-        """Metrics of single users, for tests between methods; None if they are not kept here."""
+        """The metrics of each user, for significance tests; None if the work folder does not have them."""
         path = self._per_user_path(recipe, seed)
         return pl.read_parquet(path) if path.exists() else None
 
-    def _keep_per_user(self, recipe: Recipe, seed: int, report: Report) -> None:
+    def _save_per_user(self, recipe: Recipe, seed: int, report: Report) -> None:
         path = self._per_user_path(recipe, seed)
         path.parent.mkdir(parents=True, exist_ok=True)
         values = {
@@ -240,18 +244,10 @@ class Runner:
         return self.work / "per-user" / recipe.dataset / f"{recipe.key}-seed{seed}.parquet"
 
 
-def _test_report(trainer: Trainer, data: PaperData, ks: tuple[int, ...]) -> Report:
-    """As the paper measures: train alone is masked."""
-    split = data.split
-    return evaluate(
-        DotScores(*trainer.vectors()), split.test, seen=split.train, ks=ks, metrics=METRICS, dialect="paper"
-    )
-
-
 def _stored(
     recipe: Recipe,
     seed: int,
-    data: PaperData,
+    split: Split,
     trainer: Trainer,
     history: list[dict[str, Any]],
     report: Report,
@@ -266,8 +262,8 @@ def _stored(
         settings=dict(recipe.settings),
         config=trainer.config.as_dict(),
         deviations=list(recipe.deviations()),
-        notes=list(data.notes),
-        split=split_facts(data),
+        notes=list(notes_on(recipe.dataset, recipe.scenario)),
+        split=split_facts(split),
         dialect=report.dialect,
         versions=versions(),
         threads=torch.get_num_threads(),
@@ -288,23 +284,12 @@ def _stored(
     )
 
 
-def split_facts(data: PaperData) -> dict[str, Any]:
-    """How a split was made, how large its parts are, and their fingerprints."""
-    return {
-        "how": data.split.how,
-        "users": data.split.train.num_users,
-        "items": data.split.train.num_items,
-        "interactions": {name: len(part) for name, part in data.split.parts.items()},
-        "fingerprints": {name: part.fingerprint() for name, part in data.split.parts.items()},
-    }
-
-
 def _curve(history: list[dict[str, Any]]) -> list[list[float | None]]:
-    """Epoch, loss and the watched validation metric, at each look."""
-    looks = [line for line in history if line["metrics"]]
+    """Epoch, loss and the watched validation metric, at each evaluation."""
+    evaluated = [line for line in history if line["metrics"]]
     return [
         [line["epoch"], round(line["loss"], 4), round(next(iter(line["metrics"].values())), 6)]
-        for line in looks
+        for line in evaluated
     ]
 
 

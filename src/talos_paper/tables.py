@@ -1,4 +1,4 @@
-"""Results beside the published numbers: rows, and tables as Markdown and LaTeX."""
+"""Tables of our results beside the published numbers, and their text as Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -10,13 +10,27 @@ from typing import Any
 import numpy as np
 
 from talos.studies.compare.export import latex_escape
-from talos_paper.cells import Cell
+from talos_paper import published
 from talos_paper.data import DATASETS
-from talos_paper.experiments import Experiment
+from talos_paper.experiments import Experiment, Row
+from talos_paper.inconsistency import SOURCES
 from talos_paper.recipes import Fidelity, Recipe
-from talos_paper.results import Store, StoredRun
+from talos_paper.results import ResultStore, StoredRun
 
-__all__ = ["Row", "TableText", "groups", "markdown", "rows_of", "table_of", "tables_of"]
+__all__ = [
+    "DEVIATIONS",
+    "RowResult",
+    "TableText",
+    "groups",
+    "latex",
+    "markdown",
+    "measurement_tables",
+    "percent",
+    "rows_of",
+    "shown_metric",
+    "shown_name",
+    "tables_of",
+]
 
 _NORMAL = 1.96  # half-width of a 95 % interval in standard errors
 DEVIATIONS = "not as in the paper"
@@ -45,21 +59,18 @@ LOSS_NAMES = {
 
 
 def shown_name(name: str) -> str:
-    """A short name as tables spell it.
+    """A loss, backbone or row as tables spell it.
 
     >>> shown_name("talos@50"), shown_name("talos w/o quantile"), shown_name("sl@k"), shown_name("regression")
     ('Talos@50', 'Talos w/o quantile', 'SL@K', 'regression')
     """
     if name in LOSS_NAMES:
         return LOSS_NAMES[name]
-    for short in ("talos",):
-        if name.startswith(short):
-            return LOSS_NAMES[short] + name[len(short) :]
-    return name
+    return LOSS_NAMES["talos"] + name.removeprefix("talos") if name.startswith("talos") else name
 
 
 def shown_metric(metric: str) -> str:
-    """A metric as tables head it.
+    """A metric as the heading of a column.
 
     >>> shown_metric("recall@20"), shown_metric("error")
     ('R@20', 'error')
@@ -69,48 +80,48 @@ def shown_metric(metric: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A cell with its runs, those of the seeds that are there."""
+class RowResult:
+    """A row with the results of its runs, one for each seed that was run."""
 
-    cell: Cell
+    spec: Row
     runs: Sequence[StoredRun]
-    recipe: Recipe  # as it was run: with what its search chose
+    recipe: Recipe  # with the settings that its search chose
 
     def values(self, metric: str) -> list[float]:
-        """One value a run."""
+        """The metric of each run; `error` is the threshold error."""
         if metric == "error":
             return [run.threshold_error for run in self.runs if run.threshold_error is not None]
         return [run.metrics[metric] for run in self.runs if metric in run.metrics]
 
     def mean(self, metric: str) -> float | None:
-        """Over seeds; None where there is no run."""
+        """Mean over seeds; None without runs."""
         found = self.values(metric)
         return float(np.mean(found)) if found else None
 
     def std(self, metric: str) -> float | None:
-        """Over seeds; None for fewer than two."""
+        """Standard deviation over seeds; None for fewer than two runs."""
         found = self.values(metric)
         return float(np.std(found, ddof=1)) if len(found) > 1 else None
 
     def half_width(self, metric: str) -> float | None:
-        """Of the 95 % interval over test users: would other users of the same kind say the same?"""
+        """Half the width of the 95 % confidence interval over test users; None without runs."""
         found = [run.stderr[metric] for run in self.runs if metric in run.stderr]
         return _NORMAL * float(np.mean(found)) if found else None
 
     def difference(self, metric: str) -> float | None:
-        """Ours relative to the published number, as a fraction; None where either is missing."""
-        ours, theirs = self.mean(metric), self.cell.published.get(metric)
+        """Our mean relative to the published number, minus 1; None where either is missing."""
+        ours, theirs = self.mean(metric), self.spec.published.get(metric)
         return None if ours is None or not theirs else ours / theirs - 1
 
     @property
     def deviations(self) -> str:
-        """What differs from the paper's own run, in words."""
+        """What differs from the paper's run, in words."""
         return "; ".join(self.recipe.deviations()) if self.runs else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableText:
-    """A table in plain text with a title, the places of cells in bold, and notes below it."""
+    """A table as text: title, header, rows, the (row, column) of bold cells, and notes below it."""
 
     title: str
     header: Sequence[str]
@@ -119,47 +130,50 @@ class TableText:
     notes: Sequence[str] = field(default_factory=list)
 
 
-def rows_of(experiment: Experiment, dataset: str, store: Store, fidelity: Fidelity = "fast") -> list[Row]:
-    """Every row of an experiment on a data set, with the runs that are there."""
+def rows_of(
+    experiment: Experiment, dataset: str, store: ResultStore, fidelity: Fidelity = "fast"
+) -> list[RowResult]:
+    """Every row of an experiment on a data set, with the results of its runs."""
     found = []
-    for cell in experiment.rows(dataset, fidelity):
-        resolved = store.resolved(cell.recipe)
-        runs = [] if resolved is None else store.runs(resolved, max(cell.seeds, 5))
-        found.append(Row(cell=cell, runs=runs, recipe=resolved or cell.recipe))
+    for row in experiment.rows(dataset, fidelity):
+        resolved = store.resolved(row.recipe)
+        runs = [] if resolved is None else store.runs(resolved, max(row.seeds, 5))
+        found.append(RowResult(spec=row, runs=runs, recipe=resolved or row.recipe))
     return found
 
 
-def groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows by what they share."""
-    found: dict[str, list[Row]] = {}
+def groups(rows: Sequence[RowResult]) -> dict[str, list[RowResult]]:
+    """Group → its rows."""
+    found: dict[str, list[RowResult]] = {}
     for row in rows:
-        found.setdefault(row.cell.group, []).append(row)
+        found.setdefault(row.spec.group, []).append(row)
     return found
 
 
 def tables_of(
-    experiment: Experiment, dataset: str, rows: Sequence[Row], tests: dict[str, Any] | None = None
+    experiment: Experiment, dataset: str, rows: Sequence[RowResult], tests: dict[str, Any] | None = None
 ) -> list[TableText]:
-    """The tables of an experiment on a data set: one a group and pair of metrics."""
+    """The tables of an experiment on a data set: one for each group and two metrics (three if there are three)."""
     made = []
     for group, members in groups(rows).items():
         if not any(row.runs for row in members):
             continue
-        metrics = members[0].cell.metrics
-        for start in range(0, len(metrics), 2 if len(metrics) != 3 else 3):
-            chosen = metrics[start : start + (2 if len(metrics) != 3 else 3)]
+        metrics = members[0].spec.metrics
+        width = 3 if len(metrics) == 3 else 2
+        for start in range(0, len(metrics), width):
+            chosen = metrics[start : start + width]
             named = ", ".join(shown_metric(metric) for metric in chosen)
             title = f"{DATASETS.get(dataset, dataset)}, {shown_name(group)}: {named}"
-            made.append(table_of(title, members, chosen, (tests or {}).get(group)))
+            made.append(_table(title, members, chosen, (tests or {}).get(group)))
     return made
 
 
-def table_of(
-    title: str, rows: Sequence[Row], metrics: Sequence[str], tests: dict[str, Any] | None = None
+def _table(
+    title: str, rows: Sequence[RowResult], metrics: Sequence[str], tests: dict[str, Any] | None = None
 ) -> TableText:
-    """Published, ours and the difference for some metrics; the best of ours is bold, * is significant."""
+    """Published number, ours and the difference for some metrics; the best of ours is bold, * is significant."""
     header = ["method"]
-    printed = {metric for metric in metrics if any(metric in row.cell.published for row in rows)}
+    printed = {metric for metric in metrics if any(metric in row.spec.published for row in rows)}
     for metric in metrics:
         name = shown_metric(metric)
         header += [f"{name} paper", f"{name} ours", "diff."] if metric in printed else [f"{name} ours"]
@@ -167,7 +181,7 @@ def table_of(
     best = {metric: _best(rows, metric) for metric in metrics}
     lines, bold = [], set()
     for place, row in enumerate(rows):
-        line = [shown_name(row.cell.method)]
+        line = [shown_name(row.spec.method)]
         for metric in metrics:
             if row.mean(metric) is not None and row.mean(metric) == best[metric]:
                 bold.add((place, len(line) + (metric in printed)))
@@ -178,45 +192,45 @@ def table_of(
     return TableText(title=title, header=header, rows=lines, bold=frozenset(bold), notes=_notes(rows, tests))
 
 
-def _best(rows: Sequence[Row], metric: str) -> float | None:
+def _best(rows: Sequence[RowResult], metric: str) -> float | None:
     found = [value for row in rows if (value := row.mean(metric)) is not None]
     if not found:
         return None
     return min(found) if metric == "error" else max(found)
 
 
-def _published(row: Row, metric: str) -> str:
-    value = row.cell.published.get(metric)
+def _published(row: RowResult, metric: str) -> str:
+    value = row.spec.published.get(metric)
     return "–" if value is None else f"{value:.4f}"
 
 
-def _ours(row: Row, metric: str, star: str) -> str:
+def _ours(row: RowResult, metric: str, star: str) -> str:
     mean, half = row.mean(metric), row.half_width(metric)
     if mean is None:
         return "–"
     return f"{mean:.4f}{star}" + (f" ± {half:.4f}" if half is not None else "")
 
 
-def _difference(row: Row, metric: str) -> str:
+def _difference(row: RowResult, metric: str) -> str:
     found = row.difference(metric)
     return "–" if found is None else f"{100 * found:+.1f} %"
 
 
-def _star(row: Row, metric: str, tests: dict[str, Any] | None) -> str:
-    """A star for Talos where it beats every rival that was run with p < 0.05."""
-    if tests is None or row.cell.method != "talos":
+def _star(row: RowResult, metric: str, tests: dict[str, Any] | None) -> str:
+    """A star for Talos where it is above every rival that was run with p < 0.05."""
+    if tests is None or row.spec.method != "talos":
         return ""
     found = tests.get(metric, {}).get("against", {})
     return "*" if found and all(one["difference"] > 0 and one["p"] < 0.05 for one in found.values()) else ""
 
 
-def _notes(rows: Sequence[Row], tests: dict[str, Any] | None) -> list[str]:
+def _notes(rows: Sequence[RowResult], tests: dict[str, Any] | None) -> list[str]:
     notes = []
     seen = list(dict.fromkeys(note for row in rows for run in row.runs for note in run.notes))
     if seen:
         notes.append("Data: " + "; ".join(seen) + ".")
     spread = [
-        f"{shown_name(row.cell.method)} {_std:.4f}"
+        f"{shown_name(row.spec.method)} {_std:.4f}"
         for row in rows
         if (_std := row.std("recall@20")) is not None
     ]
@@ -228,7 +242,164 @@ def _notes(rows: Sequence[Row], tests: dict[str, Any] | None) -> list[str]:
     return notes
 
 
-# ---------------------------------------------------------------------- text
+# ---------------------------------------------------------------------------------------- tables of measurements
+
+
+def measurement_tables(experiment: str, dataset: str, measured: dict[str, Any]) -> list[TableText]:
+    """The tables of an experiment that needs no fit."""
+    if experiment == "statistics":
+        return [_statistics(dataset, measured)]
+    if experiment == "efficiency":
+        return [_efficiency(dataset, measured)]
+    if experiment == "inconsistency":
+        return _inconsistency(dataset, measured)
+    return _theory(measured)
+
+
+def _statistics(dataset: str, measured: dict[str, Any]) -> TableText:
+    rows = []
+    for metric in ("users", "items", "interactions", "density"):
+        theirs = published.value(table="statistics", dataset=dataset, metric=metric)
+        ours = measured[metric]
+        digits = 4 if metric == "density" else 0
+        rows.append(
+            [
+                metric,
+                "–" if theirs is None else f"{theirs:,.{digits}f}",
+                f"{ours:,.{digits}f}",
+                percent(None if theirs is None else ours / theirs - 1),
+            ]
+        )
+    notes = ["Data: " + "; ".join(measured["notes"]) + "."] if measured["notes"] else []
+    return TableText(title=DATASETS[dataset], header=["", "paper", "here", "diff."], rows=rows, notes=notes)
+
+
+def printed_seconds(dataset: str) -> dict[str, float]:
+    """Loss → the paper's seconds per epoch, with its exchanged columns put right."""
+    entries = [published.mended(entry) for entry in published.numbers(table="efficiency")]
+    return {entry.method: entry.value for entry in entries if entry.dataset == dataset}
+
+
+def _efficiency(dataset: str, measured: dict[str, Any]) -> TableText:
+    theirs = printed_seconds(dataset)
+    paper, fast = measured["protocols"]["paper"], measured["protocols"]["fast"]
+    rows = [
+        [
+            shown_name(loss),
+            f"{theirs[loss]:.2f}" if loss in theirs else "–",
+            f"{theirs[loss] / theirs['sl']:.2f}" if loss in theirs else "–",
+            f"{paper[loss]['seconds']:.2f}",
+            f"{paper[loss]['ratio']:.2f}",
+            f"{fast[loss]['seconds']:.2f}",
+            f"{fast[loss]['ratio']:.2f}",
+        ]
+        for loss in paper
+    ]
+    header = ["loss", "paper s", "paper, × SL", "ours s", "ours, × SL", "fast s", "fast, × SL"]
+    notes = [
+        f"Ours on {measured['threads']} thread(s) of a CPU, the paper's on one RTX 4090. ours: 1,024 negatives per "
+        "positive (BPR 1); fast: see the README. Medians of steps times the steps of an epoch; losses in turns."
+    ]
+    return TableText(
+        title=f"{DATASETS[dataset]}, MF, seconds an epoch", header=header, rows=rows, notes=notes
+    )
+
+
+CONTRADICTING = {"auc": "AUC", "llpauc": "LLPAUC", "ndcg": "NDCG", "ndcg@20": "NDCG@20"}
+"""The metrics of Table 1 → their names in tables."""
+
+
+def _inconsistency(dataset: str, measured: dict[str, Any]) -> list[TableText]:
+    """The shares of the default reading beside the printed ones, then every reading with its distance."""
+    used, name = measured["used"], DATASETS[dataset]
+    printed = {
+        metric: [
+            published.value(table="inconsistency", dataset=dataset, method=metric, metric=f"{of}@20")
+            for of in ("precision", "recall")
+        ]
+        for metric in CONTRADICTING
+    }
+    rows = []
+    for metric, shown in CONTRADICTING.items():
+        mean = sum(value or 0.0 for value in printed[metric]) / 2
+        here = used["shares"][metric]
+        rows.append(
+            [
+                shown,
+                *(_share(value) for value in printed[metric]),
+                _share(here),
+                f"{100 * (here - mean):+.1f}",
+            ]
+        )
+    shares = TableText(
+        title=f"{name}, share of contradicting pairs, %",
+        header=["metric", "paper, with P@20", "paper, with R@20", "ours, with either", "diff., points"],
+        rows=rows,
+        notes=[
+            f"{measured['pairs']:,} pairs of random lists. Used: positives of a list are {SOURCES[used['source']]}; "
+            f"reading {used['reading']}. P@20 and R@20 order two lists of one user alike, so ours is one share.",
+            *(["Data: " + "; ".join(measured["notes"]) + "."] if measured["notes"] else []),
+        ],
+    )
+    return [shares, _readings(name, measured)]
+
+
+def _readings(name: str, measured: dict[str, Any]) -> TableText:
+    """Every way of reading the paper's description that was tried, the nearest first."""
+    tried = sorted(measured["tried"], key=lambda one: one["distance"] if one["distance"] is not None else 1.0)
+    rows = [
+        [
+            one["source"],
+            one["reading"],
+            *(_share(one["shares"][metric]) for metric in CONTRADICTING),
+            "–" if one["distance"] is None else f"{100 * one['distance']:.1f}",
+            "used" if one == measured["used"] else "",
+        ]
+        for one in tried
+    ]
+    header = ["positives", "reading", *CONTRADICTING.values(), "distance, points", ""]
+    notes = ["Distance: root mean square difference from the eight printed shares of this data set."]
+    return TableText(title=f"{name}, readings that were tried", header=header, rows=rows, notes=notes)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f}"
+
+
+def _theory(measured: dict[str, Any]) -> list[TableText]:
+    """The interval of τ for each ε, and both sides of the bound."""
+    intervals = TableText(
+        title="Temperatures for which the bound is proven",
+        header=["ε", "from τ", "to τ"],
+        rows=[
+            [f"{one['epsilon']:g}", f"{one['low']:.4f}", f"{one['high']:.4f}"]
+            for one in measured["intervals"]
+        ],
+        notes=[
+            "ε stands for 0 in log 0. The ends of an interval are a fixed ratio of 0.84 apart, whatever ε is."
+        ],
+    )
+    bound = TableText(
+        title=f"The bound on made-up scores, ε = {measured['epsilon']:g}, K = 20",
+        header=["τ", "proven", "-log P@20", "loss + constant", "gap", "least gap", "holds for, %"],
+        rows=[
+            [
+                f"{point['tau']:g}",
+                "yes" if point["inside"] else "no",
+                f"{point['left']:.3f}",
+                f"{point['right']:.3f}",
+                f"{point['gap']:.3f}",
+                f"{point['least_gap']:.3f}",
+                f"{100 * point['holds']:.1f}",
+            ]
+            for point in measured["bound"]
+        ],
+        notes=["Means over 200 made-up users with 200 items and 10 positives each."],
+    )
+    return [intervals, bound]
+
+
+# ---------------------------------------------------------------------------------------------- Markdown and LaTeX
 
 
 def markdown(table: TableText, *, level: int = 3) -> str:
@@ -268,7 +439,7 @@ _GREEK = {
 
 
 def latex(table: TableText) -> str:
-    """The table for `booktabs`, without the column of deviations, which stand in a comment below."""
+    """The table as LaTeX with `booktabs`; the column of deviations becomes comments below it."""
     keep = [place for place, name in enumerate(table.header) if name != DEVIATIONS]
     lines = [
         f"% {_plain(table.title)}",

@@ -1,19 +1,20 @@
-"""What the theorems of the paper say, as numbers that can be plotted: the bound, the worst case, convergence.
+"""The theorems of the paper as numbers that can be plotted: the bound, the worst case, convergence.
 
 1. For τ in an interval, -log Precision@K ≤ L + (1/τ)·log(1 + e²/2), L the full form of Talos (`bound_curve`).
-2. The denominator of Talos is a worst case over distributions of negatives near the uniform one, and τ decides
-   how near (`worst_cases`).
-3. Descent on the scores with the threshold as a constant converges: the mean of ‖∇L‖² over T steps falls like
-   1/T (`convergence`).
+2. The denominator of Talos is a worst case over distributions of negatives within a distance of the uniform one;
+   τ determines the distance (`worst_cases`).
+3. Gradient descent on the scores with a constant threshold converges: the mean of ‖∇L‖² over T steps decreases
+   like 1/T (`convergence`).
 
-Scores are made up from a seed. All losses are computed by `talos.losses`.
+Scores are random, from a seed. All losses are computed by `talos.losses`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ __all__ = [
     "bound_sides",
     "convergence",
     "made_up_scores",
+    "measure",
     "tau_interval",
     "worst_cases",
 ]
@@ -53,7 +55,7 @@ class TauInterval:
 def tau_interval(epsilon: float) -> TauInterval:
     """The interval [ log((e² + 2)·σ(-2)/2) / log ε, log(1/2) / log ε ].
 
-    Its ends are a fixed ratio of 0.84 apart: for each ε there is in effect one temperature, and ε ≈ 2^(-1/τ).
+    The ratio of its ends is always 0.84: for each ε there is in effect one temperature, and ε ≈ 2^(-1/τ).
 
     >>> interval = tau_interval(1e-3)
     >>> round(interval.low, 4), round(interval.high, 4), 0.1 in interval, 0.2 in interval
@@ -67,7 +69,7 @@ def tau_interval(epsilon: float) -> TauInterval:
 
 
 def bound_constant(tau: float) -> float:
-    """(1/τ)·log(1 + e²/2), what the bound adds to the loss.
+    """(1/τ)·log(1 + e²/2), the constant that the bound adds to the loss.
 
     >>> round(bound_constant(0.1), 3)
     15.464
@@ -126,13 +128,13 @@ class BoundPoint:
 
     Attributes:
         tau: the temperature.
-        inside: whether the theorem promises the bound here.
+        inside: whether the theorem proves the bound for this temperature.
         left: mean of -log Precision@K; it does not depend on τ.
         loss: mean of the loss.
-        constant: what the bound adds.
+        constant: the constant that the bound adds to the loss.
         right: mean of loss + constant.
         gap: mean of right - left.
-        least_gap: the smallest of right - left; negative where the bound is broken.
+        least_gap: the smallest right - left; negative where the bound is violated.
         holds: the share of users for whom the bound holds.
     """
 
@@ -158,7 +160,7 @@ def bound_curve(
     signal: float = 0.5,
     seed: int = 0,
 ) -> tuple[BoundPoint, ...]:
-    """The two sides of the bound as functions of τ, on the same made-up scores for every τ.
+    """Both sides of the bound at several τ, on the same made-up scores.
 
     >>> inside, above = bound_curve([0.1, 2.0], users=20, signal=-1.0)
     >>> inside.inside, inside.holds, above.inside, above.holds < 1
@@ -189,7 +191,7 @@ def bound_curve(
 
 @dataclass(frozen=True, kw_only=True)
 class WorstCase:
-    """The distribution of negatives that Talos at temperature τ trains against.
+    """The worst-case distribution of negatives that Talos at temperature τ optimises against.
 
     With g_j = log σ(s_j - β) and Q̂ uniform over the n negatives:
 
@@ -214,9 +216,9 @@ def worst_cases(scores: Sequence[float], taus: Sequence[float], *, threshold: fl
     """The worst case of one user's negatives at several temperatures.
 
     Args:
-        scores: of the negatives.
-        taus: temperatures; the smaller, the more the weights gather on the highest scores.
-        threshold: β of the user.
+        scores: scores of the negatives.
+        taus: temperatures; the smaller, the more weight the highest scores have.
+        threshold: the user's threshold β.
 
     >>> sharp, flat = worst_cases([-0.5, 0.0, 0.5], [0.1, 1.0], threshold=0.3)
     >>> round(sharp.weights[2], 2), round(flat.weights[2], 2), sharp.eta > flat.eta
@@ -250,15 +252,15 @@ def worst_cases(scores: Sequence[float], taus: Sequence[float], *, threshold: fl
 
 @dataclass(frozen=True, kw_only=True)
 class Convergence:
-    """Descent on scores, step by step; each entry is a mean over users.
+    """Gradient descent on scores, step by step; each entry is a mean over users.
 
     Attributes:
         tau: the temperature.
-        step_size: α.
-        loss: before each step.
+        step_size: the step size α.
+        loss: the loss before each step.
         squared_gradient: ‖∇L‖² with respect to a user's scores, β a constant, before each step.
-        running_mean: of the squared gradients so far.
-        bound: what the theorem allows the running mean after T steps to be: 4·L⁽⁰⁾ / ((2α - Λα²)·T).
+        running_mean: mean of the squared gradients so far.
+        bound: upper limit of the running mean after T steps by the theorem: 4·L⁽⁰⁾ / ((2α - Λα²)·T).
     """
 
     tau: float
@@ -279,11 +281,11 @@ def convergence(
     k: int = 5,
     seed: int = 0,
 ) -> Convergence:
-    """Gradient descent on the scores themselves, the full form as loss, β the exact K-th best of the moment.
+    """Gradient descent on the scores themselves: the full form as loss, β the exact K-th best score at each step.
 
     The step size is 1/Λ with Λ = 1/τ² + 1/(2τ), which bounds the curvature of the loss in the scores: each of
-    its two log-sums has at most 1/(2τ²) from the exponential and 1/(4τ) from log σ. A user has at least K
-    positives, without which K-th places stay with negatives and the loss has no minimum.
+    its two log-sums has at most 1/(2τ²) from the exponential and 1/(4τ) from log σ. A user must have at least K
+    positives; otherwise the K-th best item stays a negative and the loss has no minimum.
 
     >>> curve = convergence(steps=50, users=5)
     >>> curve.running_mean[-1] < curve.bound[-1], curve.loss[-1] < curve.loss[0]
@@ -302,7 +304,7 @@ def convergence(
     losses, squares = [], []
     for _ in range(steps):
         loss = _full_loss(scores, data.positive, _kth(scores.detach(), k), tau)
-        # Users share nothing: the gradient of the sum is that of each user's own loss.
+        # Users share no scores, so the gradient of the sum holds the gradient of each user's own loss.
         (gradient,) = torch.autograd.grad(loss.sum(), scores)
         losses.append(loss.mean().item())
         squares.append(gradient.square().sum(dim=1).mean().item())
@@ -338,6 +340,46 @@ def _full_loss(scores: Tensor, positive: Tensor, beta: Tensor, tau: float) -> Te
         mask=positive[owner],
         users=owner,
     )
-    # Every row of a user carries that user's loss; the first stands for all.
+    # Every row of a user has that user's loss; take the first.
     first = torch.searchsorted(owner, torch.arange(len(scores)))
     return values[first]
+
+
+_EPSILONS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
+_TAUS = (0.05, 0.06, 0.07, 0.08, 0.085, 0.09, 0.095, 0.1, 0.11, 0.12, 0.15, 0.2, 0.3, 0.5, 1.0)
+_SHOWN_STEPS = 40
+
+
+def measure() -> dict[str, Any]:
+    """All of the above as plain values to plot, on made-up scores from fixed seeds."""
+    negatives = torch.linspace(-1, 1, 21, dtype=torch.float64).tolist()
+    descent = convergence()
+    every = max(1, len(descent.loss) // _SHOWN_STEPS)
+    return {
+        "epsilon": 1e-3,
+        "intervals": [asdict(tau_interval(epsilon)) for epsilon in _EPSILONS],
+        "bound": [_rounded(asdict(point)) for point in bound_curve(_TAUS)],
+        "negatives": [round(value, 3) for value in negatives],
+        "threshold": 0.5,
+        "worst": [
+            _rounded(asdict(case)) for case in worst_cases(negatives, (0.05, 0.1, 0.2, 0.5), threshold=0.5)
+        ],
+        "convergence": {
+            "tau": descent.tau,
+            "steps": [1 + step for step in range(0, len(descent.loss), every)],
+            "running_mean": [round(value, 6) for value in descent.running_mean[::every]],
+            "allowed": [round(value, 6) for value in descent.bound[::every]],
+            "loss": [round(value, 6) for value in descent.loss[::every]],
+        },
+    }
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    """Floats to six places, tuples as lists."""
+    plain: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, tuple):
+            plain[name] = [round(one, 6) for one in value]
+        else:
+            plain[name] = round(value, 6) if isinstance(value, float) else value
+    return plain

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+from talos.cli import plugins
 from talos.data.datasets import synthetic
 from talos_paper.experiments import EXPERIMENTS
 
@@ -60,6 +64,42 @@ def test_wrong_input_is_exit_code_2(talos: Run, arguments: list[str], said: str)
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "distribution"),
+    [
+        (["reproduce", "overall", "--dataset", "beauty"], "talos-rec-paper"),
+        (["bench", "--only", "engine"], "talos-rec-benchmarks"),
+        (["tune", "clicks.csv", "--space", "paper", "--trials", "1", "--out", "study"], "talos-rec-paper"),
+    ],
+)
+def test_without_its_distribution_a_command_says_how_to_get_it(
+    talos: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], distribution: str
+) -> None:
+    monkeypatch.setattr(plugins, "entry_points", lambda group: ())
+    done = talos(*arguments)
+    assert done.returncode == 2
+    assert f"pip install {distribution}" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_command_that_cannot_be_imported_harms_no_other(
+    talos: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = EntryPoint("broken", "no_such_module:command", "talos.commands")
+    monkeypatch.setattr(plugins, "entry_points", lambda group: (broken,))
+    assert "(cannot be imported)" in talos("--help").stdout
+    done = talos("broken", "--anything")
+    assert done.returncode == 1
+    assert "no_such_module" in done.stderr
+
+
+def test_help_imports_no_torch() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "talos", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "reproduce" in done.stdout
+    assert not re.search(r"\b(torch|polars|numpy)$", done.stderr, re.MULTILINE)
+
+
 def test_a_killed_call_goes_on_where_it_stopped(
     talos: Run, start: Start, tmp_path: Path, folder: Path
 ) -> None:
@@ -68,7 +108,7 @@ def test_a_killed_call_goes_on_where_it_stopped(
     killed = tmp_path / "killed"
     killed.mkdir()
     kills = 0
-    while not list(killed.glob("docs/results/README.md")):
+    while not list(killed.glob("results/README.md")):
         process = start(*INFLATION, "--data", folder, cwd=killed)
         began = time.monotonic()
         while process.poll() is None and time.monotonic() - began < 60:
@@ -80,7 +120,7 @@ def test_a_killed_call_goes_on_where_it_stopped(
             time.sleep(0.01)
         process.wait()
     assert kills == 1
-    for path in sorted(whole.glob("docs/results/runs/beauty/*.json")):
+    for path in sorted(whole.glob("results/runs/beauty/*.json")):
         one, other = (json.loads((root / path.relative_to(whole)).read_text()) for root in (whole, killed))
         for values in (one, other):
             del values["cpu_seconds"], values["sha256"]
@@ -89,7 +129,7 @@ def test_a_killed_call_goes_on_where_it_stopped(
 
 def test_an_edited_result_is_refused(talos: Run, tmp_path: Path, folder: Path) -> None:
     assert talos(*INFLATION, "--data", folder).returncode == 0
-    path = next(tmp_path.glob("docs/results/runs/beauty/*.json"))
+    path = next(tmp_path.glob("results/runs/beauty/*.json"))
     values = json.loads(path.read_text())
     values["metrics"]["recall@20"] = 0.9
     path.write_text(json.dumps(values))
@@ -97,7 +137,7 @@ def test_an_edited_result_is_refused(talos: Run, tmp_path: Path, folder: Path) -
         done = talos(*arguments)
         assert done.returncode == 2
         assert path.name in done.stderr
-        assert "differs from the hash" in done.stderr
+        assert "differs from the digest" in done.stderr
 
 
 def test_budget_and_json(talos: Run, tmp_path: Path, folder: Path) -> None:
@@ -106,7 +146,7 @@ def test_budget_and_json(talos: Run, tmp_path: Path, folder: Path) -> None:
     assert json.loads(first.stdout)["left"] == 2
     second = talos(*INFLATION, "--data", folder, "--json")
     assert json.loads(second.stdout)["made"] == 2
-    page = (tmp_path / "docs" / "results" / "inflation.html").read_text()
+    page = (tmp_path / "results" / "inflation.html").read_text()
     assert "w/o denominator" in page
 
 

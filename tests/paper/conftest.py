@@ -11,7 +11,7 @@ import pytest
 from talos.data.datasets import synthetic
 from talos_paper import data as paper_data
 from talos_paper.recipes import Recipe, recipe
-from talos_paper.results import Store
+from talos_paper.results import ResultStore
 from talos_paper.runs import Runner
 
 
@@ -33,12 +33,12 @@ def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "results")
+def store(tmp_path: Path) -> ResultStore:
+    return ResultStore(tmp_path / "results")
 
 
 @pytest.fixture
-def runner(store: Store, tmp_path: Path, small_data: Path) -> Runner:
+def runner(store: ResultStore, tmp_path: Path, small_data: Path) -> Runner:
     return Runner(
         store,
         tmp_path / "work",

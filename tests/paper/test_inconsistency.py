@@ -203,7 +203,7 @@ def test_distance_is_zero_at_the_printed_numbers():
 def test_on_real_data_the_order_is_the_papers(dataset):
     if not (DATA / dataset).is_dir():
         pytest.skip("the data are not here")
-    split = paper_data.load(dataset, folder=DATA).split
+    split = paper_data.load(dataset, folder=DATA)
     start = time.process_time()
     shares = inconsistency(positives_per_user(split))
     assert time.process_time() - start < 5

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from talos.errors import DataError
+from talos_paper.claims import claims
 from talos_paper.experiments import EXPERIMENTS
-from talos_paper.findings import checks
 from talos_paper.pages import write_pages
 from talos_paper.recipes import Recipe
-from talos_paper.results import Store, StoredRun
+from talos_paper.results import ResultStore, StoredRun
 from talos_paper.runs import Runner
 from talos_paper.tables import rows_of, tables_of
 
@@ -41,19 +41,19 @@ def _plausible(example: StoredRun, cell_recipe: Recipe, seed: int, recall: float
 
 
 @pytest.fixture
-def filled(store: Store, runner: Runner, short: Recipe) -> Iterator[Store]:
+def filled(store: ResultStore, runner: Runner, short: Recipe) -> Iterator[ResultStore]:
     """Every row of every table on Beauty, Talos the best."""
     example = runner.run(short, 0)
     store.run_path(short, 0).unlink()
     for experiment in EXPERIMENTS.values():
-        for place, cell in enumerate(experiment.rows("beauty")):
-            if cell.recipe.search and store.search(cell.recipe) is None:
-                trials = [{"precision@20": 0.1}] * len(cell.recipe.search)
-                store.save_search(cell.recipe, trials, 0)
-            resolved = store.resolved(cell.recipe)
+        for place, row in enumerate(experiment.rows("beauty")):
+            if row.recipe.search and store.search(row.recipe) is None:
+                trials = [{"precision@20": 0.1}] * len(row.recipe.search)
+                store.save_search(row.recipe, trials, 0)
+            resolved = store.resolved(row.recipe)
             assert resolved is not None
-            for seed in range(cell.seeds):
-                recall = 0.1502 + 0.0002 * seed if cell.method.startswith("talos") else 0.14 - 0.001 * place
+            for seed in range(row.seeds):
+                recall = 0.1502 + 0.0002 * seed if row.method.startswith("talos") else 0.14 - 0.001 * place
                 if store.run(resolved, seed) is None:
                     store.save_run(resolved, _plausible(example, resolved, seed, recall))
     return store
@@ -74,11 +74,11 @@ class _Checked(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_every_file_is_well_formed_and_written_again_as_it_was(filled: Store) -> None:
+def test_every_file_is_well_formed_and_written_again_as_it_was(filled: ResultStore) -> None:
     written = write_pages(filled)
     names = {path.name for path in written}
     for experiment in EXPERIMENTS.values():
-        if experiment.cells is not None:
+        if experiment.make_rows is not None:
             assert {f"{experiment.name}.{ending}" for ending in ("md", "tex", "html")} <= names
     for path in written:
         text = path.read_text()
@@ -97,7 +97,7 @@ def test_every_file_is_well_formed_and_written_again_as_it_was(filled: Store) ->
     assert {path: path.stat().st_mtime_ns for path in write_pages(filled)} == before
 
 
-def test_published_ours_and_difference_stand_side_by_side(filled: Store) -> None:
+def test_published_ours_and_difference_stand_side_by_side(filled: ResultStore) -> None:
     rows = rows_of(EXPERIMENTS["overall"], "beauty", filled)
     table = tables_of(EXPERIMENTS["overall"], "beauty", rows)[0]
     talos = next(row for row in table.rows if row[0] == "Talos")
@@ -109,39 +109,39 @@ def test_published_ours_and_difference_stand_side_by_side(filled: Store) -> None
     assert talos[-2] == "5"  # the row asks for three; the tuned row chose the same run with five
 
 
-def test_the_best_of_ours_is_bold(filled: Store) -> None:
+def test_the_best_of_ours_is_bold(filled: ResultStore) -> None:
     rows = rows_of(EXPERIMENTS["ablation"], "beauty", filled)
     table = tables_of(EXPERIMENTS["ablation"], "beauty", rows)[0]
     assert {table.rows[place][0] for place, _ in table.bold} == {"Talos"}
 
 
-def test_claims_hold_or_not_by_the_numbers(filled: Store) -> None:
-    found = {check.claim: check.holds for check in checks(filled)}
+def test_claims_hold_or_not_by_the_numbers(filled: ResultStore) -> None:
+    found = {claim.text: claim.holds for claim in claims(filled)}
     assert found["Beauty, MF: R@20 of Talos is within 2 % of the published .1499, or above"] is True
     assert found["Beauty, MF: Talos > SL > LLPAUC > BPR in R@20"] is True
     assert any(holds is None for holds in found.values()), "MovieLens was not measured"
 
 
-def test_the_readme_says_what_is_missing(filled: Store) -> None:
+def test_the_readme_says_what_is_missing(filled: ResultStore) -> None:
     write_pages(filled)
     text = (filled.root / "README.md").read_text()
-    assert re.search(r"overall, Gowalla \(if the time allows\): (\d+) of \1 runs", text)
+    assert re.search(r"overall, Gowalla \(optional\): (\d+) of \1 runs", text)
     assert "not measured yet" in text
     assert "published" in text
 
 
-def test_nothing_is_written_from_a_changed_result(filled: Store) -> None:
+def test_nothing_is_written_from_a_changed_result(filled: ResultStore) -> None:
     path = next(iter(filled.files()))
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 1', 1))
-    with pytest.raises(DataError, match="differs from the hash"):
+    with pytest.raises(DataError, match="differs from the digest"):
         write_pages(filled)
     assert not (filled.root / "README.md").exists()
 
 
-def test_an_empty_store_makes_a_readme_alone(store: Store) -> None:
+def test_an_empty_store_makes_a_readme_alone(store: ResultStore) -> None:
     assert [path.name for path in write_pages(store)] == ["README.md"]
 
 
 def test_the_projects_own_results_are_whole() -> None:
     root = Path(__file__).parents[2] / "docs" / "results"
-    assert Store(root).check() > 0
+    assert ResultStore(root).check() > 0

@@ -12,13 +12,13 @@ import pytest
 from talos import registry
 from talos.errors import ArgumentError
 from talos_paper.published import (
-    FIGURES,
     GRID,
     IMPROVEMENTS,
+    NUMBERS,
     OFF_GRID,
-    figures,
     hyperparameters,
     mended,
+    numbers,
     value,
 )
 
@@ -29,7 +29,7 @@ KEYS = ("table", "dataset", "backbone", "method", "metric", "setting")
 
 
 def test_tables_are_complete():
-    assert Counter(entry.table for entry in FIGURES) == {
+    assert Counter(entry.table for entry in NUMBERS) == {
         "overall": 2 * 3 * 10 * 8,
         "inconsistency": 4 * 8,
         "varying-k": 2 * 11 * 3,
@@ -53,14 +53,14 @@ def test_tables_are_complete():
 
 
 def test_no_two_entries_have_the_same_keys():
-    for entries in (FIGURES, IMPROVEMENTS):
+    for entries in (NUMBERS, IMPROVEMENTS):
         keys = Counter(tuple(getattr(entry, key, "") for key in KEYS) for entry in entries)
         assert [key for key, times in keys.items() if times > 1] == []
 
 
 def test_values_are_in_range():
     low_high = {"seconds": (0.1, 11), "error": (0.005, 0.21), "density": (1e-4, 1e-2)}
-    for entry in FIGURES:
+    for entry in NUMBERS:
         if entry.metric in ("users", "items", "interactions"):
             assert entry.value == int(entry.value) > 1000, entry
         else:
@@ -70,7 +70,7 @@ def test_values_are_in_range():
 
 def test_methods_are_losses_of_the_library():
     tables = ("overall", "temporal", "efficiency", "slatk-temporal", "slatk-negatives", "slatk-k")
-    assert {entry.method for entry in FIGURES if entry.table in tables} <= set(registry.names("loss"))
+    assert {entry.method for entry in NUMBERS if entry.table in tables} <= set(registry.names("loss"))
     assert set(GRID) <= set(registry.names("loss"))
 
 
@@ -104,9 +104,9 @@ def test_talos_is_best_where_the_paper_says_so():
     """Everywhere but in the one cell that the paper leaves without an improvement and without bold."""
     not_best = []
     tables = ("overall", "temporal", "ablation", "slatk-temporal", "slatk-negatives", "slatk-k")
-    for entry in FIGURES:
+    for entry in NUMBERS:
         if entry.method == "talos" and entry.table in tables:
-            column = figures(
+            column = numbers(
                 table=entry.table,
                 dataset=entry.dataset,
                 backbone=entry.backbone,
@@ -124,7 +124,7 @@ def test_talos_is_best_where_the_paper_says_so():
 def test_each_list_length_is_served_best_by_its_own_talos():
     for dataset in ("gowalla", "beauty"):
         for k in (20, 50, 80):
-            column = figures(table="varying-k", dataset=dataset, metric=f"recall@{k}")
+            column = numbers(table="varying-k", dataset=dataset, metric=f"recall@{k}")
             own = value(table="varying-k", dataset=dataset, metric=f"recall@{k}", setting=f"k={k}")
             assert own == max(entry.value for entry in column)
 
@@ -133,7 +133,7 @@ def recomputed(improvement) -> tuple[float, float]:
     """The least and the largest improvement that the rounded figures of the column allow, in percent."""
     column = [
         entry
-        for entry in FIGURES
+        for entry in NUMBERS
         if entry.table == improvement.table
         and (entry.dataset, entry.metric) == (improvement.dataset, improvement.metric)
         and entry.backbone == improvement.backbone
@@ -168,7 +168,7 @@ def test_the_recomputation_would_notice_a_slip():
 
 
 def test_misprints_are_marked_and_nothing_else():
-    marked = Counter((entry.table, entry.dataset) for entry in FIGURES if entry.misprint)
+    marked = Counter((entry.table, entry.dataset) for entry in NUMBERS if entry.misprint)
     assert marked == {
         ("efficiency", "games"): 10,
         ("efficiency", "gowalla"): 10,
@@ -190,10 +190,10 @@ def test_the_disputed_row_is_the_same_in_both_tables():
 def test_mended_times_grow_with_the_data():
     """Interactions decide the time of an epoch; as printed, Games takes longer than Gowalla."""
     for loss in LOSSES:
-        printed = {entry.dataset: entry.value for entry in figures(table="efficiency", method=loss)}
+        printed = {entry.dataset: entry.value for entry in numbers(table="efficiency", method=loss)}
         assert printed["games"] > 5 * printed["gowalla"]
         right = {
-            entry.dataset: entry.value for entry in map(mended, figures(table="efficiency", method=loss))
+            entry.dataset: entry.value for entry in map(mended, numbers(table="efficiency", method=loss))
         }
         assert right["gowalla"] > 5 * max(right["games"], right["beauty"])
         assert right["electronics"] > right["gowalla"]
@@ -212,7 +212,7 @@ def test_densities_disagree_with_their_own_rows():
 def test_tables_agree_with_each_other():
     """Rows that more than one table has, on MF: the differences, none above 3.2 %, are in the paper."""
     different = {}
-    for entry in FIGURES:
+    for entry in NUMBERS:
         if entry.table in ("varying-k", "ablation"):
             method = "talos" if entry.method == "talos@20" else entry.method
             main = value(
@@ -231,17 +231,19 @@ def test_tables_agree_with_each_other():
 
 
 def test_filters():
-    assert figures() == FIGURES
-    assert len(figures(table="overall", dataset="beauty", backbone="mf")) == 40
-    assert {entry.setting for entry in figures(table="slatk-negatives")} == {"n=8", "n=16", "n=32"}
-    assert figures(dataset="nowhere") == ()
-    assert len(figures(table="varying-k", setting="")) == 2 * 8 * 3  # an empty setting is a setting
+    assert numbers() == NUMBERS
+    assert len(numbers(table="overall", dataset="beauty", backbone="mf")) == 40
+    assert {entry.setting for entry in numbers(table="slatk-negatives")} == {"n=8", "n=16", "n=32"}
+    assert numbers(dataset="nowhere") == ()
+    assert len(numbers(table="varying-k", setting="")) == 2 * 8 * 3  # an empty setting is a setting
 
 
 def test_one_value_none_and_too_many():
     assert value(table="slatk-negatives", dataset="beauty", method="sl@k", setting="n=16") == 0.0159
     assert value(table="overall", method="sl@k") is None
-    with pytest.raises(ArgumentError, match=r"12 published numbers fit.*they differ in dataset, backbone\)"):
+    with pytest.raises(
+        ArgumentError, match=r"12 published numbers match.*they differ in dataset, backbone\)"
+    ):
         value(table="overall", method="talos", metric="recall@20")
 
 
@@ -293,13 +295,13 @@ def test_hyperparameters_are_the_callers_to_change():
 
 
 def test_entries_are_plain_and_frozen():
-    entry = FIGURES[0]
+    entry = NUMBERS[0]
     assert astuple(entry)[:2] == ("overall", "gowalla")
     with pytest.raises(AttributeError):
         entry.value = 1.0  # type: ignore[misc]
 
 
 def test_needs_no_torch():
-    code = "import sys, talos_paper.published.lookup; print('torch' in sys.modules)"
+    code = "import sys, talos_paper.published.tables; print('torch' in sys.modules)"
     quick = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert quick.stdout.strip() == "False"

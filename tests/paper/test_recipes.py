@@ -6,28 +6,25 @@ import pytest
 
 from talos.errors import ConfigError
 from talos_paper import published
-from talos_paper.cells import Cell
-from talos_paper.experiments import EXPERIMENTS
+from talos_paper.experiments import EXPERIMENTS, Row
 from talos_paper.recipes import BACKBONES, LOSSES, recipe
-from talos_paper.reproduce import Asked, jobs
+from talos_paper.reproduce import Selection, planned_runs
 
-CELLS = [
-    cell
+ROWS = [
+    row
     for experiment in EXPERIMENTS.values()
     for dataset in experiment.datasets
     for fidelity in ("fast", "paper")
-    for cell in experiment.rows(dataset, fidelity)  # type: ignore[arg-type]
+    for row in experiment.rows(dataset, fidelity)  # type: ignore[arg-type]
 ]
 
 
-@pytest.mark.parametrize(
-    "cell", CELLS, ids=lambda cell: f"{cell.experiment}-{cell.dataset}-{cell.group}-{cell.method}"
-)
-def test_every_row_is_a_config_that_can_be_built(cell: Cell) -> None:
-    for candidate in cell.recipe.candidates():
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.dataset}-{row.group}-{row.method}")
+def test_every_row_is_a_config_that_can_be_built(row: Row) -> None:
+    for candidate in row.recipe.candidates():
         config = candidate.config(seed=3)
         assert config.seed == 3
-        assert config.loss.name == cell.recipe.loss
+        assert config.loss.name == row.recipe.loss
         assert config.backbone.options["dim"] == 64
         # as the paper does, unless the candidate itself says otherwise
         assert config.training.init == candidate.settings.get("training.init", "random")
@@ -75,9 +72,9 @@ def test_keys_follow_the_settings() -> None:
     assert recipe("beauty", "mf", "talos").key != recipe("beauty", "mf", "talos", fidelity="paper").key
 
 
-def test_shared_runs_are_one_job() -> None:
-    found = jobs(Asked(dataset="beauty", seeds=1))
-    keys = [(job.cell.recipe.key, job.seed) for job in found]
+def test_a_run_that_rows_share_is_planned_once() -> None:
+    found = planned_runs(Selection(dataset="beauty", seeds=1))
+    keys = [(run.row.recipe.key, run.seed) for run in found]
     assert len(keys) == len(set(keys))
     wanted = sum(len(EXPERIMENTS[name].rows("beauty")) for name in EXPERIMENTS)
     assert len(keys) < wanted
@@ -85,8 +82,8 @@ def test_shared_runs_are_one_job() -> None:
 
 def test_the_most_informative_comes_first() -> None:
     order = [
-        (job.cell.recipe.backbone, job.cell.method, job.seed)
-        for job in jobs(Asked(tables=["overall"], dataset="beauty"))
+        (run.row.recipe.backbone, run.row.method, run.seed)
+        for run in planned_runs(Selection(tables=["overall"], dataset="beauty"))
     ]
     assert order[0] == ("mf", "talos", 0)
     assert (
@@ -100,21 +97,21 @@ def test_the_most_informative_comes_first() -> None:
 @pytest.mark.parametrize(
     ("asked", "where"),
     [
-        (Asked(tables=["overal"]), "TABLE"),
-        (Asked(dataset="beuty"), "--dataset"),
-        (Asked(backbone="gcn"), "--backbone"),
-        (Asked(losses=["tallos"]), "--loss"),
-        (Asked(seeds=0), "--seeds"),
+        (Selection(tables=["overal"]), "TABLE"),
+        (Selection(dataset="beuty"), "--dataset"),
+        (Selection(backbone="gcn"), "--backbone"),
+        (Selection(losses=["tallos"]), "--loss"),
+        (Selection(seeds=0), "--seeds"),
     ],
 )
-def test_names_that_nothing_has_are_refused(asked: Asked, where: str) -> None:
+def test_names_that_nothing_has_are_refused(asked: Selection, where: str) -> None:
     with pytest.raises(ConfigError, match=where):
         asked.check()
 
 
 def test_times_are_only_measured_where_asked_for_by_name() -> None:
-    assert "efficiency" not in {experiment.name for experiment, _ in Asked(tables=["all"]).studies()}
-    assert [dataset for _, dataset in Asked(tables=["efficiency"]).studies()] == [
+    assert "efficiency" not in {experiment.name for experiment, _ in Selection(tables=["all"]).measurements()}
+    assert [dataset for _, dataset in Selection(tables=["efficiency"]).measurements()] == [
         "beauty",
         "gowalla",
         "games",

@@ -12,12 +12,12 @@ import pytest
 from talos.errors import DataError
 from talos_paper import data as paper_data
 from talos_paper.recipes import Recipe
-from talos_paper.reproduce import Asked, reproduce, status
-from talos_paper.results import Store
+from talos_paper.reproduce import Selection, reproduce, status
+from talos_paper.results import ResultStore
 from talos_paper.runs import OutOfTimeError, Runner
 
 
-def test_a_run_is_kept_and_not_made_again(runner: Runner, store: Store, short: Recipe) -> None:
+def test_a_run_is_kept_and_not_made_again(runner: Runner, store: ResultStore, short: Recipe) -> None:
     first = runner.run(short, 0)
     path = store.run_path(short, 0)
     written = path.stat().st_mtime_ns
@@ -32,10 +32,10 @@ def test_a_run_is_kept_and_not_made_again(runner: Runner, store: Store, short: R
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_result(
-    runner: Runner, short: Recipe, store: Store, tmp_path: Path
+    runner: Runner, short: Recipe, store: ResultStore, tmp_path: Path
 ) -> None:
     whole = runner.run(short, 0)
-    other = Runner(Store(tmp_path / "other"), tmp_path / "other-work", runner.data)
+    other = Runner(ResultStore(tmp_path / "other"), tmp_path / "other-work", runner.data)
     stops = 0
     while other.store.run(short, 0) is None:
         other.deadline = time.monotonic()  # over at the first step
@@ -50,7 +50,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(
     assert replace(again, **known) == replace(whole, **known)
 
 
-def test_a_search_is_decided_by_validation_and_kept(runner: Runner, store: Store, short: Recipe) -> None:
+def test_a_search_is_decided_by_validation_and_kept(
+    runner: Runner, store: ResultStore, short: Recipe
+) -> None:
     searched = replace(short, search=({"loss.tau": 0.5}, {"loss.tau": 0.05}, {"loss.tau": 0.1}))
     assert store.resolved(searched) is None
     chosen = runner.resolve(searched)
@@ -66,11 +68,11 @@ def test_a_search_is_decided_by_validation_and_kept(runner: Runner, store: Store
 
 
 def test_a_search_that_runs_out_of_time_has_no_losers(
-    runner: Runner, store: Store, short: Recipe, tmp_path: Path
+    runner: Runner, store: ResultStore, short: Recipe, tmp_path: Path
 ) -> None:
     searched = replace(short, search=({"loss.tau": 0.5}, {"loss.tau": 0.1}))
     whole = runner.resolve(searched)
-    other = Runner(Store(tmp_path / "other"), tmp_path / "other-work", runner.data)
+    other = Runner(ResultStore(tmp_path / "other"), tmp_path / "other-work", runner.data)
     stops = 0
     while other.store.search(searched) is None:
         other.deadline = time.monotonic()  # over at the first step
@@ -85,7 +87,7 @@ def test_a_search_that_runs_out_of_time_has_no_losers(
     assert not any("failed" in trial for trial in kept["trials"])
 
 
-def test_a_candidate_that_diverges_has_lost(runner: Runner, store: Store, short: Recipe) -> None:
+def test_a_candidate_that_diverges_has_lost(runner: Runner, store: ResultStore, short: Recipe) -> None:
     searched = replace(short, search=({"optimizer.lr": 1e38}, {"loss.tau": 0.1}))
     assert runner.resolve(searched).settings["optimizer.lr"] == short.settings["optimizer.lr"]
     kept = store.search(searched)
@@ -102,7 +104,9 @@ def test_mean_scores_are_recorded_where_asked_for(runner: Runner, short: Recipe)
 
 
 @pytest.mark.parametrize("damage", ["metric", "seed", "hash", "cut", "not-json"])
-def test_a_file_that_was_changed_is_refused(runner: Runner, store: Store, short: Recipe, damage: str) -> None:
+def test_a_file_that_was_changed_is_refused(
+    runner: Runner, store: ResultStore, short: Recipe, damage: str
+) -> None:
     runner.run(short, 0)
     path = store.run_path(short, 0)
     values = json.loads(path.read_text())
@@ -116,11 +120,13 @@ def test_a_file_that_was_changed_is_refused(runner: Runner, store: Store, short:
     path.write_text({"cut": text[: len(text) // 2], "not-json": "hello"}.get(damage, text))
     with pytest.raises(DataError, match=path.name):
         store.run(short, 0)
-    with pytest.raises(DataError, match="changed by hand or damaged"):
+    with pytest.raises(DataError, match="delete it and run"):
         store.check()
 
 
-def test_a_file_that_was_only_laid_out_anew_is_accepted(runner: Runner, store: Store, short: Recipe) -> None:
+def test_a_file_that_was_only_laid_out_anew_is_accepted(
+    runner: Runner, store: ResultStore, short: Recipe
+) -> None:
     kept = runner.run(short, 0)
     path = store.run_path(short, 0)
     path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
@@ -128,14 +134,16 @@ def test_a_file_that_was_only_laid_out_anew_is_accepted(runner: Runner, store: S
     assert store.check() == 1
 
 
-def test_results_hold_no_paths(runner: Runner, store: Store, short: Recipe, small_data: Path) -> None:
+def test_results_hold_no_paths(runner: Runner, store: ResultStore, short: Recipe, small_data: Path) -> None:
     text = json.dumps(asdict(runner.run(short, 0)))
     assert str(small_data) not in text
     assert str(runner.work) not in text
 
 
-def test_the_budget_ends_a_call_and_the_next_goes_on(store: Store, tmp_path: Path, small_data: Path) -> None:
-    asked = Asked(tables=["inflation"], dataset="beauty")
+def test_the_budget_ends_a_call_and_the_next_goes_on(
+    store: ResultStore, tmp_path: Path, small_data: Path
+) -> None:
+    asked = Selection(tables=["inflation"], dataset="beauty")
     options = {"work": tmp_path / "work", "folder": small_data}
     stopped = reproduce(asked, store, budget=0.05, **options)  # type: ignore[arg-type]
     assert (stopped.made, stopped.left) == (0, 2)
@@ -147,8 +155,8 @@ def test_the_budget_ends_a_call_and_the_next_goes_on(store: Store, tmp_path: Pat
     assert (line["done"], line["missing"]) == (2, [])
 
 
-def test_data_that_are_not_there_are_skipped_with_the_reason(store: Store, tmp_path: Path) -> None:
-    done = reproduce(Asked(tables=["inflation"]), store, work=tmp_path / "work", folder=tmp_path)
+def test_data_that_are_not_there_are_skipped_with_the_reason(store: ResultStore, tmp_path: Path) -> None:
+    done = reproduce(Selection(tables=["inflation"]), store, work=tmp_path / "work", folder=tmp_path)
     assert done.made == 0
     assert done.skipped is not None
     assert "no folder beauty/" in done.skipped["beauty (iid)"]
@@ -156,7 +164,7 @@ def test_data_that_are_not_there_are_skipped_with_the_reason(store: Store, tmp_p
 
 def test_a_temporal_split_is_by_time_and_warm(small_data: Path) -> None:
     found = paper_data.load("beauty", "temporal", folder=small_data)
-    train, test = found.split.train, found.split.test
+    train, test = found.train, found.test
     assert train.timestamps is not None
     assert test.timestamps is not None
     assert train.timestamps.max() < test.timestamps.min()
@@ -169,7 +177,7 @@ def test_a_checkpoint_of_other_settings_is_left_and_the_run_begins_anew(
     whole = runner.run(short, 0)
     said: list[str] = []
     other = Runner(
-        Store(tmp_path / "other"), tmp_path / "other-work", runner.data, time.monotonic(), said.append
+        ResultStore(tmp_path / "other"), tmp_path / "other-work", runner.data, time.monotonic(), said.append
     )
     with pytest.raises(OutOfTimeError):
         other.run(short, 0)
@@ -179,4 +187,4 @@ def test_a_checkpoint_of_other_settings_is_left_and_the_run_begins_anew(
     state.write_text(json.dumps(facts))
     other.deadline = None
     assert other.run(short, 0).metrics == whole.metrics
-    assert "begins anew" in said[0]
+    assert "starts from the beginning" in said[0]

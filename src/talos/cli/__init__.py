@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from talos.cli import (
-    bench,
     compare,
     data,
     demo,
@@ -25,13 +24,14 @@ from talos.cli import (
     tune,
 )
 from talos.cli.messages import message_of
+from talos.cli.plugins import PluginGroup
 from talos.errors import TalosError
-from talos_paper import command
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="talos",
+    cls=PluginGroup,  # adds `reproduce` and `bench`, which are not in the library's wheel
     help="Recommenders trained for Precision@K and Recall@K directly.",
     no_args_is_help=True,
     add_completion=False,
@@ -47,9 +47,7 @@ app.command("recommend")(recommend.recommend)
 app.command("report")(report.report)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
-app.command("reproduce")(command.reproduce)
 app.command("export")(export.export)
-app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from talos.cli.output import say
+from talos.cli.plugins import entry_points_of, not_installed
 from talos.cli.tune_output import shown, write_report
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError, nearest
@@ -69,46 +70,19 @@ def space_for(name: str, base: RunConfig) -> tuple[Space, RunConfig]:
 
     if name == "default":
         space = default_space(base)
-    elif name == "paper":
-        space = Space.from_dict(_paper_grid(base), where="--space paper")
-    else:
-        if not name.endswith(".toml") and not Path(name).exists():
-            known = ("default", "paper")
-            raise ConfigError(f"{name!r} is no space and no file", where="--space", hint=nearest(name, known))
-        space = Space.from_toml(Path(name))
-    where = "--space paper" if name == "paper" else "" if name == "default" else name
-    return space, check_space(space, base, where=where)
-
-
-def _paper_grid(base: RunConfig) -> dict[str, Any]:
-    """The values that the paper searched for a loss, by key of the config."""
-    from talos import registry
-    from talos_paper.published import GRID
-
-    loss = base.loss.name
-    if loss not in GRID:
-        raise ConfigError(
-            f"the paper has no grid for the loss {loss!r}",
-            where="--space paper",
-            expected=f"one of {', '.join(sorted(GRID))}",
-            hint="--space default has one",
-        )
-    places = {
-        "lr": "optimizer.lr",
-        "weight_decay": "optimizer.weight_decay",
-        "contrast_weight": "backbone.contrast_weight",
-        "lr_quantile": "threshold.lr",
-    }
-    values: dict[str, Any] = {}
-    for name, searched in GRID[loss].items():
-        place = places.get(name, f"loss.{name}")
-        section, _, option = place.partition(".")
-        if section == "backbone" and option not in registry.options("backbone", base.backbone.name):
-            continue
-        values[place] = list(searched)
-    if "threshold.lr" in values:  # the rate of a regression: there has to be one
-        values["threshold.name"] = "regression"
-    return values
+        return space, check_space(space, base, where="")
+    named = entry_points_of("talos.spaces")
+    if name in named:
+        where = f"--space {name}"
+        space = Space.from_dict(named[name].load()(base), where=where)
+        return space, check_space(space, base, where=where)
+    if not name.endswith(".toml") and not Path(name).exists():
+        if name == "paper":
+            raise not_installed("--space paper", "talos-rec-paper")
+        known = ("default", "paper", *named)
+        raise ConfigError(f"{name!r} is no space and no file", where="--space", hint=nearest(name, known))
+    space = Space.from_toml(Path(name))
+    return space, check_space(space, base, where=name)
 
 
 def settings_for(settled: RunConfig, space: Space, parts: FitParts, **how: Any) -> TuneSettings:

@@ -1,7 +1,7 @@
 """Every number that the paper prints, as data: results, improvements, hyperparameters.
 
-From "Talos: Optimizing Top-K Accuracy in Recommender Systems" (WWW 2026). Numbers are as printed, including
-those that are misprinted: these carry a note in `misprint` (results) or `OFF_GRID` (hyperparameters).
+From "Talos: Optimizing Top-K Accuracy in Recommender Systems" (WWW 2026). Numbers are as printed, misprints
+included: those carry a note in `misprint` (results) or `OFF_GRID` (hyperparameters).
 
 >>> value(table="overall", dataset="gowalla", backbone="mf", method="talos", metric="precision@20")
 0.0642
@@ -11,19 +11,26 @@ those that are misprinted: these carry a note in `misprint` (results) or `OFF_GR
 
 from __future__ import annotations
 
-from talos_paper.published.entries import Figure, Improvement
-from talos_paper.published.lookup import FIGURES, IMPROVEMENTS, figures, mended, value
 from talos_paper.published.settings import GRID, OFF_GRID, hyperparameters
+from talos_paper.published.tables import (
+    IMPROVEMENTS,
+    NUMBERS,
+    Improvement,
+    PublishedNumber,
+    mended,
+    numbers,
+    value,
+)
 
 __all__ = [
-    "FIGURES",
     "GRID",
     "IMPROVEMENTS",
+    "NUMBERS",
     "OFF_GRID",
-    "Figure",
     "Improvement",
-    "figures",
+    "PublishedNumber",
     "hyperparameters",
     "mended",
+    "numbers",
     "value",
 ]

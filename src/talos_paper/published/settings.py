@@ -1,21 +1,25 @@
-"""The hyperparameters that the paper searched, and the values it ended with."""
+"""The hyperparameters that the paper searched, and the best values that it reports."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from talos.errors import ArgumentError, nearest
+from talos.errors import ArgumentError, ConfigError, nearest
 
-__all__ = ["GRID", "OFF_GRID", "hyperparameters"]
+if TYPE_CHECKING:
+    from talos.config import RunConfig
+
+__all__ = ["GRID", "OFF_GRID", "hyperparameters", "search_space"]
 
 _LR = (0.1, 0.01, 0.001)
 _WEIGHT_DECAY = (0.0, 1e-4, 1e-6, 1e-8)
 _CONTRAST_WEIGHT = (0.2, 0.1, 0.05, 0.01)
 _TAU = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 
-# What a loss has beyond learning rate and weight decay, in the order of the table "Hyperparameters to be
-# searched": the column "others" of the tables of best values lists them in that order.
+# The options of a loss beyond learning rate and weight decay, in the order of the table "Hyperparameters to be
+# searched", which is also that of the column "others" in the tables of best values.
 _OTHERS: dict[str, dict[str, tuple[float, ...]]] = {
     "bpr": {},
     "aatp": {"lr_quantile": (0.1, 0.01, 1e-3, 1e-4)},
@@ -48,7 +52,7 @@ def _grid(loss: str) -> Mapping[str, tuple[float, ...]]:
 GRID: Mapping[str, Mapping[str, tuple[float, ...]]] = MappingProxyType(
     {loss: _grid(loss) for loss in _OTHERS}
 )
-"""Loss → hyperparameter → the values that were searched.
+"""Loss → hyperparameter → the values that the paper searched.
 
 Names are those of `talos`: the options of the loss, `lr` and `weight_decay` of the optimizer,
 `contrast_weight` of XSimGCL (the paper's wl; on that backbone alone). `lr_quantile` of AATP is the rate of its
@@ -58,7 +62,7 @@ quantile regression, `lr` among the options of the threshold.
 (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 """
 
-# backbone, loss, learning rate, weight decay, weight of XSimGCL's contrast, then the rest as in `_OTHERS`
+# backbone, loss, learning rate, weight decay, contrast weight of XSimGCL, then the options as in `_OTHERS`
 _IID = {
     "gowalla": """
         mf       bpr         1e-3 1e-8 -
@@ -265,8 +269,8 @@ def hyperparameters(
     """The values that the paper reports as best, as printed; None where it reports none.
 
     Args:
-        dataset: `gowalla`, `beauty`, `games` or `electronics`; with temporal shift `gowalla` or `games` (the
-            second is called Beauty where its results are printed).
+        dataset: `gowalla`, `beauty`, `games` or `electronics`; with temporal shift `gowalla` or `games` (which the
+            table of results calls Beauty).
         backbone: `mf`, `lightgcn` or `xsimgcl`; with temporal shift `mf`.
         loss: short name of the loss.
         scenario: `iid`, or `ood` (also `temporal`) for the split by time.
@@ -288,3 +292,31 @@ def hyperparameters(
         )
     found = _BEST[name].get((dataset, backbone, loss))
     return None if found is None else dict(found)
+
+
+_CONFIG_KEYS = {
+    "lr": "optimizer.lr",
+    "weight_decay": "optimizer.weight_decay",
+    "contrast_weight": "backbone.contrast_weight",
+    "lr_quantile": "threshold.lr",
+}
+
+
+def search_space(base: RunConfig) -> dict[str, Any]:
+    """The values that the paper searched for the loss of a config, by key of the config: `talos tune --space paper`."""
+    loss = base.loss.name
+    if loss not in GRID:
+        raise ConfigError(
+            f"the paper has no grid for the loss {loss!r}",
+            where="--space paper",
+            expected=f"one of {', '.join(sorted(GRID))}",
+            hint="--space default has one",
+        )
+    space: dict[str, Any] = {
+        _CONFIG_KEYS.get(name, f"loss.{name}"): list(values)
+        for name, values in GRID[loss].items()
+        if name != "contrast_weight" or base.backbone.name == "xsimgcl"
+    }
+    if "threshold.lr" in space:  # the learning rate of a quantile regression, so there has to be one
+        space["threshold.name"] = "regression"
+    return space

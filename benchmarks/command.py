@@ -1,8 +1,7 @@
-"""`talos bench`: how fast this machine runs Talos, as ratios to something named."""
+"""`talos bench`: how fast this machine runs Talos, each time as a ratio to a named reference."""
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Annotated
 
@@ -17,16 +16,21 @@ __all__ = ["bench"]
 def bench(
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="Folder with gowalla/ and beauty/; synthetic sets otherwise."),
+        typer.Option(
+            "--data", help="Folder with gowalla/ and beauty/ (or TALOS_DATA); synthetic data otherwise."
+        ),
     ] = None,
-    only: Annotated[str | None, typer.Option("--only", help="Names of benchmarks, with commas.")] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", help="Names of benchmarks, separated by commas.")
+    ] = None,
     rows: Annotated[
-        int, typer.Option("--rows", help="Rows of the csv that reading is measured on.")
+        int, typer.Option("--rows", help="Rows of the csv file that reading is measured on.")
     ] = 20_000_000,
     json: Json = False,
 ) -> None:
-    """Measure reading, ranking, losses and training, each against something named, in this one run."""
-    suite = importlib.import_module("talos_benchmarks.suite")
+    """Measure reading, ranking, losses and training, each against a reference that runs in the same process."""
+    from . import suite  # imports torch
+
     result = suite.run(data=data, only=None if only is None else only.split(","), rows=rows)
     if json:
         print_json(result)

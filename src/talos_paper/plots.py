@@ -1,7 +1,8 @@
-"""The plots of an experiment, where the paper has one or where a picture says more than the table."""
+"""The plots of every experiment, as SVG for the pages."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -23,15 +24,15 @@ from talos.report.svg import (
 )
 from talos_paper import published
 from talos_paper.data import DATASETS
-from talos_paper.tables import Row, groups, shown_metric, shown_name
+from talos_paper.tables import CONTRADICTING, RowResult, groups, printed_seconds, shown_metric, shown_name
 
-__all__ = ["figures_of"]
+__all__ = ["measurement_plots", "plots_of"]
 
 PAIR = ("paper", "ours")
 
 
-def figures_of(experiment: str, dataset: str, rows: Sequence[Row]) -> list[Figure]:
-    """The plots of an experiment on a data set; none where there are no runs."""
+def plots_of(experiment: str, dataset: str, rows: Sequence[RowResult]) -> list[Figure]:
+    """The plots of an experiment on a data set; none without runs."""
     done = [row for row in rows if row.runs]
     if not done:
         return []
@@ -51,11 +52,11 @@ def figures_of(experiment: str, dataset: str, rows: Sequence[Row]) -> list[Figur
     return [_paired(f"{name}: R@20", done, "recall@20")]
 
 
-def _paired(title: str, rows: Sequence[Row], metric: str) -> Figure:
-    """Bars of the published number and ours beside each other; ours alone where nothing was published."""
-    names = [shown_name(row.cell.method) for row in rows]
+def _paired(title: str, rows: Sequence[RowResult], metric: str) -> Figure:
+    """Bars of the published number and ours; ours alone where nothing was published."""
+    names = [shown_name(row.spec.method) for row in rows]
     ours = [row.mean(metric) or 0.0 for row in rows]
-    theirs = [row.cell.published.get(metric) for row in rows]
+    theirs = [row.spec.published.get(metric) for row in rows]
     table = TextTable(
         ["method", "paper", "ours"],
         [[a, fixed(b), fixed(c)] for a, b, c in zip(names, theirs, ours, strict=True)],
@@ -71,7 +72,7 @@ def _paired(title: str, rows: Sequence[Row], metric: str) -> Figure:
 def _level_bars(
     names: Sequence[str], series: Sequence[tuple[str, Sequence[float | None]]], frame: Frame
 ) -> str:
-    """Bars that lie, one below the other, with room for long names; a missing value has no bar."""
+    """Horizontal bars, one below the other, with room for long names; a missing value has no bar."""
     step, top, left = 16 + 11 * len(series), 4, 14
     tall = Frame(frame.label, frame.x, frame.y, top + step * len(names) + BOTTOM)
     bottom = tall.height - BOTTOM
@@ -102,7 +103,7 @@ def _level_bars(
 
 
 def _short(name: str) -> str:
-    """A name that fits below a bar."""
+    """A name short enough to stand below a bar."""
     return {
         "AdvInfoNCE": "AdvI.",
         "SmoothI@K": "Sm.I@K",
@@ -114,7 +115,7 @@ def _short(name: str) -> str:
     }.get(name, name)
 
 
-def _overall(name: str, rows: Sequence[Row]) -> list[Figure]:
+def _overall(name: str, rows: Sequence[RowResult]) -> list[Figure]:
     made = []
     for group, members in groups(rows).items():
         made.append(_paired(f"{name}, {shown_name(group)}: R@20", members, "recall@20"))
@@ -122,16 +123,16 @@ def _overall(name: str, rows: Sequence[Row]) -> list[Figure]:
     return made
 
 
-def _learning(title: str, rows: Sequence[Row]) -> list[Figure]:
-    """Validation of seed 0 against epochs, of the first few methods."""
+def _learning(title: str, rows: Sequence[RowResult]) -> list[Figure]:
+    """Validation metric of seed 0 against epochs, for as many methods as there are colours."""
     drawn = [row for row in rows if row.runs[0].curve][:COLOURS]
     if not drawn:
         return []
     series, table = [], []
     for row in drawn:
         looks = [(float(e or 0), float(v or 0)) for e, _, v in row.runs[0].curve]
-        series.append(Series(shown_name(row.cell.method), [e for e, _ in looks], [v for _, v in looks]))
-        table += [[shown_name(row.cell.method), f"{e:.0f}", fixed(v)] for e, v in looks]
+        series.append(Series(shown_name(row.spec.method), [e for e, _ in looks], [v for _, v in looks]))
+        table += [[shown_name(row.spec.method), f"{e:.0f}", fixed(v)] for e, v in looks]
     legend = [one.name for one in series]
     frame = Frame(
         f"Line chart of validation P@20 against epochs for {', '.join(legend)}", "epoch", "validation P@20"
@@ -147,12 +148,12 @@ def _learning(title: str, rows: Sequence[Row]) -> list[Figure]:
     ]
 
 
-def _temperature(name: str, rows: Sequence[Row]) -> list[Figure]:
-    curve = [row for row in rows if row.cell.method != "sl"]
-    line = next((row for row in rows if row.cell.method == "sl"), None)
+def _temperature(name: str, rows: Sequence[RowResult]) -> list[Figure]:
+    curve = [row for row in rows if row.spec.method != "sl"]
+    line = next((row for row in rows if row.spec.method == "sl"), None)
     made = []
     for metric in ("precision@20", "recall@20"):
-        taus = [float(row.cell.recipe.settings["loss.tau"]) for row in curve]
+        taus = [float(row.spec.recipe.settings["loss.tau"]) for row in curve]
         series = [Series("Talos", taus, [row.mean(metric) or 0.0 for row in curve])]
         best = None if line is None else line.mean(metric)
         if best is not None and len(taus) > 1:
@@ -173,7 +174,7 @@ def _temperature(name: str, rows: Sequence[Row]) -> list[Figure]:
     return made
 
 
-def _inflation(name: str, rows: Sequence[Row]) -> list[Figure]:
+def _inflation(name: str, rows: Sequence[RowResult]) -> list[Figure]:
     made = []
     words = ("positives", "all items", "threshold β")
     for row in rows:
@@ -187,7 +188,7 @@ def _inflation(name: str, rows: Sequence[Row]) -> list[Figure]:
         ]
         made.append(
             Figure(
-                f"{name}: {shown_name(row.cell.method)}",
+                f"{name}: {shown_name(row.spec.method)}",
                 lines(series, frame, whole=True),
                 TextTable(["epoch", *words], table),
                 legend=words,
@@ -197,14 +198,14 @@ def _inflation(name: str, rows: Sequence[Row]) -> list[Figure]:
     return made
 
 
-def _varying_k(name: str, rows: Sequence[Row]) -> list[Figure]:
+def _varying_k(name: str, rows: Sequence[RowResult]) -> list[Figure]:
     return [
         _paired(f"{name}: {shown_metric(metric)}", rows, metric)
         for metric in ("recall@20", "recall@50", "recall@80")
     ]
 
 
-def _slatk(name: str, rows: Sequence[Row]) -> list[Figure]:
+def _slatk(name: str, rows: Sequence[RowResult]) -> list[Figure]:
     made = []
     by_group = groups(rows)
     temporal = by_group.get("temporal shift")
@@ -221,16 +222,16 @@ def _slatk(name: str, rows: Sequence[Row]) -> list[Figure]:
     return made
 
 
-def _against(name: str, chosen: dict[str, list[Row]], x: str, pick: Any) -> Figure | None:
-    """Talos relative to SL@K, ours and the paper's, against a number in the group's name."""
+def _against(name: str, chosen: dict[str, list[RowResult]], x: str, pick: Any) -> Figure | None:
+    """The gain of Talos over SL@K, ours and the paper's, against the number in each group's name."""
     places, ours, theirs, table = [], [], [], []
     for group, members in chosen.items():
-        found = {row.cell.method: row for row in members}
+        found = {row.spec.method: row for row in members}
         if "talos" not in found or "sl@k" not in found:
             continue
-        metric = members[0].cell.metrics[0]
+        metric = members[0].spec.metrics[0]
         a, b = found["talos"].mean(metric), found["sl@k"].mean(metric)
-        published_pair = [found[method].cell.published.get(metric) for method in ("talos", "sl@k")]
+        published_pair = [found[method].spec.published.get(metric) for method in ("talos", "sl@k")]
         if a is None or not b or not all(published_pair):
             continue
         places.append(float(pick(group)))
@@ -250,13 +251,23 @@ def _against(name: str, chosen: dict[str, list[Row]], x: str, pick: Any) -> Figu
     )
 
 
-def efficiency(dataset: str, measured: dict[str, Any]) -> Figure:
-    """Seconds an epoch as ratios to SL: the paper's and ours."""
-    theirs = {
-        entry.method: published.mended(entry).value
-        for entry in published.figures(table="efficiency")
-        if published.mended(entry).dataset == dataset
-    }
+# ----------------------------------------------------------------------------------------- plots of measurements
+
+
+def measurement_plots(experiment: str, dataset: str, measured: dict[str, Any]) -> list[Figure]:
+    """The plots of an experiment that needs no fit."""
+    if experiment == "efficiency":
+        return [_efficiency(dataset, measured)]
+    if experiment == "inconsistency":
+        return [_inconsistency(dataset, measured)]
+    if experiment == "theory":
+        return [_bound(measured), _worst_case(measured), _convergence(measured)]
+    return []
+
+
+def _efficiency(dataset: str, measured: dict[str, Any]) -> Figure:
+    """Seconds per epoch as ratios to SL: the paper's and ours."""
+    theirs = printed_seconds(dataset)
     found = measured["protocols"]["paper"]
     names = [loss for loss in found if loss in theirs]
     ours = [found[loss]["ratio"] for loss in names]
@@ -270,4 +281,98 @@ def efficiency(dataset: str, measured: dict[str, Any]) -> Figure:
         legend=PAIR,
         key="box",
         note="1,024 negatives per positive, BPR 1. The paper's on one RTX 4090, ours on a CPU.",
+    )
+
+
+def _inconsistency(dataset: str, measured: dict[str, Any]) -> Figure:
+    name = DATASETS[dataset]
+    theirs = []
+    for metric in CONTRADICTING:
+        entries = published.numbers(table="inconsistency", dataset=dataset, method=metric)
+        theirs.append(100 * (sum(entry.value for entry in entries) / 2))
+    ours = [100 * measured["used"]["shares"][metric] for metric in CONTRADICTING]
+    names = list(CONTRADICTING.values())
+    frame = Frame("Bar chart of the share of contradicting pairs", "metric", "contradicting pairs, %")
+    return Figure(
+        f"{name}: pairs that a metric orders against P@20",
+        bars(names, [("paper", theirs), ("ours", ours)], frame),
+        TextTable(
+            ["metric", "paper", "ours"],
+            [[row, f"{a:.2f}", f"{b:.2f}"] for row, a, b in zip(names, theirs, ours, strict=True)],
+        ),
+        legend=PAIR,
+        key="box",
+    )
+
+
+def _bound(measured: dict[str, Any]) -> Figure:
+    points = measured["bound"]
+    taus = [point["tau"] for point in points if point["tau"] <= 0.3]
+    names = ("loss + constant", "-log P@20")
+    series = [
+        Series(name, taus, [point[key] for point in points if point["tau"] <= 0.3])
+        for name, key in zip(names, ("right", "left"), strict=True)
+    ]
+    interval = next(one for one in measured["intervals"] if one["epsilon"] == measured["epsilon"])
+    middle = (interval["low"] + interval["high"]) / 2
+    frame = Frame("Line chart of both sides of the bound against τ", "temperature τ", "mean over users")
+    rows = [
+        [f"{tau:g}", f"{b:.3f}", f"{a:.3f}"]
+        for tau, a, b in zip(taus, series[1].ys, series[0].ys, strict=True)
+    ]
+    return Figure(
+        "Both sides of the bound",
+        lines(series, frame, mark=(middle, "proven here")),
+        TextTable(["τ", *names], rows),
+        legend=names,
+        note=f"Proven for τ from {interval['low']:.3f} to {interval['high']:.3f} at ε = {measured['epsilon']:g}. The "
+        "gap is wide: the constant, (1/τ)·log(1 + e²/2), is most of the upper side.",
+    )
+
+
+def _worst_case(measured: dict[str, Any]) -> Figure:
+    cases = measured["worst"]
+    names = [f"τ = {case['tau']:g} (η = {case['eta']:.2f})" for case in cases]
+    series = [
+        Series(name, measured["negatives"], case["weights"]) for name, case in zip(names, cases, strict=True)
+    ]
+    frame = Frame(
+        "Line chart of the weight of a negative against its score", "score of the negative", "weight"
+    )
+    rows = [
+        [f"{score:g}", *(f"{case['weights'][place]:.4f}" for case in cases)]
+        for place, score in enumerate(measured["negatives"])
+    ]
+    return Figure(
+        "The worst case over negatives",
+        lines(series, frame),
+        TextTable(["score", *names], rows),
+        legend=names,
+        note=f"21 negatives, threshold {measured['threshold']:g}. The smaller τ, the farther (η, in nats) the "
+        "distribution that Talos trains against is from the uniform one.",
+    )
+
+
+def _convergence(measured: dict[str, Any]) -> Figure:
+    found = measured["convergence"]
+    # the frame has linear axes, so the values are logarithms
+    logs = {
+        name: [math.log10(max(value, 1e-12)) for value in found[name]] for name in ("running_mean", "allowed")
+    }
+    names = ("mean of ‖∇L‖²", "allowed by the theorem")
+    steps = [math.log10(step) for step in found["steps"]]
+    series = [
+        Series(name, steps, logs[key]) for name, key in zip(names, ("running_mean", "allowed"), strict=True)
+    ]
+    frame = Frame("Line chart of the mean squared gradient against steps", "log₁₀ of steps", "log₁₀")
+    rows = [
+        [f"{step}", f"{a:.5f}", f"{b:.5f}"]
+        for step, a, b in zip(found["steps"], found["running_mean"], found["allowed"], strict=True)
+    ]
+    return Figure(
+        "Convergence with a constant threshold",
+        lines(series, frame, zero=False),
+        TextTable(["steps", *names], rows),
+        legend=names,
+        note=f"Descent on made-up scores, τ = {found['tau']:g}. A slope of -1 is a fall like 1/T.",
     )

@@ -1,0 +1,215 @@
+"""Results that need no whole fit: data set statistics, inconsistency, theory, seconds per epoch, significance tests."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from talos.data.splits import Split
+from talos.evaluation.significance import compare, holm
+from talos.training import Callback, Trainer
+from talos_paper import data as paper_data
+from talos_paper import inconsistency, theory
+from talos_paper.experiments import EXPERIMENTS, Row
+from talos_paper.recipes import LOSSES, Fidelity, recipe
+from talos_paper.results import ResultStore, versions
+from talos_paper.runs import Runner
+
+__all__ = ["measure", "save_significance"]
+
+_TEST = "paired t-test over users, two-sided, Holm-corrected over the rivals"
+_TESTED = ("precision@20", "recall@20")
+
+
+def measure(experiment: str, dataset: str, *, folder: Path | None) -> dict[str, Any]:
+    """Make a measurement: plain values, with the versions and the data they were made with."""
+    if experiment == "theory":
+        return {"versions": versions(), **theory.measure()}
+    split = paper_data.load(dataset, folder=folder)
+    values = {"statistics": _statistics, "efficiency": _efficiency, "inconsistency": inconsistency.measure}
+    return {
+        "dataset": dataset,
+        "versions": versions(),
+        "split": paper_data.split_facts(split),
+        "notes": list(paper_data.notes_on(dataset)),
+        **values[experiment](split, dataset),
+    }
+
+
+def _statistics(split: Split, dataset: str) -> dict[str, Any]:
+    """Users, items and interactions of all parts together."""
+    users = np.zeros(split.train.num_users, bool)
+    items = np.zeros(split.train.num_items, bool)
+    total = 0
+    for part in split.parts.values():
+        users |= part.user_degrees > 0
+        items |= part.item_degrees > 0
+        total += len(part)
+    return {
+        "users": int(users.sum()),
+        "items": int(items.sum()),
+        "interactions": total,
+        "density": round(total / (int(users.sum()) * int(items.sum())), 6),
+    }
+
+
+# ------------------------------------------------------------------------------------------------ seconds per epoch
+
+
+def _efficiency(split: Split, dataset: str) -> dict[str, Any]:
+    """Seconds per epoch of every loss under both fidelities, and their ratios to SL."""
+    found: dict[str, Any] = {"threads": torch.get_num_threads(), "protocols": {}}
+    fidelities: tuple[Fidelity, ...] = ("paper", "fast")
+    for fidelity in fidelities:
+        seconds = _seconds_per_epoch(split, dataset, fidelity)
+        found["protocols"][fidelity] = {
+            loss: {"seconds": round(value, 3), "ratio": round(value / seconds["sl"], 3)}
+            for loss, value in seconds.items()
+        }
+    return found
+
+
+def _seconds_per_epoch(
+    split: Split, dataset: str, fidelity: Fidelity, *, steps: int = 8, rounds: int = 3
+) -> dict[str, float]:
+    """Loss → seconds per epoch on MF: the median step times the number of steps, the best of some rounds.
+
+    The losses take turns, so that a slow moment of the machine falls on all of them. Validation and the extra epochs
+    of adversaries are not counted.
+    """
+    best: dict[str, float] = {}
+    for _ in range(rounds):
+        for loss in LOSSES:
+            config = recipe(dataset, "mf", loss, fidelity=fidelity).candidates()[0].config(0)
+            trainer = Trainer(config, split.train)
+            clock = _StepClock(1 + min(steps, max(1, len(trainer.batches) - 1)))
+            trainer.callbacks = [clock]
+            with contextlib.suppress(_EnoughStepsError):
+                trainer.fit()
+            found = median(clock.times[1:]) * len(trainer.batches)
+            best[loss] = min(found, best.get(loss, found))
+    return best
+
+
+class _EnoughStepsError(Exception):
+    """Ends training once enough steps are timed."""
+
+
+class _StepClock(Callback):
+    """Times single steps, and ends training after a number of them."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.times: list[float] = []
+
+    def on_start(self, epoch: int, epochs: int, steps: int) -> None:
+        """Start the clock."""
+        self.last = time.perf_counter()
+
+    def on_step(self, epoch: int, step: int, loss: float) -> None:
+        """Note the time of the step."""
+        now = time.perf_counter()
+        self.times.append(now - self.last)
+        self.last = now
+        if len(self.times) == self.steps:
+            raise _EnoughStepsError
+
+    def on_epoch(self, record: dict[str, Any]) -> None:
+        """Start the clock again: what happens between epochs belongs to no step."""
+        self.last = time.perf_counter()
+
+
+# ----------------------------------------------------------------------------------------------- significance tests
+
+
+def save_significance(
+    store: ResultStore,
+    runner: Runner,
+    fidelity: Fidelity = "fast",
+    notify: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Paired tests of Talos against each rival, wherever the per-user metrics of both are in the work folder.
+
+    The results get p-values and the names of the runs behind them, not the per-user metrics. Tests whose runs have
+    not changed are not repeated.
+    """
+    for name in ("overall", "temporal", "ablation"):
+        for dataset in EXPERIMENTS[name].datasets:
+            rows = EXPERIMENTS[name].rows(dataset, fidelity)
+            before = store.measurement(f"significance-{name}-{dataset}") or {}
+            found = _tests(rows, store, runner, before)
+            if found is not None:
+                store.save_measurement(f"significance-{name}-{dataset}", found)
+                notify(f"tests between methods: {name} {dataset}")
+
+
+def _tests(
+    rows: list[Row], store: ResultStore, runner: Runner, before: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Group → metric → rival → p-value; None where nothing is new."""
+    values: dict[str, dict[str, tuple[list[str], dict[str, NDArray[np.float64]]]]] = {}
+    for row in rows:
+        found = _per_user(row, store, runner)
+        if found is not None:
+            values.setdefault(row.group, {})[row.method] = found
+    inputs = {
+        group: {method: runs for method, (runs, _) in methods.items()}
+        for group, methods in values.items()
+        if "talos" in methods and len(methods) > 1
+    }
+    if not inputs or inputs == before.get("inputs"):
+        return None
+    groups: dict[str, Any] = {}
+    for group in inputs:
+        methods = values[group]
+        groups[group] = {}
+        for metric in _TESTED:
+            rivals = [method for method in methods if method != "talos" and not method.startswith("talos,")]
+            made = {
+                rival: compare(methods["talos"][1][metric], methods[rival][1][metric], names=("talos", rival))
+                for rival in rivals
+            }
+            corrected = holm([one.p_values["t"] for one in made.values()])
+            groups[group][metric] = {
+                "test": _TEST,
+                "against": {
+                    rival: {
+                        "difference": one.difference,
+                        "p": p,
+                        "p_values": one.p_values,
+                        "users_higher": one.wins,
+                        "users_lower": one.losses,
+                        "effect_size": one.effect_size,
+                    }
+                    for (rival, one), p in zip(made.items(), corrected, strict=True)
+                },
+            }
+    return {"inputs": inputs, "groups": groups, "versions": versions()}
+
+
+def _per_user(
+    row: Row, store: ResultStore, runner: Runner
+) -> tuple[list[str], dict[str, NDArray[np.float64]]] | None:
+    """The runs of a row and each user's metrics, averaged over them; None without per-user metrics."""
+    resolved = store.resolved(row.recipe)
+    if resolved is None:
+        return None
+    frames = {}
+    for seed in range(max(row.seeds, 5)):
+        frame = runner.per_user(resolved, seed)
+        if frame is not None and store.run_path(resolved, seed).exists():
+            frames[store.run_path(resolved, seed).stem] = frame.sort("user_id")
+    if not frames:
+        return None
+    return list(frames), {
+        metric: np.mean([frame[metric].to_numpy().astype(np.float64) for frame in frames.values()], axis=0)
+        for metric in _TESTED
+    }
