@@ -155,7 +155,10 @@ def test_the_budget_ends_a_call_and_the_next_goes_on(
     assert (line["done"], line["missing"]) == (2, [])
 
 
-def test_data_that_are_not_there_are_skipped_with_the_reason(store: ResultStore, tmp_path: Path) -> None:
+def test_data_that_are_not_there_are_skipped_with_the_reason(
+    store: ResultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TALOS_DATA", raising=False)
     done = reproduce(Selection(tables=["inflation"]), store, work=tmp_path / "work", folder=tmp_path)
     assert done.made == 0
     assert done.skipped is not None
