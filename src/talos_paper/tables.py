@@ -116,7 +116,11 @@ class RowResult:
     @property
     def deviations(self) -> str:
         """What differs from the paper's run, in words."""
-        return "; ".join(self.recipe.deviations()) if self.runs else ""
+        if not self.runs:
+            return ""
+        capped = [run for run in self.runs if run.stopped == "epochs"]
+        ended = [f"ended by the limit of {run.epochs} epochs (best {run.best_epoch})" for run in capped[:1]]
+        return "; ".join([*self.recipe.deviations(), *ended])
 
 
 @dataclass(frozen=True, kw_only=True)
