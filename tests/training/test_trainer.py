@@ -19,6 +19,7 @@ from talos.evaluation.evaluate import evaluate
 from talos.evaluation.ranking import DotScores
 from talos.training import Callback, History, InterruptedRunError, Trainer
 from talos.training.callbacks import read_history
+from talos.training.checkpoint import load_best_weights
 
 
 def config(**values: Any) -> RunConfig:
@@ -147,10 +148,27 @@ def test_history_has_one_line_an_epoch_also_over_a_resume(planted: Split, tmp_pa
 
 
 def test_divergence_is_a_clear_message_and_keeps_the_best(planted: Split, tmp_path: Path) -> None:
-    values = {"loss.name": "bpr", "optimizer.lr": 1e30, "training.epochs": 50}
-    trainer = Trainer(config(**values), planted.train, planted.valid, folder=tmp_path)
-    with pytest.raises(TalosError, match=r"epoch \d+.*learning rate \(1e\+30\) that is too high"):
+    kept: list[torch.Tensor] = []
+
+    class Explode(Callback):
+        """Lets the rate explode when the second epoch is done and was validated."""
+
+        def on_epoch(self, record: dict[str, Any]) -> None:
+            if record["epoch"] == 2:
+                kept.extend(vectors.clone() for vectors in trainer.vectors())
+                for group in trainer.optimizers.model.param_groups:
+                    group["initial_lr"] = 1e30
+
+    values = {"loss.name": "bpr", "training.epochs": 50}
+    trainer = Trainer(config(**values), planted.train, planted.valid, folder=tmp_path, callbacks=[Explode()])
+    message = r"epoch \d+.*learning rate \(.*\) that is too high.*; the best weights, of epoch 2, are kept"
+    with pytest.raises(TalosError, match=message):
         trainer.fit()
+    best = Trainer(config(**values), planted.train, planted.valid)
+    assert trainer.checkpoints is not None
+    load_best_weights(best.objective, trainer.checkpoints.load_best(2))
+    for one, other in zip(kept, best.vectors(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_other_data_or_settings_cannot_be_resumed(planted: Split, tmp_path: Path) -> None:

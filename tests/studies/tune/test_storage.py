@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from talos.errors import ConfigError
+from talos.errors import ConfigError, DataError
 from talos.studies.tune.data import FitParts, map_parts, write_parts
 from talos.studies.tune.storage import TrialStore, check_reachable, open_store, parse_storage
 
@@ -100,5 +100,5 @@ def test_parts_come_back_as_they_were(tmp_path: Path, parts: FitParts) -> None:
     for before, after in zip(parts, map_parts(tmp_path), strict=True):
         assert before.fingerprint() == after.fingerprint()
     (tmp_path / "train.indices.npy").write_bytes(b"nothing")
-    with pytest.raises(Exception, match="cannot be read"):
+    with pytest.raises(DataError, match="cannot be read"):
         map_parts(tmp_path)
