@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from talos.data.splits import Split
 
-__all__ = ["Interactions", "Provenance", "titles_by_item"]
+__all__ = ["Interactions", "Provenance", "titles_by_item", "values_in"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,3 +385,9 @@ def titles_by_item(item_codes: Codes, num_items: int, titles: Ids) -> pl.Series:
     row_of_item = np.zeros(num_items, np.int64)
     row_of_item[item_codes] = np.arange(len(item_codes))
     return column.gather(row_of_item)
+
+
+def values_in(frame: pl.DataFrame) -> dict[str, Any]:
+    """The timestamps and ratings of a table, None where it has no such column, as arguments of `Interactions`."""
+    names = {"timestamps": "timestamp", "ratings": "rating"}
+    return {name: frame[of].to_numpy() if of in frame.columns else None for name, of in names.items()}

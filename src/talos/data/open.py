@@ -6,16 +6,16 @@ Nothing is printed: messages, such as a dataset's licence, go to `notify`.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 from talos.data import datasets, readers, splits
 from talos.data.datasets import DatasetInfo
 from talos.data.interactions import Interactions
+from talos.data.readers import ReadKeywords, Source
 from talos.data.shards import (
     DEFAULT_ROWS,
     ShardIndex,
@@ -43,23 +43,9 @@ __all__ = [
 
 Location: TypeAlias = str | os.PathLike[str]
 Notify: TypeAlias = Callable[[str], None]
-P = ParamSpec("P")
 
 
-def _with_signature_of(
-    original: Callable[P, Interactions],
-) -> Callable[[Callable[..., Interactions]], Callable[P, Interactions]]:
-    """Give a function that passes its options on the signature of the function that takes them."""
-
-    def decorate(function: Callable[..., Interactions]) -> Callable[P, Interactions]:
-        function.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]  # read by `inspect`
-        return function
-
-    return decorate
-
-
-@_with_signature_of(readers.read)
-def read(source: readers.Source, **options: Any) -> Interactions:
+def read(source: Source, **options: Unpack[ReadKeywords]) -> Interactions:
     """Read interactions from a file, a folder, a named dataset, a frame, a matrix or a database.
 
     Files may be csv, tsv or text with another separator, parquet, JSON lines, RecBole `.inter`, MovieLens
@@ -74,7 +60,7 @@ def read(source: readers.Source, **options: Any) -> Interactions:
             name columns (guessed if None; "" leaves out one of the last three), `format` is one of
             `talos.data.readers.FORMATS`, `query` or `table` choose the rows of a database, `on_bad_row="skip"`
             drops and counts bad rows, `ids="string"` keeps ids of digits as strings, and `max_bytes` limits the
-            size of an unpacked file. `talos.data.readers.read` describes each of them.
+            size of an unpacked file. `talos.data.readers.ReadOptions` describes each of them.
 
     Raises:
         DataError: with the file, the line or column, what was found and what was expected.
@@ -148,7 +134,7 @@ def open_split(
         return read_shards(Path(path).expanduser())
     if "://" not in path and readers.is_parts(path):
         _warn_split_already(options, notify)
-        parts = readers.read_parts(path, **_for_files(options))
+        parts = readers.read_parts(path, **options.reading())
         return splits.predefined(parts.train, parts.valid, parts.test)
     return _split(open_interactions(path, options, notify=notify), options)
 
@@ -164,7 +150,7 @@ def open_fit_parts(
     if _is_shards(path):
         _warn_split_already(options, notify)
         return read_fit_shards(path)
-    found = None if "://" in path else readers.read_fit_parts(path, **_for_files(options))
+    found = None if "://" in path else readers.read_fit_parts(path, **options.reading())
     if found is not None:
         _warn_split_already(options, notify)
         return found
@@ -249,7 +235,7 @@ def write_shards_from(
             expected="data that are clean already, or a split without shards",
         )
     _check_exists(path)
-    return write_shards(path, out, **how, min_rating=options.min_rating, **_for_files(options))
+    return write_shards(path, out, **how, min_rating=options.min_rating, **options.reading())
 
 
 def _dataset(path: str) -> DatasetInfo | None:
@@ -300,11 +286,6 @@ def _read_whole(path: str, options: SourceOptions) -> Interactions:
 
 def _split(data: Interactions, options: SourceOptions) -> Split:
     return splits.split(data, by=options.by, test=options.test, valid=options.valid, seed=options.split_seed)
-
-
-def _for_files(options: SourceOptions) -> dict[str, Any]:
-    """The reading options without the query, which is for databases alone."""
-    return {name: value for name, value in options.reading().items() if name != "query"}
 
 
 def _warn_split_already(options: SourceOptions, notify: Notify | None) -> None:

@@ -7,16 +7,15 @@ cleans their values by `cleaning`. `blocks` does the same for sources larger tha
 
 from __future__ import annotations
 
-from talos.data.readers.api import is_parts, read, read_fit_parts, read_parts
+from talos.data.readers.api import is_parts, read, read_fit_parts, read_lists, read_parts
 from talos.data.readers.blocks import BlockSink, read_blocks
 from talos.data.readers.cleaning import polars_errors
-from talos.data.readers.lists import read_lists
 from talos.data.readers.options import (
     DEFAULT_MAX_BYTES,
     FORMATS,
-    FileKeywords,
     IdMode,
     OnBadRow,
+    ReadKeywords,
     ReadOptions,
     Source,
 )
@@ -25,9 +24,9 @@ __all__ = [
     "DEFAULT_MAX_BYTES",
     "FORMATS",
     "BlockSink",
-    "FileKeywords",
     "IdMode",
     "OnBadRow",
+    "ReadKeywords",
     "ReadOptions",
     "Source",
     "is_parts",

@@ -11,7 +11,7 @@ from typing import Protocol, Unpack
 import polars as pl
 
 from talos.data.interactions import Provenance
-from talos.data.readers.cleaning import BadValues, clean_columns, clean_rows, drop_bad_rows, polars_errors
+from talos.data.readers.cleaning import Cleaner, polars_errors
 from talos.data.readers.delimited import DelimitedFile
 from talos.data.readers.dispatch import (
     TEXT_READERS,
@@ -20,10 +20,11 @@ from talos.data.readers.dispatch import (
     inspect_file,
     mixed_ids_error,
     no_rows_error,
+    union_of,
 )
 from talos.data.readers.folders import files_of, part_files
-from talos.data.readers.frames import WHOLE_PARQUET, scan_parquet
-from talos.data.readers.options import FileKeywords, ReadOptions
+from talos.data.readers.frames import ROW, WHOLE_PARQUET, scan_parquet
+from talos.data.readers.options import ReadKeywords, ReadOptions
 from talos.errors import DataError
 
 __all__ = ["BlockSink", "read_blocks"]
@@ -46,7 +47,7 @@ class BlockSink(Protocol):
 
 
 def read_blocks(
-    source: str | os.PathLike[str], sink: BlockSink, *, rows: int, **options: Unpack[FileKeywords]
+    source: str | os.PathLike[str], sink: BlockSink, *, rows: int, **options: Unpack[ReadKeywords]
 ) -> Provenance:
     r"""Read a file, or a folder of files that are one table, into a sink, `rows` rows at a time.
 
@@ -83,13 +84,7 @@ def read_blocks(
     except _MixedIdsError:  # read again instead of casting, so that every id keeps its spelling
         sink.take_back(everything=True)
         read = _read_files(files, names, replace(reading, ids="string"), sink, rows)
-    return Provenance(
-        source=str(source),
-        format=" + ".join(dict.fromkeys(one.format for one in read)),
-        rows=sum(one.rows for one in read),
-        bad_rows=sum(one.bad_rows for one in read),
-        notes=notes,
-    )
+    return union_of(read, str(source), notes)
 
 
 class _MixedIdsError(Exception):
@@ -100,59 +95,48 @@ class _NotIntegersError(Exception):
     """A later block of a file has ids that are not integers; the argument is the role of the column."""
 
 
-@dataclass
-class _FileCounts:
-    """The format of a file that was read, and its numbers of rows."""
-
-    format: str
-    rows: int = 0
-    bad_rows: int = 0
-
-
 def _read_files(
     files: Sequence[Path], names: Sequence[str], options: ReadOptions, sink: BlockSink, rows: int
-) -> list[_FileCounts]:
-    done: list[_FileCounts] = []
+) -> list[Provenance]:
+    done: list[Provenance] = []
     types: dict[str, pl.DataType] = {}
     for file, name in zip(files, names, strict=True):
         reader = _FileReader(file, name, options, sink, rows)
         while True:
             try:
-                counts = reader.read()
+                read = reader.read()
                 break
             except _NotIntegersError as error:
                 sink.take_back()
-                reader = replace(reader, strings=reader.strings | {str(error)}, types={})
+                strings = reader.options.string_roles | {str(error)}
+                reader = _FileReader(file, name, replace(options, string_roles=strings), sink, rows)
         if not reader.kept:
-            raise no_rows_error(name, counts.rows, counts.bad_rows)
-        done.append(counts)
+            raise no_rows_error(read)
+        done.append(read)
         for role, kind in reader.types.items():
             if types.setdefault(role, kind) != kind:
                 if options.ids == "string" or any(one.format in ("parquet", "jsonl") for one in done):
                     raise mixed_ids_error(role, names)
                 raise _MixedIdsError
         sink.commit()
-        if counts.format == "lightgcn":  # files that follow may have lines too short to be recognised
+        if read.format == "lightgcn":  # files that follow may have lines too short to be recognised
             options = replace(options, format="lightgcn")
     return done
 
 
 @dataclass
 class _FileReader:
-    """Reads one file into the sink."""
+    """Reads one file into the sink; the rows and errors are those of `talos.data.readers.read`."""
 
     path: Path
     name: str
     options: ReadOptions
     sink: BlockSink
     rows: int
-    strings: frozenset[str] = frozenset()  # roles whose ids stay strings although some of them are integers
     types: dict[str, pl.DataType] = field(default_factory=dict)
     kept: int = 0
 
-    def read(self) -> _FileCounts:
-        """Read the file; the rows and errors are those of `talos.data.readers.read`."""
-        self.kept = 0
+    def read(self) -> Provenance:
         with file_errors(self.name):
             kind, text = inspect_file(self.path, self.name, self.options)
             if text is not None and kind != "delimited":
@@ -165,104 +149,55 @@ class _FileReader:
             return self._delimited(file, sampled)
         for block in table.frame.iter_slices(self.rows):
             self._keep(block)
-        return _FileCounts(table.format, table.rows, table.bad_rows)
+        return table.provenance
 
     def _keep(self, block: pl.DataFrame) -> None:
+        if not len(block):
+            return
         for role in ("user", "item"):
             kind = block[role].dtype
-            if len(block) and self.types.setdefault(role, kind) != kind:
+            if self.types.setdefault(role, kind) != kind:
                 raise _NotIntegersError(role)
-        if len(block):
-            self.kept += len(block)
-            self.sink.add(block)
+        self.kept += len(block)
+        self.sink.add(block)
 
-    def _parquet(self) -> _FileCounts:
+    def _parquet(self) -> Provenance:
         scan, columns = scan_parquet(self.path, self.name, self.options)
+        cleaner = Cleaner(self.name, columns, self.options, text=False)
         wanted = scan.select([pl.col(column).alias(role) for role, column in columns.items()])
-        counts = _FileCounts("parquet")
+        rows = bad_rows = 0
         for block in _blocks(wanted, self.rows, self.name, WHOLE_PARQUET):
-            start = counts.rows
             with polars_errors(self.name, WHOLE_PARQUET):
-                cleaned, bad = clean_rows(
-                    block,
-                    columns,
-                    self.options,
-                    where=self.name,
-                    text=False,
-                    place=lambda row, start=start: f"{self.name}, row {start + row} (counting from 0)",  # type: ignore[misc]
-                )
+                cleaned, bad = cleaner.clean_rows(block, range(rows, rows + len(block)), ROW)
             self._keep(cleaned)
-            counts.rows, counts.bad_rows = counts.rows + len(block), counts.bad_rows + bad
-        return counts
+            rows, bad_rows = rows + len(block), bad_rows + bad
+        return Provenance(source=self.name, format="parquet", rows=rows, bad_rows=bad_rows)
 
-    def _delimited(self, file: DelimitedFile, sampled: Sequence[Sequence[str]]) -> _FileCounts:
+    def _delimited(self, file: DelimitedFile, sampled: Sequence[Sequence[str]]) -> Provenance:
         """The three attempts of `talos.data.readers.delimited`, each a block at a time."""
-        for dtypes in (file.guess_dtypes(sampled), dict.fromkeys(file.found, pl.String())):
-            done = self._by_polars(file, {**dtypes, **dict.fromkeys(self.strings, pl.String())})
-            if done is not None:
-                return done
+        for dtypes in file.attempts(sampled):
+            if self._by_polars(file, dtypes):
+                return Provenance(source=self.name, format=file.layout.format, rows=self.kept)
             self.sink.take_back()
             self.types, self.kept = {}, 0
-        return self._row_by_row(file)
+        rows = bad_rows = 0
+        for block, count, bad in file.row_by_row(self.rows):
+            self._keep(block)
+            rows, bad_rows = rows + count, bad_rows + bad
+        return Provenance(source=self.name, format=file.layout.format, rows=rows, bad_rows=bad_rows)
 
-    def _by_polars(self, file: DelimitedFile, dtypes: Mapping[str, pl.DataType]) -> _FileCounts | None:
-        counts = _FileCounts(file.layout.format)
+    def _by_polars(self, file: DelimitedFile, dtypes: Mapping[str, pl.DataType]) -> bool:
+        """Whether there are rows and nothing is wrong with any."""
         try:
             for block in _blocks(file.scan(dtypes), self.rows, self.name, project=False):
                 with polars_errors(self.name):
-                    cleaned, problems = self._cleaned(block, file)
-                if problems:
-                    return None
+                    cleaned = file.cleaner.clean(block)
+                if cleaned is None:
+                    return False
                 self._keep(cleaned)
-                counts.rows += len(block)
         except DataError:
-            return None  # the next attempt says better what is wrong
-        return counts if counts.rows else None
-
-    def _row_by_row(self, file: DelimitedFile) -> _FileCounts:
-        counts = _FileCounts(file.layout.format)
-        frames: list[pl.DataFrame] = []
-        lines: list[int] = []
-
-        def flush() -> None:
-            if frames:
-                cleaned, problems = self._cleaned(pl.concat(frames), file)
-                cleaned, bad = drop_bad_rows(
-                    cleaned,
-                    problems,
-                    file.columns,
-                    self.options,
-                    lambda row: f"{self.name}, line {lines[row]}",
-                )
-                self._keep(cleaned)
-                counts.bad_rows += bad
-            frames.clear()
-            lines.clear()
-
-        for chunk in file.chunks(min(self.rows, 1 << 17)):
-            if len(lines) + len(chunk.lines) > self.rows:
-                flush()
-            frame = pl.DataFrame(chunk.values, schema=dict.fromkeys(file.found, pl.String))
-            frames.append(frame)
-            lines.extend(chunk.lines)
-            counts.rows += len(frame) + chunk.bad
-            counts.bad_rows += chunk.bad
-            if chunk.fault is not None and self.options.on_bad_row == "raise":
-                flush()  # a row before it may be bad as well, and is named first
-                raise chunk.fault
-        flush()
-        return counts
-
-    def _cleaned(self, frame: pl.DataFrame, file: DelimitedFile) -> tuple[pl.DataFrame, list[BadValues]]:
-        """`clean_columns`, with the ids of the roles in `self.strings` kept strings."""
-        columns, problems = [], []
-        for strings in (False, True):
-            names = [name for name in frame.columns if (name in self.strings) == strings]
-            options = replace(self.options, ids="string") if strings else self.options
-            part, bad = clean_columns(frame.select(names), file.columns, options, where=self.name, text=True)
-            columns += part.get_columns()
-            problems += bad
-        return pl.DataFrame(columns).select(frame.columns), problems
+            return False  # the next attempt says better what is wrong
+        return self.kept > 0
 
 
 def _blocks(

@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from talos.data.databases import is_database_url
+from talos.data.interactions import Provenance
 from talos.data.readers.cleaning import CleanTable, polars_errors
 from talos.data.readers.database import read_database
 from talos.data.readers.delimited import read_delimited, read_lightgcn
@@ -30,6 +31,7 @@ __all__ = [
     "load_table",
     "mixed_ids_error",
     "no_rows_error",
+    "union_of",
 ]
 
 TEXT_READERS: Mapping[str, Callable[[TextFile, ReadOptions], CleanTable]] = {
@@ -108,11 +110,13 @@ def _load_files(files: Sequence[Path], options: ReadOptions) -> list[CleanTable]
     for file in files:
         table = _with_rows(_load_file(file, str(file), options))
         tables.append(table)
-        if table.format == "lightgcn":  # files that follow may have lines too short to be recognised
+        if (
+            table.provenance.format == "lightgcn"
+        ):  # files that follow may have lines too short to be recognised
             options = replace(options, format="lightgcn")
     for role in ("user", "item"):
         if len({table.frame[role].dtype for table in tables}) > 1:
-            if options.ids == "string" or any(table.format in ("parquet", "jsonl") for table in tables):
+            if options.ids == "string" or any(t.provenance.format in ("parquet", "jsonl") for t in tables):
                 raise mixed_ids_error(role, list(map(str, files)))
             # read again instead of casting, so that every id keeps its spelling
             return _load_files(files, replace(options, ids="string"))
@@ -120,11 +124,7 @@ def _load_files(files: Sequence[Path], options: ReadOptions) -> list[CleanTable]
 
 
 def mixed_ids_error(role: str, files: Sequence[str]) -> DataError:
-    """The error for files of one table whose ids are of different types.
-
-    >>> print(mixed_ids_error("user", ["a.csv", "b.csv"]))
-    a.csv, b.csv: user ids are strings in one file and integers in another; expected ids of one type (ids=...)
-    """
+    """The error for files of one table whose ids are of different types."""
     return DataError(
         f"{role} ids are strings in one file and integers in another",
         where=", ".join(files[:3]),
@@ -139,30 +139,30 @@ def _union(tables: Sequence[CleanTable], source: str, notes: tuple[str, ...]) ->
     ]
     with polars_errors(source):
         frame = pl.concat([table.frame.select(common) for table in tables], how="vertical_relaxed")
-    return CleanTable(
-        frame=frame,
+    return CleanTable(frame, union_of([table.provenance for table in tables], source, notes))
+
+
+def union_of(files: Sequence[Provenance], source: str, notes: tuple[str, ...]) -> Provenance:
+    """The provenance of files that are read as one table."""
+    return Provenance(
         source=source,
-        format=" + ".join(dict.fromkeys(table.format for table in tables)),
-        rows=sum(table.rows for table in tables),
-        bad_rows=sum(table.bad_rows for table in tables),
-        notes=notes + tuple(note for table in tables for note in table.notes),
+        format=" + ".join(dict.fromkeys(one.format for one in files)),
+        rows=sum(one.rows for one in files),
+        bad_rows=sum(one.bad_rows for one in files),
+        notes=notes + tuple(note for one in files for note in one.notes),
     )
 
 
 def _with_rows(table: CleanTable) -> CleanTable:
     if len(table.frame):
         return table
-    raise no_rows_error(table.source, table.rows, table.bad_rows)
+    raise no_rows_error(table.provenance)
 
 
-def no_rows_error(where: str, rows: int, bad_rows: int) -> DataError:
-    """The error for a source without a single usable row.
-
-    >>> print(no_rows_error("a.csv", 3, 3))
-    a.csv: no usable row: all 3 are bad; expected one interaction per row
-    """
-    what = f"no usable row: all {rows:,} are bad" if bad_rows else "has no rows"
-    return DataError(what, where=where, expected="one interaction per row")
+def no_rows_error(read: Provenance) -> DataError:
+    """The error for a source without a single usable row."""
+    what = f"no usable row: all {read.rows:,} are bad" if read.bad_rows else "has no rows"
+    return DataError(what, where=read.source, expected="one interaction per row")
 
 
 def existing_path(source: str | os.PathLike[str]) -> Path:

@@ -12,7 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from talos.data.readers.cleaning import CleanTable, clean_columns, clean_rows, polars_errors
+from talos.data.interactions import Provenance
+from talos.data.readers.cleaning import Cleaner, CleanTable, polars_errors
 from talos.data.readers.columns import find_columns
 from talos.data.readers.options import ReadOptions
 from talos.data.readers.text import TextFile, first_lines, short
@@ -55,7 +56,8 @@ def read_json(text: TextFile, options: ReadOptions) -> CleanTable:
         raise fault
     keys = list(names)
     found = find_columns(options.wanted, keys, text.name)
-    file = _JSONFile(text.name, content, {role: keys[place] for role, place in found.items()}, options)
+    columns = {role: keys[place] for role, place in found.items()}
+    file = _JSONFile(text.name, content, columns, options, Cleaner(text.name, columns, options, text=False))
     return file.by_polars(first) or file.object_by_object()
 
 
@@ -67,6 +69,7 @@ class _JSONFile:
     content: bytes
     keys: Mapping[str, str]
     options: ReadOptions
+    cleaner: Cleaner
 
     def by_polars(self, first: Mapping[str, Any]) -> CleanTable | None:
         """Read by polars, with the types of the first object; None if anything is wrong with any row."""
@@ -92,12 +95,10 @@ class _JSONFile:
                         opened = (f'{json.dumps(key)}:{gap}"'.encode() for gap in ("", " "))
                         if sum(map(self.content.count, opened)) != len(frame):
                             return None
-                cleaned, problems = clean_columns(frame, self.keys, self.options, where=self.name, text=False)
+                cleaned = self.cleaner.clean(frame) if len(frame) else None
         except DataError:
             return None
-        if problems or not len(cleaned):
-            return None
-        return CleanTable(frame=cleaned, source=self.name, format="jsonl", rows=len(cleaned))
+        return None if cleaned is None else self._table(cleaned, len(cleaned))
 
     def object_by_object(self) -> CleanTable:
         """Read by Python's parser, which knows the line of each object."""
@@ -110,9 +111,7 @@ class _JSONFile:
                 row = self._checked(record, number, types)
             except DataError:
                 if self.options.on_bad_row == "raise":
-                    self._clean(
-                        values, numbers
-                    )  # a row before this one may be bad as well, and is named first
+                    self._clean(values, numbers)  # a row before it may be bad as well, and is named first
                     raise
                 bad += 1
                 continue
@@ -120,12 +119,11 @@ class _JSONFile:
             for role, value in row.items():
                 values[role].append(value)
         frame, more = self._clean(values, numbers)
-        rows = len(numbers) + bad
-        return CleanTable(frame=frame, source=self.name, format="jsonl", rows=rows, bad_rows=bad + more)
+        return self._table(frame, len(numbers) + bad, bad + more)
 
     def _checked(self, record: Any, number: int, types: dict[str, type]) -> dict[str, Any]:
         """The value of each role in a record, or a `DataError` if one is of the wrong type."""
-        place = self._place(number)
+        place = f"{self.name}, {self._place.format(number)}"
         if isinstance(record, DataError):
             raise record
         if not isinstance(record, dict):
@@ -158,17 +156,14 @@ class _JSONFile:
                 else:  # a number may be written as a string: make all of them strings, parsed later
                     texts = [None if v is None else v if isinstance(v, str) else repr(v) for v in column]
                     series.append(pl.Series(role, texts, dtype=pl.String))
-            return clean_rows(
-                pl.DataFrame(series),
-                self.keys,
-                self.options,
-                where=self.name,
-                text=False,
-                place=lambda row: self._place(numbers[row]),
-            )
+            return self.cleaner.clean_rows(pl.DataFrame(series), numbers, self._place)
 
-    def _place(self, number: int) -> str:
-        return f"{self.name}, {'object' if _is_array(self.content[:1000]) else 'line'} {number}"
+    def _table(self, frame: pl.DataFrame, rows: int, bad: int = 0) -> CleanTable:
+        return CleanTable(frame, Provenance(source=self.name, format="jsonl", rows=rows, bad_rows=bad))
+
+    @property
+    def _place(self) -> str:
+        return "object {}" if _is_array(self.content[:1000]) else "line {}"
 
 
 def _is_array(content: bytes) -> bool:

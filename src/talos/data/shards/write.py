@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from talos.data.interactions import Interactions, Provenance
-from talos.data.readers import FileKeywords, read_blocks
+from talos.data.readers import ReadKeywords, read_blocks
 from talos.data.shards.external_sort import ExternalSort
 from talos.data.shards.index import FORMAT, INDEX, PARTS, own_checksum
 from talos.data.shards.streaming_split import StreamingSplit
@@ -47,7 +47,7 @@ def write_shards(
     rows_at_once: int = DEFAULT_ROWS,
     name: str | None = None,
     notify: Callable[[str], None] = lambda line: None,
-    **options: Unpack[FileKeywords],
+    **options: Unpack[ReadKeywords],
 ) -> dict[str, Any]:
     r"""Split interactions into train, validation and test, and write them as shards.
 
