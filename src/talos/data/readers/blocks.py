@@ -18,9 +18,9 @@ from talos.data.readers.dispatch import (
     existing_path,
     file_errors,
     inspect_file,
-    mixed_ids_error,
     no_rows_error,
     union_of,
+    with_string_ids,
 )
 from talos.data.readers.folders import files_of, part_files
 from talos.data.readers.frames import ROW, WHOLE_PARQUET, scan_parquet
@@ -68,7 +68,7 @@ def read_blocks(
     """
     reading = ReadOptions(**options)
     path = existing_path(source)
-    files: list[Path] = [path]
+    files = {str(source): path}
     notes: tuple[str, ...] = ()
     if path.is_dir():
         if part_files(path) is not None:
@@ -77,18 +77,9 @@ def read_blocks(
                 where=str(source),
                 expected="a file, or a folder of files that are one table",
             )
-        files, notes = files_of(path)
-    names = [str(source)] if files == [path] else list(map(str, files))
-    try:
-        read = _read_files(files, names, reading, sink, rows)
-    except _MixedIdsError:  # read again instead of casting, so that every id keeps its spelling
-        sink.take_back(everything=True)
-        read = _read_files(files, names, replace(reading, ids="string"), sink, rows)
-    return union_of(read, str(source), notes)
-
-
-class _MixedIdsError(Exception):
-    """Ids are integers in one file and strings in another."""
+        several, notes = files_of(path)
+        files = {str(file): file for file in several}
+    return union_of(_read_files(files, reading, sink, rows), str(source), notes)
 
 
 class _NotIntegersError(Exception):
@@ -96,11 +87,11 @@ class _NotIntegersError(Exception):
 
 
 def _read_files(
-    files: Sequence[Path], names: Sequence[str], options: ReadOptions, sink: BlockSink, rows: int
+    files: Mapping[str, Path], options: ReadOptions, sink: BlockSink, rows: int
 ) -> list[Provenance]:
     done: list[Provenance] = []
     types: dict[str, pl.DataType] = {}
-    for file, name in zip(files, names, strict=True):
+    for name, file in files.items():
         reader = _FileReader(file, name, options, sink, rows)
         while True:
             try:
@@ -115,9 +106,9 @@ def _read_files(
         done.append(read)
         for role, kind in reader.types.items():
             if types.setdefault(role, kind) != kind:
-                if options.ids == "string" or any(one.format in ("parquet", "jsonl") for one in done):
-                    raise mixed_ids_error(role, names)
-                raise _MixedIdsError
+                options = with_string_ids(options, role, list(files), done)
+                sink.take_back(everything=True)
+                return _read_files(files, options, sink, rows)
         sink.commit()
         if read.format == "lightgcn":  # files that follow may have lines too short to be recognised
             options = replace(options, format="lightgcn")

@@ -77,7 +77,7 @@ class DelimitedFile:
     def inspect(cls, text: TextFile, options: ReadOptions) -> tuple[DelimitedFile, list[list[str]]]:
         """Find out a file's layout and columns; also returns the fields of some of its rows."""
         layout = guess_layout(text, options)
-        rows = [row for piece in text.samples() for row in fields_of(piece, layout)]
+        rows = [row for sample in text.samples for row in fields_of(sample, layout)]
         if not layout.headerless:
             rows = rows[1:]
         if not rows:

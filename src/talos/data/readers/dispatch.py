@@ -29,9 +29,9 @@ __all__ = [
     "inspect_file",
     "load_parts",
     "load_table",
-    "mixed_ids_error",
     "no_rows_error",
     "union_of",
+    "with_string_ids",
 ]
 
 TEXT_READERS: Mapping[str, Callable[[TextFile, ReadOptions], CleanTable]] = {
@@ -116,21 +116,26 @@ def _load_files(files: Sequence[Path], options: ReadOptions) -> list[CleanTable]
             options = replace(options, format="lightgcn")
     for role in ("user", "item"):
         if len({table.frame[role].dtype for table in tables}) > 1:
-            if options.ids == "string" or any(t.provenance.format in ("parquet", "jsonl") for t in tables):
-                raise mixed_ids_error(role, list(map(str, files)))
-            # read again instead of casting, so that every id keeps its spelling
-            return _load_files(files, replace(options, ids="string"))
+            read = [table.provenance for table in tables]
+            return _load_files(files, with_string_ids(options, role, list(map(str, files)), read))
     return tables
 
 
-def mixed_ids_error(role: str, files: Sequence[str]) -> DataError:
-    """The error for files of one table whose ids are of different types."""
-    return DataError(
-        f"{role} ids are strings in one file and integers in another",
-        where=", ".join(files[:3]),
-        expected="ids of one type",
-        hint="ids='string' makes them all strings",
-    )
+def with_string_ids(
+    options: ReadOptions, role: str, names: Sequence[str], read: Sequence[Provenance]
+) -> ReadOptions:
+    """Options for reading files again that have ids of different types, or an error if that cannot help.
+
+    Reading again instead of casting lets every id keep its spelling.
+    """
+    if options.ids == "string" or any(one.format in ("parquet", "jsonl") for one in read):
+        raise DataError(
+            f"{role} ids are strings in one file and integers in another",
+            where=", ".join(names[:3]),
+            expected="ids of one type",
+            hint="ids='string' makes them all strings",
+        )
+    return replace(options, ids="string")
 
 
 def _union(tables: Sequence[CleanTable], source: str, notes: tuple[str, ...]) -> CleanTable:
