@@ -12,7 +12,6 @@ import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import polars as pl
 
@@ -33,8 +32,8 @@ _ROWS_AT_ONCE = 1 << 17
 
 def read_delimited(text: TextFile, options: ReadOptions) -> CleanTable:
     """Read a delimited text file."""
-    file, sampled = DelimitedFile.inspect(text, options)
-    for dtypes in file.attempts(sampled):
+    file = DelimitedFile.inspect(text, options)
+    for dtypes in file.attempts():
         if (frame := file.by_polars(dtypes)) is not None:
             return CleanTable(frame, Provenance(source=text.name, format=file.layout.format, rows=len(frame)))
     ((frame, rows, bad),) = file.row_by_row(sys.maxsize)
@@ -71,11 +70,12 @@ class DelimitedFile:
     text: TextFile
     layout: Layout
     found: Mapping[str, int]
+    sampled: Sequence[Sequence[str]]  # the fields of some rows
     cleaner: Cleaner
 
     @classmethod
-    def inspect(cls, text: TextFile, options: ReadOptions) -> tuple[DelimitedFile, list[list[str]]]:
-        """Find out a file's layout and columns; also returns the fields of some of its rows."""
+    def inspect(cls, text: TextFile, options: ReadOptions) -> DelimitedFile:
+        """Find out a file's layout and columns."""
         layout = guess_layout(text, options)
         rows = [row for sample in text.samples for row in fields_of(sample, layout)]
         if not layout.headerless:
@@ -87,16 +87,16 @@ class DelimitedFile:
         if layout.separator == "::":  # polars takes separators of one byte only
             text = replace(text, data=text.content().replace(b"::", b"\t"))
             layout = replace(layout, separator="\t", quoted=False)
-        return cls(text, layout, found, Cleaner(text.name, columns, options, text=True)), rows
+        return cls(text, layout, found, rows, Cleaner(text.name, columns, options, text=True))
 
-    def attempts(self, rows: Sequence[Sequence[str]]) -> Iterator[dict[str, pl.DataType]]:
-        """The types of each role's column to read it with by polars: judging by some rows, then strings only."""
+    def attempts(self) -> Iterator[dict[str, pl.DataType]]:
+        """The types of each role's column to read it with by polars: judging by the sample, then strings only."""
         options, dtypes = self.cleaner.options, dict[str, pl.DataType]()
         for one in options.wanted:
             position = self.found.get(one.role)
             if position is None:
                 continue
-            values = [row[position].strip() for row in rows if position < len(row)]
+            values = [row[position].strip() for row in self.sampled if position < len(row)]
             if one.kind == "id":
                 whole = options.ids_of(one.role) == "auto" and all(map(is_integer_text, values))
                 dtypes[one.role] = pl.Int64() if whole else pl.String()
@@ -109,33 +109,25 @@ class DelimitedFile:
 
     def scan(self, dtypes: Mapping[str, pl.DataType]) -> pl.LazyFrame:
         """A scan of the wanted columns, named by role."""
-        settings, wanted = self._settings(dtypes)
-        return pl.scan_csv(self.text.source, **settings).select(wanted)
-
-    def _settings(self, dtypes: Mapping[str, pl.DataType]) -> tuple[dict[str, Any], list[pl.Expr]]:
-        """The arguments of polars' csv reader, and the expressions that select the wanted columns."""
         schema: dict[str, pl.DataType] = {str(n): pl.String() for n in range(len(self.layout.names))}
         schema |= {str(self.found[role]): dtype for role, dtype in dtypes.items()}
-        wanted = [pl.col(str(position)).alias(role) for role, position in self.found.items()]
-        settings = {
-            "has_header": False,
-            "skip_lines": self.layout.skip_lines,
-            "separator": self.layout.separator,
-            "quote_char": '"' if self.layout.quoted else None,
-            "schema": schema,
-            "glob": False,
-        }
-        return settings, wanted
+        scan = pl.scan_csv(
+            self.text.source,
+            has_header=False,
+            skip_lines=self.layout.skip_lines,
+            separator=self.layout.separator,
+            quote_char='"' if self.layout.quoted else None,
+            schema=schema,
+            glob=False,
+        )
+        return scan.select([pl.col(str(position)).alias(role) for role, position in self.found.items()])
 
     def by_polars(self, dtypes: Mapping[str, pl.DataType]) -> pl.DataFrame | None:
         """The clean columns, read by polars with these types; None if anything is wrong with any row."""
+        flags = pl.QueryOptFlags(projection_pushdown=self.text.size > _PROJECT_ABOVE)
         try:
             with polars_errors(self.text.name):
-                if self.text.size > _PROJECT_ABOVE:
-                    frame = self.scan(dtypes).collect()
-                else:
-                    settings, wanted = self._settings(dtypes)
-                    frame = pl.read_csv(self.text.source, **settings).select(wanted)
+                frame = self.scan(dtypes).collect(optimizations=flags)
                 return self.cleaner.clean(frame) if len(frame) else None
         except DataError:
             return None  # a later attempt says better what is wrong

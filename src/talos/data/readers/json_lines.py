@@ -57,7 +57,7 @@ def read_json(text: TextFile, options: ReadOptions) -> CleanTable:
     keys = list(names)
     found = find_columns(options.wanted, keys, text.name)
     columns = {role: keys[place] for role, place in found.items()}
-    file = _JSONFile(text.name, content, columns, options, Cleaner(text.name, columns, options, text=False))
+    file = _JSONFile(content, Cleaner(text.name, columns, options, text=False))
     return file.by_polars(first) or file.object_by_object()
 
 
@@ -65,32 +65,29 @@ def read_json(text: TextFile, options: ReadOptions) -> CleanTable:
 class _JSONFile:
     """A JSON file, the key of each role, and two ways to read it: quickly, or with the place of each bad value."""
 
-    name: str
     content: bytes
-    keys: Mapping[str, str]
-    options: ReadOptions
     cleaner: Cleaner
 
     def by_polars(self, first: Mapping[str, Any]) -> CleanTable | None:
         """Read by polars, with the types of the first object; None if anything is wrong with any row."""
         if _is_array(self.content):
             return None
-        wanted = [one for one in self.options.wanted if one.role in self.keys]
+        wanted = [one for one in self.cleaner.options.wanted if one.role in self.cleaner.columns]
         schema: dict[str, pl.DataType] = {}
         for one in wanted:
-            value = first.get(self.keys[one.role])
+            value = first.get(self.cleaner.columns[one.role])
             whole = one.kind == "id" or (one.kind == "time" and isinstance(value, int))
             if one.kind == "text" or isinstance(value, str):
-                schema[self.keys[one.role]] = pl.String()
+                schema[self.cleaner.columns[one.role]] = pl.String()
             else:
-                schema[self.keys[one.role]] = pl.Int64() if whole else pl.Float64()
+                schema[self.cleaner.columns[one.role]] = pl.Int64() if whole else pl.Float64()
         try:
-            with polars_errors(self.name):
+            with polars_errors(self.cleaner.where):
                 frame = pl.read_ndjson(io.BytesIO(self.content), schema=schema)
-                frame = frame.select([pl.col(key).alias(role) for role, key in self.keys.items()])
+                frame = frame.select([pl.col(key).alias(role) for role, key in self.cleaner.columns.items()])
                 # polars turns numbers and objects into strings where the schema wants strings: count the quotes
                 for one in wanted:
-                    key = self.keys[one.role]
+                    key = self.cleaner.columns[one.role]
                     if one.kind == "id" and schema[key] == pl.String:
                         opened = (f'{json.dumps(key)}:{gap}"'.encode() for gap in ("", " "))
                         if sum(map(self.content.count, opened)) != len(frame):
@@ -103,14 +100,14 @@ class _JSONFile:
     def object_by_object(self) -> CleanTable:
         """Read by Python's parser, which knows the line of each object."""
         types: dict[str, type] = {}  # of each role's ids, set by the first one
-        values: dict[str, list[Any]] = {role: [] for role in self.keys}
+        values: dict[str, list[Any]] = {role: [] for role in self.cleaner.columns}
         numbers = array("q")
         bad = 0
-        for number, record in _records(self.content, self.name):
+        for number, record in _records(self.content, self.cleaner.where):
             try:
                 row = self._checked(record, number, types)
             except DataError:
-                if self.options.on_bad_row == "raise":
+                if self.cleaner.options.on_bad_row == "raise":
                     self._clean(values, numbers)  # a row before it may be bad as well, and is named first
                     raise
                 bad += 1
@@ -123,14 +120,14 @@ class _JSONFile:
 
     def _checked(self, record: Any, number: int, types: dict[str, type]) -> dict[str, Any]:
         """The value of each role in a record, or a `DataError` if one is of the wrong type."""
-        place = f"{self.name}, {self._place.format(number)}"
+        place = f"{self.cleaner.where}, {self._place.format(number)}"
         if isinstance(record, DataError):
             raise record
         if not isinstance(record, dict):
             raise DataError(f"a {_type_name(record)}", where=place, expected="a JSON object")
-        row = {role: record.get(key) for role, key in self.keys.items()}
+        row = {role: record.get(key) for role, key in self.cleaner.columns.items()}
         for role, value in row.items():
-            key = self.keys[role]
+            key = self.cleaner.columns[role]
             if role in ("user", "item") and value is not None:
                 expected = types.setdefault(role, type(value)) if type(value) in (str, int) else None
                 if type(value) is not expected or (isinstance(value, int) and value not in _INT64):
@@ -148,7 +145,7 @@ class _JSONFile:
         return row
 
     def _clean(self, values: Mapping[str, list[Any]], numbers: array[int]) -> tuple[pl.DataFrame, int]:
-        with polars_errors(self.name):
+        with polars_errors(self.cleaner.where):
             series = []
             for role, column in values.items():
                 if role in ("user", "item"):
@@ -159,7 +156,9 @@ class _JSONFile:
             return self.cleaner.clean_rows(pl.DataFrame(series), numbers, self._place)
 
     def _table(self, frame: pl.DataFrame, rows: int, bad: int = 0) -> CleanTable:
-        return CleanTable(frame, Provenance(source=self.name, format="jsonl", rows=rows, bad_rows=bad))
+        return CleanTable(
+            frame, Provenance(source=self.cleaner.where, format="jsonl", rows=rows, bad_rows=bad)
+        )
 
     @property
     def _place(self) -> str:

@@ -14,26 +14,13 @@ if TYPE_CHECKING:
     import polars as pl
     import scipy.sparse
 
-__all__ = [
-    "DEFAULT_MAX_BYTES",
-    "FORMATS",
-    "IdMode",
-    "ListOptions",
-    "OnBadRow",
-    "ReadKeywords",
-    "ReadOptions",
-    "Source",
-    "TableKeywords",
-]
+__all__ = ["FORMATS", "IdMode", "ListOptions", "ReadKeywords", "ReadOptions", "Source", "TableKeywords"]
 
 Source: TypeAlias = "str | os.PathLike[str] | pl.DataFrame | pd.DataFrame | scipy.sparse.sparray"
 """What `read` and `read_lists` take."""
 
 OnBadRow = Literal["raise", "skip"]
 IdMode = Literal["auto", "string"]
-
-DEFAULT_MAX_BYTES = 8 << 30
-"""How large a compressed file may become by default: 8 GiB."""
 
 FORMATS = ("amazon", "csv", "inter", "jsonl", "lightgcn", "movielens", "parquet", "text", "tsv")
 """The values of `format=`; `text` has any separator, `amazon` and `movielens` have no header."""
@@ -83,7 +70,7 @@ class ReadOptions:
         on_bad_row: "raise" an error for the first row with too few or too many fields, or with an id, timestamp or
             rating that cannot be used; or "skip" such rows and count them.
         ids: "auto" for integers where a column holds nothing else, or "string" to keep all ids strings.
-        max_bytes: how large a compressed file may become.
+        max_bytes: how large a compressed file may become; 8 GiB unless given.
         string_roles: of "user" and "item", those whose ids stay strings whatever `ids` says.
 
     >>> ReadOptions(format="ndjson").format
@@ -103,7 +90,7 @@ class ReadOptions:
     table: str | None = None
     on_bad_row: OnBadRow = "raise"
     ids: IdMode = "auto"
-    max_bytes: int = DEFAULT_MAX_BYTES
+    max_bytes: int = 8 << 30
     string_roles: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
