@@ -233,12 +233,7 @@ class Interactions:
         """The interactions whose flag in `keep` (len(self),) is true; the vocabularies stay."""
         counts = np.zeros(self.num_users + 1, np.int64)
         np.cumsum(np.bincount(self.rows[keep], minlength=self.num_users), out=counts[1:])
-        return replace(
-            self,
-            indptr=counts,
-            indices=self.indices[keep],
-            **self._values_at(keep),
-        )
+        return replace(self, indptr=counts, indices=self.indices[keep], **self._values_at(keep))
 
     def _values_at(self, where: slice | NDArray[np.bool_]) -> dict[str, Any]:
         """Timestamps and ratings of some interactions, as arguments of the constructor."""
@@ -325,15 +320,14 @@ class Interactions:
 
     def to_polars(self) -> pl.DataFrame:
         """One row per interaction: user_id, item_id and, where known, timestamp and rating."""
-        columns: dict[str, Any] = {
-            "user_id": self.user_ids.decode(self.rows),
-            "item_id": self.item_ids.decode(self.indices),
-        }
-        if self.timestamps is not None:
-            columns["timestamp"] = self.timestamps
-        if self.ratings is not None:
-            columns["rating"] = self.ratings
-        return pl.DataFrame(columns)
+        return self.to_frame(
+            user_id=self.user_ids.decode(self.rows), item_id=self.item_ids.decode(self.indices)
+        )
+
+    def to_frame(self, **columns: pl.Series | NDArray[Any]) -> pl.DataFrame:
+        """These columns, one value per interaction, and where known timestamp and rating."""
+        values = {"timestamp": self.timestamps, "rating": self.ratings}
+        return pl.DataFrame(columns | {name: column for name, column in values.items() if column is not None})
 
     def fingerprint(self) -> str:
         """A hash of the pairs and their ids; timestamps, ratings and titles are not part of it.

@@ -129,10 +129,10 @@ def open_split(
     Split(train 7, valid 1, test 2; 1 users × 10 items)
     """
     path, options = os.fspath(path), replace(options or SourceOptions(), **changes)
-    if _is_shards(path):
+    if is_shards(path):
         _warn_split_already(options, notify)
-        return read_shards(Path(path).expanduser())
-    if "://" not in path and readers.is_parts(path):
+        return read_shards(path)
+    if readers.is_parts(path):
         _warn_split_already(options, notify)
         parts = readers.read_parts(path, **options.reading())
         return splits.predefined(parts.train, parts.valid, parts.test)
@@ -147,10 +147,10 @@ def open_fit_parts(
     A test file is not opened and need not exist; where the PATH is split here, the test part is dropped.
     """
     path, options = os.fspath(path), replace(options or SourceOptions(), **changes)
-    if _is_shards(path):
+    if is_shards(path):
         _warn_split_already(options, notify)
         return read_fit_shards(path)
-    found = None if "://" in path else readers.read_fit_parts(path, **options.reading())
+    found = readers.read_fit_parts(path, **options.reading())
     if found is not None:
         _warn_split_already(options, notify)
         return found
@@ -165,7 +165,7 @@ def open_share(path: Location, users_of: Callable[[int], range]) -> SplitShare:
         path: the folder.
         users_of: called with the number of users, returns those of this process.
     """
-    index = ShardIndex.read(Path(path).expanduser())
+    index = ShardIndex.read(os.fspath(path))
     return read_share(index, users_of(index.num_users))
 
 
@@ -224,7 +224,7 @@ def write_shards_from(
         "rows_at_once": DEFAULT_ROWS if rows_at_once is None else rows_at_once,
         **({} if notify is None else {"notify": notify}),
     }
-    if _is_shards(path):
+    if is_shards(path):
         raise DataError("is divided into shards already", where=path, expected="the data it was made from")
     if _dataset(path) is not None or "://" in path:
         return write_shards(open_interactions(path, options, notify=notify), out, **how)
@@ -243,13 +243,6 @@ def _dataset(path: str) -> DatasetInfo | None:
     if "://" in path or _exists(path):
         return None
     return next((info for info in datasets.available() if info.name == path), None)
-
-
-def _is_shards(path: str) -> bool:
-    try:
-        return "://" not in path and is_shards(path)
-    except (OSError, RuntimeError):  # not a path at all: left to the reader, which says what is wrong with it
-        return False
 
 
 def _exists(path: str) -> bool:
@@ -277,8 +270,8 @@ def _check_exists(path: str) -> None:
 
 def _read_whole(path: str, options: SourceOptions) -> Interactions:
     _check_exists(path)
-    if _is_shards(path):
-        parts = read_shards(Path(path).expanduser())
+    if is_shards(path):
+        parts = read_shards(path)
         both = parts.train.union(parts.test)
         return both if parts.valid is None else both.union(parts.valid)
     return readers.read(path, **options.reading())

@@ -166,7 +166,10 @@ def is_shards(path: str | Path) -> bool:
     >>> is_shards("no/such/folder")
     False
     """
-    return (Path(path).expanduser() / INDEX).is_file()
+    try:
+        return (Path(path).expanduser() / INDEX).is_file()
+    except (OSError, RuntimeError):  # not a path at all: left to the reader, which says what is wrong with it
+        return False
 
 
 def own_checksum(record: Mapping[str, Any]) -> str:

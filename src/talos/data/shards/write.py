@@ -204,7 +204,7 @@ class _Pieces:
     def _write(self, data: Interactions) -> None:
         users = {"user_id": data.user_ids.ids, "degree": data.user_degrees}
         tables = {
-            "rows": _frame(data, item=data.indices),
+            "rows": data.to_frame(item=data.indices),
             "users": pl.DataFrame(users),
             "items": pl.DataFrame({"item_id": data.item_ids.ids}),
         }
@@ -239,12 +239,6 @@ class _Pieces:
 
     def _path(self, number: int, kind: str) -> Path:
         return self.folder / f"{kind}-{number:06d}.parquet"
-
-
-def _frame(data: Interactions, **columns: NDArray[Any]) -> pl.DataFrame:
-    """These columns, and the timestamps and ratings if there are any."""
-    values = {"timestamp": data.timestamps, "rating": data.ratings}
-    return pl.DataFrame(columns | {name: column for name, column in values.items() if column is not None})
 
 
 class _ShardWriter:
@@ -283,7 +277,7 @@ class _ShardWriter:
             self.edges[part] += len(kept)
             if part == "test":
                 self.shared_users += int((active & in_train).sum())
-            frame = _frame(kept, user=kept.rows + np.int32(self.users), item=kept.indices)
+            frame = kept.to_frame(user=kept.rows + np.int32(self.users), item=kept.indices)
             owner = shard_of[kept.rows]
             for shard in np.unique(owner).tolist():
                 start, stop = np.searchsorted(owner, [shard, shard + 1])
