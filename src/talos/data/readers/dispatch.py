@@ -246,8 +246,9 @@ def _read_files(
 ) -> list[Provenance]:
     done: list[Provenance] = []
     types: dict[str, pl.DataType] = {}
+    now = options
     for name, file in files.items():
-        reader = _FileReader(file, name, options, sink, rows)
+        reader = _FileReader(file, name, now, sink, rows)
         while True:
             try:
                 read = reader.read()
@@ -255,7 +256,7 @@ def _read_files(
             except _NotIntegersError as error:
                 sink.take_back()
                 strings = reader.options.string_roles | {str(error)}
-                reader = _FileReader(file, name, replace(options, string_roles=strings), sink, rows)
+                reader = _FileReader(file, name, replace(now, string_roles=strings), sink, rows)
         if not reader.kept:
             raise _no_rows_error(read)
         done.append(read)
@@ -266,7 +267,7 @@ def _read_files(
                 return _read_files(files, options, sink, rows)
         sink.commit()
         if read.format == "lightgcn":  # files that follow may have lines too short to be recognised
-            options = replace(options, format="lightgcn")
+            now = replace(options, format="lightgcn")
     return done
 
 
