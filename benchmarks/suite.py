@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from talos.data import datasets, readers, splits
-from talos.data.datasets.local import local_copy
+from talos.data.datasets.cache import local_copy
 from talos.data.interactions import Interactions
 from talos.errors import ConfigError, DownloadError, nearest
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from talos.data import datasets, readers, splits
-from talos.data.datasets.local import VARIABLE, local_copy
+from talos.data.datasets.cache import LOCAL, local_copy
 from talos.data.interactions import Interactions
 from talos.data.splits import Split
 from talos.errors import ConfigError, DataError, nearest
@@ -46,7 +46,7 @@ def load(dataset: str, scenario: Scenario = "iid", *, folder: Path | None = None
         raise ConfigError(f"{dataset!r} is not known", where="--dataset", hint=nearest(dataset, DATASETS))
     reason = why_absent(dataset, scenario, folder=folder)
     if reason is not None:
-        raise DataError(reason, where=dataset, expected=f"the data in --data or {VARIABLE}")
+        raise DataError(reason, where=dataset, expected=f"the data in --data or {LOCAL}")
     if scenario == "temporal":
         return splits.split(_all_interactions(dataset, folder), by="time", seed=SPLIT_SEED).warm()
     place = local_copy(dataset, folder)
@@ -68,7 +68,7 @@ def why_absent(dataset: str, scenario: Scenario = "iid", *, folder: Path | None 
     if dataset == "movielens-100k":
         return None if datasets.is_cached(datasets.info(dataset)) else "`talos data get movielens-100k` first"
     if local_copy(dataset, folder) is None:
-        return f"no folder {dataset}/ in --data or {VARIABLE}"
+        return f"no folder {dataset}/ in --data or {LOCAL}"
     if scenario == "temporal" and dataset != "beauty":
         return "no timestamps"
     return None

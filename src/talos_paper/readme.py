@@ -265,7 +265,9 @@ def _tried(kept: Mapping[str, Any], values: list[float]) -> list[str]:
     """Each distinct candidate with its value; the empty one is named by the starting values of what others change."""
     varied = {name for candidate in kept["candidates"] for name in candidate}
     begun = {name: value for name, value in kept["settings"].items() if name in varied}
-    chosen: dict[str, bool] = {}  # what a candidate changes may be what it started from: then there is one setting
+    chosen: dict[
+        str, bool
+    ] = {}  # what a candidate changes may be what it started from: then there is one setting
     for place, (candidate, value) in enumerate(zip(kept["candidates"], values, strict=True)):
         words = ", ".join(shown_setting(*setting) for setting in (candidate or begun).items())
         text = f"{words} ({1000 * value:.2f})"

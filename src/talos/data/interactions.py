@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from talos.data.splits import Split
 
-__all__ = ["Interactions", "Provenance", "titles_by_item"]
+__all__ = ["Interactions", "Provenance", "titles_by_item", "values_in"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,12 +233,7 @@ class Interactions:
         """The interactions whose flag in `keep` (len(self),) is true; the vocabularies stay."""
         counts = np.zeros(self.num_users + 1, np.int64)
         np.cumsum(np.bincount(self.rows[keep], minlength=self.num_users), out=counts[1:])
-        return replace(
-            self,
-            indptr=counts,
-            indices=self.indices[keep],
-            **self._values_at(keep),
-        )
+        return replace(self, indptr=counts, indices=self.indices[keep], **self._values_at(keep))
 
     def _values_at(self, where: slice | NDArray[np.bool_]) -> dict[str, Any]:
         """Timestamps and ratings of some interactions, as arguments of the constructor."""
@@ -325,15 +320,14 @@ class Interactions:
 
     def to_polars(self) -> pl.DataFrame:
         """One row per interaction: user_id, item_id and, where known, timestamp and rating."""
-        columns: dict[str, Any] = {
-            "user_id": self.user_ids.decode(self.rows),
-            "item_id": self.item_ids.decode(self.indices),
-        }
-        if self.timestamps is not None:
-            columns["timestamp"] = self.timestamps
-        if self.ratings is not None:
-            columns["rating"] = self.ratings
-        return pl.DataFrame(columns)
+        return self.to_frame(
+            user_id=self.user_ids.decode(self.rows), item_id=self.item_ids.decode(self.indices)
+        )
+
+    def to_frame(self, **columns: pl.Series | NDArray[Any]) -> pl.DataFrame:
+        """These columns, one value per interaction, and where known timestamp and rating."""
+        values = {"timestamp": self.timestamps, "rating": self.ratings}
+        return pl.DataFrame(columns | {name: column for name, column in values.items() if column is not None})
 
     def fingerprint(self) -> str:
         """A hash of the pairs and their ids; timestamps, ratings and titles are not part of it.
@@ -385,3 +379,9 @@ def titles_by_item(item_codes: Codes, num_items: int, titles: Ids) -> pl.Series:
     row_of_item = np.zeros(num_items, np.int64)
     row_of_item[item_codes] = np.arange(len(item_codes))
     return column.gather(row_of_item)
+
+
+def values_in(frame: pl.DataFrame) -> dict[str, Any]:
+    """The timestamps and ratings of a table, None where it has no such column, as arguments of `Interactions`."""
+    names = {"timestamps": "timestamp", "ratings": "rating"}
+    return {name: frame[of].to_numpy() if of in frame.columns else None for name, of in names.items()}

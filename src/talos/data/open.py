@@ -6,16 +6,16 @@ Nothing is printed: messages, such as a dataset's licence, go to `notify`.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 from talos.data import datasets, readers, splits
 from talos.data.datasets import DatasetInfo
 from talos.data.interactions import Interactions
+from talos.data.readers import ReadKeywords, Source
 from talos.data.readers.folders import part_files
 from talos.data.shards import (
     DEFAULT_ROWS,
@@ -44,23 +44,9 @@ __all__ = [
 
 Location: TypeAlias = str | os.PathLike[str]
 Notify: TypeAlias = Callable[[str], None]
-P = ParamSpec("P")
 
 
-def _with_signature_of(
-    original: Callable[P, Interactions],
-) -> Callable[[Callable[..., Interactions]], Callable[P, Interactions]]:
-    """Give a function that passes its options on the signature of the function that takes them."""
-
-    def decorate(function: Callable[..., Interactions]) -> Callable[P, Interactions]:
-        function.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]  # read by `inspect`
-        return function
-
-    return decorate
-
-
-@_with_signature_of(readers.read)
-def read(source: readers.Source, **options: Any) -> Interactions:
+def read(source: Source, **options: Unpack[ReadKeywords]) -> Interactions:
     """Read interactions from a file, a folder, a named dataset, a frame, a matrix or a database.
 
     Files may be csv, tsv or text with another separator, parquet, JSON lines, RecBole `.inter`, MovieLens
@@ -75,7 +61,7 @@ def read(source: readers.Source, **options: Any) -> Interactions:
             name columns (guessed if None; "" leaves out one of the last three), `format` is one of
             `talos.data.readers.FORMATS`, `query` or `table` choose the rows of a database, `on_bad_row="skip"`
             drops and counts bad rows, `ids="string"` keeps ids of digits as strings, and `max_bytes` limits the
-            size of an unpacked file. `talos.data.readers.read` describes each of them.
+            size of an unpacked file. `talos.data.readers.ReadOptions` describes each of them.
 
     Raises:
         DataError: with the file, the line or column, what was found and what was expected.
@@ -144,12 +130,12 @@ def open_split(
     Split(train 7, valid 1, test 2; 1 users × 10 items)
     """
     path, options = os.fspath(path), replace(options or SourceOptions(), **changes)
-    if _is_shards(path):
+    if is_shards(path):
         _warn_split_already(options, notify)
-        return read_shards(Path(path).expanduser())
-    if "://" not in path and readers.is_parts(path):
+        return read_shards(path)
+    if readers.is_parts(path):
         _warn_split_already(options, notify)
-        parts = readers.read_parts(path, **_for_files(options))
+        parts = readers.read_parts(path, **options.reading())
         return splits.predefined(parts.train, parts.valid, parts.test)
     return _split(open_interactions(path, options, notify=notify), options)
 
@@ -162,10 +148,10 @@ def open_fit_parts(
     A test file is not opened and need not exist; where the PATH is split here, the test part is dropped.
     """
     path, options = os.fspath(path), replace(options or SourceOptions(), **changes)
-    if _is_shards(path):
+    if is_shards(path):
         _warn_split_already(options, notify)
         return read_fit_shards(path)
-    found = None if "://" in path else readers.read_fit_parts(path, **_for_files(options))
+    found = readers.read_fit_parts(path, **options.reading())
     if found is not None:
         _warn_split_already(options, notify)
         return found
@@ -180,7 +166,7 @@ def open_share(path: Location, users_of: Callable[[int], range]) -> SplitShare:
         path: the folder.
         users_of: called with the number of users, returns those of this process.
     """
-    index = ShardIndex.read(Path(path).expanduser())
+    index = ShardIndex.read(os.fspath(path))
     return read_share(index, users_of(index.num_users))
 
 
@@ -245,7 +231,7 @@ def write_shards_from(
         "rows_at_once": DEFAULT_ROWS if rows_at_once is None else rows_at_once,
         **({} if notify is None else {"notify": notify}),
     }
-    if _is_shards(path):
+    if is_shards(path):
         raise DataError("is divided into shards already", where=path, expected="the data it was made from")
     if _dataset(path) is not None or "://" in path:
         return write_shards(open_interactions(path, options, notify=notify), out, **how)
@@ -256,7 +242,7 @@ def write_shards_from(
             expected="data that are clean already, or a split without shards",
         )
     _check_exists(path)
-    return write_shards(path, out, **how, min_rating=options.min_rating, **_for_files(options))
+    return write_shards(path, out, **how, min_rating=options.min_rating, **options.reading())
 
 
 def _dataset(path: str) -> DatasetInfo | None:
@@ -266,19 +252,14 @@ def _dataset(path: str) -> DatasetInfo | None:
     return next((info for info in datasets.available() if info.name == path), None)
 
 
-def _is_shards(path: str) -> bool:
-    try:
-        return "://" not in path and is_shards(path)
-    except (OSError, RuntimeError):  # not a path at all: left to the reader, which says what is wrong with it
-        return False
-
-
 def _is_split(path: str) -> bool:
     """Whether a PATH has a train and a test part; an error if it has a train part alone."""
-    if _is_shards(path) or "://" in path:
-        return "://" not in path
+    if "://" in path:
+        return False
     folder = Path(path).expanduser()
-    files = part_files(folder, required=("train",)) if folder.is_dir() else None
+    if is_shards(path) or not folder.is_dir():
+        return is_shards(path)
+    files = part_files(folder, required=("train",))
     if files is not None and "test" not in files:
         raise DataError("has a train file and no test file", where=path, expected="a test set")
     return files is not None
@@ -309,8 +290,8 @@ def _check_exists(path: str) -> None:
 
 def _read_whole(path: str, options: SourceOptions) -> Interactions:
     _check_exists(path)
-    if _is_shards(path):
-        parts = read_shards(Path(path).expanduser())
+    if is_shards(path):
+        parts = read_shards(path)
         both = parts.train.union(parts.test)
         return both if parts.valid is None else both.union(parts.valid)
     return readers.read(path, **options.reading())
@@ -318,11 +299,6 @@ def _read_whole(path: str, options: SourceOptions) -> Interactions:
 
 def _split(data: Interactions, options: SourceOptions) -> Split:
     return splits.split(data, by=options.by, test=options.test, valid=options.valid, seed=options.split_seed)
-
-
-def _for_files(options: SourceOptions) -> dict[str, Any]:
-    """The reading options without the query, which is for databases alone."""
-    return {name: value for name, value in options.reading().items() if name != "query"}
 
 
 def _warn_split_already(options: SourceOptions, notify: Notify | None) -> None:

@@ -60,11 +60,7 @@ class SourceOptions:
         return {name: getattr(self, name) for name in _NAMES[_NAMES.index("by") :]}
 
     def given(self) -> dict[str, Any]:
-        """The options that differ from their defaults.
-
-        >>> SourceOptions(user="who", on_bad_row="raise").given()
-        {'user': 'who'}
-        """
+        """The options that differ from their defaults."""
         return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
 
     def for_other_data(self, asked: Self) -> Self:
@@ -80,11 +76,7 @@ class SourceOptions:
         return replace(asked, **{**self.reading(), "query": None, **asked.given()})
 
     def as_dict(self, path: str) -> dict[str, Any]:
-        """What `model.json` and `tune.json` store under `source`.
-
-        >>> SourceOptions(user="who").as_dict("clicks.csv")["split"]["test"]
-        0.2
-        """
+        """What `model.json` and `tune.json` store under `source`."""
         return {"path": path, "columns": self.reading(), "split": self.splitting()}
 
     @classmethod

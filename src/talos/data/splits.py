@@ -24,7 +24,7 @@ __all__ = [
     "ColdCounts",
     "Split",
     "SplitBy",
-    "check_shares",
+    "how_to_split",
     "k_core",
     "last_of_each",
     "min_rating",
@@ -164,7 +164,7 @@ def split(
     >>> split(data, seed=1)
     Split(train 7, valid 1, test 2; 1 users × 10 items)
     """
-    check_shares(by, test, valid)
+    how = how_to_split(by, test, valid, seed)
     if by != "user" and data.timestamps is None:
         raise DataError(
             "no timestamps", where=data.provenance.source, expected=f"a time column to split by {by}"
@@ -178,8 +178,6 @@ def split(
         picked = random_share(rest, valid, rng) if by == "user" else _random_of_all(len(rest), valid, rng)
         in_valid = np.zeros(len(data), bool)
         in_valid[np.flatnonzero(~in_test)[picked]] = True
-    how: dict[str, Any] = {"by": by, "seed": seed}
-    how |= {} if by == "last" else {"test": test, "valid": valid}
     parts = Split(
         train=data.where(~in_test & ~in_valid),
         valid=data.where(in_valid) if in_valid.any() else None,
@@ -190,8 +188,8 @@ def split(
     return parts
 
 
-def check_shares(by: str, test: float, valid: float) -> None:
-    """Check the arguments of `split`; a `ConfigError` names the wrong one."""
+def how_to_split(by: str, test: float, valid: float, seed: int) -> dict[str, Any]:
+    """The arguments of `split` as `Split.how` has them; a `ConfigError` names a wrong one."""
     for name, share in (("test", test), ("valid", valid)):
         if not 0 <= share < 1:
             raise ConfigError(f"{share}", where=name, expected="a share from 0 to below 1")
@@ -199,6 +197,7 @@ def check_shares(by: str, test: float, valid: float) -> None:
         raise ConfigError(
             f"{by!r}", where="by", expected="user, time or last", hint=nearest(by, get_args(SplitBy))
         )
+    return {"by": by, "seed": seed} | ({} if by == "last" else {"test": test, "valid": valid})
 
 
 def predefined(train: Interactions, valid: Interactions | None, test: Interactions) -> Split:
@@ -305,7 +304,7 @@ def write_split(
                 frame.write_csv(staging / f"{name}.tsv", separator="\t")
             else:
                 frame.write_parquet(staging / f"{name}.parquet")
-            users, items = part.describe().users, part.describe().items
-            record["parts"][name] = {"users": users, "items": items, "interactions": len(part)}
+            items = int((part.item_degrees > 0).sum())
+            record["parts"][name] = {"users": part.active_users, "items": items, "interactions": len(part)}
         (staging / "split.json").write_text(json.dumps(record, indent=2) + "\n")
     return record

@@ -24,7 +24,10 @@ from talos.data.interactions import Interactions
 from talos.errors import DataError, DownloadError
 from talos.files import checksum_of
 
-__all__ = ["Fetched", "cache_folder", "fetch", "is_cached", "load"]
+__all__ = ["LOCAL", "Fetched", "cache_folder", "fetch", "is_cached", "load", "local_copy"]
+
+LOCAL = "TALOS_DATA"
+"""The environment variable that names a user's own folder of datasets, one subfolder each."""
 
 _RECORD = "source.json"
 _LARGEST_MEMBER = 1 << 30
@@ -166,6 +169,12 @@ def load(
         )
     notes = (f"source: {fetched.download.url}", *fetched.notes, *data.provenance.notes)
     return replace(data, provenance=replace(data.provenance, source=fetched.info.name, notes=notes))
+
+
+def local_copy(name: str, folder: Path | None = None) -> Path | None:
+    """The subfolder `name` of `folder`, or else of the folder that `LOCAL` names; None if neither has one."""
+    roots = [folder, Path(os.environ[LOCAL]) if os.environ.get(LOCAL) else None]
+    return next((root / name for root in roots if root is not None and (root / name).is_dir()), None)
 
 
 # ------------------------------------------------------------------------ cache

@@ -81,7 +81,7 @@ class DatasetInfo:
         """
         if self.expected is None:
             return ()
-        active = int((cleaned.user_degrees > 0).sum()), int((cleaned.item_degrees > 0).sum()), len(cleaned)
+        active = cleaned.active_users, int((cleaned.item_degrees > 0).sum()), len(cleaned)
         return tuple(
             f"{self.name}: {found:,} {what} after the clean-up, {wanted:,} expected"
             for what, found, wanted in zip(Counts._fields, active, self.expected, strict=True)
@@ -105,11 +105,39 @@ _GOWALLA_LICENCE = (
     "Analysis Project for research. Cite E. Cho, S. A. Myers, J. Leskovec: Friendship and Mobility, KDD 2011."
 )
 _SNAP = "https://snap.stanford.edu/data"
-_GROUPLENS = "https://files.grouplens.org/datasets/movielens"
 
 
-def _amazon(name: str, category: str, title: str, raw: Counts, expected: Counts) -> DatasetInfo:
-    folder = "amazon/productGraph/categoryFiles"
+def _movielens(
+    size: str,
+    years: str,
+    checksum: str,
+    files: tuple[str, str],
+    counts: Counts,
+    *others: Download,
+    expected: Counts | None = None,
+) -> DatasetInfo:
+    key = size.lower()
+    published = Download(
+        url=f"https://files.grouplens.org/datasets/movielens/ml-{key}.zip",
+        checksum=checksum,
+        files=tuple(f"ml-{key}/{file}" for file in files),
+        layout=f"movielens-{key}",
+        counts=counts,
+    )
+    return DatasetInfo(
+        name=f"movielens-{key}",
+        title=f"MovieLens {size}, film ratings of {years}",
+        homepage=f"https://grouplens.org/datasets/movielens/{key}/",
+        licence=_MOVIELENS_LICENCE,
+        downloads=(published, *others),
+        min_rating=3.0,
+        k_core=10,
+        expected=expected,
+    )
+
+
+def _amazon(name: str, title: str, raw: Counts, expected: Counts) -> DatasetInfo:
+    folder, category = f"{_SNAP}/amazon/productGraph/categoryFiles", title.replace(" ", "_")
     return DatasetInfo(
         name=name,
         title=f"Amazon {title} 2014, reviews",
@@ -118,8 +146,8 @@ def _amazon(name: str, category: str, title: str, raw: Counts, expected: Counts)
         # The 5-core file is much smaller, and the clean-up gives the same result for both: the 5-core of some of the
         # ratings is a subset of the 5-core of all of them.
         downloads=(
-            Download(url=f"{_SNAP}/{folder}/reviews_{category}_5.json.gz", layout="table", counts=raw),
-            Download(url=f"{_SNAP}/{folder}/ratings_{category}.csv", layout="table"),
+            Download(url=f"{folder}/reviews_{category}_5.json.gz", layout="table", counts=raw),
+            Download(url=f"{folder}/ratings_{category}.csv", layout="table"),
         ),
         min_rating=3.0,
         k_core=5,
@@ -127,81 +155,48 @@ def _amazon(name: str, category: str, title: str, raw: Counts, expected: Counts)
     )
 
 
+_ML_100K = Counts(943, 1682, 100_000)
+
 CATALOGUE: tuple[DatasetInfo, ...] = (
-    DatasetInfo(
-        name="movielens-100k",
-        title="MovieLens 100K, film ratings of 1997-98",
-        homepage="https://grouplens.org/datasets/movielens/100k/",
-        licence=_MOVIELENS_LICENCE,
-        downloads=(
-            Download(
-                url=f"{_GROUPLENS}/ml-100k.zip",
-                checksum="sha256:50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
-                files=("ml-100k/u.data", "ml-100k/u.item"),
-                layout="movielens-100k",
-                counts=Counts(943, 1682, 100_000),
-            ),
-            Download(
-                url="pip:recbole==1.2.1",
-                checksum="sha256:9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407",
-                files=(
-                    "recbole/dataset_example/ml-100k/ml-100k.inter",
-                    "recbole/dataset_example/ml-100k/ml-100k.item",
-                ),
-                layout="movielens-recbole",
-                counts=Counts(943, 1682, 100_000),
-            ),
+    _movielens(
+        "100K",
+        "1997-98",
+        "sha256:50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
+        ("u.data", "u.item"),
+        _ML_100K,
+        Download(
+            url="pip:recbole==1.2.1",
+            checksum="sha256:9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407",
+            files=tuple(f"recbole/dataset_example/ml-100k/ml-100k.{kind}" for kind in ("inter", "item")),
+            layout="movielens-recbole",
+            counts=_ML_100K,
         ),
-        min_rating=3.0,
-        k_core=10,
         expected=Counts(939, 1016, 80_393),
     ),
-    DatasetInfo(
-        name="movielens-1m",
-        title="MovieLens 1M, film ratings of 2000-03",
-        homepage="https://grouplens.org/datasets/movielens/1m/",
-        licence=_MOVIELENS_LICENCE,
-        downloads=(
-            Download(
-                url=f"{_GROUPLENS}/ml-1m.zip",
-                checksum="sha256:a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
-                files=("ml-1m/ratings.dat", "ml-1m/movies.dat"),
-                layout="movielens-1m",
-                counts=Counts(6040, 3706, 1_000_209),
-            ),
-        ),
-        min_rating=3.0,
-        k_core=10,
+    _movielens(
+        "1M",
+        "2000-03",
+        "sha256:a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+        ("ratings.dat", "movies.dat"),
+        Counts(6040, 3706, 1_000_209),
     ),
     DatasetInfo(
         name="gowalla",
         title="Gowalla, check-ins of 2009-10",
         homepage=f"{_SNAP}/loc-gowalla.html",
         licence=_GOWALLA_LICENCE,
-        downloads=(
-            Download(url=f"{_SNAP}/loc-gowalla_totalCheckins.txt.gz", layout="table"),
-            Download(
-                url="https://paddlerec.bj.bcebos.com/datasets/Gowalla/loc-gowalla_totalCheckins.txt.gz",
-                layout="table",
-            ),
+        downloads=tuple(
+            Download(url=f"{server}/loc-gowalla_totalCheckins.txt.gz", layout="table")
+            for server in (_SNAP, "https://paddlerec.bj.bcebos.com/datasets/Gowalla")
         ),
         k_core=10,
         expected=Counts(29_858, 40_988, 1_027_464),
     ),
     # The paper counts 8,693 items of Beauty; in its own files one of those ids never occurs.
-    _amazon(
-        "amazon-beauty", "Beauty", "Beauty", Counts(22_363, 12_101, 198_502), Counts(15_603, 8_692, 139_554)
-    ),
-    _amazon(
-        "amazon-games",
-        "Video_Games",
-        "Video Games",
-        Counts(24_303, 10_672, 231_780),
-        Counts(18_813, 8_691, 177_572),
-    ),
+    _amazon("amazon-beauty", "Beauty", Counts(22_363, 12_101, 198_502), Counts(15_603, 8_692, 139_554)),
+    _amazon("amazon-games", "Video Games", Counts(24_303, 10_672, 231_780), Counts(18_813, 8_691, 177_572)),
     _amazon(
         "amazon-electronics",
-        "Electronics",
         "Electronics",
         Counts(192_403, 63_001, 1_689_188),
         Counts(150_523, 52_024, 1_312_545),
@@ -231,13 +226,12 @@ def info(name: str) -> DatasetInfo:
     talos.errors.ArgumentError: name: no dataset 'movielens'; expected ...(did you mean ...)
     """
     wanted = name.casefold().replace("_", "-")
-    for one in CATALOGUE:
-        if one.name == wanted:
-            return one
-    names = [one.name for one in CATALOGUE]
+    by_name = {one.name: one for one in CATALOGUE}
+    if wanted in by_name:
+        return by_name[wanted]
     raise ArgumentError(
         f"no dataset {name!r}",
         where="name",
-        expected=f"one of {', '.join(names)}",
-        hint=nearest(wanted, names),
+        expected=f"one of {', '.join(by_name)}",
+        hint=nearest(wanted, by_name),
     )

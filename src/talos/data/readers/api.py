@@ -1,78 +1,37 @@
-"""Read any source as `Interactions`, and a folder of train, valid and test files as a `Split`."""
+"""The public readers: sources as `Interactions`, folders of train and test files as a `Split`, recommendation lists."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import polars as pl
 
-from talos.data.interactions import Interactions, Provenance, titles_by_item
-from talos.data.readers.cleaning import CleanTable
+from talos.data.interactions import Interactions, titles_by_item, values_in
 from talos.data.readers.dispatch import existing_path, load_parts, load_table
 from talos.data.readers.folders import part_files
-from talos.data.readers.options import (
-    DEFAULT_MAX_BYTES,
-    FileKeywords,
-    IdMode,
-    OnBadRow,
-    ReadOptions,
-    Source,
-)
+from talos.data.readers.options import ListOptions, ReadKeywords, ReadOptions, Source, TableKeywords
 from talos.data.splits import Split
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError
 
-__all__ = ["is_parts", "read", "read_fit_parts", "read_parts"]
+__all__ = ["is_parts", "read", "read_fit_parts", "read_lists", "read_parts"]
 
 
-def read(
-    source: Source,
-    *,
-    user: str | None = None,
-    item: str | None = None,
-    timestamp: str | None = None,
-    rating: str | None = None,
-    title: str | None = None,
-    format: str | None = None,  # noqa: A002
-    query: str | None = None,
-    table: str | None = None,
-    on_bad_row: OnBadRow = "raise",
-    ids: IdMode = "auto",
-    max_bytes: int = DEFAULT_MAX_BYTES,
-) -> Interactions:
-    """Read interactions from a file, a folder, a frame, a matrix or a database.
-
-    Files may be csv, tsv or text with another separator, parquet, JSON lines, RecBole `.inter`, MovieLens
-    `u.data` or `ratings.dat`, Amazon `ratings_X.csv` and `reviews_X.json.gz`, or LightGCN lines `u i1 i2 …`;
-    any text may be gzipped. A folder with train and test files is read as their union, any other folder as one
-    table in several files. A database is `sqlite:///FILE` or `postgresql://…`, with `?table=…` or `?query=…` at the
-    end or as arguments.
+def read(source: Source, **options: Unpack[ReadKeywords]) -> Interactions:
+    """Read interactions from a file, a folder, a frame, a matrix or a database: `talos.read`, but for named datasets.
 
     A pair that occurs more than once is kept once, with its latest timestamp, and counted in `provenance`. Ids are
     integers if a column holds nothing but integers without leading zeros, and strings otherwise: `0005080789` stays a
     string. The types of a text file of more than 768 KB are guessed from its beginning, middle and end, so a single id
     with leading zeros elsewhere would be read as a number; `ids="string"` prevents that. Spaces around a value of a
-    text file are dropped.
+    text file are dropped. A database URL may end in `?table=…` or `?query=…` instead of the options of these names.
 
     Args:
         source: a path, a database URL, a polars or pandas frame, or a scipy sparse matrix.
-        user: name of the user column; guessed from the usual names if None. The columns of a file without
-            header are called "1", "2", ….
-        item: name of the item column, guessed likewise.
-        timestamp: name of the time column, guessed likewise, "" to leave it out. Numbers are kept, dates
-            become seconds since 1970.
-        rating: name of the rating column, guessed likewise, "" to leave it out.
-        title: name of the column with the item's title, guessed likewise, "" to leave it out.
-        format: one of `FORMATS`; guessed from the file's name and content if None.
-        query: SQL that selects the rows, for a database.
-        table: the table to read, for a database with several.
-        on_bad_row: "skip" to leave out and count rows with too few or too many fields, or with an id,
-            timestamp or rating that cannot be used, instead of raising an error.
-        ids: "string" to keep ids strings even if all are integers.
-        max_bytes: how large a compressed file may become.
+        **options: the fields of `ReadOptions`.
 
     Raises:
         DataError: with the file, the line or column, what was found and what was expected.
@@ -85,30 +44,14 @@ def read(
     Traceback (most recent call last):
     talos.errors.DataError: polars frame: no column 'user'; expected the user column, ...(did you mean 'usr'?)
     """
-    options = ReadOptions(
-        user=user,
-        item=item,
-        timestamp=timestamp,
-        rating=rating,
-        title=title,
-        format=format,
-        query=query,
-        table=table,
-        on_bad_row=on_bad_row,
-        ids=ids,
-        max_bytes=max_bytes,
-    )
-    table_read = load_table(source, options)
-    frame = table_read.frame
+    frame, provenance = load_table(source, ReadOptions(**options))
+    titles = frame["title"] if "title" in frame.columns else None
     return Interactions.from_ids(
-        frame["user"],
-        frame["item"],
-        titles=frame["title"] if "title" in frame.columns else None,
-        **_extras(table_read),
+        frame["user"], frame["item"], titles=titles, provenance=provenance, **values_in(frame)
     )
 
 
-def read_parts(directory: str | os.PathLike[str], **options: Unpack[FileKeywords]) -> Split:
+def read_parts(directory: str | os.PathLike[str], **options: Unpack[ReadKeywords]) -> Split:
     r"""Read a folder with train, test and perhaps validation files as a split over shared vocabularies.
 
     The options are those of `read` for files. A file belongs to a part if its name is `train`, `valid`,
@@ -134,7 +77,7 @@ def read_parts(directory: str | os.PathLike[str], **options: Unpack[FileKeywords
 
 
 def read_fit_parts(
-    directory: str | os.PathLike[str], **options: Unpack[FileKeywords]
+    directory: str | os.PathLike[str], **options: Unpack[ReadKeywords]
 ) -> tuple[Interactions, Interactions | None] | None:
     r"""Read the train file of a folder and, if there is one, its validation file, and nothing else.
 
@@ -171,8 +114,8 @@ def _read_part_files(files: Mapping[str, Path], options: ReadOptions) -> dict[st
         titles = titles_by_item(items, len(item_ids), pl.concat([frame["title"] for frame in frames]))
     parts: dict[str, Interactions] = {}
     start = 0
-    for part, table in tables.items():
-        here = slice(start, start + len(table.frame))
+    for part, (frame, provenance) in tables.items():
+        here = slice(start, start + len(frame))
         start = here.stop
         parts[part] = Interactions.from_codes(
             users[here],
@@ -180,25 +123,10 @@ def _read_part_files(files: Mapping[str, Path], options: ReadOptions) -> dict[st
             user_ids=user_ids,
             item_ids=item_ids,
             item_titles=titles,
-            **_extras(table),
+            provenance=provenance,
+            **values_in(frame),
         )
     return parts
-
-
-def _extras(table: CleanTable) -> dict[str, Any]:
-    """Timestamps, ratings and provenance of a table, as arguments of `Interactions`."""
-    frame = table.frame
-    return {
-        "timestamps": frame["timestamp"].to_numpy() if "timestamp" in frame.columns else None,
-        "ratings": frame["rating"].to_numpy() if "rating" in frame.columns else None,
-        "provenance": Provenance(
-            source=table.source,
-            format=table.format,
-            rows=table.rows,
-            bad_rows=table.bad_rows,
-            notes=table.notes,
-        ),
-    }
 
 
 def is_parts(path: str | os.PathLike[str]) -> bool:
@@ -212,3 +140,47 @@ def is_parts(path: str | os.PathLike[str]) -> bool:
         return folder.is_dir() and part_files(folder) is not None
     except (OSError, ValueError):
         return False
+
+
+def read_lists(
+    source: Source, *, rank: str | None = None, score: str | None = None, **options: Unpack[TableKeywords]
+) -> pl.DataFrame:
+    """Read recommendation lists: one row per item of a user's list, with its rank or its score.
+
+    Sources and arguments are those of `read`, with columns for rank and score. Lists are ordered by rank if there is
+    one, else by descending score; equal values keep the order of the source. Ranks need not start at 1, and may have
+    gaps. `rank=""` leaves the rank column out; the score column is not looked for if `rank` is given.
+
+    Returns:
+        user_id, item_id, rank: ranks 1, 2, … for each user, users in the order of the source.
+
+    Raises:
+        DataError: a column is missing, neither rank nor score is there, or an item is twice in a list.
+
+    >>> lists = pl.DataFrame({"user": [1, 1, 2], "item": [7, 8, 7], "score": [0.1, 0.9, 0.5]})
+    >>> read_lists(lists).rows()
+    [(1, 8, 1), (1, 7, 2), (2, 7, 1)]
+    """
+    frame, provenance = load_table(source, ListOptions(rank=rank, score=score, **options))
+    if "rank" not in frame.columns and "score" not in frame.columns:
+        raise DataError(
+            "neither ranks nor scores", where=provenance.source, expected="a column 'rank' or 'score'"
+        )
+    twice = frame.select(pl.struct("user", "item").is_duplicated().alias("twice"))["twice"]
+    if twice.any():
+        pair = frame.row(int(twice.arg_max() or 0), named=True)
+        raise DataError(
+            f"item {pair['item']!r} is more than once in the list of user {pair['user']!r}",
+            where=provenance.source,
+            expected="each item once",
+        )
+    by_rank = "rank" in frame.columns
+    order = frame.with_row_index("_row").with_columns(pl.col("_row").min().over("user").alias("_first"))
+    order = order.sort(
+        "_first", "rank" if by_rank else "score", "_row", descending=[False, not by_rank, False]
+    )
+    return order.select(
+        pl.col("user").alias("user_id"),
+        pl.col("item").alias("item_id"),
+        (pl.int_range(pl.len()).over("user") + 1).alias("rank"),
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -64,69 +65,56 @@ def _series(name: str, values: list[Any], where: str) -> pl.Series:
         raise DataError(f"values of type {', '.join(types)}", where=f"{where}, column {name!r}") from error
 
 
+@dataclass
 class _Database:
-    """Runs queries on one connection; what the driver raises becomes a `DataError`.
+    """Runs queries on one connection; what the driver raises becomes a `DataError`."""
 
-    Args:
-        connection: of the driver.
-        shown: the address, for messages.
-        failures: what the driver raises.
-        tables: the query that lists the tables.
-    """
-
-    def __init__(
-        self, connection: Any, shown: str, failures: tuple[type[Exception], ...], tables: str
-    ) -> None:
-        self.connection = connection
-        self.shown = shown
-        self.failures = failures
-        self.tables = tables
+    connection: Any  # of the driver
+    shown: str  # the address, for messages
+    failures: tuple[type[Exception], ...]  # what the driver raises
+    tables: str  # the query that lists the tables
 
     def rows(self, query: str, table: str | None) -> tuple[list[str], Iterator[list[Any]]]:
         """The names of a query's columns, and its rows in chunks; `table` is for the hint if it does not exist."""
         cursor = self.connection.cursor()
-        try:
+        with self._errors(table):
             cursor.execute(query)
-        except self.failures as error:
-            hint = nearest(table, self.table_names()) if table else None
-            raise self._failed(error, hint) from error
         return [column[0] for column in cursor.description or ()], self._chunks(cursor)
 
     def only_table(self) -> str:
         """The name of the only table."""
-        names = self.table_names()
+        names = self._table_names()
         if len(names) == 1:
             return names[0]
         found = f"tables {', '.join(names)}" if names else "no table"
         raise DataError(found, where=self.shown, expected="query='SQL' or table='NAME' to say what to read")
 
-    def table_names(self) -> list[str]:
-        """The names of all tables."""
-        try:
+    def _table_names(self) -> list[str]:
+        with self._errors():
             self.connection.rollback()
             cursor = self.connection.cursor()
             cursor.execute(self.tables)
             return [str(row[0]) for row in cursor.fetchall()]
-        except self.failures as error:
-            raise self._failed(error, None) from error
 
     def _chunks(self, cursor: Any) -> Iterator[list[Any]]:
         while True:
-            try:
+            with self._errors():
                 chunk = cursor.fetchmany(_ROWS_AT_ONCE)
-            except self.failures as error:
-                raise self._failed(error, None) from error
             if not chunk:
                 return
             yield chunk
 
-    def _failed(self, error: Exception, hint: str | None) -> DataError:
-        return DataError(
-            f"the database says: {first_line(error)}",
-            where=self.shown,
-            expected="a database and a query that it can run",
-            hint=hint,
-        )
+    @contextmanager
+    def _errors(self, table: str | None = None) -> Iterator[None]:
+        try:
+            yield
+        except self.failures as error:
+            raise DataError(
+                f"the database says: {first_line(error)}",
+                where=self.shown,
+                expected="a database and a query that it can run",
+                hint=nearest(table, self._table_names()) if table else None,
+            ) from error
 
 
 @contextmanager

@@ -1,43 +1,35 @@
-"""Find out what a source is, and read it with the reader for it."""
+"""Find out what a source is, and read it with the reader for it: as a whole, or a block at a time."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol, Unpack
 
 import polars as pl
 
 from talos.data.databases import is_database_url
-from talos.data.readers.cleaning import CleanTable, polars_errors
+from talos.data.interactions import Provenance
+from talos.data.readers.cleaning import Cleaner, CleanTable, polars_errors
 from talos.data.readers.database import read_database
-from talos.data.readers.delimited import read_delimited, read_lightgcn
+from talos.data.readers.delimited import DelimitedFile, read_delimited, read_lightgcn
 from talos.data.readers.folders import files_of, part_files, readable_files
-from talos.data.readers.frames import from_memory, read_parquet
+from talos.data.readers.frames import ROW, WHOLE_PARQUET, from_memory, read_parquet, scan_parquet
 from talos.data.readers.json_lines import looks_like_json, read_json
-from talos.data.readers.options import ReadOptions
+from talos.data.readers.options import ReadKeywords, ReadOptions
 from talos.data.readers.text import TextFile, lines_are_ragged, open_text
 from talos.errors import DataError, nearest
 
-__all__ = [
-    "TEXT_READERS",
-    "existing_path",
-    "file_errors",
-    "inspect_file",
-    "load_parts",
-    "load_table",
-    "mixed_ids_error",
-    "no_rows_error",
-]
+__all__ = ["BlockSink", "existing_path", "load_parts", "load_table", "read_blocks"]
 
-TEXT_READERS: Mapping[str, Callable[[TextFile, ReadOptions], CleanTable]] = {
+_TEXT_READERS: Mapping[str, Callable[[TextFile, ReadOptions], CleanTable]] = {
     "delimited": read_delimited,
     "jsonl": read_json,
     "lightgcn": read_lightgcn,
 }
-"""The reader of each kind of text file."""
 
 
 def load_table(source: object, options: ReadOptions) -> CleanTable:
@@ -65,8 +57,8 @@ def load_parts(files: Mapping[str, Path], options: ReadOptions) -> dict[str, Cle
     return dict(zip(files, _load_files(list(files.values()), options), strict=True))
 
 
-def inspect_file(path: Path, name: str, options: ReadOptions) -> tuple[str, TextFile | None]:
-    """What a file is: "parquet" (and no text), or the text and its reader's key in `TEXT_READERS`."""
+def _inspect_file(path: Path, name: str, options: ReadOptions) -> tuple[str, TextFile | None]:
+    """What a file is: "parquet" (and no text), or the text and its reader's key in `_TEXT_READERS`."""
     with path.open("rb") as stream:
         magic = stream.read(4)
     if not magic:
@@ -84,7 +76,7 @@ def inspect_file(path: Path, name: str, options: ReadOptions) -> tuple[str, Text
 
 
 @contextmanager
-def file_errors(name: str) -> Iterator[None]:
+def _file_errors(name: str) -> Iterator[None]:
     """Turn whatever is raised while a file is read into a `DataError`."""
     try:
         with polars_errors(name):
@@ -98,9 +90,9 @@ def file_errors(name: str) -> Iterator[None]:
 
 
 def _load_file(path: Path, name: str, options: ReadOptions) -> CleanTable:
-    with file_errors(name):
-        kind, text = inspect_file(path, name, options)
-        return read_parquet(path, name, options) if text is None else TEXT_READERS[kind](text, options)
+    with _file_errors(name):
+        kind, text = _inspect_file(path, name, options)
+        return read_parquet(path, name, options) if text is None else _TEXT_READERS[kind](text, options)
 
 
 def _load_files(files: Sequence[Path], options: ReadOptions) -> list[CleanTable]:
@@ -108,29 +100,32 @@ def _load_files(files: Sequence[Path], options: ReadOptions) -> list[CleanTable]
     for file in files:
         table = _with_rows(_load_file(file, str(file), options))
         tables.append(table)
-        if table.format == "lightgcn":  # files that follow may have lines too short to be recognised
+        if (
+            table.provenance.format == "lightgcn"
+        ):  # files that follow may have lines too short to be recognised
             options = replace(options, format="lightgcn")
     for role in ("user", "item"):
         if len({table.frame[role].dtype for table in tables}) > 1:
-            if options.ids == "string" or any(table.format in ("parquet", "jsonl") for table in tables):
-                raise mixed_ids_error(role, list(map(str, files)))
-            # read again instead of casting, so that every id keeps its spelling
-            return _load_files(files, replace(options, ids="string"))
+            read = [table.provenance for table in tables]
+            return _load_files(files, _with_string_ids(options, role, list(map(str, files)), read))
     return tables
 
 
-def mixed_ids_error(role: str, files: Sequence[str]) -> DataError:
-    """The error for files of one table whose ids are of different types.
+def _with_string_ids(
+    options: ReadOptions, role: str, names: Sequence[str], read: Sequence[Provenance]
+) -> ReadOptions:
+    """Options for reading files again that have ids of different types, or an error if that cannot help.
 
-    >>> print(mixed_ids_error("user", ["a.csv", "b.csv"]))
-    a.csv, b.csv: user ids are strings in one file and integers in another; expected ids of one type (ids=...)
+    Reading again instead of casting lets every id keep its spelling.
     """
-    return DataError(
-        f"{role} ids are strings in one file and integers in another",
-        where=", ".join(files[:3]),
-        expected="ids of one type",
-        hint="ids='string' makes them all strings",
-    )
+    if options.ids == "string" or any(one.format in ("parquet", "jsonl") for one in read):
+        raise DataError(
+            f"{role} ids are strings in one file and integers in another",
+            where=", ".join(names[:3]),
+            expected="ids of one type",
+            hint="ids='string' makes them all strings",
+        )
+    return replace(options, ids="string")
 
 
 def _union(tables: Sequence[CleanTable], source: str, notes: tuple[str, ...]) -> CleanTable:
@@ -139,30 +134,30 @@ def _union(tables: Sequence[CleanTable], source: str, notes: tuple[str, ...]) ->
     ]
     with polars_errors(source):
         frame = pl.concat([table.frame.select(common) for table in tables], how="vertical_relaxed")
-    return CleanTable(
-        frame=frame,
+    return CleanTable(frame, _union_of([table.provenance for table in tables], source, notes))
+
+
+def _union_of(files: Sequence[Provenance], source: str, notes: tuple[str, ...]) -> Provenance:
+    """The provenance of files that are read as one table."""
+    return Provenance(
         source=source,
-        format=" + ".join(dict.fromkeys(table.format for table in tables)),
-        rows=sum(table.rows for table in tables),
-        bad_rows=sum(table.bad_rows for table in tables),
-        notes=notes + tuple(note for table in tables for note in table.notes),
+        format=" + ".join(dict.fromkeys(one.format for one in files)),
+        rows=sum(one.rows for one in files),
+        bad_rows=sum(one.bad_rows for one in files),
+        notes=notes + tuple(note for one in files for note in one.notes),
     )
 
 
 def _with_rows(table: CleanTable) -> CleanTable:
     if len(table.frame):
         return table
-    raise no_rows_error(table.source, table.rows, table.bad_rows)
+    raise _no_rows_error(table.provenance)
 
 
-def no_rows_error(where: str, rows: int, bad_rows: int) -> DataError:
-    """The error for a source without a single usable row.
-
-    >>> print(no_rows_error("a.csv", 3, 3))
-    a.csv: no usable row: all 3 are bad; expected one interaction per row
-    """
-    what = f"no usable row: all {rows:,} are bad" if bad_rows else "has no rows"
-    return DataError(what, where=where, expected="one interaction per row")
+def _no_rows_error(read: Provenance) -> DataError:
+    """The error for a source without a single usable row."""
+    what = f"no usable row: all {read.rows:,} are bad" if read.bad_rows else "has no rows"
+    return DataError(what, where=read.source, expected="one interaction per row")
 
 
 def existing_path(source: str | os.PathLike[str]) -> Path:
@@ -185,3 +180,191 @@ def existing_path(source: str | os.PathLike[str]) -> Path:
         expected="a file, a folder or a database URL",
         hint=hint if hint.startswith("did") else None,
     )
+
+
+# ----------------------------------------------------------------------- blocks
+
+
+class BlockSink(Protocol):
+    """Where `read_blocks` puts rows; it takes rows back if a file turns out late to need another way of reading."""
+
+    def add(self, block: pl.DataFrame) -> None:
+        """Add rows; columns are named by role: `user`, `item`, and `timestamp`, `rating`, `title` if there are any."""
+        ...
+
+    def commit(self) -> None:
+        """Keep what was added so far."""
+        ...
+
+    def take_back(self, *, everything: bool = False) -> None:
+        """Drop what was added since the last commit, or everything."""
+        ...
+
+
+def read_blocks(
+    source: str | os.PathLike[str], sink: BlockSink, *, rows: int, **options: Unpack[ReadKeywords]
+) -> Provenance:
+    r"""Read a file, or a folder of files that are one table, into a sink, `rows` rows at a time.
+
+    Parquet and delimited text are never held in memory as a whole; gzipped text, JSON lines and LightGCN lines are
+    held one file at a time. The options are those of `read` for files, and so are the errors.
+
+    >>> import tempfile
+    >>> class Counter:
+    ...     rows = 0
+    ...     def add(self, block): self.rows += len(block)
+    ...     def commit(self): ...
+    ...     def take_back(self, *, everything=False): self.rows = 0
+    >>> counter = Counter()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "clicks.csv").write_text("user,item\n1,7\n2,8\n")
+    ...     read_blocks(folder, counter, rows=1).rows, counter.rows
+    (2, 2)
+    """
+    reading = ReadOptions(**options)
+    path = existing_path(source)
+    files = {str(source): path}
+    notes: tuple[str, ...] = ()
+    if path.is_dir():
+        if part_files(path) is not None:
+            raise DataError(
+                "is split already",
+                where=str(source),
+                expected="a file, or a folder of files that are one table",
+            )
+        several, notes = files_of(path)
+        files = {str(file): file for file in several}
+    return _union_of(_read_files(files, reading, sink, rows), str(source), notes)
+
+
+class _NotIntegersError(Exception):
+    """A later block of a file has ids that are not integers; the argument is the role of the column."""
+
+
+def _read_files(
+    files: Mapping[str, Path], options: ReadOptions, sink: BlockSink, rows: int
+) -> list[Provenance]:
+    done: list[Provenance] = []
+    types: dict[str, pl.DataType] = {}
+    now = options
+    for name, file in files.items():
+        reader = _FileReader(file, name, now, sink, rows)
+        while True:
+            try:
+                read = reader.read()
+                break
+            except _NotIntegersError as error:
+                sink.take_back()
+                strings = reader.options.string_roles | {str(error)}
+                reader = _FileReader(file, name, replace(now, string_roles=strings), sink, rows)
+        if not reader.kept:
+            raise _no_rows_error(read)
+        done.append(read)
+        for role, kind in reader.types.items():
+            if types.setdefault(role, kind) != kind:
+                options = _with_string_ids(options, role, list(files), done)
+                sink.take_back(everything=True)
+                return _read_files(files, options, sink, rows)
+        sink.commit()
+        if read.format == "lightgcn":  # files that follow may have lines too short to be recognised
+            now = replace(options, format="lightgcn")
+    return done
+
+
+@dataclass
+class _FileReader:
+    """Reads one file into the sink; the rows and errors are those of `talos.data.readers.read`."""
+
+    path: Path
+    name: str
+    options: ReadOptions
+    sink: BlockSink
+    rows: int
+    types: dict[str, pl.DataType] = field(default_factory=dict)
+    kept: int = 0
+
+    def read(self) -> Provenance:
+        with _file_errors(self.name):
+            kind, text = _inspect_file(self.path, self.name, self.options)
+            if text is not None and kind != "delimited":
+                table = _TEXT_READERS[kind](text, self.options)
+            elif text is not None:
+                file = DelimitedFile.inspect(text, self.options)
+        if text is None:
+            return self._parquet()
+        if kind == "delimited":
+            return self._delimited(file)
+        for block in table.frame.iter_slices(self.rows):
+            self._keep(block)
+        return table.provenance
+
+    def _keep(self, block: pl.DataFrame) -> None:
+        if not len(block):
+            return
+        for role in ("user", "item"):
+            kind = block[role].dtype
+            if self.types.setdefault(role, kind) != kind:
+                raise _NotIntegersError(role)
+        self.kept += len(block)
+        self.sink.add(block)
+
+    def _parquet(self) -> Provenance:
+        scan, columns = scan_parquet(self.path, self.name, self.options)
+        cleaner = Cleaner(self.name, columns, self.options, text=False)
+        wanted = scan.select([pl.col(column).alias(role) for role, column in columns.items()])
+        rows = bad_rows = 0
+        for block in _blocks(wanted, self.rows, self.name, WHOLE_PARQUET):
+            with polars_errors(self.name, WHOLE_PARQUET):
+                cleaned, bad = cleaner.clean_rows(block, range(rows, rows + len(block)), ROW)
+            self._keep(cleaned)
+            rows, bad_rows = rows + len(block), bad_rows + bad
+        return Provenance(source=self.name, format="parquet", rows=rows, bad_rows=bad_rows)
+
+    def _delimited(self, file: DelimitedFile) -> Provenance:
+        """The three attempts of `talos.data.readers.delimited`, each a block at a time."""
+        for dtypes in file.attempts():
+            if self._by_polars(file, dtypes):
+                return Provenance(source=self.name, format=file.layout.format, rows=self.kept)
+            self.sink.take_back()
+            self.types, self.kept = {}, 0
+        rows = bad_rows = 0
+        for block, count, bad in file.row_by_row(self.rows):
+            self._keep(block)
+            rows, bad_rows = rows + count, bad_rows + bad
+        return Provenance(source=self.name, format=file.layout.format, rows=rows, bad_rows=bad_rows)
+
+    def _by_polars(self, file: DelimitedFile, dtypes: Mapping[str, pl.DataType]) -> bool:
+        """Whether there are rows and nothing is wrong with any."""
+        try:
+            for block in _blocks(file.scan(dtypes), self.rows, self.name, project=False):
+                with polars_errors(self.name):
+                    cleaned = file.cleaner.clean(block)
+                if cleaned is None:
+                    return False
+                self._keep(cleaned)
+        except DataError:
+            return False  # the next attempt says better what is wrong
+        return self.kept > 0
+
+
+def _blocks(
+    scan: pl.LazyFrame,
+    rows: int,
+    where: str,
+    expected: str = "data that can be parsed",
+    *,
+    project: bool = True,
+) -> Iterator[pl.DataFrame]:
+    """The rows of a scan, `rows` at a time; what polars raises becomes a `DataError`.
+
+    With `project=False` unwanted columns are parsed as well, so that a text row with too many fields is noticed.
+    """
+    flags = pl.QueryOptFlags(projection_pushdown=project)
+    with polars_errors(where, expected):
+        batches = iter(scan.collect_batches(chunk_size=rows, maintain_order=True, optimizations=flags))
+    while True:
+        with polars_errors(where, expected):
+            block = next(batches, None)
+        if block is None:
+            return
+        yield block

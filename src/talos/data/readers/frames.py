@@ -7,39 +7,32 @@ from typing import Any
 
 import polars as pl
 
-from talos.data.readers.cleaning import CleanTable, clean_rows, polars_errors
+from talos.data.interactions import Provenance
+from talos.data.readers.cleaning import Cleaner, CleanTable, polars_errors
 from talos.data.readers.columns import find_columns
 from talos.data.readers.options import ReadOptions
 from talos.errors import ArgumentError, DataError
 
-__all__ = ["WHOLE_PARQUET", "from_frame", "from_memory", "read_parquet", "scan_parquet"]
+__all__ = ["ROW", "WHOLE_PARQUET", "from_frame", "from_memory", "read_parquet", "scan_parquet"]
 
 WHOLE_PARQUET = "a whole parquet file"
 """What the errors about a parquet file say was expected."""
 
+ROW = "row {} (counting from 0)"
+"""What the errors call a row that has no line."""
 
-def from_frame(
-    frame: pl.DataFrame,
-    options: ReadOptions,
-    *,
-    source: str,
-    format: str,  # noqa: A002
-) -> CleanTable:
+
+def from_frame(frame: pl.DataFrame, options: ReadOptions, source: str, format: str) -> CleanTable:  # noqa: A002
     """Read a polars frame; `source` is what messages call it."""
     found = find_columns(options.wanted, frame.columns, source)
     columns = {role: frame.columns[position] for role, position in found.items()}
     if not len(frame):
         raise DataError("has no rows", where=source, expected="one interaction per row")
+    cleaner = Cleaner(source, columns, options, text=False)
     with polars_errors(source):
-        cleaned, bad = clean_rows(
-            frame.select([pl.col(column).alias(role) for role, column in columns.items()]),
-            columns,
-            options,
-            where=source,
-            text=False,
-            place=lambda row: f"{source}, row {row} (counting from 0)",
-        )
-    return CleanTable(frame=cleaned, source=source, format=format, rows=len(frame), bad_rows=bad)
+        wanted = frame.select([pl.col(column).alias(role) for role, column in columns.items()])
+        cleaned, bad = cleaner.clean_rows(wanted, range(len(frame)), ROW)
+    return CleanTable(cleaned, Provenance(source=source, format=format, rows=len(frame), bad_rows=bad))
 
 
 def from_memory(data: object, options: ReadOptions) -> CleanTable:
@@ -106,7 +99,7 @@ def _from_scipy(matrix: Any, options: ReadOptions) -> CleanTable:
         frame = frame.with_columns(pl.Series("rating", values.astype(np.float64)).cast(pl.Float32))
     if options.ids == "string":
         frame = frame.with_columns(pl.col("user", "item").cast(pl.String))
-    return CleanTable(frame=frame, source="scipy matrix", format="scipy", rows=len(frame))
+    return CleanTable(frame, Provenance(source="scipy matrix", format="scipy", rows=len(frame)))
 
 
 def scan_parquet(path: Path, name: str, options: ReadOptions) -> tuple[pl.LazyFrame, dict[str, str]]:

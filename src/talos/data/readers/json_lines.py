@@ -12,7 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from talos.data.readers.cleaning import CleanTable, clean_columns, clean_rows, polars_errors
+from talos.data.interactions import Provenance
+from talos.data.readers.cleaning import Cleaner, CleanTable, polars_errors
 from talos.data.readers.columns import find_columns
 from talos.data.readers.options import ReadOptions
 from talos.data.readers.text import TextFile, first_lines, short
@@ -55,7 +56,8 @@ def read_json(text: TextFile, options: ReadOptions) -> CleanTable:
         raise fault
     keys = list(names)
     found = find_columns(options.wanted, keys, text.name)
-    file = _JSONFile(text.name, content, {role: keys[place] for role, place in found.items()}, options)
+    columns = {role: keys[place] for role, place in found.items()}
+    file = _JSONFile(content, Cleaner(text.name, columns, options, text=False))
     return file.by_polars(first) or file.object_by_object()
 
 
@@ -63,56 +65,50 @@ def read_json(text: TextFile, options: ReadOptions) -> CleanTable:
 class _JSONFile:
     """A JSON file, the key of each role, and two ways to read it: quickly, or with the place of each bad value."""
 
-    name: str
     content: bytes
-    keys: Mapping[str, str]
-    options: ReadOptions
+    cleaner: Cleaner
 
     def by_polars(self, first: Mapping[str, Any]) -> CleanTable | None:
         """Read by polars, with the types of the first object; None if anything is wrong with any row."""
         if _is_array(self.content):
             return None
-        wanted = [one for one in self.options.wanted if one.role in self.keys]
+        wanted = [one for one in self.cleaner.options.wanted if one.role in self.cleaner.columns]
         schema: dict[str, pl.DataType] = {}
         for one in wanted:
-            value = first.get(self.keys[one.role])
+            value = first.get(self.cleaner.columns[one.role])
             whole = one.kind == "id" or (one.kind == "time" and isinstance(value, int))
             if one.kind == "text" or isinstance(value, str):
-                schema[self.keys[one.role]] = pl.String()
+                schema[self.cleaner.columns[one.role]] = pl.String()
             else:
-                schema[self.keys[one.role]] = pl.Int64() if whole else pl.Float64()
+                schema[self.cleaner.columns[one.role]] = pl.Int64() if whole else pl.Float64()
         try:
-            with polars_errors(self.name):
+            with polars_errors(self.cleaner.where):
                 frame = pl.read_ndjson(io.BytesIO(self.content), schema=schema)
-                frame = frame.select([pl.col(key).alias(role) for role, key in self.keys.items()])
+                frame = frame.select([pl.col(key).alias(role) for role, key in self.cleaner.columns.items()])
                 # polars turns numbers and objects into strings where the schema wants strings: count the quotes
                 for one in wanted:
-                    key = self.keys[one.role]
+                    key = self.cleaner.columns[one.role]
                     if one.kind == "id" and schema[key] == pl.String:
                         opened = (f'{json.dumps(key)}:{gap}"'.encode() for gap in ("", " "))
                         if sum(map(self.content.count, opened)) != len(frame):
                             return None
-                cleaned, problems = clean_columns(frame, self.keys, self.options, where=self.name, text=False)
+                cleaned = self.cleaner.clean(frame) if len(frame) else None
         except DataError:
             return None
-        if problems or not len(cleaned):
-            return None
-        return CleanTable(frame=cleaned, source=self.name, format="jsonl", rows=len(cleaned))
+        return None if cleaned is None else self._table(cleaned, len(cleaned))
 
     def object_by_object(self) -> CleanTable:
         """Read by Python's parser, which knows the line of each object."""
         types: dict[str, type] = {}  # of each role's ids, set by the first one
-        values: dict[str, list[Any]] = {role: [] for role in self.keys}
+        values: dict[str, list[Any]] = {role: [] for role in self.cleaner.columns}
         numbers = array("q")
         bad = 0
-        for number, record in _records(self.content, self.name):
+        for number, record in _records(self.content, self.cleaner.where):
             try:
                 row = self._checked(record, number, types)
             except DataError:
-                if self.options.on_bad_row == "raise":
-                    self._clean(
-                        values, numbers
-                    )  # a row before this one may be bad as well, and is named first
+                if self.cleaner.options.on_bad_row == "raise":
+                    self._clean(values, numbers)  # a row before it may be bad as well, and is named first
                     raise
                 bad += 1
                 continue
@@ -120,19 +116,18 @@ class _JSONFile:
             for role, value in row.items():
                 values[role].append(value)
         frame, more = self._clean(values, numbers)
-        rows = len(numbers) + bad
-        return CleanTable(frame=frame, source=self.name, format="jsonl", rows=rows, bad_rows=bad + more)
+        return self._table(frame, len(numbers) + bad, bad + more)
 
     def _checked(self, record: Any, number: int, types: dict[str, type]) -> dict[str, Any]:
         """The value of each role in a record, or a `DataError` if one is of the wrong type."""
-        place = self._place(number)
+        place = f"{self.cleaner.where}, {self._place.format(number)}"
         if isinstance(record, DataError):
             raise record
         if not isinstance(record, dict):
             raise DataError(f"a {_type_name(record)}", where=place, expected="a JSON object")
-        row = {role: record.get(key) for role, key in self.keys.items()}
+        row = {role: record.get(key) for role, key in self.cleaner.columns.items()}
         for role, value in row.items():
-            key = self.keys[role]
+            key = self.cleaner.columns[role]
             if role in ("user", "item") and value is not None:
                 expected = types.setdefault(role, type(value)) if type(value) in (str, int) else None
                 if type(value) is not expected or (isinstance(value, int) and value not in _INT64):
@@ -150,7 +145,7 @@ class _JSONFile:
         return row
 
     def _clean(self, values: Mapping[str, list[Any]], numbers: array[int]) -> tuple[pl.DataFrame, int]:
-        with polars_errors(self.name):
+        with polars_errors(self.cleaner.where):
             series = []
             for role, column in values.items():
                 if role in ("user", "item"):
@@ -158,17 +153,16 @@ class _JSONFile:
                 else:  # a number may be written as a string: make all of them strings, parsed later
                     texts = [None if v is None else v if isinstance(v, str) else repr(v) for v in column]
                     series.append(pl.Series(role, texts, dtype=pl.String))
-            return clean_rows(
-                pl.DataFrame(series),
-                self.keys,
-                self.options,
-                where=self.name,
-                text=False,
-                place=lambda row: self._place(numbers[row]),
-            )
+            return self.cleaner.clean_rows(pl.DataFrame(series), numbers, self._place)
 
-    def _place(self, number: int) -> str:
-        return f"{self.name}, {'object' if _is_array(self.content[:1000]) else 'line'} {number}"
+    def _table(self, frame: pl.DataFrame, rows: int, bad: int = 0) -> CleanTable:
+        return CleanTable(
+            frame, Provenance(source=self.cleaner.where, format="jsonl", rows=rows, bad_rows=bad)
+        )
+
+    @property
+    def _place(self) -> str:
+        return "object {}" if _is_array(self.content[:1000]) else "line {}"
 
 
 def _is_array(content: bytes) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
 from talos.data.readers.columns import WantedColumn
@@ -14,16 +14,7 @@ if TYPE_CHECKING:
     import polars as pl
     import scipy.sparse
 
-__all__ = [
-    "DEFAULT_MAX_BYTES",
-    "FORMATS",
-    "FileKeywords",
-    "IdMode",
-    "ListOptions",
-    "OnBadRow",
-    "ReadOptions",
-    "Source",
-]
+__all__ = ["FORMATS", "IdMode", "ListOptions", "ReadKeywords", "ReadOptions", "Source", "TableKeywords"]
 
 Source: TypeAlias = "str | os.PathLike[str] | pl.DataFrame | pd.DataFrame | scipy.sparse.sparray"
 """What `read` and `read_lists` take."""
@@ -31,49 +22,56 @@ Source: TypeAlias = "str | os.PathLike[str] | pl.DataFrame | pd.DataFrame | scip
 OnBadRow = Literal["raise", "skip"]
 IdMode = Literal["auto", "string"]
 
-DEFAULT_MAX_BYTES = 8 << 30
-"""How large a compressed file may become by default: 8 GiB."""
-
 FORMATS = ("amazon", "csv", "inter", "jsonl", "lightgcn", "movielens", "parquet", "text", "tsv")
 """The values of `format=`; `text` has any separator, `amazon` and `movielens` have no header."""
 
 _ALIASES = {"json": "jsonl", "ndjson": "jsonl"}
 
 
-class FileKeywords(TypedDict, total=False):
-    """The keyword arguments of readers of files: the fields of `ReadOptions` but for those on databases."""
+class TableKeywords(TypedDict, total=False):
+    """The keyword arguments of every reader, as described at `ReadOptions`."""
 
     user: str | None
     item: str | None
-    timestamp: str | None
-    rating: str | None
-    title: str | None
     format: str | None
+    query: str | None
+    table: str | None
     on_bad_row: OnBadRow
     ids: IdMode
     max_bytes: int
 
 
+class ReadKeywords(TableKeywords, total=False):
+    """The keyword arguments of readers of interactions."""
+
+    timestamp: str | None
+    rating: str | None
+    title: str | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How a source of interactions is to be read; checked on construction.
+    """How a source of interactions is to be read: the keyword arguments of `read`, checked on construction.
 
-    The fields are the keyword arguments of `read`. The `ArgumentError` about a wrong value has the name of the field
-    as its `where`. Errors found later, in the data, name the file; where an option would help, their text spells it
-    as Python does: `user='NAME'`, `ids='string'`.
+    The `ArgumentError` about a wrong value has the name of the field as its `where`. Errors found later, in the data,
+    name the file; where an option would help, they spell it as Python does: `user='NAME'`, `ids='string'`.
 
     Attributes:
-        user: name of the user column; None (or empty) to guess it from the usual names.
-        item: name of the item column; None (or empty) to guess it.
-        timestamp: name of the time column; None to guess it, "" to leave it out.
-        rating: name of the rating column; None to guess it, "" to leave it out.
-        title: name of the column with the item's title; None to guess it, "" to leave it out.
+        user: name of the user column; None (or empty) to guess it from the usual names. The columns of a file without
+            header are called "1", "2", ….
+        item: name of the item column, guessed likewise.
+        timestamp: name of the time column, guessed likewise, "" to leave it out. Numbers are kept, dates become
+            seconds since 1970.
+        rating: name of the rating column, guessed likewise, "" to leave it out.
+        title: name of the column with the item's title, guessed likewise, "" to leave it out.
         format: one of `FORMATS`; None (or empty) to guess it from the file's name and content.
         query: SQL that selects the rows, for a database.
         table: the table to read, for a database with several.
-        on_bad_row: "raise" an error for the first row that cannot be used, or "skip" such rows and count them.
+        on_bad_row: "raise" an error for the first row with too few or too many fields, or with an id, timestamp or
+            rating that cannot be used; or "skip" such rows and count them.
         ids: "auto" for integers where a column holds nothing else, or "string" to keep all ids strings.
-        max_bytes: how large a compressed file may become.
+        max_bytes: how large a compressed file may become; 8 GiB unless given.
+        string_roles: of "user" and "item", those whose ids stay strings whatever `ids` says.
 
     >>> ReadOptions(format="ndjson").format
     'jsonl'
@@ -92,7 +90,8 @@ class ReadOptions:
     table: str | None = None
     on_bad_row: OnBadRow = "raise"
     ids: IdMode = "auto"
-    max_bytes: int = DEFAULT_MAX_BYTES
+    max_bytes: int = 8 << 30
+    string_roles: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "format", _ALIASES.get(self.format or "", self.format) or None)
@@ -108,6 +107,10 @@ class ReadOptions:
                 )
         if self.max_bytes < 1:
             raise ArgumentError(str(self.max_bytes), where="max_bytes", expected="a positive number")
+
+    def ids_of(self, role: str) -> IdMode:
+        """`ids` for one role."""
+        return "string" if role in self.string_roles else self.ids
 
     @property
     def wanted(self) -> tuple[WantedColumn, ...]:
@@ -130,6 +133,9 @@ class ListOptions(ReadOptions):
         score: name of the score column; None to guess it (unless `rank` is given), "" to leave it out.
     """
 
+    timestamp: str | None = field(init=False, default=None)
+    rating: str | None = field(init=False, default=None)
+    title: str | None = field(init=False, default=None)
     rank: str | None = None
     score: str | None = None
 

@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -72,19 +73,19 @@ class TextFile:
         """The whole content."""
         return self.path.read_bytes() if self.data is None else self.data
 
-    def samples(self) -> list[bytes]:
+    @cached_property
+    def samples(self) -> list[str]:
         """Whole lines from the beginning, the middle and the end; all lines of a small file."""
         with self.open() as stream:
             head = stream.read(_SAMPLE if self.size > 3 * _SAMPLE else -1)
-            if self.size <= 3 * _SAMPLE:
-                return [head]
-            pieces = [head[: head.rfind(b"\n") + 1] or head]
-            for start in (self.size // 2, self.size - _SAMPLE):
-                stream.seek(start)
-                piece = stream.read(_SAMPLE)
-                cut = piece[piece.find(b"\n") + 1 :]
-                pieces.append(cut[: cut.rfind(b"\n") + 1])
-        return pieces
+            pieces = [head]
+            if self.size > 3 * _SAMPLE:
+                pieces = [head[: head.rfind(b"\n") + 1] or head]
+                for start in (self.size // 2, self.size - _SAMPLE):
+                    stream.seek(start)
+                    piece = stream.read(_SAMPLE)
+                    pieces.append(piece[piece.find(b"\n") + 1 : piece.rfind(b"\n") + 1])
+        return [piece.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace") for piece in pieces]
 
 
 def open_text(path: Path, name: str, max_bytes: int) -> TextFile:
@@ -127,7 +128,17 @@ def _gunzip(path: Path, name: str, max_bytes: int) -> bytes:
                     ) from error
                 total += len(piece)
                 if total > max_bytes or (total > _RATIO_FROM and total > _MAX_RATIO * read):
-                    raise _bomb(name, total, max_bytes)
+                    large = (
+                        f"exceeds {max_bytes:,} bytes"
+                        if total > max_bytes
+                        else f"grows more than {_MAX_RATIO}-fold"
+                    )
+                    raise DataError(
+                        f"{large} when decompressed",
+                        where=name,
+                        expected=f"at most {max_bytes:,} bytes, and no decompression bomb",
+                        hint="if you trust it, decompress it yourself or raise max_bytes",
+                    )
                 pieces.append(piece)
                 whole = unpack.eof
                 block = unpack.unconsumed_tail
@@ -138,16 +149,6 @@ def _gunzip(path: Path, name: str, max_bytes: int) -> bytes:
     if not whole:
         raise DataError("ends in the middle: truncated gzip data", where=name, expected="a whole .gz file")
     return b"".join(pieces)
-
-
-def _bomb(name: str, total: int, max_bytes: int) -> DataError:
-    grown = f"exceeds {max_bytes:,} bytes" if total > max_bytes else f"grows more than {_MAX_RATIO}-fold"
-    return DataError(
-        f"{grown} when decompressed",
-        where=name,
-        expected=f"at most {max_bytes:,} bytes, and no decompression bomb",
-        hint="if you trust it, decompress it yourself or raise max_bytes",
-    )
 
 
 # ----------------------------------------------------------------------- layout
@@ -167,8 +168,7 @@ class Layout:
 
 def first_lines(text: TextFile, count: int = 50) -> list[str]:
     """The first lines that are not blank."""
-    head = text.samples()[0].removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
-    return [line for line in head.splitlines() if line.strip()][:count]
+    return [line for line in text.samples[0].splitlines() if line.strip()][:count]
 
 
 def lines_are_ragged(text: TextFile) -> bool:
@@ -211,14 +211,13 @@ def guess_layout(text: TextFile, options: ReadOptions) -> Layout:
             expected="at least a user and an item, separated by comma, tab, ';', '|', '::' or blank",
         )
     headerless = format in ("amazon", "movielens") or not _is_header(first, given)
-    names = [untyped(name.strip()) for name in first]
-    if headerless:
-        names = [str(position) for position in range(1, len(first) + 1)]
+    names = map(str, range(1, len(first) + 1)) if headerless else (untyped(name.strip()) for name in first)
+    blank = next((n for n, line in enumerate(text.samples[0].split("\n")) if line.strip()), 0)
     return Layout(
-        format=_format_name(format, inter=inter, separator=separator, headerless=headerless, first=first),
+        format="inter" if inter else _format_name(format, separator, headerless, first),
         separator=separator,
         names=tuple(names),
-        skip_lines=0 if headerless else _header_lines(text),
+        skip_lines=0 if headerless else blank + 1,
         headerless=headerless,
         quoted=quoted,
     )
@@ -226,17 +225,14 @@ def guess_layout(text: TextFile, options: ReadOptions) -> Layout:
 
 def csv_reader(lines: Iterable[str], separator: str, quoted: bool) -> _csv.Reader:
     """A reader of the `csv` module for this separator."""
-    if quoted:
-        return csv.reader(lines, delimiter=separator)
-    return csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
+    return csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
 
 
-def fields_of(piece: bytes, layout: Layout) -> list[list[str]]:
+def fields_of(sample: str, layout: Layout) -> list[list[str]]:
     """The fields of each row of a sample."""
-    text = piece.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     if layout.separator == "::":
-        return [line.split("::") for line in text.splitlines() if line.strip()]
-    reader = csv_reader(io.StringIO(text, newline=""), layout.separator, layout.quoted)
+        return [line.split("::") for line in sample.splitlines() if line.strip()]
+    reader = csv_reader(io.StringIO(sample, newline=""), layout.separator, layout.quoted)
     rows: list[list[str]] = []
     while True:
         try:
@@ -283,14 +279,13 @@ def _is_date(token: str) -> bool:
 def _separator(text: TextFile, lines: Sequence[str]) -> str:
     usual = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
     hinted = next((usual[suffix.lower()] for suffix in text.path.suffixes if suffix.lower() in usual), None)
-    candidates = [hinted, *_SEPARATORS] if hinted else list(_SEPARATORS)
+    candidates = [one for one in ([hinted] if hinted else []) + [*_SEPARATORS] if one in lines[0]]
     for separator in candidates:
-        if separator in lines[0]:
-            widths = {len(_fields(line, separator, separator != "::")) for line in lines}
-            if len(widths) == 1 and widths != {1}:
-                return separator
+        widths = {len(_fields(line, separator, separator != "::")) for line in lines}
+        if len(widths) == 1 and widths != {1}:
+            return separator
     # no separator fits all lines, so some lines are bad: the first line decides
-    return next((s for s in candidates if s in lines[0]), ",")
+    return candidates[0] if candidates else ","
 
 
 def _fields(line: str, separator: str, quoted: bool) -> list[str]:
@@ -322,21 +317,7 @@ def _is_amazon_id(token: str) -> bool:
     return len(token) >= 10 and token.isalnum() and token.upper() == token and any(map(str.isdigit, token))
 
 
-def _header_lines(text: TextFile) -> int:
-    head = text.samples()[0].removeprefix(b"\xef\xbb\xbf")
-    return next((n for n, line in enumerate(head.split(b"\n"), 1) if line.strip()), 1)
-
-
-def _format_name(
-    format: str | None,  # noqa: A002
-    *,
-    inter: bool,
-    separator: str,
-    headerless: bool,
-    first: Sequence[str],
-) -> str:
-    if inter:
-        return "inter"
+def _format_name(format: str | None, separator: str, headerless: bool, first: Sequence[str]) -> str:  # noqa: A002
     if format not in (None, "csv", "tsv", "text"):
         return str(format)
     if headerless and (separator == "::" or (separator == "\t" and len(first) == 4)):

@@ -7,8 +7,14 @@ reads one process's part of the split. The split does not depend on the number o
 from __future__ import annotations
 
 from talos.data.shards.index import ShardIndex, is_shards
-from talos.data.shards.read import read_fit_shards, read_shards, read_share
-from talos.data.shards.share import ShardColumns, Share, SplitShare
+from talos.data.shards.read import (
+    ShardColumns,
+    Share,
+    SplitShare,
+    read_fit_shards,
+    read_shards,
+    read_share,
+)
 from talos.data.shards.write import DEFAULT_ROWS, write_shards
 
 __all__ = [

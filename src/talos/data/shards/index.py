@@ -48,7 +48,6 @@ class ShardIndex:
         checksums: of `users.parquet` and `items.parquet`.
         how: how the split was made, as in `talos.data.splits.Split.how`.
         provenance: of the source.
-        record: the JSON object of the file.
     """
 
     folder: Path
@@ -60,7 +59,6 @@ class ShardIndex:
     checksums: Mapping[str, str]
     how: Mapping[str, Any]
     provenance: Provenance
-    record: Mapping[str, Any]
 
     @classmethod
     def of(cls, source: str | Path | ShardIndex) -> ShardIndex:
@@ -140,7 +138,6 @@ class ShardIndex:
                 bad_rows=int(source["bad_rows"]),
                 notes=tuple(map(str, source["notes"])),
             ),
-            record=record,
         )
 
     def check(self, name: str, checksum: str) -> Path:
@@ -155,11 +152,8 @@ class ShardIndex:
         return path
 
     def _check_files(self) -> None:
-        names = [
-            *self.checksums,
-            *(f"{one.folder}/{part}.parquet" for one in self.shards for part in one.checksums),
-        ]
-        for name in names:
+        parts = [f"{one.folder}/{part}.parquet" for one in self.shards for part in one.checksums]
+        for name in (*self.checksums, *parts):
             if not (self.folder / name).is_file():
                 raise DataError(
                     "is missing", where=str(self.folder / name), expected="a whole folder of shards"
@@ -172,7 +166,10 @@ def is_shards(path: str | Path) -> bool:
     >>> is_shards("no/such/folder")
     False
     """
-    return (Path(path).expanduser() / INDEX).is_file()
+    try:
+        return (Path(path).expanduser() / INDEX).is_file()
+    except (OSError, RuntimeError):  # not a path at all: left to the reader, which says what is wrong with it
+        return False
 
 
 def own_checksum(record: Mapping[str, Any]) -> str:

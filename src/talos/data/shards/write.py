@@ -15,12 +15,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.data.interactions import Interactions, Provenance
-from talos.data.readers import FileKeywords, read_blocks
+from talos.data.interactions import Interactions, Provenance, values_in
+from talos.data.readers import ReadKeywords, read_blocks
 from talos.data.shards.external_sort import ExternalSort
 from talos.data.shards.index import FORMAT, INDEX, PARTS, own_checksum
 from talos.data.shards.streaming_split import StreamingSplit
-from talos.data.splits import SplitBy, check_shares
+from talos.data.splits import SplitBy, how_to_split
 from talos.data.vocabulary import Vocabulary
 from talos.errors import ArgumentError, ConfigError, DataError, TalosError, first_line
 from talos.files import checksum_of
@@ -47,7 +47,7 @@ def write_shards(
     rows_at_once: int = DEFAULT_ROWS,
     name: str | None = None,
     notify: Callable[[str], None] = lambda line: None,
-    **options: Unpack[FileKeywords],
+    **options: Unpack[ReadKeywords],
 ) -> dict[str, Any]:
     r"""Split interactions into train, validation and test, and write them as shards.
 
@@ -83,7 +83,7 @@ def write_shards(
     >>> [shard["users"] for shard in record["shards"]], record["parts"]["test"]["interactions"]
     ([[0, 1], [1, 2]], 3)
     """
-    check_shares(by, test, valid)
+    how = how_to_split(by, test, valid, seed)
     for option, number in (("shards", shards), ("rows_at_once", rows_at_once)):
         if number < 1:
             raise ArgumentError(f"{number}", where=option, expected="1 or more")
@@ -118,8 +118,6 @@ def write_shards(
         for data in pieces:
             writer.add(data, splitter.of(data))
         titles = runs.titles_of(pieces.item_ids.ids)
-        how: dict[str, Any] = {"by": by, "seed": seed}
-        how |= {} if by == "last" else {"test": test, "valid": valid}
         record: dict[str, Any] = {
             "format": FORMAT,
             "source": {
@@ -181,17 +179,13 @@ class _Pieces:
         cls, runs: ExternalSort, folder: Path, rows: int, provenance: Provenance, min_rating: float | None
     ) -> _Pieces:
         """Keep each pair once, drop low ratings, and collect the users and items that are left."""
-        pieces, found = cls(folder), _Distinct()
+        pieces = cls(folder)
         for bucket in runs.buckets(rows):
             if min_rating is not None and "rating" not in bucket.columns:
                 raise DataError(
                     "no ratings", where=provenance.source, expected="a rating column to filter by"
                 )
-            stamps, ratings = (
-                bucket[column].to_numpy() if column in bucket.columns else None
-                for column in ("timestamp", "rating")
-            )
-            data = Interactions.from_ids(bucket["user"], bucket["item"], timestamps=stamps, ratings=ratings)
+            data = Interactions.from_ids(bucket["user"], bucket["item"], **values_in(bucket))
             pieces.duplicates += data.provenance.duplicates
             pieces.columns = tuple(bucket.columns)
             if min_rating is not None:
@@ -199,22 +193,23 @@ class _Pieces:
                 data = data.where(data.ratings >= min_rating).compact()
             if len(data):
                 pieces._write(data)
-                found.add(data.item_ids.ids)
         if not pieces.interactions:
             raise DataError(
                 f"no rating of {min_rating:g} or higher", where=provenance.source, expected="at least one"
             )
-        pieces.item_ids = Vocabulary(found.sorted())
+        items = pl.scan_parquet(sorted(folder.glob("items-*.parquet"))).unique()
+        pieces.item_ids = Vocabulary(items.collect(engine="streaming")["item_id"].sort())
         return pieces
 
     def _write(self, data: Interactions) -> None:
-        number = len(self.users)
-        _frame(data, item=data.indices).write_parquet(self._path(number, "rows"), compression="lz4")
-        degrees = pl.Series("degree", data.user_degrees)
-        users = pl.DataFrame([data.user_ids.ids.alias("user_id"), degrees])
-        users.write_parquet(self._path(number, "users"), compression="lz4")
-        items = data.item_ids.ids.alias("item_id").to_frame()
-        items.write_parquet(self._path(number, "items"), compression="lz4")
+        users = {"user_id": data.user_ids.ids, "degree": data.user_degrees}
+        tables = {
+            "rows": data.to_frame(item=data.indices),
+            "users": pl.DataFrame(users),
+            "items": pl.DataFrame({"item_id": data.item_ids.ids}),
+        }
+        for kind, table in tables.items():
+            table.write_parquet(self._path(len(self.users), kind), compression="lz4")
         self.users.append(data.num_users)
         self.interactions += len(data)
 
@@ -225,19 +220,16 @@ class _Pieces:
     def __iter__(self) -> Iterator[Interactions]:
         """The pieces in the order of their users, each over its own users and all items."""
         for number in range(len(self.users)):
-            rows = pl.read_parquet(self._path(number, "rows"))
-            users = pl.read_parquet(self._path(number, "users"))
-            items = pl.read_parquet(self._path(number, "items"))["item_id"]
-            positions = self.item_ids.encode(items).astype(np.int32)
-            indptr = np.zeros(len(users) + 1, np.int64)
-            np.cumsum(users["degree"].to_numpy(), out=indptr[1:])
+            rows, users, items = (
+                pl.read_parquet(self._path(number, kind)) for kind in ("rows", "users", "items")
+            )
+            positions = self.item_ids.encode(items["item_id"]).astype(np.int32)
             yield Interactions(
-                indptr=indptr,
+                indptr=np.append(0, np.cumsum(users["degree"].to_numpy())),
                 indices=positions[rows["item"].to_numpy()],  # both vocabularies ascend, and so do the rows
                 user_ids=Vocabulary(users["user_id"]),
                 item_ids=self.item_ids,
-                timestamps=rows["timestamp"].to_numpy() if "timestamp" in rows.columns else None,
-                ratings=rows["rating"].to_numpy() if "rating" in rows.columns else None,
+                **values_in(rows),
             )
 
     def stamps(self) -> Iterator[NDArray[Any]]:
@@ -247,29 +239,6 @@ class _Pieces:
 
     def _path(self, number: int, kind: str) -> Path:
         return self.folder / f"{kind}-{number:06d}.parquet"
-
-
-def _frame(data: Interactions, **columns: NDArray[Any]) -> pl.DataFrame:
-    """These columns, and the timestamps and ratings if there are any."""
-    values = {"timestamp": data.timestamps, "rating": data.ratings}
-    return pl.DataFrame(columns | {name: column for name, column in values.items() if column is not None})
-
-
-class _Distinct:
-    """Collects the distinct ids of many series; removes repeats whenever the new ids outnumber the known ones."""
-
-    def __init__(self) -> None:
-        self.known: pl.Series | None = None
-        self.new: list[pl.Series] = []
-
-    def add(self, ids: pl.Series) -> None:
-        self.new.append(ids.rename("id"))
-        if sum(map(len, self.new)) > max(1 << 20, 0 if self.known is None else len(self.known)):
-            self.known, self.new = self.sorted(), []
-
-    def sorted(self) -> pl.Series:
-        every = self.new if self.known is None else [self.known, *self.new]
-        return pl.concat(every).unique().sort()
 
 
 class _ShardWriter:
@@ -308,7 +277,7 @@ class _ShardWriter:
             self.edges[part] += len(kept)
             if part == "test":
                 self.shared_users += int((active & in_train).sum())
-            frame = _frame(kept, user=kept.rows + np.int32(self.users), item=kept.indices)
+            frame = kept.to_frame(user=kept.rows + np.int32(self.users), item=kept.indices)
             owner = shard_of[kept.rows]
             for shard in np.unique(owner).tolist():
                 start, stop = np.searchsorted(owner, [shard, shard + 1])
