@@ -37,6 +37,7 @@ __all__ = [
     "TrainingOptions",
     "UnsplitOptions",
     "as_flags",
+    "at_least_one",
     "config_keys",
     "parse_budget",
     "parse_value",
@@ -241,6 +242,13 @@ def parse_budget(text: str) -> float:
     if not seconds > 0:
         raise ConfigError(f"{text!r}", where="--budget", expected="a time such as 90s, 10m or 1h")
     return seconds
+
+
+def at_least_one(**numbers: int | None) -> None:
+    """Refuse numbers below 1, by the flag that gave each; None was not given."""
+    for flag, number in numbers.items():
+        if number is not None and number < 1:
+            raise ConfigError(f"{number}", where=flag, expected="1 or more")
 
 
 def parse_value(text: str) -> Any:
