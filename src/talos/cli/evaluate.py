@@ -28,10 +28,9 @@ def parse_ks(text: str) -> tuple[int, ...]:
     """
     try:
         ks = tuple(int(k) for k in text.split(","))
-    except ValueError as error:
-        raise ConfigError(
-            f"{text!r}", where="--k", expected="numbers with commas, such as 10,20,50"
-        ) from error
+    except ValueError:
+        expected = "numbers with commas, such as 10,20,50"
+        raise ConfigError(f"{text!r}", where="--k", expected=expected) from None
     if min(ks) < 1:
         raise ConfigError(f"{min(ks)}", where="--k", expected="list lengths of 1 or more")
     return ks
@@ -107,8 +106,7 @@ def _of_run(
 
     group = distributed.start()
     recommender = Recommender.load(run, group=group)
-    assert recommender.model is not None
-    trained_on = recommender.model.metadata.get("source")
+    trained_on = recommender.fitted_model().metadata.get("source")
     # every process reads all of a PATH
     share = share_of((trained_on or {}).get("path", ""), group) if path is None else None
     test = open_test(trained_on, path, source, run=run, notify=say) if share is None else share.test

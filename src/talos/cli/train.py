@@ -47,18 +47,14 @@ def train(
     if explain:
         _explain(config, open_split(path, source, notify=say), json)
         return
-    if _restarted():
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
+        # torchrun lost a process and has restarted all of them
         if out is not None and (out / "model.json").exists():
             return  # the process was lost after the run was finished
         resume = True
     out = _check_out(out, resume)
     parts = _share(path, config) or open_split(path, source, notify=say)
     _run(config, parts, out, source.as_dict(path), resume=resume, tensorboard=tensorboard, json=json)
-
-
-def _restarted() -> bool:
-    """Whether torchrun lost a process and restarted all of them, which then resume the run."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def _check_out(out: Path | None, resume: bool) -> Path:
@@ -116,10 +112,7 @@ def _explain(config: RunConfig, parts: Split, json: bool) -> None:
     if json:
         print_json(facts)
         return
-    shown = [
-        (name.replace("_", " "), f"{facts[name]:,}")
-        for name in ("parameters", "steps_per_epoch", "memory_mb")
-    ]
+    shown = [(name.replace("_", " "), f"{facts[name]:,}") for name in list(facts)[:3]]
     print_facts([*shown, *(("chosen", note) for note in trainer.plan.notes)], title="what would be trained")
     typer.echo("\n" + trainer.config.to_toml())
 
