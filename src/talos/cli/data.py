@@ -85,7 +85,7 @@ def split(
         typer.Option(help="For --shards: rows held in memory at a time, about a million if not given."),
     ] = None,
     *,
-    source: Annotated[SourceOptions, Offer(flags={"split_seed": "--seed"})],
+    source: Annotated[SourceOptions, Offer(split_seed="--seed")],
     json: Json = False,
 ) -> None:
     """Divide into train, validation and test files, with a `split.json` that says how to make them again.

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from talos.cli.options import Json, UnsplitOptions, with_options
+from talos.cli.options import Json, TestArgument, UnsplitOptions, with_options
 from talos.cli.output import print_json, say
 from talos.errors import ConfigError
 
@@ -20,13 +20,7 @@ def report(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="A run directory, or the folder of a comparison.")
     ],
-    path: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[PATH]",
-            help="A test set, read like the run's own data unless options differ; the run's test part if not given.",
-        ),
-    ] = None,
+    path: TestArgument = None,
     out: Annotated[Path | None, typer.Option("--out", help="The file; RUN/report.html if not given.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the samples of users and items that are shown.")] = 0,
     *,

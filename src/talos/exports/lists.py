@@ -248,8 +248,7 @@ def _sink(out: str, model: Model, settings: ListSettings, overwrite: bool) -> _S
         "postgres": PostgresSink,
     }
     if scheme not in kinds:
-        raise ArgumentError(
-            f"no way to write to {scheme!r}", where="out", hint=nearest(scheme, ("sqlite", "postgresql"))
-        )
+        hint = nearest(scheme, ("sqlite", "postgresql"))
+        raise ArgumentError(f"no way to write to {scheme!r}", where="out", hint=hint)
     ids = (model.train.user_ids.ids.dtype, model.train.item_ids.ids.dtype)
     return kinds[scheme](out, settings, overwrite, integers=(ids[0].is_integer(), ids[1].is_integer()))
