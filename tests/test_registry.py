@@ -16,7 +16,7 @@ from talos.config import NamedConfig, RunConfig
 from talos.data.datasets import synthetic
 from talos.data.splits import Split
 from talos.errors import ArgumentError
-from talos.model.options import place_of
+from talos.model.recommender import place_of
 
 MODULE = '''
 from dataclasses import dataclass

@@ -51,7 +51,10 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     temporary = _temporary(path)
     try:
         write(temporary)
-        _set_default_permissions(temporary)
+        # the permissions any new file gets: safetensors creates files for the owner alone
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
@@ -164,10 +167,3 @@ def read_sealed(path: Path, *, hint: str, format: int = 1) -> dict[str, Any]:  #
 
 def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-
-def _set_default_permissions(path: Path) -> None:
-    """Give a file the permissions any new file gets: safetensors creates files for the owner alone."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)

@@ -151,6 +151,10 @@ def test_unfinished_and_damaged_runs_are_explained(talos: Run, clicks: Path, tmp
     assert (done.returncode, "model.safetensors" in done.stderr) == (2, True)
     (tmp_path / "run" / "model.json").unlink()
     assert "--resume" in talos("evaluate", "run").stderr
+    other = talos("train", clicks, "--out", "run", *SMALL, "--epochs", 2, "--dim", 3, "--resume")
+    assert (other.returncode, "error: --resume: backbone differ" in other.stderr) == (2, True)
+    unclear = talos("train", clicks, "--out", "new", "--set", "tau")
+    assert "such as loss.tau=0.1" in unclear.stderr  # a key of the config is not a flag
 
 
 LONG = (*SMALL, "--epochs", 200, "--patience", 200, "--set", "training.checkpoint_every=3")

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from talos.cli.spaces import space_for
+from talos.cli.tune import space_for
 from talos.config import RunConfig
 from talos_paper.published import GRID
 

@@ -10,19 +10,7 @@ from typing import Annotated
 
 import typer
 
-from talos.cli import (
-    compare,
-    data,
-    demo,
-    doctor,
-    evaluate,
-    export,
-    init,
-    recommend,
-    report,
-    train,
-    tune,
-)
+from talos.cli import compare, data, demo, doctor, evaluate, export, init, recommend, report, train, tune
 from talos.cli.messages import message_of
 from talos.cli.plugins import PluginGroup
 from talos.errors import TalosError
@@ -39,16 +27,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data.app, name="data")
-app.command("demo")(demo.demo)
-app.command("init")(init.init)
-app.command("train")(train.train)
-app.command("evaluate")(evaluate.evaluate)
-app.command("recommend")(recommend.recommend)
-app.command("report")(report.report)
-app.command("compare")(compare.compare)
-app.command("tune")(tune.tune)
-app.command("export")(export.export)
-app.command("doctor")(doctor.doctor)
+for _command in (
+    *(demo.demo, init.init, train.train, evaluate.evaluate, recommend.recommend, report.report),
+    *(compare.compare, tune.tune, export.export, doctor.doctor),
+):
+    app.command()(_command)
 
 
 def _print_version(wanted: bool) -> None:

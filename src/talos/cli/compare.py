@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,11 +14,13 @@ from talos.cli.options import (
     Offer,
     PathArgument,
     TrainingOptions,
+    at_least_one,
     parse_budget,
     parse_value,
     with_options,
 )
 from talos.cli.output import print_json, print_table, say
+from talos.cli.tune import shown, space_for, write_report
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError, nearest
 
@@ -82,27 +85,21 @@ def compare(
     """Compare losses and backbones on one data set over several seeds; the same command continues after a stop."""
     if out is None:
         raise ConfigError("is missing", where="--out", expected="a folder for the results")
-    if seeds < 1:
-        raise ConfigError(f"{seeds}", where="--seeds", expected="1 or more")
+    at_least_one(**{"--seeds": seeds})
     seconds = None if budget is None else parse_budget(budget)
     models = configs_for(
         _names(losses, "--losses"), _names(backbones, "--backbones"), training.run_config(), set_ or []
     )
     found: dict[str, Any] = {}
     if tuned is not None:
-        from talos.cli.spaces import tune_models
-
-        models, found = tune_models(
-            models, path, source, out / "tuned", trials=tuned, space=space, workers=workers
-        )
+        models, found = _tune_models(models, path, source, out / "tuned", tuned, space, workers)
+    from talos.cli.report import write_page
     from talos.data.open import open_split
-
-    parts = open_split(path, source, notify=say)
-
+    from talos.report import comparison_report
     from talos.studies import compare as comparison
 
     table = comparison.compare(
-        parts,
+        open_split(path, source, notify=say),
         models,
         seeds,
         out=out,
@@ -112,13 +109,10 @@ def compare(
         alternative=alternative,
         notify=say,
     )
-    from talos.cli.report import write_page
-    from talos.report import comparison_report
-
     page = write_page(comparison_report(table, title=f"Comparison on {path}"), out / "compare.html")
     if json:
-        searches = {"tuned": found} if found else {}
-        print_json({"out": str(out), "report": str(page), **table.as_dict(), **searches})
+        tuning = {"tuned": found} if found else {}
+        print_json({"out": str(out), "report": str(page), **table.as_dict(), **tuning})
         return
     print_table(*table.summary(), title=f"test, {table.num_users:,} users")
     if len(table.rows) > 1:
@@ -126,6 +120,47 @@ def compare(
         print_table(*table.significance(), title=f"{table.first} against the others")
     typer.echo("\n" + textwrap.fill(table.legend, 100))
     say(f"written to {out}: compare.csv, compare.tex, compare.html, runs/")
+
+
+def _tune_models(
+    models: Mapping[str, RunConfig],
+    path: str,
+    source: SourceOptions,
+    out: Path,
+    trials: int,
+    space: str,
+    workers: int,
+) -> tuple[dict[str, RunConfig], dict[str, Any]]:
+    """Tune each model with the same number of trials: name → best config, and the summary of each search.
+
+    All spaces are checked before the data are read; searches that the folder has finished are not repeated.
+    """
+    from talos.studies.tune.storage import import_optuna
+
+    import_optuna()
+    at_least_one(**{"--tuned": trials, "--workers": workers})
+    spaces = {name: space_for(space, config) for name, config in models.items()}
+
+    from talos.data.open import open_fit_parts
+    from talos.studies import tune
+
+    parts = tune.fit_parts(*open_fit_parts(path, source, notify=say))
+    configs, found = {}, {}
+    for name, settings, tuned in tune.tune_models(
+        spaces, parts, out, trials=trials, workers=workers, notify=say
+    ):
+        assert tuned.folder is not None
+        write_report(tuned, settings, tuned.folder)
+        summary = tuned.summary
+        configs[name] = summary.config
+        found[name] = {
+            "trials": len(summary.rows),
+            "validation": {summary.metric: summary.best.value},
+            "parameters": summary.best.parameters,
+        }
+        values = ", ".join(f"{key} {shown(value)}" for key, value in summary.best.parameters.items())
+        say(f"{name}: validation {summary.metric} {summary.best.value:.5f} with {values}")
+    return configs, found
 
 
 def configs_for(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,9 +11,6 @@ from talos.cli.options import Json, Offer, PathArgument, UnsplitOptions, with_op
 from talos.cli.output import print_facts, print_json, print_table, say
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
-
-if TYPE_CHECKING:
-    from talos.data.datasets import DatasetInfo
 
 __all__ = ["app"]
 
@@ -27,24 +24,16 @@ def list_datasets(json: Json = False) -> None:
     """List the datasets that can be used by name, and which of them are in the cache."""
     from talos.data import datasets
 
-    infos = datasets.available()
+    names = ("name", "title", "min_rating", "k_core")
+    found = [
+        {**{name: getattr(info, name) for name in names}, "cached": datasets.is_cached(info)}
+        for info in datasets.available()
+    ]
     if json:
-        print_json([_summary(info) for info in infos])
+        print_json(found)
         return
-    rows = [["-" if value is None else str(value) for value in _summary(info).values()] for info in infos]
+    rows = [["-" if value is None else str(value) for value in one.values()] for one in found]
     print_table(["name", "what it is", "min rating", "k-core", "in the cache"], rows)
-
-
-def _summary(info: DatasetInfo) -> dict[str, Any]:
-    from talos.data import datasets
-
-    return {
-        "name": info.name,
-        "title": info.title,
-        "min_rating": info.min_rating,
-        "k_core": info.k_core,
-        "cached": datasets.is_cached(info),
-    }
 
 
 @app.command("get")
@@ -96,7 +85,7 @@ def split(
         typer.Option(help="For --shards: rows held in memory at a time, about a million if not given."),
     ] = None,
     *,
-    source: Annotated[SourceOptions, Offer(flags={"split_seed": "--seed"})],
+    source: Annotated[SourceOptions, Offer(split_seed="--seed")],
     json: Json = False,
 ) -> None:
     """Divide into train, validation and test files, with a `split.json` that says how to make them again.

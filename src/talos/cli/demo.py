@@ -63,16 +63,12 @@ def demo(
         seconds[name] = time.perf_counter() - began
         reports[name] = model.evaluate(parts.test, k=20, popularity=popularity)
     model.save(out, metrics=reports[name].metrics)
-    page = write_page(
-        run_report(model, parts.test, records.lines, title="Talos on MovieLens-100K"), out / "report.html"
-    )
+    text = run_report(model, parts.test, records.lines, title="Talos on MovieLens-100K")
+    page = write_page(text, out / "report.html")
     if json:
-        models = {
-            name: {**report.as_dict(), "fit_seconds": seconds[name]} for name, report in reports.items()
-        }
-        print_json(
-            {"data": data.describe().as_dict(), "models": models, "run": str(out), "report": str(page)}
-        )
+        models = {name: {**one.as_dict(), "fit_seconds": seconds[name]} for name, one in reports.items()}
+        facts = data.describe().as_dict()
+        print_json({"data": facts, "models": models, "run": str(out), "report": str(page)})
         return
     print_facts(data.describe().rows(), title=data.provenance.source)
     rows = [

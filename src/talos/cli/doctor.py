@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from importlib import metadata
 
 from talos.cli.options import Json
 from talos.cli.output import print_facts, print_json
@@ -28,8 +29,8 @@ def doctor(json: Json = False) -> None:
 
     facts = {
         "python": platform.python_version(),
-        **{name: _version(name) or "missing" for name in _PACKAGES},
-        **{name: _version(name) or f"not installed (extra `{extra}`)" for name, extra in _OPTIONAL.items()},
+        **{name: _version(name, "missing") for name in _PACKAGES},
+        **{name: _version(name, f"not installed (extra `{extra}`)") for name, extra in _OPTIONAL.items()},
         "devices": ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]),
         "threads": str(torch.get_num_threads()),
         "kernel": kernels.status(),
@@ -41,10 +42,8 @@ def doctor(json: Json = False) -> None:
         print_facts(list(facts.items()), title="Talos and its dependencies")
 
 
-def _version(package: str) -> str | None:
-    import importlib.metadata
-
+def _version(package: str, otherwise: str) -> str:
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return otherwise

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from talos.cli.options import Json, UnsplitOptions, with_options
+from talos.cli.options import Json, TestArgument, UnsplitOptions, with_options
 from talos.cli.output import print_json, print_table, say
 from talos.cli.train import share_of
 from talos.data.source_options import SourceOptions
@@ -28,10 +28,9 @@ def parse_ks(text: str) -> tuple[int, ...]:
     """
     try:
         ks = tuple(int(k) for k in text.split(","))
-    except ValueError as error:
-        raise ConfigError(
-            f"{text!r}", where="--k", expected="numbers with commas, such as 10,20,50"
-        ) from error
+    except ValueError:
+        expected = "numbers with commas, such as 10,20,50"
+        raise ConfigError(f"{text!r}", where="--k", expected=expected) from None
     if min(ks) < 1:
         raise ConfigError(f"{min(ks)}", where="--k", expected="list lengths of 1 or more")
     return ks
@@ -40,13 +39,7 @@ def parse_ks(text: str) -> tuple[int, ...]:
 @with_options
 def evaluate(
     run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run directory.")] = None,
-    path: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[PATH]",
-            help="A test set, read like the run's own data unless options differ; the run's test part if not given.",
-        ),
-    ] = None,
+    path: TestArgument = None,
     recs: Annotated[
         str | None,
         typer.Option("--recs", help="Lists to measure instead of a run: user_id, item_id, rank or score."),
@@ -62,6 +55,9 @@ def evaluate(
 
     Options for columns and clean-up are for PATH or --truth.
     """
+    from talos.data import readers
+    from talos.data.open import open_interactions
+    from talos.evaluation.evaluate import evaluate_lists
     from talos.evaluation.metrics import DIALECTS
 
     chosen: Dialect | None = next((name for name in DIALECTS if name == dialect), None)
@@ -72,7 +68,8 @@ def evaluate(
     if run is not None and recs is None and truth is None:
         name, report = str(run), _of_run(run, path, source, ks, chosen)
     elif run is None and recs is not None and truth is not None:
-        name, report = recs, _of_lists(recs, truth, source, ks, chosen)
+        lists, test = readers.read_lists(recs), open_interactions(truth, source, notify=say)
+        name, report = recs, evaluate_lists(lists, test, ks=ks, dialect=chosen)
     else:
         raise ConfigError(
             "it is not clear what to measure", where="talos evaluate", expected="RUN, or --recs and --truth"
@@ -88,15 +85,6 @@ def evaluate(
         say(note)
 
 
-def _of_lists(recs: str, truth: str, source: SourceOptions, ks: tuple[int, ...], dialect: Dialect) -> Report:
-    from talos.data import readers
-    from talos.data.open import open_interactions
-    from talos.evaluation.evaluate import evaluate_lists
-
-    lists = readers.read_lists(recs)
-    return evaluate_lists(lists, open_interactions(truth, source, notify=say), ks=ks, dialect=dialect)
-
-
 def _of_run(
     run: Path, path: str | None, source: SourceOptions, ks: tuple[int, ...], dialect: Dialect
 ) -> Report | None:
@@ -107,8 +95,7 @@ def _of_run(
 
     group = distributed.start()
     recommender = Recommender.load(run, group=group)
-    assert recommender.model is not None
-    trained_on = recommender.model.metadata.get("source")
+    trained_on = recommender.fitted_model().metadata.get("source")
     # every process reads all of a PATH
     share = share_of((trained_on or {}).get("path", ""), group) if path is None else None
     test = open_test(trained_on, path, source, run=run, notify=say) if share is None else share.test

@@ -9,11 +9,9 @@ import typer
 
 from talos.cli.options import Json, RunArgument
 from talos.cli.output import print_facts, print_json
-from talos.errors import ConfigError, nearest
+from talos.errors import ConfigError
 
 __all__ = ["export"]
-
-_FORMATS = ("parquet", "npz", "faiss", "onnx")
 
 
 def export(
@@ -36,10 +34,7 @@ def export(
 ) -> None:
     """Write the vectors, a Faiss index or an ONNX graph of a trained model."""
     if output_format is None:
-        raise ConfigError("is missing", where="--format", expected=", ".join(_FORMATS))
-    if output_format not in _FORMATS:
-        hint = nearest(output_format, _FORMATS)
-        raise ConfigError(f"no format {output_format!r}", where="--format", hint=hint)
+        raise ConfigError("is missing", where="--format", expected="parquet, npz, faiss, onnx")
     if out is None:
         raise ConfigError("is missing", where="--out", expected="the folder or file to write")
     options: dict[str, Any] = {"index": index, "k": k, "own_ids": own_ids or None}

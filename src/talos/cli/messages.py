@@ -13,18 +13,13 @@ __all__ = ["in_flags", "message_of"]
 
 # Name of an argument in the library → of the parameter of a command, where they differ.
 _OTHER_NAMES = {"users": "user", "format": "output_format"}
-_ASSIGNMENT = re.compile(r"""\b([a-z_]+)=('[^']*'|"[^"]*"|True\b)?""")
+# `name=value` in a text; not `loss.tau=0.1`, which is a key of the config and stands after --set.
+_ASSIGNMENT = re.compile(r"""(?<![\w.])([a-z_]+)=('[^']*'|"[^"]*"|\w+(?:\.\w+)*)?""")
 _WITHOUT_FLAG = re.compile(r"\bids=")  # an argument that no command offers
 
 
 def message_of(error: TalosError, command: Any, arguments: Sequence[str]) -> str:
-    """The message of an error that a command raised.
-
-    Args:
-        error: the error.
-        command: click's command for the whole line.
-        arguments: the line, by which the subcommand that ran is found.
-    """
+    """The message of an error of click's `command` for the whole line, whose `arguments` say which subcommand ran."""
     if not isinstance(error, InputError):
         return str(error)
     others = _flags(command.commands["train"])  # errors of any command may advise to train with a flag
@@ -47,18 +42,17 @@ def in_flags(error: InputError, places: Mapping[str, str], flags: Mapping[str, s
         flags: argument → flag, for `name='value'` in what was expected and in the hint. A hint about an argument
             that has no flag is left out.
 
-    >>> error = InputError("3 fields", where="a.csv", expected="2", hint="on_bad_row='skip' skips such rows")
-    >>> in_flags(error, {}, {"on_bad_row": "--on-bad-row"})
-    'a.csv: 3 fields; expected 2 (--on-bad-row skip skips such rows)'
-    >>> in_flags(InputError("0", where="k", expected="1 or more"), {"k": "--k"}, {})
-    '--k: 0; expected 1 or more'
+    >>> error = InputError("3 fields", where="k", expected="dim=2", hint="on_bad_row='skip' skips such rows")
+    >>> in_flags(error, {"k": "--k"}, {"on_bad_row": "--on-bad-row", "dim": "--dim"})
+    '--k: 3 fields; expected --dim 2 (--on-bad-row skip skips such rows)'
     """
 
     def flag_and_value(found: re.Match[str]) -> str:
         flag, value = flags.get(found[1]), found[2] or "True"
         if flag is None:
             return found[0]
-        return flag if value == "True" else f"{flag} {value[1:-1] or value}"
+        bare = value[1:-1] if value[0] in "'\"" else value
+        return flag if value == "True" else f"{flag} {bare or value}"
 
     where = places.get(error.where or "", error.where)
     expected, hint = (text and _ASSIGNMENT.sub(flag_and_value, text) for text in (error.expected, error.hint))

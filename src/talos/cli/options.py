@@ -34,9 +34,11 @@ __all__ = [
     "Offer",
     "PathArgument",
     "RunArgument",
+    "TestArgument",
     "TrainingOptions",
     "UnsplitOptions",
     "as_flags",
+    "at_least_one",
     "config_keys",
     "parse_budget",
     "parse_value",
@@ -45,6 +47,13 @@ __all__ = [
 
 PathArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="PATH", help="A file, a folder, a dataset's name or a database URL.")
+]
+TestArgument: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PATH]",
+        help="A test set, read like the run's own data unless options differ; the run's test part if not given.",
+    ),
 ]
 RunArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -62,18 +71,16 @@ _FLAGS = {
 
 
 class Offer:
-    """Which fields of a dataclass a command offers as flags (all of them if none is named), and under which names.
+    """Which fields of a dataclass a command offers as flags, in the order of the help.
 
     Args:
-        *names: the fields, in the order of the help.
+        *names: the fields; all of them if none is named.
         but: fields that are not offered.
-        flags: field → flag, where it is another one than usual.
+        **flags: field → flag, where it is another one than usual.
     """
 
-    def __init__(
-        self, *names: str, but: Collection[str] = (), flags: Mapping[str, str] | None = None
-    ) -> None:
-        self.names, self.but, self.flags = names, but, flags or {}
+    def __init__(self, *names: str, but: Collection[str] = (), **flags: str) -> None:
+        self.names, self.but, self.flags = names, but, flags
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -100,7 +107,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         offer = next((note for note in notes if isinstance(note, Offer)), Offer())
         names = tuple(one for one in offer.names or fields if one not in offer.but)
         groups[name] = kind, names
-        parameters += [_flag(fields[one], types[one], offer.flags.get(one)) for one in names]
+        parameters += [_flag(fields[one], types[one], offer.flags.get(one, _flag_of(one))) for one in names]
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
@@ -116,13 +123,10 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 _types = functools.cache(get_type_hints)  # they are evaluated from text, which takes a while
 
 
-def _flag(one: dataclasses.Field[Any], kind: Any, flag: str | None) -> inspect.Parameter:
-    option = typer.Option(
-        flag or _flag_of(one.name), help=one.metadata["help"], metavar=one.metadata.get("metavar")
-    )
-    return inspect.Parameter(
-        one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=Annotated[kind, option]
-    )
+def _flag(one: dataclasses.Field[Any], kind: Any, flag: str) -> inspect.Parameter:
+    option = typer.Option(flag, help=one.metadata["help"], metavar=one.metadata.get("metavar"))
+    how: dict[str, Any] = {"default": one.default, "annotation": Annotated[kind, option]}
+    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, **how)
 
 
 def _flag_of(name: str) -> str:
@@ -200,17 +204,13 @@ class TrainingOptions:
         from talos.config import RunConfig
 
         config = RunConfig() if self.config is None else RunConfig.from_toml(self.config)
-        changes = {
-            one.metadata["key"]: value
-            for one in dataclasses.fields(self)
-            if one.metadata["key"] is not None and (value := getattr(self, one.name)) is not None
-        }
+        given = {key: getattr(self, name) for key, name in config_keys().items()}
+        changes = {key: value for key, value in given.items() if value is not None}
         for assignment in self.assignments or []:
             name, equals, text = assignment.partition("=")
             if not equals:
-                raise ConfigError(
-                    f"{assignment!r}", where="--set", expected="KEY=VALUE, such as loss.tau=0.1"
-                )
+                expected = "KEY=VALUE, such as loss.tau=0.1"
+                raise ConfigError(f"{assignment!r}", where="--set", expected=expected)
             changes[name] = parse_value(text)
         return config.with_values(changes)
 
@@ -241,6 +241,13 @@ def parse_budget(text: str) -> float:
     if not seconds > 0:
         raise ConfigError(f"{text!r}", where="--budget", expected="a time such as 90s, 10m or 1h")
     return seconds
+
+
+def at_least_one(**numbers: int | None) -> None:
+    """Refuse numbers below 1, by the flag that gave each; None was not given."""
+    for flag, number in numbers.items():
+        if number is not None and number < 1:
+            raise ConfigError(f"{number}", where=flag, expected="1 or more")
 
 
 def parse_value(text: str) -> Any:

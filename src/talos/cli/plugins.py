@@ -8,7 +8,6 @@ so it should import nothing heavy at the top. A search space for `--space NAME` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -21,8 +20,6 @@ __all__ = ["PluginGroup", "entry_points_of", "not_installed"]
 
 # Commands of the project's own that are not in the library's wheel → the distribution that has them.
 COMPANIONS = {"reproduce": "talos-rec-paper", "bench": "talos-rec-benchmarks"}
-# Of a command that cannot run: whatever follows it on the line is accepted, so that its error is the one shown.
-_ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 class PluginGroup(TyperGroup):
@@ -61,25 +58,25 @@ def not_installed(what: str, distribution: str) -> ConfigError:
 
 
 def _command(name: str, point: EntryPoint | None) -> Any:
+    """The command of an entry point; one that raises an error where there is none or it cannot be imported."""
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     if point is None:
-        error: TalosError = not_installed(f"talos {name}", COMPANIONS[name])
-        app.command(name, help="(not installed)", context_settings=_ANY_ARGUMENTS)(_raising(error))
-        return typer.main.get_command(app)
+        return _broken(app, "(not installed)", not_installed(f"talos {name}", COMPANIONS[name]))
     try:
         loaded = point.load()
     except (ImportError, AttributeError) as failure:
         error = TalosError(f"talos {name}: {point.value} cannot be imported: {failure}")
-        app.command(name, help="(cannot be imported)", context_settings=_ANY_ARGUMENTS)(_raising(error))
-        return typer.main.get_command(app)
-    if isinstance(loaded, typer.Typer):
-        return typer.main.get_command(loaded)
-    app.command(name)(loaded)
-    return typer.main.get_command(app)
+        return _broken(app, "(cannot be imported)", error)
+    if not isinstance(loaded, typer.Typer):
+        app.command(name)(loaded)
+        loaded = app
+    return typer.main.get_command(loaded)
 
 
-def _raising(error: TalosError) -> Callable[[], None]:
+def _broken(app: typer.Typer, help: str, error: TalosError) -> Any:  # noqa: A002
+    # whatever follows on the line is accepted, so that this error is the one shown
+    @app.command(help=help, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
     def fail() -> None:
         raise error
 
-    return fail
+    return typer.main.get_command(app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from talos.data.vocabulary import Vocabulary
-    from talos.distributed import Group
-    from talos.model.recommender import Recommender
     from talos.model.run_directory import Model
 
 __all__ = ["recommend"]
@@ -86,8 +85,7 @@ def recommend(
 
     group = distributed.start() if everybody else distributed.SINGLE_PROCESS
     recommender = Recommender.load(run, group=group)
-    model = recommender.model
-    assert model is not None
+    model = recommender.fitted_model()
     items = model.train.item_ids
     request: dict[str, Any] = {"filter_seen": not keep_seen}
     if candidates:
@@ -95,9 +93,18 @@ def recommend(
     if exclude:
         request["exclude"] = _ids(_split(exclude), items, "--exclude")
     if everybody:
+        from talos.exports import progress, write_lists
+
         assert out is not None
-        _write_all(recommender, out, k, request, group, overwrite=overwrite, json=json)
+        with progress() if group.rank == 0 else nullcontext() as show:
+            done = write_lists(
+                recommender, out, k=k, overwrite=overwrite, progress=show, group=group, **request
+            )
         distributed.stop()
+        if group.rank == 0:  # rank 0 prints
+            before = f" ({done['resumed_at']:,} of them before)" if done["resumed_at"] else ""
+            users = f"{done['users']:,} users{before} in {done['seconds']:.1f} s: {done['out']}"
+            print_json(done) if json else typer.echo(f"{done['rows']:,} rows for {users}")
         return
     if on_unknown is not None:
         request["on_unknown"] = on_unknown
@@ -105,34 +112,7 @@ def recommend(
         request["history"] = _ids(_split(history), items, "--history")
     else:
         request["users"] = _ids(user or [], model.train.user_ids, "--user")
-    lists = recommender.recommend(k=k, **request)
-    _print_lists(model, lists, json)
-
-
-def _write_all(
-    recommender: Recommender,
-    out: str,
-    k: int | None,
-    request: dict[str, Any],
-    group: Group,
-    *,
-    overwrite: bool,
-    json: bool,
-) -> None:
-    from talos.exports import progress, write_lists
-
-    if group.rank != 0:  # rank 0 prints
-        write_lists(recommender, out, k=k, overwrite=overwrite, group=group, **request)
-        return
-    with progress() as show:
-        done = write_lists(recommender, out, k=k, overwrite=overwrite, progress=show, group=group, **request)
-    if json:
-        print_json(done)
-        return
-    before = f" ({done['resumed_at']:,} of them before)" if done["resumed_at"] else ""
-    typer.echo(
-        f"{done['rows']:,} rows for {done['users']:,} users{before} in {done['seconds']:.1f} s: {done['out']}"
-    )
+    _print_lists(model, recommender.recommend(k=k, **request), json)
 
 
 def _print_lists(model: Model, lists: pl.DataFrame, json: bool) -> None:

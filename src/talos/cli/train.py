@@ -47,18 +47,14 @@ def train(
     if explain:
         _explain(config, open_split(path, source, notify=say), json)
         return
-    if _restarted():
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
+        # torchrun lost a process and has restarted all of them
         if out is not None and (out / "model.json").exists():
             return  # the process was lost after the run was finished
         resume = True
     out = _check_out(out, resume)
     parts = _share(path, config) or open_split(path, source, notify=say)
     _run(config, parts, out, source.as_dict(path), resume=resume, tensorboard=tensorboard, json=json)
-
-
-def _restarted() -> bool:
-    """Whether torchrun lost a process and restarted all of them, which then resume the run."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def _check_out(out: Path | None, resume: bool) -> Path:
@@ -116,10 +112,7 @@ def _explain(config: RunConfig, parts: Split, json: bool) -> None:
     if json:
         print_json(facts)
         return
-    shown = [
-        (name.replace("_", " "), f"{facts[name]:,}")
-        for name in ("parameters", "steps_per_epoch", "memory_mb")
-    ]
+    shown = [(name.replace("_", " "), f"{facts[name]:,}") for name in list(facts)[:3]]
     print_facts([*shown, *(("chosen", note) for note in trainer.plan.notes)], title="what would be trained")
     typer.echo("\n" + trainer.config.to_toml())
 
@@ -164,41 +157,32 @@ def _run(
         distributed.stop()
         if group.rank != 0:  # rank 0 has the whole model
             return
-    reports = {}
-    ks = sorted({k for k in (5, 10, 20, 50, config.k) if k <= parts.train.num_items})
+    model, trained, popular = recommender.fitted_model(), None, None
+    result: dict[str, Any] = {"metrics": {}}
+    baseline: dict[str, Any] = {}
     if len(parts.test):
-        assert recommender.model is not None
-        seen = recommender.model.seen
-        reports = {
-            "trained": recommender.evaluate(parts.test, k=ks, popularity=parts.train.item_degrees),
-            "popularity": popularity_report(parts.train, parts.test, seen=seen, ks=ks),
-        }
-    results = {name: report.as_dict() for name, report in reports.items()}
+        ks = sorted({k for k in (5, 10, 20, 50, config.k) if k <= parts.train.num_items})
+        trained = recommender.evaluate(parts.test, k=ks, popularity=parts.train.item_degrees)
+        popular = popularity_report(parts.train, parts.test, seen=model.seen, ks=ks)
+        result, baseline = trained.as_dict(), {"popularity": popular.as_dict()["metrics"]}
+    fit_seconds = round(seconds, 2)
     recommender.save(
-        out,
-        metrics=results["trained"]["metrics"] if results else {},
-        baseline={"popularity": results["popularity"]["metrics"]} if results else {},
-        source=source,
-        fit_seconds=round(seconds, 2),
+        out, metrics=result["metrics"], baseline=baseline, source=source, fit_seconds=fit_seconds
     )
     if divided:
         distributed.stop()
         if group.rank != 0:  # rank 0 prints
             return
-    model = recommender.model
-    assert model is not None
     if json:
-        print_json({"run": str(out), "epoch": model.metadata["epoch"], "fit_seconds": round(seconds, 2),
-                    "threshold_error": model.metadata["threshold_error"], **results.get("trained", {"metrics": {}}),
-                    "baseline": {name: result["metrics"] for name, result in results.items() if name != "trained"},
-                    "config": recommender.config.as_dict()})  # fmt: skip
+        print_json({"run": str(out), "epoch": model.metadata["epoch"], "fit_seconds": fit_seconds,
+                    "threshold_error": model.metadata["threshold_error"], **result,
+                    "baseline": baseline, "config": recommender.config.as_dict()})  # fmt: skip
         return
-    if results:
-        _print_comparison(reports["trained"], reports["popularity"])
+    if trained is not None and popular is not None:
+        _print_comparison(trained, popular)
     if model.metadata["threshold_error"] is not None:
-        typer.echo(
-            f"\nmean distance of the thresholds from the exact ones: {model.metadata['threshold_error']:.4f}"
-        )
+        distance = f"{model.metadata['threshold_error']:.4f}"
+        typer.echo(f"\nmean distance of the thresholds from the exact ones: {distance}")
     typer.echo(f"best epoch {model.metadata['epoch']}, {seconds:.1f} s; written to {out}")
     say(f"next: talos recommend {out} --user ID   or   talos evaluate {out}")
 

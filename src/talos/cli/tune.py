@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from talos.cli.options import Json, Offer, TrainingOptions, parse_budget, with_options
-from talos.cli.output import print_json, say
-from talos.cli.spaces import settings_for, space_for
-from talos.cli.tune_output import print_final, print_tuned, write_report
+from talos.cli.options import Json, Offer, TrainingOptions, at_least_one, parse_budget, with_options
+from talos.cli.output import print_facts, print_json, print_table, say
+from talos.cli.plugins import entry_points_of, not_installed
 from talos.data.source_options import SourceOptions
-from talos.errors import ConfigError
+from talos.errors import ConfigError, nearest
 
-__all__ = ["tune"]
+if TYPE_CHECKING:
+    from talos.config import RunConfig
+    from talos.studies.tune import FinalResult, Space, Tuned, TuneSettings
+
+__all__ = ["shown", "space_for", "tune", "write_report"]
 
 
 @with_options
@@ -73,11 +79,10 @@ def tune(
         return
     if path is None:
         raise ConfigError("is missing", where="PATH", expected="the data to tune on")
-    for name, number in (("--trials", trials), ("--workers", workers)):
-        if number is not None and number < 1:
-            raise ConfigError(f"{number}", where=name, expected="1 or more")
+    at_least_one(**{"--trials": trials, "--workers": workers})
     seconds = None if budget is None else parse_budget(budget)
     base = training.run_config()
+    from talos.studies.tune import TuneSettings
     from talos.studies.tune.storage import check_reachable, import_optuna, parse_storage
 
     import_optuna()
@@ -88,7 +93,8 @@ def tune(
     from talos.studies.tune import fit_parts, run_study
 
     parts = fit_parts(*open_fit_parts(path, source, notify=say))
-    settings = settings_for(settled, chosen, parts, sampler=sampler, pruner=pruner, seed=search_seed)
+    how: dict[str, Any] = {"sampler": sampler, "pruner": pruner, "seed": search_seed}
+    settings = TuneSettings(config=settled, space=chosen, data=parts.fingerprints(), **how)
     say(
         f"searching {', '.join(chosen.entries)} for {settings.metric} on validation "
         f"({settings.resolved_sampler}, pruner {pruner})"
@@ -107,8 +113,8 @@ def tune(
     page = write_report(tuned, settings, out)
     if finalize:
         _finalize(out, path, storage, json)
-        return
-    print_tuned(tuned, settings, out, page, workers, json)
+    else:
+        _print_tuned(tuned, settings, out, page, workers, json)
 
 
 def _finalize(out: Path, path: str | None, storage: str | None, json: bool) -> None:
@@ -132,4 +138,116 @@ def _finalize(out: Path, path: str | None, storage: str | None, json: bool) -> N
     if json:
         print_json({**final.facts, "fresh": final.fresh, "run": str(out / "final")})
         return
-    print_final(final, out)
+    _print_final(final, out)
+
+
+def space_for(name: str, base: RunConfig) -> tuple[Space, RunConfig]:
+    """The space of a name or a file, checked; and the config with the values that the space fixes."""
+    from talos.studies.tune.defaults import default_space
+    from talos.studies.tune.space import Space, check_space
+
+    if name == "default":
+        space = default_space(base)
+        return space, check_space(space, base, where="")
+    named = entry_points_of("talos.spaces")
+    if name in named:
+        where = f"--space {name}"
+        space = Space.from_dict(named[name].load()(base), where=where)
+        return space, check_space(space, base, where=where)
+    if not name.endswith(".toml") and not Path(name).exists():
+        if name == "paper":
+            raise not_installed("--space paper", "talos-rec-paper")
+        known = ("default", "paper", *named)
+        raise ConfigError(f"{name!r} is no space and no file", where="--space", hint=nearest(name, known))
+    space = Space.from_toml(Path(name))
+    return space, check_space(space, base, where=name)
+
+
+def write_report(tuned: Tuned, settings: TuneSettings, out: Path, final: FinalResult | None = None) -> Path:
+    """Write the page of a study into its folder; returns its place."""
+    from talos.cli.report import write_page
+    from talos.report import tuning_report
+
+    summary = tuned.summary
+    text = tuning_report(
+        [vars(row) for row in summary.rows],
+        metric=summary.metric,
+        best=summary.best.number,
+        importance=summary.importance,
+        settings=_flat(settings.as_dict()),
+        config=summary.config.to_toml(),
+        peak_mb=summary.peak_mb,
+        test=None if final is None else final.facts["metrics"],
+        title=f"Tuning {out.resolve().name}",
+    )
+    return write_page(text, out / "report.html")
+
+
+def _print_tuned(
+    tuned: Tuned, settings: TuneSettings, out: Path, page: Path, workers: int, json: bool
+) -> None:
+    """Print the best trial, the cost of the search and the next command."""
+    from talos.studies.tune import default_point, read_folder
+
+    summary = tuned.summary
+    best, first = summary.best, summary.rows[0]
+    dashboard = f"optuna-dashboard {shlex.quote(str(read_folder(out)[1]['storage']))}"
+    if json:
+        parts = {name: getattr(summary, name) for name in ("open", "importance", "peak_mb")}
+        print_json({"out": str(out), "report": str(page), "metric": summary.metric,
+                    "best": vars(replace(best, curve=())), "trials": summary.counts, **parts,
+                    "config": summary.config.as_dict(), "dashboard": dashboard})  # fmt: skip
+        return
+    counts = ", ".join(f"{count:,} {name}" for name, count in summary.counts.items() if count)
+    facts = [(f"validation {summary.metric}", f"{best.value:.5f} (trial {best.number}, epoch {best.epoch})")]
+    default = default_point(settings.space, settings.config)
+    if first.number == 0 and first.value is not None and dict(first.parameters) == default:
+        facts.append(("with the defaults", f"{first.value:.5f} (trial 0)"))
+    facts += [(key, shown(value)) for key, value in best.parameters.items()]
+    if summary.importance:
+        ranked = sorted(summary.importance.items(), key=lambda pair: -pair[1])
+        facts.append(("importance", ", ".join(f"{key} {share:.0%}" for key, share in ranked)))
+    facts.append(("trials", counts + (f"; {summary.open:,} not finished" if summary.open else "")))
+    facts.append(("memory", f"{summary.peak_mb:,.0f} MB a worker at most ({workers} at once)"))
+    print_facts(facts, title="the best trial")
+    typer.echo(f"\nwritten to {out}: run.toml, trials.csv, report.html")
+    say(f"all trials in a browser: {dashboard}")
+    finalize = f"talos tune --out {shlex.quote(str(out))} --finalize"
+    say(f"next: {finalize}   (measures the best config on test, once)")
+
+
+def _print_final(final: FinalResult, out: Path) -> None:
+    """Print the metrics of the winner, the best trial's config, on the test part beside those of popularity."""
+    facts = final.facts
+    metrics, popular = facts["metrics"], facts["baseline"]["popularity"]
+    names = [name for name in metrics if name.endswith(f"@{facts['config']['k']}")]
+    rows = [[name, f"{metrics[name]:.4f}", f"{popular[name]:.4f}"] for name in names if name in popular]
+    print_table(["test", "winner", "popularity"], rows)
+    watched, value = next(iter(facts["validation"].items()))
+    typer.echo(
+        f"\ntrial {facts['trial']} of {facts['trials']} (validation {watched} {value:.5f}), fitted on train and "
+        f"validation for {facts['epochs']} epochs; written to {out / 'final'}"
+    )
+    if not final.fresh:
+        say(f"this is the stored result of {facts['date']}: the test part is opened only once")
+
+
+def shown(value: Any) -> str:
+    """A parameter's value in at most four digits.
+
+    >>> shown(0.123456), shown("auto")
+    ('0.1235', 'auto')
+    """
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, value in values.items():
+        if not isinstance(value, Mapping):
+            found[f"{prefix}{key}"] = str(value)
+        elif "low" in value:
+            found[f"{prefix}{key}"] = " ".join(f"{name} {number}" for name, number in value.items())
+        else:
+            found |= _flat(value, f"{prefix}{key}.")
+    return found

@@ -12,6 +12,7 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -45,6 +46,7 @@ class _DatabaseSink(ABC):
         self.shown = self.url.shown
         schema, dot, bare = table.rpartition(".")
         self.table, self.prefix = bare, f"{quoted(schema)}." if dot else ""
+        self.name = f"{self.shown}, table {bare}"  # without the password
         if not 1 <= len(bare.encode()) <= _LONGEST_NAME or "\0" in table or (dot and not schema):
             raise ArgumentError(
                 f"table {table!r}", where=self.shown, expected=f"a name of 1 to {_LONGEST_NAME} bytes"
@@ -54,11 +56,6 @@ class _DatabaseSink(ABC):
         self.progress = self.prefix + quoted(f"{bare}__talos_progress")
         self.connection: Any = None
 
-    @property
-    def name(self) -> str:
-        """The address without its password, and the table."""
-        return f"{self.shown}, table {self.table}"
-
     def begin(self) -> tuple[int, int]:
         """Create the tables, or count what an interrupted export has left in them."""
         self.connection = self._connect()
@@ -66,16 +63,8 @@ class _DatabaseSink(ABC):
             self._refuse_existing()
             found = self._read_progress()
             if found is not None:
-                difference = self.settings.difference(found)
-                if difference is None:
+                if self.settings.same_as(found, name=self.name, overwrite=self.overwrite):
                     return self.users, self.written
-                if not self.overwrite:
-                    raise DataError(
-                        f"was started with {difference}",
-                        where=self.name,
-                        expected="the same model and options",
-                        hint="start again with overwrite=True",
-                    )
                 self._run(f"DROP TABLE IF EXISTS {self.staging}")
                 self._run(f"DROP TABLE {self.progress}")
             text, integer, score, tail = self.types
@@ -85,10 +74,8 @@ class _DatabaseSink(ABC):
                 f'"score" {score} NOT NULL, "rank" INTEGER NOT NULL, PRIMARY KEY ("user_id", "rank")) {tail}'
             )
             self._run(f"CREATE TABLE {self.progress} (job {text}, users {integer}, written {integer})")
-            self._run(
-                f"INSERT INTO {self.progress} VALUES ({self.mark}, 0, 0)",
-                (json.dumps(self.settings.as_dict()),),
-            )
+            job = json.dumps(asdict(self.settings))
+            self._run(f"INSERT INTO {self.progress} VALUES ({self.mark}, 0, 0)", (job,))
         self.users = self.written = 0
         return 0, 0
 
@@ -183,9 +170,8 @@ class SqliteSink(_DatabaseSink):
             raise ArgumentError("no such folder", where=str(path.parent), expected="an existing folder")
         with self._explained(DataError, ""):
             connection = sqlite3.connect(path, timeout=30, isolation_level=None)
-            connection.execute(
-                "SELECT 1 FROM sqlite_master"
-            ).fetchone()  # connecting alone does not open the file
+            # connecting alone does not open the file
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
             return connection
 
     def _failures(self) -> tuple[type[Exception], ...]:
@@ -204,8 +190,8 @@ class SqliteSink(_DatabaseSink):
 
     def _exists(self, table: str) -> bool:
         bare = table[1:-1].replace('""', '"')
-        found = self._run("SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)", (bare,)).fetchone()
-        return found is not None
+        found = self._run("SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)", (bare,))
+        return found.fetchone() is not None
 
     def _insert(self, rows: pl.DataFrame) -> None:
         self.connection.executemany(f"INSERT INTO {self.staging} VALUES (?, ?, ?, ?)", rows.iter_rows())
@@ -226,8 +212,7 @@ class PostgresSink(_DatabaseSink):
         return (psycopg.Error,)
 
     def _transaction(self) -> AbstractContextManager[Any]:
-        transaction: AbstractContextManager[Any] = self.connection.transaction()
-        return transaction
+        return self.connection.transaction()  # type: ignore[no-any-return]
 
     def _exists(self, table: str) -> bool:
         return self._run("SELECT to_regclass(%s)", (table,)).fetchone()[0] is not None

@@ -12,13 +12,14 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import polars as pl
 from filelock import FileLock, Timeout
 
-from talos.errors import ArgumentError, DataError, TalosError, first_line, nearest
+from talos.errors import ArgumentError, TalosError, first_line, nearest
 from talos.files import replace_file, replace_text
 
 if TYPE_CHECKING:
@@ -31,17 +32,11 @@ _KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl"
 
 
 class FileSink:
-    """A file of lists. Its parts are in `.NAME.parts` beside it until all of them are there.
-
-    Args:
-        path: the suffix says the format.
-        settings: what the lists depend on.
-        overwrite: whether an existing file may be replaced.
-        header: whether a csv or tsv file begins with the names of the columns.
-    """
+    """A file of lists in the format of its suffix; until it is complete, its parts are in `.NAME.parts` beside it."""
 
     def __init__(self, path: Path, settings: ListSettings, overwrite: bool, *, header: bool = True) -> None:
         self.path, self.settings, self.overwrite, self.header = path, settings, overwrite, header
+        self.name = str(path)
         self.kind, self.zipped = file_kind(path)
         check_out(path, overwrite=overwrite)
         self.folder = path.with_name(f".{path.name}.parts")
@@ -51,21 +46,13 @@ class FileSink:
         self._lock = FileLock(path.with_name(f".{path.name}.lock"), blocking=False)
         self._mine = False  # parts with other settings are not ours to remove
 
-    @property
-    def name(self) -> str:
-        """The path."""
-        return str(self.path)
-
     def begin(self) -> tuple[int, int]:
         """Users and rows in the parts that an interrupted export has left."""
         try:
             self.folder.mkdir(exist_ok=True)
         except OSError as error:
-            raise ArgumentError(
-                f"cannot be written to ({error.strerror})",
-                where=str(self.path.parent),
-                expected="a folder for output",
-            ) from None
+            what = f"cannot be written to ({error.strerror})"
+            raise ArgumentError(what, where=str(self.path.parent), expected="a folder for output") from None
         try:
             self._lock.acquire()
         except Timeout:
@@ -73,20 +60,13 @@ class FileSink:
         except OSError:  # a file system without locks
             pass
         found = self._read_record()
-        if found is not None:
-            difference = self.settings.difference(found["job"])
-            if difference is None:
-                self._mine = True
-                self.users, self.rows, self.parts = found["users"], found["rows"], found["parts"]
-                return self.users, self.rows
-            if not self.overwrite:
-                raise DataError(
-                    f"was started with {difference}",
-                    where=str(self.path),
-                    expected="the same model and options",
-                    hint=f"start again with overwrite=True, or remove {self.folder}",
-                )
+        same = found is not None and self.settings.same_as(
+            found["job"], name=self.name, overwrite=self.overwrite, hint=f", or remove {self.folder}"
+        )
         self._mine = True
+        if found is not None and same:
+            self.users, self.rows, self.parts = found["users"], found["rows"], found["parts"]
+            return self.users, self.rows
         for left in self.folder.iterdir():
             left.unlink()
         self._write_record()
@@ -119,7 +99,7 @@ class FileSink:
         return self.folder / f"part-{number:06d}"
 
     def _write_record(self) -> None:
-        record = {"format": _FORMAT, "job": self.settings.as_dict(),
+        record = {"format": _FORMAT, "job": asdict(self.settings),
                   "users": self.users, "rows": self.rows, "parts": self.parts}  # fmt: skip
         replace_text(self.record, json.dumps(record, indent=2) + "\n")
 
@@ -134,9 +114,9 @@ class FileSink:
                 and all(isinstance(count, int) for count in counts)
                 and all(self._part(number).is_file() for number in range(record["parts"]))
             )
+            return record if intact else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return record if intact else None
 
     def _write(self, rows: pl.DataFrame, path: Path) -> None:
         if self.kind == "parquet":
@@ -148,12 +128,8 @@ class FileSink:
             if self.kind == "jsonl":
                 rows.write_ndjson(cast(BinaryIO, target))
             else:
-                separator = "\t" if self.kind == "tsv" else ","
-                rows.write_csv(
-                    cast(BinaryIO, target),
-                    include_header=self.header and self.parts == 0,
-                    separator=separator,
-                )
+                header, separator = self.header and self.parts == 0, "\t" if self.kind == "tsv" else ","
+                rows.write_csv(cast(BinaryIO, target), include_header=header, separator=separator)
             if self.zipped:
                 target.close()
 
@@ -208,8 +184,6 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pl.exceptions.PolarsError, TalosError) as error:
-        cause = (
-            error.__cause__ or error
-        )  # the message of `replace_file` names a part, which the user does not know
-        reason = first_line(cause)
+        # the message of `replace_file` names a part, which the user does not know
+        reason = first_line(error.__cause__ or error)
         raise TalosError(f"{path} could not be written ({reason}); run it again to continue") from error

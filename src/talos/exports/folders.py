@@ -41,29 +41,21 @@ def export_folder(
         raise ArgumentError(
             f"has no {_RECORD}", where=str(out), expected="a folder made by an export, to be overwritten"
         )
-    record: dict[str, Any] = {
-        "format": 1,
-        "kind": kind,
-        "talos": version("talos-rec"),
-        "model": model.fingerprint(),
-    }
+    fingerprint = model.fingerprint()
+    record = {"format": 1, "kind": kind, "talos": version("talos-rec"), "model": fingerprint}
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(replace_folder(out))
         except OSError as error:
-            raise ArgumentError(
-                f"cannot be written to ({error.strerror})",
-                where=str(out.parent),
-                expected="a folder for output",
-            ) from None
+            what = f"cannot be written to ({error.strerror})"
+            raise ArgumentError(what, where=str(out.parent), expected="a folder for output") from None
         try:
             yield folder, record
             text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
             (folder / _RECORD).write_text(text, encoding="utf-8")
             stack.close()
         except (OSError, pl.exceptions.PolarsError) as error:
-            reason = first_line(error)
-            raise TalosError(f"{out} could not be written ({reason})") from error
+            raise TalosError(f"{out} could not be written ({first_line(error)})") from error
 
 
 def write_ids(folder: Path, model: Model, *, user_vectors: bool, item_vectors: bool) -> None:
@@ -123,8 +115,5 @@ def check_same_lists(
 
 def recall(expected: TopK, items: NDArray[Any]) -> float:
     """The mean share of the exact top K that was found."""
-    shares = [
-        len(np.intersect1d(mine, theirs)) / len(theirs)
-        for mine, theirs in zip(items, expected.items, strict=True)
-    ]
-    return float(np.mean(shares))
+    pairs = zip(items, expected.items, strict=True)
+    return float(np.mean([len(np.intersect1d(mine, theirs)) / len(theirs) for mine, theirs in pairs]))

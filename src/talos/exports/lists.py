@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TextIO, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
-from talos.errors import ArgumentError, TalosError, nearest
+from talos.errors import ArgumentError, DataError, TalosError, nearest
 from talos.evaluation.ranking import DotScores, iter_top_k
 from talos.exports.databases import PostgresSink, SqliteSink
 from talos.exports.files import FileSink, check_out, file_kind, join_files
-from talos.exports.progress import Progress
 from talos.files import replace_file
 from talos.model.lists import banned_items, list_frame
 from talos.model.recommender import Recommender
 from talos.model.run_directory import Model
 
-__all__ = ["InterruptedExportError", "ListSettings", "Sink", "write_lists"]
+__all__ = ["InterruptedExportError", "ListSettings", "Progress", "progress", "write_lists"]
+
+Progress: TypeAlias = Callable[[int, int], None]  # users done, users in all
+_Sink: TypeAlias = FileSink | SqliteSink | PostgresSink
 
 # A part is one file or one transaction: an interruption loses at most one of them.
 _ROWS_IN_A_PART = 200_000
+_SECONDS_BETWEEN_LINES = 5.0
 
 
 class InterruptedExportError(TalosError):
@@ -50,48 +53,72 @@ class ListSettings:
     users: int
     users_in_a_part: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """The settings as JSON values."""
-        return asdict(self)
-
-    def difference(self, stored: dict[str, Any]) -> str | None:
-        """How stored settings differ from these, in words; None if they are equal."""
-        mine = self.as_dict()
-        if stored == mine:
-            return None
-        if stored.get("model") != mine["model"]:
-            return "another model"
-        if stored.get("banned") != mine["banned"]:
-            return "other candidates or excluded items"
+    def same_as(self, stored: dict[str, Any], *, name: str, overwrite: bool, hint: str = "") -> bool:
+        """Whether an unfinished export had these settings; an error if not and it may not be discarded."""
+        mine = asdict(self)
+        if stored == mine or overwrite:
+            return stored == mine
         # users_in_a_part follows from k: alone, it differs only between versions of the library
-        names = ("k", "filter_seen", "users")
-        changed = [name for name in names if stored.get(name) != mine[name]]
-        return ", ".join(f"{name}={stored.get(name)}" for name in changed) or "another version of talos-rec"
+        names = [name for name in ("k", "filter_seen", "users") if stored.get(name) != mine[name]]
+        difference = (
+            ", ".join(f"{name}={stored.get(name)}" for name in names) or "another version of talos-rec"
+        )
+        if stored.get("banned") != mine["banned"]:
+            difference = "other candidates or excluded items"
+        if stored.get("model") != mine["model"]:
+            difference = "another model"
+        raise DataError(
+            f"was started with {difference}",
+            where=name,
+            expected="the same model and options",
+            hint=f"start again with overwrite=True{hint}",
+        )
 
 
-class Sink(Protocol):
-    """A destination of lists, which remembers what it has, so that an interrupted export can be resumed."""
+@contextmanager
+def progress(stream: TextIO | None = None) -> Iterator[Progress]:
+    """A function that shows how many of how many users are done: a bar on a terminal, plain lines elsewhere.
 
-    def begin(self) -> tuple[int, int]:
-        """Users and rows that an interrupted export has left; (0, 0) if there was none."""
-        ...
+    Args:
+        stream: stderr if not given.
 
-    def add(self, rows: pl.DataFrame, users: int) -> None:
-        """Store the lists of the next users, atomically; `users` is the number of users done after that."""
-        ...
+    >>> with progress(sys.stdout) as show:
+    ...     show(10, 10)
+    10 of 10 users
+    """
+    stream = stream or sys.stderr
+    began = last = time.perf_counter()
+    if not stream.isatty():
 
-    def finish(self) -> None:
-        """Make the complete lists appear under their name."""
-        ...
+        def print_line(done: int, total: int) -> None:
+            nonlocal last
+            now = time.perf_counter()
+            if done == total or now - last >= _SECONDS_BETWEEN_LINES:
+                last = now
+                print(f"{done:,} of {total:,} users", file=stream, flush=True)
 
-    def close(self) -> None:
-        """Release files, locks and connections; called in any case."""
-        ...
+        yield print_line
+        return
+    from rich import progress as rich
+    from rich.console import Console
 
-    @property
-    def name(self) -> str:
-        """The destination as messages show it, without passwords."""
-        ...
+    columns = (
+        rich.TextColumn("recommending"),
+        rich.BarColumn(bar_width=24),
+        rich.MofNCompleteColumn(),
+        rich.TextColumn("users  {task.fields[rate]}"),
+        rich.TimeRemainingColumn(),
+    )
+    with rich.Progress(*columns, console=Console(file=stream)) as bar:
+        task, start = bar.add_task("", total=None, rate=""), -1
+
+        def move_bar(done: int, total: int) -> None:
+            nonlocal start
+            start = done if start < 0 else start  # users of an earlier call do not count for the rate
+            rate = (done - start) / max(time.perf_counter() - began, 1e-9)
+            bar.update(task, completed=done, total=total, rate=f"{rate:,.0f}/s" if done > start else "")
+
+        yield move_bar
 
 
 def write_lists(
@@ -128,6 +155,7 @@ def write_lists(
         `out`, `users`, `rows`, `k`, `seconds`, and `resumed_at`: how many users an interrupted call had done.
 
     >>> import tempfile, torch
+    >>> from talos.data.interactions import Interactions
     >>> data = Interactions.from_ids(["ann", "bob"], ["tea", "jam"])
     >>> eye = torch.eye(2)
     >>> model = Model(user_vectors=eye, item_vectors=eye, thresholds=None, train=data, valid=None)
@@ -136,61 +164,6 @@ def write_lists(
     ...     print(rows, Path(f"{folder}/recs.csv").read_text().split())
     2 ['user_id,item_id,score,rank', 'ann,jam,1.0,1', 'bob,tea,1.0,1']
     """
-    write = partial(
-        _write,
-        source,
-        k=k,
-        candidates=candidates,
-        exclude=exclude,
-        filter_seen=filter_seen,
-        progress=progress,
-    )
-    if group.size == 1:
-        return write(str(out), overwrite=overwrite)
-
-    began, path = time.perf_counter(), Path(out).expanduser()
-    parts = [path.with_name(f".rank-{rank}-of-{group.size}.{path.name}") for rank in range(group.size)]
-
-    def check() -> None:
-        if "://" in str(out):
-            raise ArgumentError("a database from several processes", where="out", expected="a file")
-        file_kind(path)
-        check_out(path, overwrite=overwrite)
-
-    all_or_none(group, check, str(out))
-    mine, header = str(parts[group.rank]), group.rank == 0
-    done = all_or_none(
-        group,
-        lambda: write(mine, overwrite=True, header=header),
-        f"{out} could not be written",
-    )
-    assert done is not None
-    counts = group.all_gather_numbers([float(done[name]) for name in ("users", "rows", "resumed_at")])
-    users, rows, resumed = (int(sum(column)) for column in zip(*counts, strict=True))
-
-    def join() -> None:
-        replace_file(path, lambda temporary: join_files(parts, temporary, file_kind(path)[0]))
-        for part in parts:
-            part.unlink()
-
-    all_or_none(group, join if group.rank == 0 else None, f"{out} could not be written")
-    seconds = round(time.perf_counter() - began, 3)
-    return {**done, "out": str(path), "users": users, "rows": rows, "resumed_at": resumed, "seconds": seconds}
-
-
-def _write(
-    source: Model | Recommender,
-    out: str,
-    *,
-    k: int | None,
-    candidates: Ids | None,
-    exclude: Ids | None,
-    filter_seen: bool,
-    overwrite: bool,
-    progress: Progress | None,
-    header: bool = True,
-) -> dict[str, Any]:
-    """Write the lists of all users that this process has."""
     began = time.perf_counter()
     model = source if isinstance(source, Model) else source.fitted_model()
     k = model.list_length(k)
@@ -203,60 +176,79 @@ def _write(
         users=model.train.num_users,
         users_in_a_part=max(1, _ROWS_IN_A_PART // k),
     )
-    total, size = settings.users, settings.users_in_a_part
-    sink = _sink(out, model, settings, overwrite, header)
     show = progress or (lambda done, total: None)
-    try:
+    if group.size == 1:
+        sink = _sink(str(out), model, settings, overwrite)
+        name, users, (rows, resumed) = sink.name, settings.users, _write(model, settings, banned, sink, show)
+    else:
+        path, what = Path(out).expanduser(), f"{out} could not be written"
+        parts = [path.with_name(f".rank-{rank}-of-{group.size}.{path.name}") for rank in range(group.size)]
+
+        def check() -> None:
+            if "://" in str(out):
+                raise ArgumentError("a database from several processes", where="out", expected="a file")
+            file_kind(path)
+            check_out(path, overwrite=overwrite)
+
+        def write_own() -> tuple[int, int]:
+            sink = FileSink(parts[group.rank], settings, True, header=group.rank == 0)
+            return _write(model, settings, banned, sink, show)
+
+        def join() -> None:
+            replace_file(path, lambda temporary: join_files(parts, temporary, file_kind(path)[0]))
+            for part in parts:
+                part.unlink()
+
+        all_or_none(group, check, str(out))
+        own = all_or_none(group, write_own, what)
+        assert own is not None
+        counts = group.all_gather_numbers([float(settings.users), *map(float, own)])
+        name, (users, rows, resumed) = str(path), (int(sum(column)) for column in zip(*counts, strict=True))
+        all_or_none(group, join if group.rank == 0 else None, what)
+    seconds = round(time.perf_counter() - began, 3)
+    return {"out": name, "users": users, "rows": rows, "k": k, "seconds": seconds, "resumed_at": resumed}
+
+
+def _write(
+    model: Model, settings: ListSettings, banned: NDArray[np.int64] | None, sink: _Sink, show: Progress
+) -> tuple[int, int]:
+    """Write the lists of all users that this process has; the number of rows, and of users done before."""
+    total, size = settings.users, settings.users_in_a_part
+    scorer = DotScores(model.user_vectors, model.item_vectors)
+    with closing(sink):
         start, rows = sink.begin()
         done = start
         show(done, total)
-        seen = model.seen if filter_seen else None
+        seen = model.seen if settings.filter_seen else None
         try:
             while done < total:
-                users = np.arange(done, min(done + size, total))
-                part = _part(model, users, k, seen, banned, lambda reached: show(reached, total))
-                sink.add(part, int(users[-1]) + 1)
-                done, rows = int(users[-1]) + 1, rows + len(part)
+                users, frames = np.arange(done, min(done + size, total)), []
+                for lists in iter_top_k(scorer, users, k=settings.k, seen=seen, banned=banned):
+                    ids = model.train.user_ids.decode(lists.users)
+                    frames.append(list_frame(lists, ids, model.train.item_ids))
+                    show(int(lists.users[-1]) + 1, total)
+                part = pl.concat(frames, rechunk=True)
+                sink.add(part, done + len(users))
+                done, rows = done + len(users), rows + len(part)
             sink.finish()
         except KeyboardInterrupt:
             raise InterruptedExportError(
                 f"interrupted after {done:,} of {total:,} users; run it again to continue"
             ) from None
-    finally:
-        sink.close()
-    seconds = round(time.perf_counter() - began, 3)
-    return {"out": sink.name, "users": total, "rows": rows, "k": k, "seconds": seconds, "resumed_at": start}
+    return rows, start
 
 
-def _part(
-    model: Model,
-    users: NDArray[np.int64],
-    k: int,
-    seen: Interactions | None,
-    banned: NDArray[np.int64] | None,
-    reached: Callable[[int], None],
-) -> pl.DataFrame:
-    """The lists of some users; `reached` is called with the number of users done, several times."""
-    frames = []
-    scorer = DotScores(model.user_vectors, model.item_vectors)
-    for lists in iter_top_k(scorer, users, k=k, seen=seen, banned=banned):
-        frames.append(list_frame(lists, model.train.user_ids.decode(lists.users), model.train.item_ids))
-        reached(int(lists.users[-1]) + 1)
-    return pl.concat(frames, rechunk=True)
-
-
-def _sink(out: str, model: Model, settings: ListSettings, overwrite: bool, header: bool) -> Sink:
+def _sink(out: str, model: Model, settings: ListSettings, overwrite: bool) -> _Sink:
     scheme, colon, _ = out.partition("://")
     if not colon:
-        return FileSink(Path(out).expanduser(), settings, overwrite, header=header)
-    kinds: dict[str, Callable[..., Sink]] = {
+        return FileSink(Path(out).expanduser(), settings, overwrite)
+    kinds: dict[str, type[SqliteSink | PostgresSink]] = {
         "sqlite": SqliteSink,
         "postgresql": PostgresSink,
         "postgres": PostgresSink,
     }
     if scheme not in kinds:
-        raise ArgumentError(
-            f"no way to write to {scheme!r}", where="out", hint=nearest(scheme, ("sqlite", "postgresql"))
-        )
+        hint = nearest(scheme, ("sqlite", "postgresql"))
+        raise ArgumentError(f"no way to write to {scheme!r}", where="out", hint=hint)
     ids = (model.train.user_ids.ids.dtype, model.train.item_ids.ids.dtype)
-    return kinds[scheme](out, settings, overwrite, integers=tuple(dtype.is_integer() for dtype in ids))
+    return kinds[scheme](out, settings, overwrite, integers=(ids[0].is_integer(), ids[1].is_integer()))

@@ -40,14 +40,15 @@ def write_onnx(
     onnxruntime must give the model's lists for a sample of users, or nothing is written.
     """
     k = model.list_length(k)
-    onnx, runtime = _packages()
+    try:
+        onnx, runtime = import_module("onnx"), import_module("onnxruntime")
+    except ImportError as error:
+        raise MissingExtraError("an ONNX graph", extra="onnx") from error
     with export_folder(out, model, kind="onnx", overwrite=overwrite) as (folder, record):
         path = folder / "model.onnx"
         graph = _graph(onnx, model, k, own_ids)
-        if sum(len(one.raw_data) for one in graph.graph.initializer) > _LARGEST_FILE:
-            onnx.save_model(graph, str(path), save_as_external_data=True, location="model.onnx.data")
-        else:
-            onnx.save_model(graph, str(path))
+        large = sum(len(one.raw_data) for one in graph.graph.initializer) > _LARGEST_FILE
+        onnx.save_model(graph, str(path), save_as_external_data=large, location="model.onnx.data")
         onnx.checker.check_model(str(path))
         write_ids(folder, model, user_vectors=False, item_vectors=False)
         sample = sample_users(model, _SAMPLE)
@@ -59,13 +60,8 @@ def write_onnx(
         asked = {"user_ids": np.array(ids.to_list(), _kind_of(ids))} if own_ids else {"users": sample}
         items, scores = session.run(["items", "scores"], asked)
         same = check_same_lists(model, expected, items, scores, what="the ONNX graph")
-        details = {
-            "k": k,
-            "opset": _OPSET,
-            "verified_users": len(sample),
-            "own_ids": own_ids,
-            "identical_lists": same,
-        }
+        details: dict[str, Any] = {"k": k, "opset": _OPSET, "verified_users": len(sample), "own_ids": own_ids}
+        details["identical_lists"] = same
         record.update(details)
         files = sorted(path.name for path in folder.iterdir())
     return {**details, "files": files}
@@ -92,7 +88,7 @@ def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
         "minus_infinity": np.array(-np.inf, np.float32),
         "k": np.array([k], np.int64),
     }
-    node = helper.make_node
+    node, best = helper.make_node, "best" if own_ids else "scores"
     nodes = [
         node("Gather", ["user_vectors", "users"], ["wanted"]),
         node("MatMul", ["wanted", "item_vectors"], ["raw_scores"]),
@@ -114,31 +110,27 @@ def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
         node("Shape", ["masked_items"], ["mask_shape"]),
         node("Expand", ["minus_infinity", "mask_shape"], ["mask"]),
         node("ScatterElements", ["wide_scores", "masked_items", "mask"], ["masked_scores"], axis=1),
-        node(
-            "TopK",
-            ["masked_scores", "k"],
-            ["best" if own_ids else "scores", "places"],
-            axis=1,
-            largest=1,
-            sorted=1,
-        ),
+        node("TopK", ["masked_scores", "k"], [best, "places"], axis=1, largest=1, sorted=1),
         *([node("Where", ["known", "best", "minus_infinity"], ["scores"])] if own_ids else []),
         node("IsInf", ["scores"], ["missing"], detect_positive=0),
         node("Where", ["missing", "nothing", "places"], ["items"]),
     ]
     value = helper.make_tensor_value_info
     asked = value("users", kinds.INT64, ["batch"])
-    given = [
-        value("items", kinds.INT64, ["batch", "list"]),
-        value("scores", kinds.FLOAT, ["batch", "list"]),
-    ]
+    lists = ["batch", "list"]
+    given = [value("items", kinds.INT64, lists), value("scores", kinds.FLOAT, lists)]
     domains = [helper.make_opsetid("", _OPSET)]
     if own_ids:
         user_ids, item_ids = model.train.user_ids.ids, model.train.item_ids.ids
         kind_of: dict[type, Any] = {object: kinds.STRING, np.int64: kinds.INT64}
+        keys = {"keys_strings" if user_ids.dtype == pl.String else "keys_int64s": user_ids.to_list()}
+        values = {"values_int64s": list(range(len(user_ids))), "default_int64": -1}
         nodes = [
-            _look_up(helper, user_ids),
-            *_known(node),
+            node("LabelEncoder", ["user_ids"], ["position_or_none"], domain="ai.onnx.ml", **values, **keys),
+            # an unknown user is scored as the first one and masked at the end
+            node("GreaterOrEqual", ["position_or_none", "zero"], ["known_flat"]),
+            node("Unsqueeze", ["known_flat", "ones"], ["known"]),
+            node("Where", ["known_flat", "position_or_none", "zero"], ["users"]),
             *nodes,
             node("Gather", ["id_list", "items"], ["item_ids"]),
         ]
@@ -146,7 +138,7 @@ def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
         nothing: list[Any] = [""] if item_ids.dtype == pl.String else [-1]
         constants["id_list"] = np.array([*item_ids.to_list(), *nothing], _kind_of(item_ids))
         asked = value("user_ids", kind_of[_kind_of(user_ids)], ["batch"])
-        given.append(value("item_ids", kind_of[_kind_of(item_ids)], ["batch", "list"]))
+        given.append(value("item_ids", kind_of[_kind_of(item_ids)], lists))
         domains.append(helper.make_opsetid("ai.onnx.ml", _ML_OPSET))
     graph = helper.make_graph(
         nodes,
@@ -159,36 +151,6 @@ def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
     return helper.make_model(graph, opset_imports=domains, ir_version=_IR, producer_name="talos-rec")
 
 
-def _look_up(helper: Any, ids: pl.Series) -> Any:
-    """The node that turns ids into positions, -1 for an unknown id."""
-    keys = {"keys_strings" if ids.dtype == pl.String else "keys_int64s": ids.to_list()}
-    return helper.make_node(
-        "LabelEncoder",
-        ["user_ids"],
-        ["position_or_none"],
-        domain="ai.onnx.ml",
-        values_int64s=list(range(len(ids))),
-        default_int64=-1,
-        **keys,
-    )
-
-
-def _known(node: Any) -> list[Any]:
-    """Nodes that mark the known users; an unknown one is scored as the first user and masked at the end."""
-    return [
-        node("GreaterOrEqual", ["position_or_none", "zero"], ["known_flat"]),
-        node("Unsqueeze", ["known_flat", "ones"], ["known"]),
-        node("Where", ["known_flat", "position_or_none", "zero"], ["users"]),
-    ]
-
-
 def _kind_of(ids: pl.Series) -> type:
     """The numpy type of ids for onnx: strings are objects."""
     return object if ids.dtype == pl.String else np.int64
-
-
-def _packages() -> tuple[Any, Any]:
-    try:
-        return import_module("onnx"), import_module("onnxruntime")
-    except ImportError as error:
-        raise MissingExtraError("an ONNX graph", extra="onnx") from error

@@ -83,9 +83,8 @@ def fold_in(
             slope = _gradient_over_sample(users, item_vectors, indices, owner, loss, k, sample)
         if cosine:
             # only the part of the gradient that is perpendicular to a vector turns it
-            slope = (slope - (slope * users).sum(-1, keepdim=True) * users) / vectors.norm(
-                dim=-1, keepdim=True
-            )
+            slope = slope - (slope * users).sum(-1, keepdim=True) * users
+            slope = slope / vectors.norm(dim=-1, keepdim=True)
         first.lerp_(slope, 0.1)
         second.lerp_(slope.square(), 0.01)
         rate = _RATE * (1 - (step - 1) / steps) / (1 - 0.9**step)

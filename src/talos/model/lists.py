@@ -21,14 +21,9 @@ FrameKind: TypeAlias = Literal["polars", "pandas"]
 def positions(
     ids: Vocabulary, wanted: Ids, *, kind: str, where: str, on_unknown: OnUnknown = "raise"
 ) -> NDArray[np.int64]:
-    """The position of each wanted id, -1 for an unknown one.
+    """The position of each wanted id, -1 for an unknown one unless `on_unknown` is `raise`.
 
-    Args:
-        ids: the model's users or items.
-        wanted: the caller's ids.
-        kind: `user` or `item`, for the error.
-        where: the caller's argument, for the error.
-        on_unknown: an unknown id is an error if this is `raise`.
+    The error says `kind` (user or item) and `where`, the caller's argument.
 
     >>> items = Vocabulary.of(["jam", "tea"])
     >>> positions(items, ["tea", "rye"], kind="item", where="exclude", on_unknown="skip").tolist()
@@ -61,12 +56,9 @@ def banned_items(
 
 
 def list_frame(lists: TopK, users: pl.Series, item_ids: Vocabulary) -> pl.DataFrame:
-    """Lists as one row per recommendation: columns user_id, item_id, score, rank.
+    """Lists as one row per recommendation, without padding: columns user_id, item_id, score, rank.
 
-    Args:
-        lists: what `top_k` gave; its padding is left out.
-        users: (B,), the id of each list's user.
-        item_ids: the model's items.
+    `users` (B,) has the id of each list's user.
 
     >>> from talos.evaluation.ranking import FixedScores, top_k
     >>> import torch
@@ -75,13 +67,10 @@ def list_frame(lists: TopK, users: pl.Series, item_ids: Vocabulary) -> pl.DataFr
     [('ann', 'tea', 0.75, 1)]
     """
     rows, columns = np.nonzero(lists.items >= 0)
-    values = {
-        "user_id": users.gather(rows),
-        "item_id": item_ids.decode(lists.items[rows, columns]),
-        "score": lists.scores[rows, columns],
-        "rank": columns + 1,
-    }
-    return pl.DataFrame(values)
+    items, scores = item_ids.decode(lists.items[rows, columns]), lists.scores[rows, columns]
+    return pl.DataFrame(
+        {"user_id": users.gather(rows), "item_id": items, "score": scores, "rank": columns + 1}
+    )
 
 
 def to_frame(table: pl.DataFrame, kind: FrameKind) -> Any:

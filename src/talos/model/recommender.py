@@ -6,7 +6,7 @@ never imports a trainer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +17,16 @@ import torch.nn.functional as F
 
 from talos import losses, registry
 from talos.backbones import Backbone
-from talos.config import RunConfig
+from talos.config import OptimizerConfig, RunConfig, TrainingConfig
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
 from talos.distributed import SINGLE_PROCESS, Group, current
-from talos.errors import ArgumentError
+from talos.errors import ArgumentError, ConfigError
 from talos.evaluation.evaluate import DEFAULT_KS, Report, evaluate
 from talos.evaluation.metrics import Dialect
 from talos.evaluation.ranking import DotScores, FixedScores, top_k
 from talos.model.fold_in import fold_in, pull_of_history
 from talos.model.lists import FrameKind, OnUnknown, banned_items, list_frame, positions, to_frame
-from talos.model.options import configured
 from talos.model.run_directory import Model, load_model, save_model
 from talos.negatives import Negatives
 from talos.thresholds import Threshold
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from talos.data.shards import Share
     from talos.training import Callback, Trainer
 
-__all__ = ["Recommender"]
+__all__ = ["Recommender", "place_of"]
 
 
 class Recommender:
@@ -77,7 +76,7 @@ class Recommender:
     ) -> None:
         plain = {"k": k, "seed": seed, "device": device}
         given = {name: value for name, value in plain.items() if value is not None}
-        self.config = configured(
+        self.config = _configured(
             (config or RunConfig()).with_values(given),
             {"loss": loss, "backbone": backbone, "negatives": negatives, "threshold": threshold},
             options,
@@ -217,11 +216,8 @@ class Recommender:
             dialect=dialect,
             **options,
         )
-        return (
-            report.with_note(f"{lost:,} test interactions of unknown users or items left out")
-            if lost
-            else report
-        )
+        note = f"{lost:,} test interactions of unknown users or items left out"
+        return report.with_note(note) if lost else report
 
     def recommend(
         self,
@@ -305,10 +301,8 @@ class Recommender:
         order = torch.argsort(parts, descending=True, stable=True).numpy()
         named = model.train.item_ids.decode(known.indices).gather(order)
         table = pl.DataFrame({"item_id": named, "contribution": parts.double().numpy()[order]})
-        rest = pl.DataFrame(
-            {"item_id": [None], "contribution": [score - float(parts.sum())]}, schema=table.schema
-        )
-        return to_frame(pl.concat([table, rest]), frame)
+        rest = {"item_id": [None], "contribution": [score - float(parts.sum())]}
+        return to_frame(pl.concat([table, pl.DataFrame(rest, schema=table.schema)]), frame)
 
     def save(self, folder: str | Path, *, group: Group | None = None, **metadata: Any) -> None:
         """Write the run directory (see `talos.model.run_directory`); `metadata` is added to `model.json`."""
@@ -324,9 +318,8 @@ class Recommender:
         In a group of several processes, each gets its own users' part of the model.
         """
         model = load_model(Path(folder), group=group)
-        recommender = cls(
-            config=RunConfig.from_dict(model.metadata.get("config", {}), where=f"{folder}/model.json")
-        )
+        config = model.metadata.get("config", {})
+        recommender = cls(config=RunConfig.from_dict(config, where=f"{folder}/model.json"))
         recommender.model = model
         return recommender
 
@@ -364,8 +357,7 @@ class Recommender:
             rows[codes >= 0], codes[codes >= 0], user_ids=people, item_ids=model.train.item_ids
         )
         ends, places = torch.tensor(known.indptr), torch.tensor(known.indices, dtype=torch.int64)
-        vectors = fold_in(model.item_vectors, ends, places, self._loss(), k=self.config.k)
-        return vectors, known
+        return fold_in(model.item_vectors, ends, places, self._loss(), k=self.config.k), known
 
     def _similar(
         self, vectors: torch.Tensor, ids: Vocabulary, one: str | int, kind: str, k: int, frame: FrameKind
@@ -380,3 +372,43 @@ class Recommender:
 def _own(interactions: Interactions | Share) -> Interactions:
     """The interactions that this process has."""
     return interactions if isinstance(interactions, Interactions) else interactions.own
+
+
+def _configured(
+    config: RunConfig, choices: Mapping[registry.Kind, Any], options: Mapping[str, Any]
+) -> RunConfig:
+    """A config with other choices (names, classes or objects; None leaves one as it is) and options.
+
+    An object sets all its options, also those at their defaults; a name keeps what the config has for it.
+    """
+    changes: dict[str, Any] = {}
+    for kind, choice in choices.items():
+        if choice is None:
+            continue
+        held = registry.config_of(kind, choice)
+        changes[kind if kind == "negatives" or isinstance(held, dict) else f"{kind}.name"] = held
+        k = getattr(choice, "k", None)
+        if isinstance(held, dict) and "k" in choice.context and k not in (None, config.k):
+            raise ArgumentError(f"was made with k={k}", where=kind, expected=f"k={config.k}, that of the run")
+    config = config.with_values(changes)
+    return config.with_values({place_of(name, config): value for name, value in options.items()})
+
+
+def place_of(name: str, config: RunConfig) -> str:
+    """Where in a config an option given by its bare name belongs.
+
+    The first that has the option among the optimiser, the training, the chosen backbone and the chosen loss; the
+    loss also gets a name that nobody has, and refuses it when it is made. Dotted names are places already.
+
+    >>> place_of("epochs", RunConfig()), place_of("tau", RunConfig()), place_of("threshold.lr", RunConfig())
+    ('training.epochs', 'loss.tau', 'threshold.lr')
+    """
+    if "." in name:
+        if name.split(".")[0] not in RunConfig.model_fields:
+            raise ConfigError("no such section", where=name, expected="one of the config's sections")
+        return name
+    for section, fields in (("optimizer", OptimizerConfig), ("training", TrainingConfig)):
+        if name in fields.model_fields:
+            return f"{section}.{name}"
+    section = "backbone" if name in registry.options("backbone", config.backbone.name) else "loss"
+    return f"{section}.{name}"

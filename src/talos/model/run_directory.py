@@ -134,10 +134,7 @@ def save_model(model: Model, folder: Path, *, group: Group = SINGLE_PROCESS) -> 
         _save_divided(model, folder, group)
         return
     replace_file(folder / "users.parquet", _user_ids(model).write_parquet)
-    tensors = {**_item_tensors(model), **_user_tensors(model)}
-    replace_file(folder / "model.safetensors", lambda path: save_file(tensors, path))
-    checksums = {name: checksum_of(folder / name) for name in ("users.parquet", "model.safetensors")}
-    _write_items_and_metadata(model, folder, model.train.num_users, checksums, {"format": 1})
+    _write_rest(model, folder, _user_tensors(model), model.train.num_users, {}, {"format": 1})
 
 
 def _save_divided(model: Model, folder: Path, group: Group) -> None:
@@ -155,9 +152,7 @@ def _save_divided(model: Model, folder: Path, group: Group) -> None:
     assert checksum is not None
     # processes exchange numbers only: the checksum is sent byte by byte, after the bounds
     digest = bytes.fromhex(checksum.removeprefix("sha256:"))
-    messages = group.all_gather_numbers(
-        [float(model.users.start), float(model.users.stop), *map(float, digest)]
-    )
+    messages = group.all_gather_numbers([*map(float, (model.users.start, model.users.stop, *digest))])
     files = {
         range(int(start), int(stop)): f"sha256:{bytes(map(int, digest)).hex()}"
         for start, stop, *digest in messages
@@ -169,65 +164,63 @@ def _save_divided(model: Model, folder: Path, group: Group) -> None:
             if not piece.is_file():
                 raise OSError(f"{piece.name} is not here: do all processes see this folder?")
         replace_file(folder / "users.parquet", lambda path: pl.scan_parquet(pieces).sink_parquet(path))
-        items = _item_tensors(model)
-        replace_file(folder / "model.safetensors", lambda path: save_file(items, path))
         checksums = {_user_file(users): checksum for users, checksum in files.items()}
-        for name in ("users.parquet", "model.safetensors"):
-            checksums[name] = checksum_of(folder / name)
-        bounds = [[users.start, users.stop] for users in files]
-        total = max(users.stop for users in files)
-        _write_items_and_metadata(model, folder, total, checksums, {"format": 2, "user_files": bounds})
+        layout = {"format": 2, "user_files": [[users.start, users.stop] for users in files]}
+        _write_rest(model, folder, {}, max(users.stop for users in files), checksums, layout)
         for piece in pieces:
             piece.unlink()
 
     all_or_none(group, write_rest if group.rank == 0 else None, what)
 
 
-def _write_items_and_metadata(
-    model: Model, folder: Path, num_users: int, checksums: dict[str, str], layout: dict[str, Any]
+def _write_rest(
+    model: Model,
+    folder: Path,
+    user_tensors: dict[str, Tensor],
+    num_users: int,
+    checksums: dict[str, str],
+    layout: dict[str, Any],
 ) -> None:
-    """Write `items.parquet`, then `model.json`, which makes the directory complete."""
+    """Write `model.safetensors` and `items.parquet`, then `model.json`, which makes the directory complete."""
+    tensors = {"item_vectors": _stored(model.item_vectors), **user_tensors}
+    replace_file(folder / "model.safetensors", lambda path: save_file(tensors, path))
     items = pl.DataFrame({"item_id": model.train.item_ids.ids})
     if model.train.item_titles is not None:
         items = items.with_columns(title=model.train.item_titles)
     replace_file(folder / "items.parquet", items.write_parquet)
     kept = {name: value for name, value in model.metadata.items() if name != "user_files"}
+    shape = {"users": num_users, "items": model.train.num_items, "dim": model.user_vectors.shape[1]}
+    versions = {
+        "talos": version("talos-rec"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    for name in ("users.parquet", "model.safetensors", "items.parquet"):
+        checksums[name] = checksum_of(folder / name)
     metadata = {
         "format": layout["format"],
         **kept,
         **layout,
-        "shape": {
-            "users": num_users,
-            "items": model.train.num_items,
-            "dim": model.user_vectors.shape[1],
-        },
-        "versions": {
-            "talos": version("talos-rec"),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "checksums": {**checksums, "items.parquet": checksum_of(folder / "items.parquet")},
+        "shape": shape,
+        "versions": versions,
+        "checksums": checksums,
     }
     replace_text(folder / "model.json", json.dumps(metadata, indent=2, ensure_ascii=False) + "\n")
 
 
 def _user_file(users: range) -> str:
-    """The file with the tensors of these users, in format 2.
-
-    >>> _user_file(range(100, 200))
-    'users-100-200.safetensors'
-    """
+    """The file with the tensors of these users, in format 2."""
     return f"users-{users.start}-{users.stop}.safetensors"
 
 
-def _item_tensors(model: Model) -> dict[str, Tensor]:
-    return {"item_vectors": model.item_vectors.detach().float().cpu().contiguous()}
+def _stored(tensor: Tensor) -> Tensor:
+    return tensor.detach().float().cpu().contiguous()
 
 
 def _user_tensors(model: Model) -> dict[str, Tensor]:
-    tensors = {"user_vectors": model.user_vectors.detach().float().cpu().contiguous()}
+    tensors = {"user_vectors": _stored(model.user_vectors)}
     if model.thresholds is not None:
-        tensors["thresholds"] = model.thresholds.detach().float().cpu().contiguous()
+        tensors["thresholds"] = _stored(model.thresholds)
     for name, part in (("train", model.train), ("valid", model.valid)):
         if part is not None:
             tensors[f"{name}.indptr"] = torch.tensor(part.indptr)
@@ -260,9 +253,8 @@ def load_model(folder: Path, *, group: Group = SINGLE_PROCESS) -> Model:
         if not path.is_file():
             raise DataError("is missing", where=str(path), expected="a complete run directory")
         if (name in FILES or name in needed) and checksum_of(path) != layout.checksums[name]:
-            raise DataError(
-                "differs from its checksum in model.json", where=str(path), expected="the file as saved"
-            )
+            what = "differs from its checksum in model.json"
+            raise DataError(what, where=str(path), expected="the file as saved")
     item_vectors = _read_item_vectors(folder / "model.safetensors", layout)
     parts = [_read_users(folder / name, layout, rows) for name, rows in needed.items()]
     user_ids, _ = _read_ids(folder / "users.parquet", "user_id", layout.users, wanted)
@@ -313,12 +305,8 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     if not isinstance(metadata, dict) or type(number) is not int or number < 1:
         raise DataError("has no format number", where=str(path), expected="a run directory of this library")
     if number > FORMAT:
-        raise DataError(
-            f"format {number}",
-            where=str(path),
-            expected=f"at most {FORMAT}",
-            hint="install a newer talos-rec",
-        )
+        hint = "install a newer talos-rec"
+        raise DataError(f"format {number}", where=str(path), expected=f"at most {FORMAT}", hint=hint)
     return metadata
 
 
@@ -367,10 +355,8 @@ def _joined(name: str, parts: list[Tensor]) -> Tensor:
         return parts[0]
     if not name.endswith(".indptr"):
         return torch.cat(parts)
-    shifts = np.cumsum([0, *(int(part[-1]) for part in parts)])
-    return torch.cat(
-        [parts[0][:1], *(part[1:] + int(shift) for part, shift in zip(parts, shifts, strict=False))]
-    )
+    shifts = np.cumsum([0, *(int(part[-1]) for part in parts[:-1])]).tolist()
+    return torch.cat([parts[0][:1], *(part[1:] + shift for part, shift in zip(parts, shifts, strict=True))])
 
 
 # ------------------------------------------------------------------- single files
@@ -429,9 +415,8 @@ def _read_csr(
     if (steps < 0).any():
         raise broken
     if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= items):
-        raise DataError(
-            "an interaction with an item that does not exist", where=where, expected=f"below {items:,}"
-        )
+        what = "an interaction with an item that does not exist"
+        raise DataError(what, where=where, expected=f"below {items:,}")
     row = np.repeat(np.arange(len(steps)), steps)
     if ((np.diff(indices.numpy()) <= 0) & (np.diff(row) == 0)).any():
         raise DataError("the items of a user are not ascending", where=where)
@@ -442,20 +427,15 @@ def _read_csr(
 def _opened(
     path: Path, wanted: Mapping[str, tuple[str, list[int] | None]], required: Sequence[str], *, others: bool
 ) -> Iterator[Any]:
-    """An open safetensors file whose tensors have the expected names, types and shapes.
+    """An open safetensors file whose tensors have the `wanted` types and shapes (None is any shape).
 
-    Args:
-        path: the file.
-        wanted: type and shape of each known tensor; None stands for any shape.
-        required: the tensors that must be there.
-        others: whether the file may hold tensors that are not in `wanted`.
+    The `required` tensors must be there; tensors that are not in `wanted` may be there if `others`.
     """
     with path.open("rb") as head:
         header = int.from_bytes(head.read(8), "little")
     if header > _LARGEST_HEADER:
-        raise DataError(
-            f"claims a header of {header:,} bytes", where=str(path), expected="a model of this library"
-        )
+        what = f"claims a header of {header:,} bytes"
+        raise DataError(what, where=str(path), expected="a model of this library")
     try:
         with safe_open(path, framework="pt") as file:
             names = set(file.keys())

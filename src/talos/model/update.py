@@ -83,7 +83,11 @@ def update(
     placed = old_users
     for _ in range(_ROUNDS if len(unknown_items) else 1):
         _place_items(item_table, unknown_items, merged, user_table, placed, cosine)
-        _place_users(user_table, unknown_users, merged, item_table, loss, config.k)
+        if len(unknown_users):
+            starts = np.concatenate([[0], np.cumsum(merged.user_degrees[unknown_users])])
+            ends, theirs = torch.from_numpy(starts), merged.pairs_of(unknown_users)[1].astype(np.int64)
+            folded_in = fold_in(item_table, ends, torch.from_numpy(theirs), loss, k=config.k)
+            user_table[torch.from_numpy(unknown_users)] = folded_in
         placed = np.arange(len(users))
 
     rate = (0.1 if cosine else 0.001) if config.optimizer.lr == "auto" else config.optimizer.lr
@@ -121,14 +125,10 @@ def _trained(
     moving = torch.zeros(len(item_table), 1)
     moving[torch.from_numpy(moving_items)] = 1.0
     backbone.items.register_hook(lambda gradient: gradient * moving)  # type: ignore[no-untyped-call]
-    changes = {
-        "backbone.name": "mf",
-        "optimizer.weight_decay": 0.0,
-        "optimizer.rows": "all",  # a row without gradients has no momentum here, so it does not move
-    }
-    trainer = Trainer(
-        config.with_values(changes), merged, backbone=backbone, only_users=torch.from_numpy(moving_users)
-    )
+    # with rows="all" a row without gradients has no momentum here, so it does not move
+    changes = {"backbone.name": "mf", "optimizer.weight_decay": 0.0, "optimizer.rows": "all"}
+    moved = torch.from_numpy(moving_users)
+    trainer = Trainer(config.with_values(changes), merged, backbone=backbone, only_users=moved)
     trainer.fit()
     return trainer.vectors()
 
@@ -155,23 +155,6 @@ def _spread(vectors: Tensor, places: NDArray[np.int64], count: int) -> Tensor:
     table = vectors.new_zeros(count, vectors.shape[1])
     table[torch.from_numpy(places)] = vectors
     return table
-
-
-def _place_users(
-    user_table: Tensor,
-    unknown: NDArray[np.int64],
-    merged: Interactions,
-    item_table: Tensor,
-    loss: Loss,
-    k: int,
-) -> None:
-    """Fold in the unknown users."""
-    if len(unknown) == 0:
-        return
-    _, theirs = merged.pairs_of(unknown)
-    ends = torch.from_numpy(np.concatenate([[0], np.cumsum(merged.user_degrees[unknown])]))
-    items = torch.from_numpy(theirs.astype(np.int64))
-    user_table[torch.from_numpy(unknown)] = fold_in(item_table, ends, items, loss, k=k)
 
 
 def _place_items(
