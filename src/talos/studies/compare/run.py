@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from talos.evaluation.ranking import DotScores
 from talos.evaluation.significance import Alternative
 from talos.files import digest_of, replace_text
 from talos.studies.compare.table import ComparisonTable, RunResult, build_table
-from talos.studies.folder import FolderKind, load_fit, open_folder, read_folder, save_fit
+from talos.studies.folder import FolderKind, file_name, load_fit, open_folder, read_folder, save_fit
 from talos.training import InterruptedRunError, Trainer
 from talos.training.callbacks import Records
 
@@ -275,7 +274,7 @@ def _fit(split: Split, settings: CompareSettings, name: str, seed: int) -> RunRe
 def _file_stem(settings: CompareSettings, model: str, seed: int) -> str:
     """The file name of a fit; the number separates models whose names differ only in special characters."""
     place = list(settings.models).index(model)
-    return f"{place:02d}-{re.sub(r'[^a-z0-9]+', '-', model.lower()).strip('-')}-seed{seed}"
+    return f"{place:02d}-{file_name(model)}-seed{seed}"
 
 
 def _save(out: Path, settings: CompareSettings, result: RunResult) -> None:

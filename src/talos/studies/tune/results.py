@@ -22,7 +22,7 @@ from talos.studies.folder import FORMAT
 from talos.studies.tune.data import FitParts, fit_parts, map_parts
 from talos.studies.tune.settings import TuneSettings, read_folder
 from talos.studies.tune.storage import (
-    TrialCounts,
+    chains,
     check_reachable,
     count_trials,
     import_optuna,
@@ -36,20 +36,8 @@ if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-__all__ = [
-    "DATA",
-    "FINAL",
-    "RUN",
-    "FinalResult",
-    "Summary",
-    "TrialRow",
-    "Tuned",
-    "finalize",
-    "open_study",
-    "stored_final",
-    "summarise",
-    "write_summary",
-]
+__all__ = ["FinalResult", "Summary", "TrialRow", "Tuned", "finalize", "open_study", "stored_final", "summarise",
+           "write_summary"]  # fmt: skip
 
 DATA, FINAL, RUN = "data", "final.json", "final"  # in the folder of a study
 _KS = (5, 10, 20, 50)  # list lengths that are measured on test, beside the config's own
@@ -109,16 +97,15 @@ def summarise(study: optuna.Study, settings: TuneSettings, wanted: int | None = 
     """The summary of a study; an error if no trial has a value yet."""
     trials = study.get_trials(deepcopy=False)
     counts = count_trials(trials, wanted)
-    attempts = _attempts(trials)
-    ended = sorted((*counts.finished, *counts.failed), key=lambda trial: trial.number)
-    rows = tuple(_row(trial, attempts) for trial in ended)
+    attempts = {chain[-1].number: len(chain) for chain in chains(trials)}
+    rows = tuple(_row(trial, attempts[trial.number]) for trial in counts.ended)
     best = _best_row(rows)
     return Summary(
         metric=settings.metric,
         rows=rows,
         best=best,
         config=settings.config.with_values(best.parameters),
-        importance=_importance(counts, list(settings.space.entries)),
+        importance=_importance(counts.finished, list(settings.space.entries)),
         peak_mb=max(row.peak_mb for row in rows),
         open=counts.open,
     )
@@ -145,7 +132,7 @@ def write_summary(out: Path, summary: Summary) -> None:
     replace_text(out / "trials.csv", _csv(summary))
 
 
-def _row(trial: FrozenTrial, attempts: dict[int, int]) -> TrialRow:
+def _row(trial: FrozenTrial, runs: int) -> TrialRow:
     state = {"COMPLETE": "complete", "PRUNED": "pruned"}.get(trial.state.name, "failed")
     facts = trial.user_attrs
     lost = "" if state != "failed" else "its worker died too often"
@@ -158,7 +145,7 @@ def _row(trial: FrozenTrial, attempts: dict[int, int]) -> TrialRow:
         epoch=int(facts.get("epoch", 0)),
         epochs=int(facts.get("epochs", 0)),
         seconds=float(facts.get("seconds", 0.0)),
-        runs=attempts[trial.number],
+        runs=runs,
         parameters=dict(trial.params),
         curve=curve,
         error=str(facts.get("error", lost)),
@@ -166,19 +153,10 @@ def _row(trial: FrozenTrial, attempts: dict[int, int]) -> TrialRow:
     )
 
 
-def _attempts(trials: Sequence[FrozenTrial]) -> dict[int, int]:
-    """The number of attempts in the chain that ends with each trial, by trial number."""
-    attempts: dict[int, int] = {}
-    for trial in sorted(trials, key=lambda trial: trial.number):
-        parent = trial.user_attrs.get("retry_of")
-        attempts[trial.number] = 1 + (0 if parent is None else attempts.get(int(parent), 0))
-    return attempts
-
-
-def _importance(counts: TrialCounts, keys: Sequence[str]) -> dict[str, float]:
+def _importance(finished: Sequence[FrozenTrial], keys: list[str]) -> dict[str, float]:
     """The share of each parameter in what distinguishes good trials (PED-ANOVA); empty if there are too few."""
     optuna = import_optuna()
-    complete = [trial for trial in counts.finished if trial.state.name == "COMPLETE"]
+    complete = [trial for trial in finished if trial.state.name == "COMPLETE"]
     if len(complete) < 4 or len({trial.value for trial in complete}) < 2:
         return {}
     with quiet():
@@ -186,7 +164,7 @@ def _importance(counts: TrialCounts, keys: Sequence[str]) -> dict[str, float]:
         copy.add_trials(complete)
         try:
             found = optuna.importance.get_param_importances(
-                copy, evaluator=optuna.importance.PedAnovaImportanceEvaluator(), params=list(keys)
+                copy, evaluator=optuna.importance.PedAnovaImportanceEvaluator(), params=keys
             )
         except (ValueError, RuntimeError, ZeroDivisionError):  # all trials have the same value or parameters
             return {}
