@@ -25,17 +25,11 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class FolderKind:
-    """What the folders of one kind of study have in common.
+    """What the folders of one kind of study have in common."""
 
-    Attributes:
-        noun: what messages call the study, such as `comparison`.
-        manifest: the name of its manifest.
-        may_exist: entries that a folder without a manifest may hold already.
-    """
-
-    noun: str
-    manifest: str
-    may_exist: tuple[str, ...] = ()
+    noun: str  # what messages call the study, such as `comparison`
+    manifest: str  # the name of its manifest
+    may_exist: tuple[str, ...] = ()  # entries that a folder without a manifest may hold already
 
 
 def open_folder(

@@ -37,21 +37,13 @@ LIST_METRICS = (
 
 @dataclass(frozen=True, kw_only=True)
 class CompareSettings:
-    """Everything that decides the numbers of a comparison, except the seeds.
+    """Everything that decides the numbers of a comparison, except the seeds."""
 
-    Attributes:
-        models: name → config.
-        data: the fingerprint of each part of the split.
-        ks: the list lengths that are measured.
-        dialect: what the metrics' names mean.
-        budget: seconds that a fit may train; None for no limit.
-    """
-
-    models: Mapping[str, RunConfig]
-    data: Mapping[str, str]
-    ks: tuple[int, ...]
-    dialect: Dialect
-    budget: float | None
+    models: Mapping[str, RunConfig]  # name → config
+    data: Mapping[str, str]  # the fingerprint of each part of the split
+    ks: tuple[int, ...]  # the list lengths that are measured
+    dialect: Dialect  # what the metrics' names mean
+    budget: float | None  # seconds that a fit may train; None for no limit
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values; the seeds of the configs are left out."""

@@ -26,27 +26,16 @@ SHOWN_TEST = "t"  # tables show the p-value of this test of `talos.significance`
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """The result of one fit.
+    """The result of one fit."""
 
-    Attributes:
-        model: the name it is compared under.
-        seed: the seed of its training.
-        fit_seconds: wall-clock time of the fit, validation included.
-        epoch: the epoch whose weights were kept.
-        stopped: what ended the fit.
-        config: the config as trained, with every `auto` resolved.
-        report: metrics on the test part, with per-user values.
-        history: one record for each epoch, as in `history.jsonl`.
-    """
-
-    model: str
-    seed: int
-    fit_seconds: float
-    epoch: int
-    stopped: Literal["epochs", "patience", "budget"]
-    config: dict[str, Any]
-    report: Report
-    history: list[dict[str, Any]] = field(repr=False)
+    model: str  # the name it is compared under
+    seed: int  # the seed of its training
+    fit_seconds: float  # wall-clock time of the fit, validation included
+    epoch: int  # the epoch whose weights were kept
+    stopped: Literal["epochs", "patience", "budget"]  # what ended the fit
+    config: dict[str, Any]  # the config as trained, with every `auto` resolved
+    report: Report  # metrics on the test part, with per-user values
+    history: list[dict[str, Any]] = field(repr=False)  # one record for each epoch, as in `history.jsonl`
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-__all__ = ["StorageAddress", "TrialCounts", "TrialStore", "check_reachable", "count_trials", "open_store",
-           "parse_storage"]  # fmt: skip
+__all__ = ["StorageAddress", "TrialStore", "check_reachable", "count_trials", "open_store", "parse_storage"]
 
 RETRIES = 3  # how often a trial whose worker died is run again
 # opening fails for the slower of two machines that create the tables of a new database at once
@@ -227,23 +226,15 @@ def _input_error(error: Exception, address: StorageAddress) -> Exception:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialCounts:
-    """The last attempt of every chain, by its state.
+    """The last attempt of every chain, by its state."""
 
-    Attributes:
-        started: the number of chains, including those beyond the number of trials wanted.
-        waiting: trials to run, in order.
-        running: trials that a worker has taken.
-        finished: complete or pruned trials.
-        failed: trials that are not run again: they raised an error, or their workers died too often.
-        lost: trials whose worker died and that have to be run again.
-    """
-
-    started: int
-    waiting: tuple[FrozenTrial, ...]
-    running: tuple[FrozenTrial, ...]
-    finished: tuple[FrozenTrial, ...]
+    started: int  # the number of chains, including those beyond the number of trials wanted
+    waiting: tuple[FrozenTrial, ...]  # trials to run, in order
+    running: tuple[FrozenTrial, ...]  # trials that a worker has taken
+    finished: tuple[FrozenTrial, ...]  # complete or pruned trials
+    # trials that are not run again: they raised an error, or their workers died too often
     failed: tuple[FrozenTrial, ...]
-    lost: tuple[FrozenTrial, ...]
+    lost: tuple[FrozenTrial, ...]  # trials whose worker died and that have to be run again
 
     @property
     def ended(self) -> list[FrozenTrial]:

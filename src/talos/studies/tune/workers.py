@@ -167,23 +167,14 @@ def _started(process: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What all workers of a study are given.
+    """What all workers of a study are given."""
 
-    Attributes:
-        store: the study.
-        settings: its settings.
-        data: the folder with train and validation.
-        wanted: the number of trials in all, by all workers; None for as many as time allows.
-        deadline: when to stop, on the clock of `time.monotonic`; None for never.
-        heartbeat: seconds between heartbeats.
-    """
-
-    store: TrialStore
-    settings: TuneSettings
-    data: Path
-    wanted: int | None
-    deadline: float | None
-    heartbeat: float
+    store: TrialStore  # the study
+    settings: TuneSettings  # its settings
+    data: Path  # the folder with train and validation
+    wanted: int | None  # the number of trials in all, by all workers; None for as many as time allows
+    deadline: float | None  # when to stop, on the clock of `time.monotonic`; None for never
+    heartbeat: float  # seconds between heartbeats
 
     @property
     def out_of_time(self) -> bool:
