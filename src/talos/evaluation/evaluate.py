@@ -283,7 +283,9 @@ def evaluate_lists(
     items = np.full((len(users), ks[-1]), -1, np.int64)
     items[row[counted], rank[counted] - 1] = test.item_ids.encode(lists["item_id"])[counted]
     per_user = measure_lists(items, users, test, ks, metrics, dialect)
-    missing = len(users) - len(np.unique(row[row >= 0]))
+    listed = np.zeros(len(users), bool)
+    listed[row[row >= 0]] = True
+    missing = int((~listed).sum())
     if missing == len(users):
         what = "no list is of a user with test items"
         raise DataError(what, where="lists", expected="user ids of the test set")

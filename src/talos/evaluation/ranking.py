@@ -226,7 +226,7 @@ class _Selector:
             if contested.any():
                 best, places = best.clone(), places.clone()
                 tied = contested.nonzero().flatten()
-                for row in torch.split(tied, 64):  # the keys are twice as wide as the scores: a few rows at a time
+                for row in torch.split(tied, 64):  # a few at a time: keys are twice as wide as scores
                     places[row] = self._exact(scores[row])
                     best[row] = scores[row].gather(1, places[row])
         return best, places.masked_fill(best == -torch.inf, -1)

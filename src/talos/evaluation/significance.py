@@ -87,11 +87,9 @@ def compare(
     else:
         # equal differences have no spread, so t is infinite: p is 0 if they point the right way, else 1
         certain = 0.0 if alternative == "two-sided" or (delta[0] > 0) == (alternative == "greater") else 1.0
-        spread_out = np.ptp(delta) > 0
+        equal = np.ptp(delta) == 0
         p_values = {
-            "t": float(stats.ttest_1samp(delta, 0, alternative=alternative).pvalue)
-            if spread_out
-            else certain,
+            "t": certain if equal else float(stats.ttest_1samp(delta, 0, alternative=alternative).pvalue),
             "wilcoxon": float(stats.wilcoxon(delta, alternative=alternative).pvalue),
             "randomisation": _randomisation(delta, alternative, flips, seed),
         }

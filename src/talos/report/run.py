@@ -68,7 +68,8 @@ def run_report(
         item_vectors=model.item_vectors.detach().cpu(),
         thresholds=None if model.thresholds is None else model.thresholds.detach().cpu(),
     )
-    k, train, config = recommender.config.k, model.train, recommender.config
+    config, train = recommender.config, model.train
+    k = config.k
     known, lost = test.aligned_to(train)
     longest = max(k, min(CURVE_KS[-1], train.num_items))
     ks = sorted({at for at in (*CURVE_KS, k) if at <= longest})
@@ -176,11 +177,8 @@ def _versus(
         f"Line chart of {title} for list lengths {ks[0]} to {ks[-1]}: the model from {number(ours[0])} to "
         f"{number(ours[-1])}, popularity from {number(theirs[0])} to {number(theirs[-1])}"
     )
-    svg = lines(
-        [Series("model", ks, ours), Series("popularity", ks, theirs)],
-        Frame(label, "list length K", y),
-        whole=True,
-    )
+    series = [Series(name, ks, values) for name, values in zip(_BOTH, (ours, theirs), strict=True)]
+    svg = lines(series, Frame(label, "list length K", y), whole=True)
     rows = [[str(k), fixed(a), fixed(b)] for k, a, b in zip(ks, ours, theirs, strict=True)]
     return Figure(title, svg, TextTable(["K", *_BOTH], rows), legend=_BOTH, note=note)
 

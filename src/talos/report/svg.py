@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Literal, TypeAlias
 
@@ -254,7 +254,7 @@ def intervals(rows: Sequence[tuple[str, Sequence[float]]], frame: Frame, *, zero
     Names stand above their rows; the height of the frame follows from the number of rows.
     """
     step, top, left_edge = 38, 4, 14
-    frame = Frame(frame.label, frame.x, frame.y, top + step * len(rows) + BOTTOM)
+    frame = replace(frame, height=top + step * len(rows) + BOTTOM)
     bottom = frame.height - BOTTOM
     low, high = span([value for _, values in rows for value in values], zero=zero, pad=0.08)
     x = Scale(low, high, left_edge, WIDTH - RIGHT - 8)

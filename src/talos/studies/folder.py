@@ -43,16 +43,9 @@ def open_folder(
 ) -> dict[str, Any]:
     """Create the folder of a study, or reopen the one with the same settings; refuse any other content.
 
-    Args:
-        out: the folder.
-        kind: comparison or tuning study.
-        settings: plain values that must be equal to those stored.
-        facts: plain values written beside the settings; they may change from call to call.
-        keep: names of facts whose stored value wins over the one given.
-        parse: brings stored settings to the keys of this version before they are compared.
-
-    Returns:
-        The facts as written.
+    Settings must be equal to those stored, after `parse` has brought these to the keys of this version. Facts are
+    written beside them and may change from call to call; for those named in `keep` the stored value wins. Returns the
+    facts as written. Both are plain values.
     """
     manifest, kept = out / kind.manifest, dict(facts)
     if out.exists() and not out.is_dir():

@@ -130,18 +130,9 @@ def run_study(
 ) -> Tuned:
     """Start or continue the study of a folder; writes `run.toml` and `trials.csv` at the end.
 
-    Args:
-        settings: what is searched, and how.
-        parts: train and validation.
-        out: the folder.
-        trials: the number of trials in all, including those finished before.
-        budget: seconds from now.
-        workers: processes on this machine.
-        storage: as in `tune`.
-        notify: called with a line for every trial that ended.
-        facts: written to `tune.json` beside the settings.
-        heartbeat: seconds between a worker's heartbeats.
-        grace: seconds without a heartbeat after which a worker counts as dead.
+    Arguments of `tune` mean the same here; `trials` includes those finished before. `facts` are written to `tune.json`
+    beside the settings. `heartbeat` is the number of seconds between a worker's heartbeats, `grace` the number of
+    seconds without one after which it counts as dead.
     """
     for name, number in (("trials", trials), ("budget", budget), ("workers", workers)):
         if number is not None and not number > 0:
@@ -185,16 +176,9 @@ def tune_models(
 ) -> Iterator[tuple[str, TuneSettings, Tuned]]:
     """Tune several models with the same number of trials each, in a study of its own; for a fair comparison.
 
-    Args:
-        models: name → its search space, and the config that its trials start from (see `check_space`).
-        parts: train and validation.
-        out: a folder for the studies; trials that are finished there are not repeated.
-        trials: trials of each model.
-        workers: processes on this machine.
-        notify: called with a line for every trial that ended.
-
-    Yields:
-        Name, settings and result of each study as soon as it is finished.
+    `models` has for each name its search space, and the config that its trials start from (see `check_space`). The
+    studies are in folders of `out`; trials that are finished there are not repeated. Yields name, settings and result
+    of each study as soon as it is finished.
     """
     for place, (name, (space, config)) in enumerate(models.items()):
         settings = TuneSettings(
@@ -218,7 +202,6 @@ def _parts(data: Any) -> FitParts:
     if isinstance(data, Split):
         return fit_parts(data.train, data.valid)
     if not isinstance(data, tuple) or len(data) != 2 or not isinstance(data[0], Interactions):
-        raise ArgumentError(
-            f"{type(data).__name__}", where="data", expected="a split, interactions, or (train, valid)"
-        )
+        expected = "a split, interactions, or (train, valid)"
+        raise ArgumentError(type(data).__name__, where="data", expected=expected)
     return fit_parts(*data)

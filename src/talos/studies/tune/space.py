@@ -234,14 +234,8 @@ def _range(values: Mapping[str, Any], place: str) -> Range:
 def check_space(space: Space, base: RunConfig, *, where: str = "") -> RunConfig:
     """Build a tiny model with the extreme values of every entry; returns the base config with the fixed values set.
 
-    Args:
-        space: the space to check.
-        base: the config that every trial starts from.
-        where: the file of the space, for messages.
-
-    Raises:
-        ConfigError: an entry that no run could use: a key that does not exist (the nearest name is suggested), a
-            value that the loss, the backbone or the schema refuses, or a key without effect.
+    An entry that no run could use is a `ConfigError`: a key that does not exist (the nearest name is suggested), a
+    value that the loss, the backbone or the schema refuses, or a key without effect. `where` is the file of the space.
 
     >>> check_space(Space.from_dict({"loss": {"tau": [0.1, 0.0]}}), RunConfig())
     Traceback (most recent call last):
