@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from talos.studies.compare.export import latex_escape
+from talos.studies.compare.table import latex_escape
 from talos_paper import published
 from talos_paper.data import DATASETS
 from talos_paper.experiments import Experiment, Row

@@ -143,8 +143,7 @@ def _finalize(out: Path, path: str | None, storage: str | None, json: bool) -> N
 
 def space_for(name: str, base: RunConfig) -> tuple[Space, RunConfig]:
     """The space of a name or a file, checked; and the config with the values that the space fixes."""
-    from talos.studies.tune.defaults import default_space
-    from talos.studies.tune.space import Space, check_space
+    from talos.studies.tune.space import Space, check_space, default_space
 
     if name == "default":
         space = default_space(base)

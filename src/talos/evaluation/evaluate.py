@@ -281,8 +281,7 @@ def evaluate_lists(
                 expected="ids of one type, so that they can match",
             )
     codes = test.user_ids.encode(lists["user_id"])
-    known = codes >= 0
-    row = np.where(known, place[np.where(known, codes, 0)], -1)
+    row = np.where(codes >= 0, place[codes], -1)
     rank = lists["rank"].to_numpy()
     counted = (row >= 0) & (rank <= ks[-1])
     items = np.full((len(users), ks[-1]), -1, np.int64)
@@ -291,22 +290,17 @@ def evaluate_lists(
     listed = np.zeros(len(users), bool)
     listed[row[row >= 0]] = True
     missing = int((~listed).sum())
-    notes = (
-        [f"{missing:,} of {len(users):,} users with test items have no list and count as zero"]
-        if missing
-        else []
-    )
-    if not listed.any():
-        raise DataError(
-            "no list is of a user with test items", where="lists", expected="user ids of the test set"
-        )
+    if missing == len(users):
+        what = "no list is of a user with test items"
+        raise DataError(what, where="lists", expected="user ids of the test set")
+    note = f"{missing:,} of {len(users):,} users with test items have no list and count as zero"
     return Report(
         metrics={name: float(values.mean()) for name, values in per_user.items()},
         per_user=per_user,
         user_ids=test.user_ids.decode(users),
         dialect=dialect,
         users_without_list=missing,
-        notes=tuple(notes),
+        notes=(note,) if missing else (),
     )
 
 
@@ -319,10 +313,12 @@ def measure_lists(
     dialect: Dialect,
 ) -> dict[str, NDArray[np.float64]]:
     """Per-user ranking metrics of lists (users, length) of item codes, -1 for padding."""
-    relevant = torch.from_numpy(test.user_degrees[users])
-    values = ranking_metrics(
-        torch.from_numpy(_hits(items, users, test)), relevant, ks, names=metrics, dialect=dialect
-    )
+    # whether each listed item is one of its user's test items, by binary search over (user, item) keys
+    keys = test.rows.astype(np.int64) * test.num_items + test.indices
+    wanted = np.where(items >= 0, users[:, None] * test.num_items + items, -1)
+    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    hits, relevant = torch.from_numpy(keys[places] == wanted), torch.from_numpy(test.user_degrees[users])
+    values = ranking_metrics(hits, relevant, ks, names=metrics, dialect=dialect)
     return {name: value.numpy() for name, value in values.items()}
 
 
@@ -330,9 +326,8 @@ def users_with_tests(test: Interactions) -> NDArray[np.int64]:
     """Codes of the users with test items; an error if there are none."""
     users = np.flatnonzero(test.user_degrees)
     if len(users) == 0:
-        raise DataError(
-            "no user has a test item", where=test.provenance.source, expected="a test set that is not empty"
-        )
+        source = test.provenance.source
+        raise DataError("no user has a test item", where=source, expected="a test set that is not empty")
     return users
 
 
@@ -347,23 +342,10 @@ def check_ks(ks: Sequence[int], num_items: int | None) -> tuple[int, ...]:
     return tuple(sorted(set(ks)))
 
 
-def _hits(items: NDArray[np.int64], users: NDArray[np.int64], test: Interactions) -> NDArray[np.bool_]:
-    """Whether each listed item is one of its user's test items, by binary search over (user, item) keys."""
-    keys = test.rows.astype(np.int64) * test.num_items + test.indices
-    wanted = np.where(items >= 0, users[:, None] * test.num_items + items, -1)
-    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.asarray(keys[places] == wanted)
-
-
 def _negatives_above(
     scorer: Scorer, test: Interactions, users: NDArray[np.int64], seen: Interactions | None, budget: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Count for each test item how many of its user's negatives score higher, as AUC needs it.
-
-    Returns:
-        The count for each test item, a tie counting half; the position of its user in `users`; and the number of
-        negatives of each user.
-    """
+    """The arguments `above`, `owner` and `negatives` of `auc`."""
     above: list[float] = []
     owners, negatives = [], []
     chunk = max(1, budget // (4 * scorer.num_items))
@@ -378,9 +360,7 @@ def _negatives_above(
             mask_seen(scores, seen, block)
         mask_seen(scores, test, block)  # a user's test items are not each other's negatives
         rows = scores.cpu().numpy()
-        for user, score in zip(
-            owner, wanted, strict=True
-        ):  # faster row by row in numpy than at once in torch
+        for user, score in zip(owner, wanted, strict=True):  # faster row by row than at once in torch
             row = rows[user]
             above.append((np.count_nonzero(row > score) + np.count_nonzero(row >= score)) / 2)
         owners.append(owner + start)

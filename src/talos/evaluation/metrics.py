@@ -148,9 +148,8 @@ def ranking_metrics(
     {'precision@1': 1.0, 'precision@2': 0.5}
     """
     if dialect not in DIALECTS:
-        raise ConfigError(
-            f"{dialect!r}", where="dialect", expected="a dialect", hint=nearest(dialect, DIALECTS)
-        )
+        hint = nearest(dialect, DIALECTS)
+        raise ConfigError(f"{dialect!r}", where="dialect", expected="a dialect", hint=hint)
     functions = _PAPER if dialect == "paper" else RANKING_METRICS
     for name in names:
         if name not in functions:
@@ -173,9 +172,8 @@ def auc(above: Tensor, owner: Tensor, negatives: Tensor) -> Tensor:
     """
     positives = torch.bincount(owner, minlength=len(negatives))
     in_order = 1 - above.double() / _at_least_one(negatives)[owner]
-    return torch.zeros(len(negatives), dtype=torch.float64).index_add_(0, owner, in_order) / positives.clamp(
-        min=1
-    )
+    sums = torch.zeros(len(negatives), dtype=torch.float64).index_add_(0, owner, in_order)
+    return sums / positives.clamp(min=1)
 
 
 def llpauc(

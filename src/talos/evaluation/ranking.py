@@ -158,11 +158,8 @@ def iter_top_k(
     if not 1 <= k <= scorer.num_items:
         raise ArgumentError(f"{k}", where="k", expected=f"1 to {scorer.num_items}, the number of items")
     if seen is not None and seen.num_items != scorer.num_items:
-        raise ArgumentError(
-            f"{seen.num_items} items",
-            where="seen",
-            expected=f"{scorer.num_items}, the number of items of the scorer",
-        )
+        expected = f"{scorer.num_items}, the number of items of the scorer"
+        raise ArgumentError(f"{seen.num_items} items", where="seen", expected=expected)
     if users is None:
         users = np.arange(getattr(scorer, "num_users", 0))
     wanted = np.asarray(users, np.int64)
@@ -229,10 +226,7 @@ class _Selector:
             if contested.any():
                 best, places = best.clone(), places.clone()
                 tied = contested.nonzero().flatten()
-                for start in range(
-                    0, len(tied), 64
-                ):  # the keys are twice as wide as the scores: a few rows at a time
-                    row = tied[start : start + 64]
+                for row in torch.split(tied, 64):  # a few at a time: keys are twice as wide as scores
                     places[row] = self._exact(scores[row])
                     best[row] = scores[row].gather(1, places[row])
         return best, places.masked_fill(best == -torch.inf, -1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -77,25 +77,19 @@ def compare(
 
     first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if first.shape != second.shape or first.ndim != 1 or len(first) < 2:
-        raise ArgumentError(
-            f"shapes {first.shape} and {second.shape}",
-            where="a, b",
-            expected="two equally long lists of 2 or more",
-        )
-    if alternative not in get_args(Alternative):
-        raise ArgumentError(
-            f"{alternative!r}", where="alternative", hint=nearest(alternative, get_args(Alternative))
-        )
+        shapes = f"shapes {first.shape} and {second.shape}"
+        raise ArgumentError(shapes, where="a, b", expected="two equally long lists of 2 or more")
+    if alternative not in _WORDS:
+        raise ArgumentError(f"{alternative!r}", where="alternative", hint=nearest(alternative, _WORDS))
     delta = first - second
     if not delta.any():
         p_values = dict.fromkeys(("t", "wilcoxon", "randomisation"), 1.0)
     else:
         # equal differences have no spread, so t is infinite: p is 0 if they point the right way, else 1
         certain = 0.0 if alternative == "two-sided" or (delta[0] > 0) == (alternative == "greater") else 1.0
+        equal = np.ptp(delta) == 0
         p_values = {
-            "t": certain
-            if np.ptp(delta) == 0
-            else float(stats.ttest_1samp(delta, 0, alternative=alternative).pvalue),
+            "t": certain if equal else float(stats.ttest_1samp(delta, 0, alternative=alternative).pvalue),
             "wilcoxon": float(stats.wilcoxon(delta, alternative=alternative).pvalue),
             "randomisation": _randomisation(delta, alternative, flips, seed),
         }
@@ -127,9 +121,8 @@ def compare_reports(
     """Compare two reports on the same users, user by user."""
     for name, report in zip(names, (a, b), strict=True):
         if metric not in report.per_user:
-            raise ArgumentError(
-                f"{name} has no {metric!r} per user", where="metric", hint=nearest(metric, report.per_user)
-            )
+            hint = nearest(metric, report.per_user)
+            raise ArgumentError(f"{name} has no {metric!r} per user", where="metric", hint=hint)
     if not a.user_ids.equals(b.user_ids):
         raise ArgumentError("the reports have different users", where="a, b", expected="the same test set")
     return compare(a.per_user[metric], b.per_user[metric], alternative=alternative, names=names, seed=seed)
@@ -189,9 +182,8 @@ def _randomisation(delta: NDArray[np.float64], alternative: Alternative, flips: 
         extra = 1  # the observed assignment is added to those drawn, so that p is never 0
     slack = 1e-12 * np.abs(moving).sum()
     if alternative == "two-sided":
-        extreme = (np.abs(sums) >= abs(observed) - slack).sum()
-    elif alternative == "greater":
-        extreme = (sums >= observed - slack).sum()
-    else:
-        extreme = (sums <= observed + slack).sum()
+        sums, observed = np.abs(sums), abs(observed)
+    elif alternative == "less":
+        sums, observed = -sums, -observed
+    extreme = (sums >= observed - slack).sum()
     return float((extreme + extra) / (len(sums) + extra))

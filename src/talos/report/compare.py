@@ -51,14 +51,13 @@ def _metric(table: ComparisonTable, metric: str) -> Figure:
     means = ", ".join(f"{name} {number(float(np.mean(found)))}" for name, found in values)
     label = f"Mean and standard deviation of {metric} over seeds: {means}"
     seeds = table.rows[0].seeds
+    note = "Dot: mean; bar: ± one standard deviation; rings: single seeds."
     rows = [[name, *(f"{value:.4f}" for value in found)] for name, found in values]
     return Figure(
         metric,
         intervals(values, Frame(label, metric, "model")),
         TextTable(["model", *(f"seed {seed}" for seed in seeds)], rows),
-        note="Dot: mean; bar: ± one standard deviation; rings: single seeds."
-        if len(seeds) > 1
-        else "One seed.",
+        note=note if len(seeds) > 1 else "One seed.",
     )
 
 
@@ -73,17 +72,13 @@ def _against_k(table: ComparisonTable) -> list[Figure]:
         }
         drawn = list(means)[:COLOURS]
         label = f"Line chart of mean {name} against list lengths {ks[0]} to {ks[-1]} for {', '.join(drawn)}"
-        svg = lines(
-            [Series(model, ks, means[model]) for model in drawn],
-            Frame(label, "list length K", "mean over users and seeds"),
-            whole=True,
-        )
+        series = [Series(model, ks, means[model]) for model in drawn]
+        svg = lines(series, Frame(label, "list length K", "mean over users and seeds"), whole=True)
         rows = [
-            [str(k), *(f"{values[place]:.4f}" for values in means.values())] for place, k in enumerate(ks)
+            [str(k), *map("{:.4f}".format, values)] for k, *values in zip(ks, *means.values(), strict=True)
         ]
-        found.append(
-            Figure(f"{name}@K", svg, TextTable(["K", *means], rows), legend=drawn, note=_left_out(means))
-        )
+        numbers = TextTable(["K", *means], rows)
+        found.append(Figure(f"{name}@K", svg, numbers, legend=drawn, note=_left_out(means)))
     return found
 
 
@@ -99,26 +94,24 @@ def _learning(table: ComparisonTable) -> list[Figure]:
         return []
     drawn = list(curves)[:COLOURS]
     metric = f"validation {curves[drawn[0]][0]['metric']}"
+    rows = [
+        [name, number(point["epoch"]), f"{point['seconds']:.2f}", f"{point['value']:.4f}"]
+        for name, points in curves.items()
+        for point in points
+    ]
+    numbers = TextTable(["model", "epoch", "seconds", metric], rows)
+    note = f"Seed {table.rows[0].seeds[0]}. {_left_out(curves)}".strip()
     found = []
-    for place, (title, x) in enumerate((("Validation by epoch", "epoch"), ("Validation by time", "seconds"))):
+    for title, x, x_name in (
+        ("Validation by epoch", "epoch", "epoch"),
+        ("Validation by time", "seconds", "seconds of training, validation not counted"),
+    ):
         series = [
-            Series(name, [point[x] for point in curves[name]], [point["value"] for point in curves[name]])
-            for name in drawn
+            Series(name, *zip(*((p[x], p["value"]) for p in curves[name]), strict=True)) for name in drawn
         ]
         label = f"Line chart of {metric} against {x} for {', '.join(drawn)}"
-        x_name = "epoch" if place == 0 else "seconds of training, validation not counted"
         svg = lines(series, Frame(label, x_name, metric))
-        rows = [
-            [name, number(point["epoch"]), f"{point['seconds']:.2f}", f"{point['value']:.4f}"]
-            for name, points in curves.items()
-            for point in points
-        ]
-        note = f"Seed {table.rows[0].seeds[0]}. {_left_out(curves)}".strip()
-        found.append(
-            Figure(
-                title, svg, TextTable(["model", "epoch", "seconds", metric], rows), legend=drawn, note=note
-            )
-        )
+        found.append(Figure(title, svg, numbers, legend=drawn, note=note))
     return found
 
 

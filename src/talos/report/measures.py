@@ -40,43 +40,31 @@ class Lists:
 
 
 def make_lists(
-    model: Model, test: Interactions, seen: Interactions, *, ks: Sequence[int], most_users: int, seed: int
+    model: Model, test: Interactions, *, ks: Sequence[int], most_users: int, seed: int
 ) -> tuple[Lists, Lists]:
     """Lists of the model and of ranking by popularity for the users of `test`, or a random sample of `most_users`.
 
-    Items that a user has in `seen` are masked.
+    The items that a user has seen are masked.
     """
     users = users_with_tests(test)
     if len(users) > most_users:
         users = np.sort(np.random.default_rng(seed).choice(users, most_users, replace=False))
     popularity = torch.tensor(model.train.item_degrees)
-    ways: tuple[Scorer, Scorer] = (
-        DotScores(model.user_vectors, model.item_vectors),
-        FixedScores(popularity),
-    )
-    first, second = (_lists(way, users, test, seen, popularity, tuple(ks)) for way in ways)
-    return first, second
 
+    def lists_of(scorer: Scorer) -> Lists:
+        items = top_k(scorer, users, k=ks[-1], seen=model.seen).items
+        shown = [torch.from_numpy(items[:, :k]) for k in ks]
+        return Lists(
+            users=users,
+            items=items,
+            ks=tuple(ks),
+            per_user=measure_lists(items, users, test, ks, tuple(RANKING_METRICS), "standard"),
+            coverage=tuple(coverage(head, scorer.num_items) for head in shown),
+            popularity_rank=tuple(mean_popularity_rank(head, popularity) for head in shown),
+            gini=tuple(exposure_gini(head, scorer.num_items) for head in shown),
+        )
 
-def _lists(
-    scorer: Scorer,
-    users: NDArray[np.int64],
-    test: Interactions,
-    seen: Interactions,
-    popularity: torch.Tensor,
-    ks: tuple[int, ...],
-) -> Lists:
-    items = top_k(scorer, users, k=ks[-1], seen=seen).items
-    shown = torch.from_numpy(items)
-    return Lists(
-        users=users,
-        items=items,
-        ks=ks,
-        per_user=measure_lists(items, users, test, ks, tuple(RANKING_METRICS), "standard"),
-        coverage=tuple(coverage(shown[:, :k], scorer.num_items) for k in ks),
-        popularity_rank=tuple(mean_popularity_rank(shown[:, :k], popularity) for k in ks),
-        gini=tuple(exposure_gini(shown[:, :k], scorer.num_items) for k in ks),
-    )
+    return lists_of(DotScores(model.user_vectors, model.item_vectors)), lists_of(FixedScores(popularity))
 
 
 @dataclass(frozen=True)
@@ -93,7 +81,6 @@ class ScoreSample:
 def sample_scores(
     model: Model,
     test: Interactions,
-    seen: Interactions,
     users: NDArray[np.int64],
     *,
     k: int,
@@ -113,28 +100,27 @@ def sample_scores(
     vectors = model.user_vectors[torch.from_numpy(users)]
     exact = kth_scores(vectors, model.item_vectors, k)
 
-    def centred(owner: NDArray[np.int64], items: NDArray[np.int64]) -> NDArray[np.float64]:
+    def centred(owner: NDArray[np.int64], items: NDArray[np.integer]) -> NDArray[np.float64]:
         if len(owner) > most_scores:
             kept = np.sort(rng.choice(len(owner), most_scores, replace=False))
             owner, items = owner[kept], items[kept]
         rows = torch.from_numpy(owner)
-        scores = (vectors[rows] * model.item_vectors[torch.from_numpy(items)]).sum(1) - exact[rows]
+        columns = torch.from_numpy(items.astype(np.int64))
+        scores = (vectors[rows] * model.item_vectors[columns]).sum(1) - exact[rows]
         return scores.double().numpy()
 
     owner = np.repeat(np.arange(len(users)), negatives)
     num_items = model.train.num_items
     others = rng.integers(0, num_items, len(owner))
-    known = [rows * num_items + items for rows, items in (seen.pairs_of(users), test.pairs_of(users))]
-    positive = np.isin(owner * num_items + others, np.concatenate(known))
-    pairs = {name: part.pairs_of(users) for name, part in (("train", model.train), ("test", test))}
+    known = [rows * num_items + items for rows, items in (model.seen.pairs_of(users), test.pairs_of(users))]
+    other = ~np.isin(owner * num_items + others, np.concatenate(known))
+    learned = model.thresholds
     return ScoreSample(
-        train=centred(pairs["train"][0], pairs["train"][1].astype(np.int64)),
-        test=centred(pairs["test"][0], pairs["test"][1].astype(np.int64)),
-        negatives=centred(owner[~positive], others[~positive]),
+        train=centred(*model.train.pairs_of(users)),
+        test=centred(*test.pairs_of(users)),
+        negatives=centred(owner[other], others[other]),
         exact=exact.double().numpy(),
-        learned=None
-        if model.thresholds is None
-        else model.thresholds[torch.from_numpy(users)].double().numpy(),
+        learned=None if learned is None else learned[torch.from_numpy(users)].double().numpy(),
     )
 
 
@@ -172,9 +158,8 @@ def by_popularity(
         here = (rank[items] >= start) & (rank[items] < end)
         if end > start and here.any():
             name = f"top {high:.0%}" if low == 0 else f"{low * 100:g}–{high * 100:g}"
-            groups.append(
-                (name, int(end - start), int(here.sum()), [float(hit[here].mean()) for hit in hits])
-            )
+            found = [float(hit[here].mean()) for hit in hits]
+            groups.append((name, int(end - start), int(here.sum()), found))
     return groups
 
 

@@ -13,47 +13,25 @@ from typing import Any
 
 from talos.report.svg import KeyKind, legend_key
 
-__all__ = [
-    "DARK",
-    "LIGHT",
-    "STYLE",
-    "Figure",
-    "Section",
-    "TextTable",
-    "flat_settings",
-    "page",
-    "table_html",
-    "tiles",
-]
+__all__ = ["STYLE", "Figure", "Section", "TextTable", "flat_settings", "page", "table_html", "tiles"]
 
-LIGHT = {
-    "back": "#ffffff",
-    "card": "#f6f7f9",
-    "text": "#1b1f24",
-    "muted": "#57606a",
-    "rule": "#d6dae0",
-    "c0": "#0072b2",
-    "c1": "#c85200",
-    "c2": "#00805d",
-    "c3": "#b0578f",
-    "c4": "#946200",
-    "c5": "#2f7fae",
-    "c6": "#555555",
+# name → its colour in light and in dark mode
+_COLOURS = {
+    "back": ("#ffffff", "#14171b"),
+    "card": ("#f6f7f9", "#1c2026"),
+    "text": ("#1b1f24", "#e8eaed"),
+    "muted": ("#57606a", "#a5adb8"),
+    "rule": ("#d6dae0", "#3a414b"),
+    "c0": ("#0072b2", "#56b4e9"),
+    "c1": ("#c85200", "#f08a3c"),
+    "c2": ("#00805d", "#34c79d"),
+    "c3": ("#b0578f", "#e0a0c8"),
+    "c4": ("#946200", "#f0e442"),
+    "c5": ("#2f7fae", "#8fb8ff"),
+    "c6": ("#555555", "#b8bec7"),
 }
-DARK = {
-    "back": "#14171b",
-    "card": "#1c2026",
-    "text": "#e8eaed",
-    "muted": "#a5adb8",
-    "rule": "#3a414b",
-    "c0": "#56b4e9",
-    "c1": "#f08a3c",
-    "c2": "#34c79d",
-    "c3": "#e0a0c8",
-    "c4": "#f0e442",
-    "c5": "#8fb8ff",
-    "c6": "#b8bec7",
-}
+LIGHT = {name: light for name, (light, _) in _COLOURS.items()}
+DARK = {name: dark for name, (_, dark) in _COLOURS.items()}
 
 
 def _variables(values: dict[str, str]) -> str:
@@ -139,10 +117,8 @@ class Figure:
         """The figure as HTML, with its numbers in a table that can be unfolded."""
         parts = ["<figure>", f"<h3>{escape(self.title)}</h3>"]
         if self.legend:
-            keys = (
-                f"<li>{legend_key(place, self.key)}{escape(name)}</li>"
-                for place, name in enumerate(self.legend)
-            )
+            names = enumerate(self.legend)
+            keys = (f"<li>{legend_key(place, self.key)}{escape(name)}</li>" for place, name in names)
             parts.append(f'<ul class="legend">{"".join(keys)}</ul>')
         parts.append(self.svg)
         if self.note:
@@ -179,29 +155,26 @@ def page(title: str, subtitle: str, sections: Sequence[Section], *, date: str | 
     False
     """
     dated = f"<p>Written {escape(date)} by talos.</p>" if date else "<p>Written by talos.</p>"
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            f"<title>{escape(title)}</title>",
-            f"<style>{STYLE}</style>",
-            "</head>",
-            "<body>",
-            f"<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>",
-            "<main>",
-            *(section.text() for section in sections),
-            "</main>",
-            f"<footer>{dated}</footer>",
-            "</body>",
-            "</html>",
-            "",
-        ]
-    )
+    body = "\n".join(section.text() for section in sections)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escape(title)}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>
+<main>
+{body}
+</main>
+<footer>{dated}</footer>
+</body>
+</html>
+"""
 
 
 def table_html(table: TextTable) -> str:
@@ -211,18 +184,17 @@ def table_html(table: TextTable) -> str:
     False
     """
     columns = list(zip(*table.rows, strict=True)) or [()] * len(table.header)
-    sides = [
-        bool(column) and place > 0 and all(map(_is_number, column)) for place, column in enumerate(columns)
+    # the first column has names; a column without rows is aligned like text
+    numbers = [
+        place > 0 and bool(column) and all(map(_is_number, column)) for place, column in enumerate(columns)
     ]
+    sides = [' class="n"' if right else "" for right in numbers]
     head = "".join(
-        f'<th scope="col"{_side(side)}>{escape(cell)}</th>'
-        for cell, side in zip(table.header, sides, strict=True)
+        f'<th scope="col"{side}>{escape(cell)}</th>' for cell, side in zip(table.header, sides, strict=True)
     )
     rows = []
     for first, *rest in table.rows:
-        cells = "".join(
-            f"<td{_side(side)}>{escape(cell)}</td>" for cell, side in zip(rest, sides[1:], strict=True)
-        )
+        cells = "".join(f"<td{side}>{escape(cell)}</td>" for cell, side in zip(rest, sides[1:], strict=True))
         rows.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
     body = "\n".join(rows)
     return (
@@ -257,7 +229,3 @@ def tiles(values: Sequence[tuple[str, str, str]]) -> str:
 
 def _is_number(cell: str) -> bool:
     return not cell or ((cell[:1].isdigit() or cell[:1] in "+-–<") and "±" not in cell)
-
-
-def _side(right: bool) -> str:
-    return ' class="n"' if right else ""

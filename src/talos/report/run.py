@@ -24,6 +24,7 @@ __all__ = ["run_report"]
 CURVE_KS = (1, 2, 3, 5, 10, 15, 20, 30, 50)
 _POINTS = 500  # in a scatter plot: enough to show the shape, few enough for a small file
 _BOTH = ("model", "popularity")
+_ACCURACY = (("precision", "Precision"), ("recall", "Recall"), ("ndcg", "NDCG"))
 _CARD_HISTORY, _CARD_LENGTH = 6, 10  # items on the card of a sample user: from the history, and recommended
 
 
@@ -61,46 +62,32 @@ def run_report(
     model = recommender.model
     if model is None:
         raise ArgumentError("is not fitted", where="recommender", expected="one that was fitted or loaded")
-    model = _on_cpu(model)
-    k, seen = recommender.config.k, model.seen
-    known, lost = test.aligned_to(model.train)
-    longest = max(k, min(CURVE_KS[-1], model.train.num_items))
-    ks = sorted({at for at in (*CURVE_KS, k) if at <= longest})
-    lists, popular = make_lists(model, known, seen, ks=ks, most_users=most_users, seed=seed)
-    return page(
-        title,
-        _subtitle(recommender, model),
-        [
-            Section("At a glance", html=_glance(lists, popular, k), note=_notes(known, lists, lost)),
-            _learning(history, model),
-            Section("Accuracy", _accuracy_figures(lists, popular)),
-            Section("Who it works for", _user_and_item_figures(model, known, lists, popular, k)),
-            _scores(model, known, seen, lists, k, seed),
-            Section("Beyond accuracy", _exposure_figures(lists, popular)),
-            Section(
-                "Sample recommendations",
-                html=_sample_cards(model, known, seen, lists, shown=shown_users, seed=seed),
-            ),
-            Section("Settings", html=_settings(recommender, model)),
-        ],
-        date=date,
-    )
-
-
-def _on_cpu(model: Model) -> Model:
-    """The model with its tensors on the CPU, where numpy can read them."""
-    return replace(
+    model = replace(  # on the CPU, where numpy can read it
         model,
         user_vectors=model.user_vectors.detach().cpu(),
         item_vectors=model.item_vectors.detach().cpu(),
         thresholds=None if model.thresholds is None else model.thresholds.detach().cpu(),
     )
-
-
-def _subtitle(recommender: Recommender, model: Model) -> str:
-    train, config = model.train, recommender.config
+    config, train = recommender.config, model.train
+    k = config.k
+    known, lost = test.aligned_to(train)
+    longest = max(k, min(CURVE_KS[-1], train.num_items))
+    ks = sorted({at for at in (*CURVE_KS, k) if at <= longest})
+    lists, popular = make_lists(model, known, ks=ks, most_users=most_users, seed=seed)
     size = f"{train.num_users:,} users, {train.num_items:,} items, {len(train):,} train interactions"
-    return f"Loss {config.loss.name} on backbone {config.backbone.name}, K = {config.k}. {size}."
+    subtitle = f"Loss {config.loss.name} on backbone {config.backbone.name}, K = {k}. {size}."
+    cards = _sample_cards(model, known, lists, shown=shown_users, seed=seed)
+    sections = [
+        Section("At a glance", html=_glance(lists, popular, k), note=_notes(known, lists, lost)),
+        _learning(history, int(model.metadata.get("epoch", 0))),
+        Section("Accuracy", _accuracy(lists, popular)),
+        Section("Who it works for", _users_and_items(model, known, lists, popular, k)),
+        _scores(sample_scores(model, known, lists.users, k=k, seed=seed), k),
+        Section("Beyond accuracy", _exposure(lists, popular)),
+        Section("Sample recommendations", html=cards),
+        Section("Settings", html=_settings(recommender, model)),
+    ]
+    return page(title, subtitle, sections, date=date)
 
 
 def _notes(test: Interactions, lists: Lists, lost: int) -> str:
@@ -114,37 +101,12 @@ def _notes(test: Interactions, lists: Lists, lost: int) -> str:
 
 
 def _glance(lists: Lists, popular: Lists, k: int) -> str:
-    values = [
-        (
-            f"{word}@{k}",
-            number(lists.mean(f"{name}@{k}")),
-            f"popularity {number(popular.mean(f'{name}@{k}'))}",
-        )
-        for name, word in (("precision", "Precision"), ("recall", "Recall"), ("ndcg", "NDCG"), ("mrr", "MRR"))
-    ]
-    place = lists.ks.index(k)
-    values.append(
-        (f"Coverage@{k}", f"{lists.coverage[place]:.1%}", f"popularity {popular.coverage[place]:.1%}")
-    )
-    return tiles(values)
-
-
-def _learning(history: Sequence[Mapping[str, Any]], model: Model) -> Section:
-    if not history:
-        return Section("Learning", note="No history was kept with this run.")
-    return Section("Learning", _learning_figures(history, int(model.metadata.get("epoch", 0))))
-
-
-def _scores(model: Model, test: Interactions, seen: Interactions, lists: Lists, k: int, seed: int) -> Section:
-    sample = sample_scores(model, test, seen, lists.users, k=k, seed=seed)
-    if len(sample.exact) == 0:
-        return Section("Scores and thresholds", note="No user of the test set was trained on.")
-    note = (
-        ""
-        if sample.learned is not None
-        else "This loss has no thresholds: there are no learned ones to compare."
-    )
-    return Section("Scores and thresholds", _score_figures(sample, k), note=note)
+    values = []
+    for name, word in (*_ACCURACY, ("mrr", "MRR")):
+        ours, theirs = (number(one.mean(f"{name}@{k}")) for one in (lists, popular))
+        values.append((f"{word}@{k}", ours, f"popularity {theirs}"))
+    ours, theirs = (f"{one.coverage[lists.ks.index(k)]:.1%}" for one in (lists, popular))
+    return tiles([*values, (f"Coverage@{k}", ours, f"popularity {theirs}")])
 
 
 def _settings(recommender: Recommender, model: Model) -> str:
@@ -160,33 +122,34 @@ def _settings(recommender: Recommender, model: Model) -> str:
 # ------------------------------------------------------------------------------- plots
 
 
-def _learning_figures(history: Sequence[Mapping[str, Any]], best: int) -> list[Figure]:
+def _learning(history: Sequence[Mapping[str, Any]], best: int) -> Section:
     """Training loss, validation metric and seconds against epochs."""
+    if not history:
+        return Section("Learning", note="No history was kept with this run.")
     epochs = [record["epoch"] for record in history]
     loss = [record["loss"] for record in history]
     seconds = [record["seconds"] for record in history]
     found = [_curve("Training loss", "mean loss", epochs, loss, zero=False)]
     evaluated = [record for record in history if record["metrics"]]
     if evaluated:
-        watched = next(iter(evaluated[0]["metrics"]))
-        values = [record["metrics"][watched] for record in evaluated]
-        at = [record["epoch"] for record in evaluated]
         names = list(evaluated[0]["metrics"])
+        values = [record["metrics"][names[0]] for record in evaluated]
         rows = [
             [str(record["epoch"]), *(fixed(record["metrics"].get(name)) for name in names)]
             for record in evaluated
         ]
-        frame = Frame(
-            f"Line chart of validation {watched} against epochs, from {number(values[0])} to {number(values[-1])}; "
-            f"best at epoch {best}",
-            "epoch",
-            f"validation {watched}",
+        watched = f"validation {names[0]}"
+        label = (
+            f"Line chart of {watched} against epochs, from {number(values[0])} to {number(values[-1])}; "
+            f"best at epoch {best}"
         )
-        svg = lines([Series(watched, at, values)], frame, zero=False, mark=(best, "kept"), whole=True)
+        series = Series(names[0], [record["epoch"] for record in evaluated], values)
+        svg = lines([series], Frame(label, "epoch", watched), zero=False, mark=(best, "kept"), whole=True)
         note = f"The weights of epoch {best} were kept."
         found.append(Figure("Validation metric", svg, TextTable(["epoch", *names], rows), note=note))
     note = f"{sum(seconds):.1f} s in {len(epochs):,} epochs, {np.mean(seconds):.2f} s each; validation not counted."
-    return [*found, _curve("Time profile", "seconds", epochs, seconds, zero=True, note=note)]
+    found.append(_curve("Time profile", "seconds", epochs, seconds, zero=True, note=note))
+    return Section("Learning", found)
 
 
 def _curve(
@@ -198,19 +161,13 @@ def _curve(
     return Figure(title, svg, TextTable(["epoch", y], rows), note=note)
 
 
-def _accuracy_figures(lists: Lists, popular: Lists) -> list[Figure]:
+def _accuracy(lists: Lists, popular: Lists) -> list[Figure]:
     """Precision, recall and NDCG against K, beside ranking by popularity."""
-    named = (("precision", "Precision"), ("recall", "Recall"), ("ndcg", "NDCG"))
-    return [
-        _versus(
-            f"{word}@K",
-            [lists.mean(f"{name}@{k}") for k in lists.ks],
-            [popular.mean(f"{name}@{k}") for k in lists.ks],
-            lists.ks,
-            "mean over users",
-        )
-        for name, word in named
-    ]
+    figures = []
+    for name, word in _ACCURACY:
+        ours, theirs = ([one.mean(f"{name}@{k}") for k in lists.ks] for one in (lists, popular))
+        figures.append(_versus(f"{word}@K", ours, theirs, lists.ks, "mean over users"))
+    return figures
 
 
 def _versus(
@@ -220,59 +177,45 @@ def _versus(
         f"Line chart of {title} for list lengths {ks[0]} to {ks[-1]}: the model from {number(ours[0])} to "
         f"{number(ours[-1])}, popularity from {number(theirs[0])} to {number(theirs[-1])}"
     )
-    svg = lines(
-        [Series("model", ks, ours), Series("popularity", ks, theirs)],
-        Frame(label, "list length K", y),
-        whole=True,
-    )
+    series = [Series(name, ks, values) for name, values in zip(_BOTH, (ours, theirs), strict=True)]
+    svg = lines(series, Frame(label, "list length K", y), whole=True)
     rows = [[str(k), fixed(a), fixed(b)] for k, a, b in zip(ks, ours, theirs, strict=True)]
     return Figure(title, svg, TextTable(["K", *_BOTH], rows), legend=_BOTH, note=note)
 
 
-def _user_and_item_figures(
-    model: Model, test: Interactions, lists: Lists, popular: Lists, k: int
-) -> list[Figure]:
+def _users_and_items(model: Model, test: Interactions, lists: Lists, popular: Lists, k: int) -> list[Figure]:
     """Histograms of per-user metrics, and accuracy by activity of users and by popularity of items."""
-    found = [_histogram(lists, k)]
     metric = f"recall@{k}"
-    groups = by_activity(model.train.user_degrees[lists.users])
-    means = [
-        [float(one.per_user[metric][members].mean()) for _, members in groups] for one in (lists, popular)
-    ]
+    users = []
+    for name, members in by_activity(model.train.user_degrees[lists.users]):
+        means = [float(one.per_user[metric][members].mean()) for one in (lists, popular)]
+        users.append((name, [f"{int(members.sum()):,}"], means))
     label = f"Bar chart of mean {metric} of users in groups by their number of train interactions"
-    frame = Frame(label, "train interactions of the user", f"mean {metric}")
-    rows = [
-        [name, f"{int(members.sum()):,}", fixed(a), fixed(b)]
-        for (name, members), a, b in zip(groups, *means, strict=True)
-    ]
-    series = list(zip(_BOTH, means, strict=True))
-    found.append(
-        Figure(
-            "By user activity",
-            bars([name for name, _ in groups], series, frame),
-            TextTable(["train interactions", "users", *_BOTH], rows),
-            legend=_BOTH,
-            key="box",
-        )
+    by_user = _grouped(
+        "By user activity",
+        ["train interactions", "users"],
+        users,
+        Frame(label, "train interactions of the user", f"mean {metric}"),
     )
-    bins = by_popularity(model.train.item_degrees, (lists, popular), test, k)
+    groups = by_popularity(model.train.item_degrees, (lists, popular), test, k)
     label = f"Bar chart of the share of test interactions in the top {k}, in groups by popularity of the item"
-    frame = Frame(label, "popularity rank of the item, % of all items", f"found in the top {k}")
-    series = [(name, [values[place] for *_, values in bins]) for place, name in enumerate(_BOTH)]
-    rows = [
-        [name, f"{items:,}", f"{pairs:,}", *(fixed(value) for value in values)]
-        for name, items, pairs, values in bins
-    ]
-    found.append(
-        Figure(
-            "By item popularity",
-            bars([name for name, *_ in bins], series, frame),
-            TextTable(["popularity rank, %", "items", "test interactions", *_BOTH], rows),
-            legend=_BOTH,
-            key="box",
-        )
+    by_item = _grouped(
+        "By item popularity",
+        ["popularity rank, %", "items", "test interactions"],
+        [(name, [f"{items:,}", f"{pairs:,}"], shares) for name, items, pairs, shares in groups],
+        Frame(label, "popularity rank of the item, % of all items", f"found in the top {k}"),
     )
-    return found
+    return [_histogram(lists, k), by_user, by_item]
+
+
+def _grouped(
+    title: str, header: list[str], groups: Sequence[tuple[str, list[str], list[float]]], frame: Frame
+) -> Figure:
+    """Bars of the model and of popularity for groups of (name, sizes as text, values of both)."""
+    series = [(name, [values[place] for *_, values in groups]) for place, name in enumerate(_BOTH)]
+    svg = bars([name for name, *_ in groups], series, frame)
+    rows = [[name, *sizes, *map(fixed, values)] for name, sizes, values in groups]
+    return Figure(title, svg, TextTable([*header, *_BOTH], rows), legend=_BOTH, key="box")
 
 
 def _histogram(lists: Lists, k: int, bins: int = 20) -> Figure:
@@ -302,64 +245,60 @@ def _histogram(lists: Lists, k: int, bins: int = 20) -> Figure:
     )
 
 
-def _score_figures(sample: ScoreSample, k: int) -> list[Figure]:
+def _scores(sample: ScoreSample, k: int) -> Section:
     """Distributions of scores around the threshold; and learned against exact thresholds if there are learned ones."""
+    if len(sample.exact) == 0:
+        return Section("Scores and thresholds", note="No user of the test set was trained on.")
     named = {"train items": sample.train, "test items": sample.test, "other items": sample.negatives}
     named = {name: values for name, values in named.items() if len(values)}
-    everything = np.concatenate(list(named.values()))
-    low, high = np.quantile(everything, [0.001, 0.999])
+    low, high = np.quantile(np.concatenate(list(named.values())), [0.001, 0.999])
     edges = np.linspace(min(low, 0), max(high, 0) + 1e-6, 41)
     shares = {
-        name: np.histogram(np.clip(v, edges[0], edges[-1]), edges)[0] / len(v) for name, v in named.items()
+        name: (np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / len(values)).tolist()
+        for name, values in named.items()
     }
-    above = {name: float((values >= 0).mean()) for name, values in named.items()}
-    said = ", ".join(f"{value:.1%} of {name}" for name, value in above.items())
+    said = ", ".join(f"{float((values >= 0).mean()):.1%} of {name}" for name, values in named.items())
     frame = Frame(
         f"Histograms of score minus threshold of the user; above the threshold are {said}",
         f"score − threshold (the score at place {k})",
         "share of items",
     )
-    series = [
-        Series(name, edges.tolist(), [*share.tolist(), float(share[-1])]) for name, share in shares.items()
-    ]
-    svg = lines(series, frame, steps=True, mark=(0.0, "threshold"))
+    series = [Series(name, edges.tolist(), [*share, share[-1]]) for name, share in shares.items()]
     rows = [
         [f"{a:.3f} to {b:.3f}", *(f"{share[place]:.4f}" for share in shares.values())]
         for place, (a, b) in enumerate(pairwise(edges.tolist()))
     ]
-    found = [
-        Figure(
-            "Scores around the threshold",
-            svg,
-            TextTable(["score − threshold", *named], rows),
-            legend=list(named),
-            note=f"At or above the threshold: {said}. {len(sample.exact):,} users.",
-            key="line",
-        )
-    ]
-    if sample.learned is not None:
-        found.append(_thresholds(sample.exact, sample.learned))
-    return found
+    around = Figure(
+        "Scores around the threshold",
+        lines(series, frame, steps=True, mark=(0.0, "threshold")),
+        TextTable(["score − threshold", *named], rows),
+        legend=list(named),
+        note=f"At or above the threshold: {said}. {len(sample.exact):,} users.",
+        key="line",
+    )
+    if sample.learned is None:
+        note = "This loss has no thresholds: there are no learned ones to compare."
+        return Section("Scores and thresholds", [around], note=note)
+    return Section("Scores and thresholds", [around, _thresholds(sample.exact, sample.learned)])
 
 
 def _thresholds(exact: NDArray[np.float64], learned: NDArray[np.float64]) -> Figure:
     error = learned - exact
+    distance = np.abs(error)
     kept = np.linspace(0, len(exact) - 1, min(_POINTS, len(exact))).astype(int)
     label = (
         f"Scatter plot of learned against exact thresholds of {len(kept):,} users; mean distance "
-        f"{number(float(np.abs(error).mean()))}"
+        f"{number(float(distance.mean()))}"
     )
-    svg = points(
-        exact[kept].tolist(), learned[kept].tolist(), Frame(label, "exact threshold", "learned threshold")
-    )
-    together = (
-        float(np.corrcoef(exact, learned)[0, 1]) if len(exact) > 1 and exact.std() and learned.std() else None
-    )
+    frame = Frame(label, "exact threshold", "learned threshold")
+    svg = points(exact[kept].tolist(), learned[kept].tolist(), frame)
+    spread = len(exact) > 1 and exact.std() and learned.std()
+    together = float(np.corrcoef(exact, learned)[0, 1]) if spread else None
     rows = [
         ["users", number(len(exact))],
-        ["mean distance", fixed(float(np.abs(error).mean()))],
+        ["mean distance", fixed(float(distance.mean()))],
         ["mean of learned − exact", fixed(float(error.mean()))],
-        ["largest distance", fixed(float(np.abs(error).max()))],
+        ["largest distance", fixed(float(distance.max()))],
         ["correlation", fixed(together)],
         ["mean exact threshold", fixed(float(exact.mean()))],
         ["mean learned threshold", fixed(float(learned.mean()))],
@@ -368,52 +307,34 @@ def _thresholds(exact: NDArray[np.float64], learned: NDArray[np.float64]) -> Fig
     return Figure("Learned against exact thresholds", svg, TextTable(["", "value"], rows), note=note)
 
 
-def _exposure_figures(lists: Lists, popular: Lists) -> list[Figure]:
+def _exposure(lists: Lists, popular: Lists) -> list[Figure]:
     """Coverage, popularity rank and Gini coefficient of the lists against K."""
+    rank = "Mean rank by popularity of the items shown, as a share of the catalogue; 0 is the most popular."
+    gini = "0 if all items are shown equally often, towards 1 if a few are shown to everybody."
+    shown = "Share of all items that are in somebody's list."
     return [
-        _versus(
-            "Coverage",
-            lists.coverage,
-            popular.coverage,
-            lists.ks,
-            "share of the catalogue shown",
-            "Share of all items that are in somebody's list.",
-        ),
-        _versus(
-            "Popularity bias",
-            lists.popularity_rank,
-            popular.popularity_rank,
-            lists.ks,
-            "mean popularity rank",
-            "Mean rank by popularity of the items shown, as a share of the catalogue; 0 is the most popular.",
-        ),
-        _versus(
-            "Evenness of exposure",
-            lists.gini,
-            popular.gini,
-            lists.ks,
-            "Gini coefficient",
-            "0 if all items are shown equally often, towards 1 if a few are shown to everybody.",
-        ),
+        _versus(title, getattr(lists, name), getattr(popular, name), lists.ks, y, note)
+        for title, name, y, note in (
+            ("Coverage", "coverage", "share of the catalogue shown", shown),
+            ("Popularity bias", "popularity_rank", "mean popularity rank", rank),
+            ("Evenness of exposure", "gini", "Gini coefficient", gini),
+        )
     ]
 
 
 # -------------------------------------------------------------- sample recommendations
 
 
-def _sample_cards(
-    model: Model, test: Interactions, seen: Interactions, lists: Lists, *, shown: int, seed: int
-) -> str:
+def _sample_cards(model: Model, test: Interactions, lists: Lists, *, shown: int, seed: int) -> str:
     """Cards of a few random test users; their test items are marked by a word, not by colour alone."""
     rng = np.random.default_rng(seed)
     places = np.sort(rng.choice(len(lists.users), min(shown, len(lists.users)), replace=False))
-    return f'<div class="figures">{"".join(_card(model, test, seen, lists, int(place)) for place in places)}</div>'
+    return f'<div class="figures">{"".join(_card(model, test, lists, int(place)) for place in places)}</div>'
 
 
-def _card(model: Model, test: Interactions, seen: Interactions, lists: Lists, place: int) -> str:
+def _card(model: Model, test: Interactions, lists: Lists, place: int) -> str:
     user = int(lists.users[place])
-    has = seen.indices[seen.indptr[user] : seen.indptr[user + 1]]
-    wanted = set(test.indices[test.indptr[user] : test.indptr[user + 1]].tolist())
+    has, wanted = (part.pairs_of(np.array([user]))[1] for part in (model.seen, test))
     # the least popular items say most about a user's taste
     telling = has[np.argsort(model.train.item_degrees[has], kind="stable")][:_CARD_HISTORY]
     names = "; ".join(_title_of(model.train, int(item)) for item in telling) or "nothing"

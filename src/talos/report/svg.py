@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Literal, TypeAlias
 
 __all__ = [
-    "COLOURS",
     "Frame",
-    "KeyKind",
     "Scale",
     "Series",
     "bars",
@@ -27,9 +25,6 @@ __all__ = [
     "lines",
     "number",
     "points",
-    "span",
-    "svg_text",
-    "ticks",
 ]
 
 KeyKind: TypeAlias = Literal["dots", "line", "box"]
@@ -38,8 +33,6 @@ COLOURS = 7
 WIDTH, HEIGHT = 330, 222
 LEFT, RIGHT, TOP, BOTTOM = 48, 12, 32, 42
 _DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 2", "10 4")
-
-
 _SMALLEST = 1e-12  # differences below this are invisible in a plot
 
 
@@ -144,11 +137,8 @@ class Frame:
 
     def wrap(self, body: Sequence[str]) -> str:
         """The SVG element around the drawing."""
-        head = (
-            f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{escape(self.label)}" '
-            'xmlns="http://www.w3.org/2000/svg">'
-        )
-        return "\n".join([head, *body, "</svg>"])
+        head = f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{escape(self.label)}"'
+        return "\n".join([f'{head} xmlns="http://www.w3.org/2000/svg">', *body, "</svg>"])
 
     def axes(self, x: Scale, y: Scale, xs: Sequence[tuple[float, str]]) -> list[str]:
         """Grid lines, tick labels and the names of both axes."""
@@ -196,18 +186,18 @@ def lines(
     places = [value for value in ticks(low, high, 6) if not whole or float(value).is_integer()]
     parts = frame.axes(x, y, [(value, number(value)) for value in places])
     if mark is not None:
-        parts += _mark(x(mark[0]), mark[1], bottom)
+        at = x(mark[0])
+        parts.append(f'<line class="mark" x1="{at}" x2="{at}" y1="{TOP - 12}" y2="{bottom}"/>')
+        late = at > WIDTH * 0.7  # to the right of the line the label would leave the picture
+        parts.append(svg_text(at - 4 if late else at + 4, TOP - 4, mark[1], "end" if late else "start"))
     for place, one in enumerate(series):
         corners = [(x(a), y(b)) for a, b in zip(one.xs, one.ys, strict=True)]
         if steps:
-            after = [*corners[1:], (x(high), corners[-1][1])]
-            corners = [
-                corner for (a, b), (c, _) in zip(corners, after, strict=True) for corner in ((a, b), (c, b))
-            ]
+            ends = [*(a for a, _ in corners[1:]), x(high)]
+            corners = [corner for (a, b), c in zip(corners, ends, strict=True) for corner in ((a, b), (c, b))]
             area = [(corners[0][0], bottom), *corners, (corners[-1][0], bottom)]
             parts.append(f'<path class="area f{place}" d="{_path(area)}Z"/>')
-        dash = f' stroke-dasharray="{_DASHES[place]}"' if _DASHES[place] else ""
-        parts.append(f'<path class="line c{place}"{dash} d="{_path(corners)}"/>')
+        parts.append(_line(place, _path(corners)))
         if not steps and len(corners) <= 16:
             parts += [_dot(a, b, place) for a, b in corners]
     return frame.wrap(parts)
@@ -230,8 +220,9 @@ def bars(
     y = Scale(low, top or high, bottom, TOP)
     room = (WIDTH - RIGHT - LEFT) / len(groups)
     x = Scale(0, len(groups), LEFT, WIDTH - RIGHT)
-    shown = _thinned(groups, room)
-    parts = frame.axes(x, y, [(place + 0.5, text) for place, text in shown])
+    widest = max(len(name) for name in groups) * 6.4 + 2  # 6.4 is about the width of a letter
+    every = max(1, -int(-widest // room))  # only every n-th name is shown if all would overlap
+    parts = frame.axes(x, y, [(place + 0.5, groups[place]) for place in range(0, len(groups), every)])
     gap = min(0.3 * room, 14) if room > 12 else 1
     width = (room - gap) / len(series)
     for place, (_, values) in enumerate(series):
@@ -263,7 +254,7 @@ def intervals(rows: Sequence[tuple[str, Sequence[float]]], frame: Frame, *, zero
     Names stand above their rows; the height of the frame follows from the number of rows.
     """
     step, top, left_edge = 38, 4, 14
-    frame = Frame(frame.label, frame.x, frame.y, top + step * len(rows) + BOTTOM)
+    frame = replace(frame, height=top + step * len(rows) + BOTTOM)
     bottom = frame.height - BOTTOM
     low, high = span([value for _, values in rows for value in values], zero=zero, pad=0.08)
     x = Scale(low, high, left_edge, WIDTH - RIGHT - 8)
@@ -288,8 +279,7 @@ def intervals(rows: Sequence[tuple[str, Sequence[float]]], frame: Frame, *, zero
 
 def legend_key(place: int, kind: KeyKind) -> str:
     """The picture of a series in a legend: its line, its line with its mark, or a box."""
-    dash = f' stroke-dasharray="{_DASHES[place]}"' if _DASHES[place] else ""
-    drawn = f'<path class="line c{place}"{dash} d="M0,5L22,5"/>'
+    drawn = _line(place, "M0,5L22,5")
     if kind == "box":
         drawn = f'<rect class="f{place}" x="6" y="0" width="10" height="10"/>'
     elif kind == "dots":
@@ -297,17 +287,9 @@ def legend_key(place: int, kind: KeyKind) -> str:
     return f'<svg viewBox="0 0 22 10" aria-hidden="true">{drawn}</svg>'
 
 
-def _mark(place: float, word: str, bottom: float) -> list[str]:
-    late = place > WIDTH * 0.7  # to the right of the line the label would leave the picture
-    label = svg_text(place - 4 if late else place + 4, TOP - 4, word, "end" if late else "start")
-    return [f'<line class="mark" x1="{place}" x2="{place}" y1="{TOP - 12}" y2="{bottom}"/>', label]
-
-
-def _thinned(names: Sequence[str], room: float) -> list[tuple[int, str]]:
-    """Names with their positions, every n-th if all would overlap; 6.4 is about the width of a letter."""
-    widest = max(len(name) for name in names) * 6.4 + 2
-    every = max(1, -int(-widest // room))
-    return [(place, name) for place, name in enumerate(names) if place % every == 0]
+def _line(place: int, path: str) -> str:
+    dash = f' stroke-dasharray="{_DASHES[place]}"' if _DASHES[place] else ""
+    return f'<path class="line c{place}"{dash} d="{path}"/>'
 
 
 def _dot(x: float, y: float, place: int) -> str:

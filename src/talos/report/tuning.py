@@ -67,37 +67,28 @@ def tuning_report(
     (True, False)
     """
     winner = next(trial for trial in trials if trial["number"] == best)
+    tested = "The test part has not been evaluated."
+    if test is not None:
+        tested = "The test part was evaluated once, after the search, with the winner fitted on train and validation."
     valued = [trial for trial in trials if trial["value"] is not None]
     axes = _axes(valued)
     search = [_history(valued, metric), _curves(valued, metric)]
     if importance:
         search.append(_importance(importance))
     sections = [
-        Section("At a glance", html=_glance(winner, trials, metric, peak_mb, test), note=_test_note(test)),
+        Section("At a glance", html=_glance(winner, trials, metric, peak_mb, test), note=tested),
         Section("The search", search),
         Section("Parameters", [*_parallel(valued, axes, metric), *_slices(valued, axes, metric)]),
         Section("The best config", html=f"<pre>{escape(config)}</pre>", note="As in run.toml."),
         Section("All trials", html=table_html(_table(trials, metric))),
-        Section(
-            "Settings",
-            html=table_html(TextTable(["setting", "value"], [list(one) for one in settings.items()])),
-        ),
+        Section("Settings", html=table_html(TextTable(["setting", "value"], list(settings.items())))),
     ]
     states = [trial["state"] for trial in trials]
     counted = ", ".join(
         f"{states.count(state):,} {state}" for state in ("complete", "pruned", "failed") if state in states
     )
-    return page(
-        title, f"{len(trials):,} trials ({counted}), by {metric} on the validation part.", sections, date=date
-    )
-
-
-def _test_note(test: Mapping[str, float] | None) -> str:
-    if test is None:
-        return "The test part has not been evaluated."
-    return (
-        "The test part was evaluated once, after the search, with the winner fitted on train and validation."
-    )
+    subtitle = f"{len(trials):,} trials ({counted}), by {metric} on the validation part."
+    return page(title, subtitle, sections, date=date)
 
 
 def _glance(
@@ -108,12 +99,9 @@ def _glance(
     test: Mapping[str, float] | None,
 ) -> str:
     spent = sum(trial["seconds"] for trial in trials)
+    found = f"trial {winner['number']}, epoch {winner['epoch']}"
     values = [
-        (
-            f"Validation {metric}",
-            fixed(winner["value"], 5),
-            f"trial {winner['number']}, epoch {winner['epoch']}",
-        ),
+        (f"Validation {metric}", fixed(winner["value"], 5), found),
         ("Time in trials", _duration(spent), f"{number(spent / len(trials), 1)} s each"),
         ("Memory of a worker", f"{peak_mb:,.0f} MB", "at most"),
     ]
@@ -131,27 +119,34 @@ def _duration(seconds: float) -> str:
 
 
 def _history(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
+    """Values in order: dots if complete, rings if pruned, and a staircase of the best dot so far."""
     label = (
         f"Scatter plot of {metric} of {len(valued):,} trials in order, with the best so far as a line; "
         f"the best is {number(max(trial['value'] for trial in valued))}"
     )
-    svg = _history_plot(
-        [(trial["number"], trial["value"], trial["state"] == "complete") for trial in valued],
-        Frame(label, "trial", f"validation {metric}"),
-    )
+    frame = Frame(label, "trial", f"validation {metric}")
+    numbers = [trial["number"] for trial in valued]
+    low, high = float(min(numbers)), float(max(numbers))
+    x = Scale(*((low, high) if high > low else (low - 0.5, high + 0.5)), LEFT + 6, WIDTH - RIGHT - 6)
+    y = Scale(*span([trial["value"] for trial in valued]), frame.height - BOTTOM, TOP)
+    places = [value for value in ticks(x.low, x.high, 6) if float(value).is_integer()]
+    parts = frame.axes(x, y, [(value, number(value)) for value in places])
     best, rows = -math.inf, []
+    corners: list[str] = []
     for trial in valued:
-        best = max(best, trial["value"]) if trial["state"] == "complete" else best
-        rows.append(
-            [
-                str(trial["number"]),
-                trial["state"],
-                fixed(trial["value"], 5),
-                fixed(best if best > -math.inf else None, 5),
-            ]
-        )
+        if trial["state"] == "complete" and trial["value"] > best:
+            corners += [f"{x(trial['number'])},{y(best)}"] if corners else []
+            best = trial["value"]
+            corners.append(f"{x(trial['number'])},{y(best)}")
+        cells = [fixed(trial["value"], 5), fixed(best if corners else None, 5)]
+        rows.append([str(trial["number"]), trial["state"], *cells])
+    if corners:
+        corners.append(f"{x(numbers[-1])},{y(best)}")
+        parts.append(f'<path class="line c1" d="M{"L".join(corners)}"/>')
+    parts += [_spot(x(trial["number"]), y(trial["value"]), trial["state"]) for trial in valued]
     note = "Dots: complete trials; rings: pruned ones, at the best they had reached. Line: the best so far."
-    return Figure("History", svg, TextTable(["trial", "state", metric, "best so far"], rows), note=note)
+    table = TextTable(["trial", "state", metric, "best so far"], rows)
+    return Figure("History", frame.wrap(parts), table, note=note)
 
 
 def _curves(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
@@ -159,29 +154,39 @@ def _curves(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
     ranked = sorted(valued, key=lambda trial: -trial["value"])[:_CURVES]
     ranked = [trial for trial in ranked if trial["curve"]]
     names = [f"trial {trial['number']}" for trial in ranked]
-    series = [
-        Series(name, [epoch for epoch, _ in trial["curve"]], [value for _, value in trial["curve"]])
-        for name, trial in zip(names, ranked, strict=True)
+    curves = [
+        Series(name, *zip(*trial["curve"], strict=True)) for name, trial in zip(names, ranked, strict=True)
     ]
     label = f"Line chart of validation {metric} against epochs for {', '.join(names)}"
-    svg = lines(series, Frame(label, "epoch", f"validation {metric}"), zero=False)
+    svg = lines(curves, Frame(label, "epoch", f"validation {metric}"), zero=False)
     rows = [
-        [name, str(epoch), fixed(value, 5)]
-        for name, trial in zip(names, ranked, strict=True)
-        for epoch, value in trial["curve"]
+        [curve.name, str(epoch), fixed(value, 5)]
+        for curve in curves
+        for epoch, value in zip(curve.xs, curve.ys, strict=True)
     ]
     note = f"The best {len(ranked)} trials." if len(valued) > len(ranked) else ""
     return Figure("Learning", svg, TextTable(["trial", "epoch", metric], rows), legend=names, note=note)
 
 
 def _importance(importance: Mapping[str, float]) -> Figure:
+    """Horizontal bars with names above them and their shares at the end."""
     ranked = sorted(importance.items(), key=lambda pair: -pair[1])
     said = ", ".join(f"{key} {share:.0%}" for key, share in ranked)
-    rows = [[key, f"{share:.3f}"] for key, share in ranked]
+    step, top = 34, 6
+    label = f"Bar chart of the importance of parameters: {said}"
+    frame = Frame(label, "share", "", top + step * len(ranked) + 8)
+    x = Scale(0.0, ranked[0][1] or 1.0, 4, WIDTH - 60)
+    parts = []
+    for place, (name, share) in enumerate(ranked):
+        upper = top + step * place
+        parts.append(svg_text(4, upper + 11, name, "start", "name"))
+        wide = max(1.0, x(share) - 4)
+        parts.append(f'<rect class="f0" x="4" y="{upper + 16}" width="{wide:.2f}" height="11"/>')
+        parts.append(svg_text(wide + 10, upper + 26, f"{share:.0%}", "start"))
     return Figure(
         "What mattered",
-        _share_plot(ranked, Frame(f"Bar chart of the importance of parameters: {said}", "share", "")),
-        TextTable(["parameter", "share"], rows),
+        frame.wrap(parts),
+        TextTable(["parameter", "share"], [[key, f"{share:.3f}"] for key, share in ranked]),
         note="PED-ANOVA on complete trials: how far the values of the good ones differ from those of all.",
     )
 
@@ -200,11 +205,12 @@ def _parallel(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], met
     whole = [trial for trial in valued if set(axes) <= set(trial["parameters"])]
     ranked = sorted(whole, key=lambda trial: trial["value"])
     low, high = span([trial["value"] for trial in ranked], pad=0.0)
-    places = []
-    for trial in ranked:
-        there = [axis.share(trial["parameters"][key]) for key, axis in axes.items()]
-        places.append([*there, Scale(low, high, 0.0, 100.0)(trial["value"]) / 100])
-    ends = Axis(name=metric, kind="even", low=low, high=high, values=())
+    height = Scale(low, high, 0.0, 100.0)
+    places = [
+        [*(axis.share(trial["parameters"][key]) for key, axis in axes.items()), height(trial["value"]) / 100]
+        for trial in ranked
+    ]
+    ends = Axis(name=metric, kind="even", low=low, high=high)
     label = (
         f"Parallel coordinates of {len(ranked):,} trials over {', '.join(axes)} and {metric}; the best trial has "
         + ", ".join(f"{key} {_cell(value)}" for key, value in ranked[-1]["parameters"].items())
@@ -214,45 +220,44 @@ def _parallel(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], met
         for trial in reversed(ranked)
     ]
     note = "One line a trial: the best in orange, the rest of the best quarter in blue, all others faint."
-    svg = _parallel_plot(places, [*axes.values(), ends], Frame(label, "", ""))
+    svg = _parallel_plot(places, [*axes.values(), ends], label)
     return [Figure("Parallel coordinates", svg, TextTable(["trial", *axes, metric], rows), note=note)]
 
 
 def _slices(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metric: str) -> list[Figure]:
+    """The value of each trial against each of its parameters."""
     found = []
     for key, axis in axes.items():
         trials = [trial for trial in valued if key in trial["parameters"]]
+        shares = [axis.share(trial["parameters"][key]) for trial in trials]
         best = max(trials, key=lambda trial: trial["value"])
         label = (
             f"Scatter plot of {metric} against {key} for {len(trials):,} trials; "
             f"the best has {_cell(best['parameters'][key])}"
         )
-        svg = _slice_plot(
-            [
-                (axis.share(trial["parameters"][key]), trial["value"], trial["state"] == "complete")
-                for trial in trials
-            ],
-            axis,
-            Frame(label, key, f"validation {metric}"),
-        )
-        ordered = sorted(trials, key=lambda trial: axis.share(trial["parameters"][key]))
+        frame = Frame(label, key, f"validation {metric}")
+        x = Scale(0.0, 1.0, LEFT + 8, WIDTH - RIGHT - 8)
+        y = Scale(*span([trial["value"] for trial in trials]), frame.height - BOTTOM, TOP)
+        parts = frame.axes(x, y, axis.labels(5))
+        pairs = list(zip(shares, trials, strict=True))
+        parts += [_spot(x(share), y(trial["value"]), trial["state"]) for share, trial in pairs]
+        ordered = [trial for _, trial in sorted(pairs, key=lambda pair: pair[0])]
         rows = [[_cell(trial["parameters"][key]), fixed(trial["value"], 5)] for trial in ordered]
-        found.append(Figure(key, svg, TextTable([key, metric], rows)))
+        found.append(Figure(key, frame.wrap(parts), TextTable([key, metric], rows)))
     return found
 
 
 def _table(trials: Sequence[Mapping[str, Any]], metric: str) -> TextTable:
     keys = list(dict.fromkeys(key for trial in trials for key in trial["parameters"]))
-    header = ["trial", "state", metric, "epoch", "epochs", "seconds", "runs", *keys]
+    failed = any(trial["error"] for trial in trials)
+    header = ["trial", "state", metric, "epoch", "epochs", "seconds", "runs", *keys, *["error"] * failed]
     rows = []
     for trial in sorted(trials, key=lambda trial: -(trial["value"] or -1)):
         cells = [str(trial["number"]), trial["state"], fixed(trial["value"], 5), str(trial["epoch"])]
         cells += [str(trial["epochs"]), fixed(trial["seconds"], 1), str(trial["runs"])]
         rows.append([*cells, *(_cell(trial["parameters"].get(key, "")) for key in keys)])
-    if any(trial["error"] for trial in trials):
-        header.append("error")
-        by_number = {str(trial["number"]): trial["error"] for trial in trials}
-        rows = [[*row, by_number[row[0]]] for row in rows]
+        if failed:
+            rows[-1].append(trial["error"])
     return TextTable(header, rows)
 
 
@@ -270,9 +275,9 @@ class Axis:
 
     name: str
     kind: Literal["named", "even", "ratio"]
-    low: float
-    high: float
-    values: tuple[Any, ...]
+    low: float = 0.0
+    high: float = 1.0
+    values: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, name: str, values: Sequence[Any]) -> Axis:
@@ -280,11 +285,11 @@ class Axis:
         numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         distinct = sorted(set(values), key=lambda value: value if numbers else str(value))
         if not numbers or len(distinct) <= _SEVERAL:
-            return cls(name=name, kind="named", low=0.0, high=1.0, values=tuple(distinct))
+            return cls(name=name, kind="named", values=tuple(distinct))
         low, high = float(distinct[0]), float(distinct[-1])
         if low > 0 and high / low > 8:
-            return cls(name=name, kind="ratio", low=math.log10(low), high=math.log10(high), values=())
-        return cls(name=name, kind="even", low=low, high=high, values=())
+            return cls(name=name, kind="ratio", low=math.log10(low), high=math.log10(high))
+        return cls(name=name, kind="even", low=low, high=high)
 
     def share(self, value: Any) -> float:
         """The position of a value, 0 to 1."""
@@ -306,55 +311,9 @@ class Axis:
         return [(self.share(value), _label(value)) for value in kept]
 
 
-def _history_plot(values: Sequence[tuple[int, float, bool]], frame: Frame) -> str:
-    """Values in order: dots if complete, rings if pruned, and a staircase of the best dot so far."""
-    x = Scale(*_wide([float(place) for place, *_ in values]), LEFT + 6, WIDTH - RIGHT - 6)
-    y = Scale(*span([value for _, value, _ in values]), frame.height - BOTTOM, TOP)
-    places = [value for value in ticks(x.low, x.high, 6) if float(value).is_integer()]
-    parts = frame.axes(x, y, [(value, number(value)) for value in places])
-    corners: list[str] = []
-    best = -math.inf
-    for place, value, whole in values:
-        if whole and value > best:
-            corners += [f"{x(place)},{y(best)}"] if best > -math.inf else []
-            corners.append(f"{x(place)},{y(value)}")
-            best = value
-    if corners:
-        corners.append(f"{x(values[-1][0])},{y(best)}")
-        parts.append(f'<path class="line c1" d="M{"L".join(corners)}"/>')
-    parts += [_spot(x(place), y(value), whole) for place, value, whole in values]
-    return frame.wrap(parts)
-
-
-def _slice_plot(values: Sequence[tuple[float, float, bool]], axis: Axis, frame: Frame) -> str:
-    """The value of each trial against the position of its parameter."""
-    x = Scale(0.0, 1.0, LEFT + 8, WIDTH - RIGHT - 8)
-    y = Scale(*span([value for _, value, _ in values]), frame.height - BOTTOM, TOP)
-    parts = frame.axes(x, y, axis.labels(5))
-    parts += [_spot(x(place), y(value), whole) for place, value, whole in values]
-    return frame.wrap(parts)
-
-
-def _share_plot(ranked: Sequence[tuple[str, float]], frame: Frame) -> str:
-    """Horizontal bars with names above them and their shares at the end."""
-    step, top = 34, 6
-    frame = Frame(frame.label, frame.x, frame.y, top + step * len(ranked) + 8)
-    highest = max(share for _, share in ranked) or 1.0
-    x = Scale(0.0, highest, 4, WIDTH - 60)
-    parts = []
-    for place, (name, share) in enumerate(ranked):
-        upper = top + step * place
-        parts.append(svg_text(4, upper + 11, name, "start", "name"))
-        wide = max(1.0, x(share) - 4)
-        parts.append(f'<rect class="f0" x="4" y="{upper + 16}" width="{wide:.2f}" height="11"/>')
-        parts.append(svg_text(wide + 10, upper + 26, f"{share:.0%}", "start"))
-    return frame.wrap(parts)
-
-
-def _parallel_plot(rows: Sequence[Sequence[float]], axes: Sequence[Axis], frame: Frame) -> str:
+def _parallel_plot(rows: Sequence[Sequence[float]], axes: Sequence[Axis], label: str) -> str:
     """One line for each row through vertical axes; rows are ordered from worst to best."""
     top, bottom = 42, 250
-    frame = Frame(frame.label, frame.x, frame.y, bottom + 8)
     x = Scale(0, len(axes) - 1, 16, WIDTH - 16)
     y = Scale(0.0, 1.0, bottom - 6, top + 6)
     parts = []
@@ -381,18 +340,12 @@ def _parallel_plot(rows: Sequence[Sequence[float]], axes: Sequence[Axis], frame:
                 f'<text class="tick" style="paint-order:stroke;stroke:var(--card);stroke-width:3px" x="{at:g}" '
                 f'y="{y(share) + 4:g}" text-anchor="{"end" if final else "start"}">{escape(text)}</text>'
             )
-    return frame.wrap(parts)
+    return Frame(label, "", "", bottom + 8).wrap(parts)
 
 
-def _wide(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-
-def _spot(x: float, y: float, whole: bool) -> str:
-    if whole:
-        return f'<circle class="f0" cx="{x}" cy="{y}" r="3"/>'
-    return f'<circle class="ring c6" cx="{x}" cy="{y}" r="3"/>'
+def _spot(x: float, y: float, state: str) -> str:
+    look = "f0" if state == "complete" else "ring c6"
+    return f'<circle class="{look}" cx="{x}" cy="{y}" r="3"/>'
 
 
 def _label(value: Any) -> str:

@@ -7,6 +7,7 @@ their fit is finished, so a study that was killed continues with what is missing
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,24 +18,18 @@ import polars as pl
 from talos.errors import ConfigError, DataError
 from talos.files import checksum_of, read_sealed, replace_file, write_sealed
 
-__all__ = ["FORMAT", "FolderKind", "load_fit", "open_folder", "read_folder", "save_fit"]
+__all__ = ["FORMAT", "FolderKind", "file_name", "load_fit", "open_folder", "read_folder", "save_fit"]
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class FolderKind:
-    """What the folders of one kind of study have in common.
+    """What the folders of one kind of study have in common."""
 
-    Attributes:
-        noun: what messages call the study, such as `comparison`.
-        manifest: the name of its manifest.
-        may_exist: entries that a folder without a manifest may hold already.
-    """
-
-    noun: str
-    manifest: str
-    may_exist: tuple[str, ...] = ()
+    noun: str  # what messages call the study, such as `comparison`
+    manifest: str  # the name of its manifest
+    may_exist: tuple[str, ...] = ()  # entries that a folder without a manifest may hold already
 
 
 def open_folder(
@@ -48,22 +43,14 @@ def open_folder(
 ) -> dict[str, Any]:
     """Create the folder of a study, or reopen the one with the same settings; refuse any other content.
 
-    Args:
-        out: the folder.
-        kind: comparison or tuning study.
-        settings: plain values that must be equal to those stored.
-        facts: plain values written beside the settings; they may change from call to call.
-        keep: names of facts whose stored value wins over the one given.
-        parse: brings stored settings to the keys of this version before they are compared.
-
-    Returns:
-        The facts as written.
+    Settings must be equal to those stored, after `parse` has brought these to the keys of this version. Facts are
+    written beside them and may change from call to call; for those named in `keep` the stored value wins. Returns the
+    facts as written. Both are plain values.
     """
     manifest, kept = out / kind.manifest, dict(facts)
     if out.exists() and not out.is_dir():
-        raise ConfigError(
-            "is not a folder", where=str(out), expected=f"a new folder or that of a {kind.noun}"
-        )
+        expected = f"a new folder or that of a {kind.noun}"
+        raise ConfigError("is not a folder", where=str(out), expected=expected)
     if manifest.exists():
         stored, before = read_folder(out, kind)
         difference = first_difference(parse(stored), settings)
@@ -75,9 +62,8 @@ def open_folder(
             )
         kept |= {name: before[name] for name in keep if name in before}
     elif out.exists() and any(entry.name not in kind.may_exist for entry in out.iterdir()):
-        raise ConfigError(
-            "is not empty", where=str(out), expected=f"a new folder or that of the same {kind.noun}"
-        )
+        expected = f"a new folder or that of the same {kind.noun}"
+        raise ConfigError("is not empty", where=str(out), expected=expected)
     out.mkdir(parents=True, exist_ok=True)
     write_sealed(manifest, {"format": FORMAT, "settings": dict(settings), **kept})
     return kept
@@ -93,17 +79,16 @@ def read_folder(out: Path, kind: FolderKind) -> tuple[dict[str, Any], dict[str, 
     return values.pop("settings", {}), values
 
 
+def file_name(name: str) -> str:
+    """A name as part of a file name: in lower case, a hyphen for everything but letters and digits."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
 def save_fit(folder: Path, stem: str, values: dict[str, Any], per_user: pl.DataFrame, digest: str) -> None:
     """Write a finished fit: the per-user values as `stem.parquet`, then everything else as sealed `stem.json`.
 
     The JSON file is written last and has the checksum of the parquet file, so a fit whose JSON file exists is complete.
-
-    Args:
-        folder: where the finished fits of the study are.
-        stem: the file name without its ending.
-        values: plain values.
-        per_user: one row for each user.
-        digest: of everything that decides the fit; `load_fit` asks for it.
+    `digest` is that of everything that decides the fit; `load_fit` asks for it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     table = folder / f"{stem}.parquet"
@@ -128,9 +113,8 @@ def load_fit(folder: Path, stem: str, digest: str) -> tuple[dict[str, Any], pl.D
     if values.get("fingerprint") != digest:
         raise DataError("was made with other settings or data", where=str(path), hint=hint)
     if not table.is_file() or _sha256(table) != dict(values.get("per_user") or {}).get("sha256"):
-        raise DataError(
-            f"is missing or differs from its checksum in {path.name}", where=str(table), hint=hint
-        )
+        what = f"is missing or differs from its checksum in {path.name}"
+        raise DataError(what, where=str(table), hint=hint)
     try:
         return values, pl.read_parquet(table)
     except pl.exceptions.PolarsError as error:

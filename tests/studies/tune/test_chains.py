@@ -58,12 +58,12 @@ def test_every_chain_ends_once(wanted: int, surplus: int, events: list[tuple[str
         else:
             end(event, which)
         now = counts()
-        assert now.done + now.open == wanted
+        assert len(now.ended) + now.open == wanted
     while counts().open:
         requeue(1)
         end("finish", 0)
     now = counts()
-    assert now.done == wanted
+    assert len(now.ended) == wanted
     complete = [trial for trial in study.get_trials(deepcopy=False) if trial.state == TrialState.COMPLETE]
     assert len(complete) == len(now.finished)  # nothing was run to its end and not counted
     assert max((trial.user_attrs.get("attempt", 0) for trial in study.trials), default=0) <= RETRIES

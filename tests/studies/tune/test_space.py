@@ -11,8 +11,7 @@ import pytest
 from talos import registry
 from talos.config import RunConfig
 from talos.errors import ConfigError
-from talos.studies.tune.defaults import default_space
-from talos.studies.tune.space import Choice, Range, Space, check_space, default_point
+from talos.studies.tune.space import Choice, Range, Space, check_space, default_point, default_space
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from filelock import FileLock
 
@@ -99,6 +100,7 @@ def test_parts_come_back_as_they_were(tmp_path: Path, parts: FitParts) -> None:
     write_parts(tmp_path, parts)
     for before, after in zip(parts, map_parts(tmp_path), strict=True):
         assert before.fingerprint() == after.fingerprint()
+        assert isinstance(after.indices.base, np.memmap)
     (tmp_path / "train.indices.npy").write_bytes(b"nothing")
     with pytest.raises(DataError, match="cannot be read"):
         map_parts(tmp_path)

@@ -12,9 +12,7 @@
 
 from __future__ import annotations
 
-from talos.studies.compare.results import RunResult
-from talos.studies.compare.run import compare, load
-from talos.studies.compare.settings import CompareSettings
-from talos.studies.compare.table import Against, ComparisonTable, ModelRow
+from talos.studies.compare.run import CompareSettings, compare, load
+from talos.studies.compare.table import Against, ComparisonTable, ModelRow, RunResult
 
 __all__ = ["Against", "CompareSettings", "ComparisonTable", "ModelRow", "RunResult", "compare", "load"]

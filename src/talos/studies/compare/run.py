@@ -4,36 +4,58 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from talos.config import RunConfig
 from talos.data.splits import Split
-from talos.errors import ArgumentError, ConfigError, DataError, InputError, TalosError
-from talos.evaluation.evaluate import evaluate, users_with_tests
-from talos.evaluation.metrics import Dialect
+from talos.errors import ArgumentError, ConfigError, DataError, InputError, TalosError, nearest
+from talos.evaluation.evaluate import Report, evaluate, users_with_tests
+from talos.evaluation.metrics import RANKING_METRICS, Dialect
 from talos.evaluation.ranking import DotScores
 from talos.evaluation.significance import Alternative
-from talos.files import replace_text
-from talos.studies.compare.results import RunResult, load_result, save_result
-from talos.studies.compare.settings import (
-    LIST_METRICS,
-    CompareSettings,
-    CompareView,
-    check_metrics,
-    check_seeds,
-    default_metrics,
-    file_stem,
-    open_comparison,
-    read_comparison,
-)
-from talos.studies.compare.table import ComparisonTable, build_table
-from talos.training import Callback, InterruptedRunError, Trainer
+from talos.files import digest_of, replace_text
+from talos.studies.compare.table import ComparisonTable, RunResult, build_table
+from talos.studies.folder import FolderKind, file_name, load_fit, open_folder, read_folder, save_fit
+from talos.training import InterruptedRunError, Trainer
+from talos.training.callbacks import Records
 
-__all__ = ["compare", "load"]
+__all__ = ["CompareSettings", "compare", "load"]
 
+# `compare --tuned` leaves its studies in the folder before the comparison starts
+_COMPARISON = FolderKind("comparison", "compare.json", may_exist=("tuned",))
 CURVE_KS = (1, 5, 10, 20, 50)  # always measured as well, for the plots against K
+LIST_METRICS = (
+    "coverage",
+    "popularity_rank",
+    "exposure_gini",
+)  # of all lists together, at the largest K only
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareSettings:
+    """Everything that decides the numbers of a comparison, except the seeds."""
+
+    models: Mapping[str, RunConfig]  # name → config
+    data: Mapping[str, str]  # the fingerprint of each part of the split
+    ks: tuple[int, ...]  # the list lengths that are measured
+    dialect: Dialect  # what the metrics' names mean
+    budget: float | None  # seconds that a fit may train; None for no limit
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values; the seeds of the configs are left out."""
+        configs = {name: config.as_dict() for name, config in self.models.items()}
+        for config in configs.values():
+            del config["seed"]
+        return {**vars(self), "models": configs, "data": dict(self.data), "ks": list(self.ks)}
+
+    def digest(self, model: str, seed: int) -> str:
+        """Digest of everything that decides one fit."""
+        values = self.as_dict()
+        return digest_of({**values, "models": values["models"][model], "model": model, "seed": seed})
 
 
 def compare(
@@ -67,12 +89,14 @@ def compare(
         raise ArgumentError("is empty", where="models", expected="at least one config")
     if budget is not None and not budget > 0:
         raise ArgumentError(f"{budget}", where="budget", expected="a number of seconds above 0")
-    shown = default_metrics(next(iter(models.values())).k) if metrics is None else tuple(metrics)
+    if metrics is None:
+        k = next(iter(models.values())).k
+        metrics = [f"{name}@{k}" for name in ("precision", "recall", "ndcg", "mrr")]
     items = split.train.num_items
-    asked = check_metrics(shown, items)
-    list_metrics = any(metric.partition("@")[0] in LIST_METRICS for metric in shown)
+    asked = _check_metrics(metrics, items)
+    list_metrics = any(metric.partition("@")[0] in LIST_METRICS for metric in metrics)
     curve = {k for k in CURVE_KS if k <= (asked[-1] if list_metrics else items)}
-    view = CompareView(seeds=check_seeds(seeds), metrics=shown, alternative=alternative)
+    seeds = _check_seeds(seeds)
     settings = CompareSettings(
         models=dict(models),
         data={name: part.fingerprint() for name, part in split.parts.items()},
@@ -81,23 +105,31 @@ def compare(
         budget=budget,
     )
     users_with_tests(split.test)
-    _check_models(split, settings)
+    for name, config in models.items():  # a config that cannot run is refused before the first fit
+        try:
+            Trainer(config, split.train, split.valid)
+        except InputError as error:
+            raise ConfigError(str(error), where=f"model {name}") from None
     folder = None if out is None else Path(out)
     if folder is not None:
-        open_comparison(folder, settings, view)
+        view = {"seeds": list(seeds), "metrics": list(metrics), "alternative": alternative}
+        open_folder(folder, _COMPARISON, settings.as_dict(), {"view": view})
     results: dict[str, list[RunResult]] = {name: [] for name in models}
-    jobs = [(name, seed) for seed in view.seeds for name in models]
+    jobs = [(name, seed) for seed in seeds for name in models]
     for number, (name, seed) in enumerate(jobs, start=1):
         try:
-            result, done_before = _result(split, settings, name, seed, folder)
+            stored = None if folder is None else _load(folder, settings, name, seed)
+            result = stored or _fit(split, settings, name, seed)
+            if folder is not None and stored is None:
+                _save(folder, settings, result)
         except (InterruptedRunError, KeyboardInterrupt):  # the latter is Ctrl-C between two fits
             kept = "" if folder is None else "; finished fits are kept; run it again to continue"
             raise InterruptedRunError(f"stopped in {name}, seed {seed}{kept}") from None
-        results[name].append(_slim(result, shown))
-        said = "finished before" if done_before else f"{result.fit_seconds:.1f} s"
-        value = result.report.metrics[shown[0]]
-        notify(f"{number}/{len(jobs)}  {name}  seed {seed}  {shown[0]} {value:.4f}  {said}")
-    table = build_table(results, view.metrics, view.alternative)
+        results[name].append(_slim(result, metrics))
+        said = "finished before" if stored else f"{result.fit_seconds:.1f} s"
+        value = result.report.metrics[metrics[0]]
+        notify(f"{number}/{len(jobs)}  {name}  seed {seed}  {metrics[0]} {value:.4f}  {said}")
+    table = build_table(results, metrics, alternative)
     if folder is not None:
         replace_text(folder / "compare.csv", table.to_csv())
         replace_text(folder / "compare.tex", table.to_latex())
@@ -107,35 +139,64 @@ def compare(
 def load(folder: str | Path) -> ComparisonTable:
     """The table of a finished comparison, from its folder."""
     out = Path(folder)
-    settings, view = read_comparison(out)
-    results: dict[str, list[RunResult]] = {}
-    for name in settings.models:
-        for seed in view.seeds:
-            stem = file_stem(settings, name, seed)
-            result = load_result(out / "runs", stem, settings.digest(name, seed))
+    stored, facts = read_folder(out, _COMPARISON)
+    where = str(out / _COMPARISON.manifest)
+    try:
+        configs = stored["models"].items()
+        settings = CompareSettings(
+            models={name: RunConfig.from_dict(config, where=where) for name, config in configs},
+            data=stored["data"],
+            ks=tuple(stored["ks"]),
+            dialect=stored["dialect"],
+            budget=stored["budget"],
+        )
+        seeds, metrics, alternative = (facts["view"][name] for name in ("seeds", "metrics", "alternative"))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"is damaged: {error} is missing or wrong", where=where) from None
+    results: dict[str, list[RunResult]] = {name: [] for name in settings.models}
+    for name, runs in results.items():
+        for seed in seeds:
+            result = _load(out, settings, name, seed)
             if result is None:
                 raise DataError(
-                    f"the fit {stem} is not finished",
+                    f"the fit {_file_stem(settings, name, seed)} is not finished",
                     where=str(out),
                     hint="run the comparison again to continue",
                 )
-            results.setdefault(name, []).append(_slim(result, view.metrics))
-    return build_table(results, view.metrics, view.alternative)
+            runs.append(_slim(result, metrics))
+    return build_table(results, metrics, alternative)
 
 
-def _result(
-    split: Split, settings: CompareSettings, name: str, seed: int, folder: Path | None
-) -> tuple[RunResult, bool]:
-    """The result of one fit, and whether it was loaded from the folder."""
-    if folder is None:
-        return _fit(split, settings, name, seed), False
-    stem, digest = file_stem(settings, name, seed), settings.digest(name, seed)
-    stored = load_result(folder / "runs", stem, digest)
-    if stored is not None:
-        return stored, True
-    result = _fit(split, settings, name, seed)
-    save_result(folder / "runs", stem, result, digest)
-    return result, False
+def _check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    """The seeds as a tuple; a number n means 0 … n-1."""
+    if isinstance(seeds, int):
+        if seeds < 1:
+            raise ArgumentError(f"{seeds}", where="seeds", expected="1 or more")
+        return tuple(range(seeds))
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ArgumentError(f"{list(seeds)}", where="seeds", expected="distinct numbers of 0 or more")
+    return tuple(seeds)
+
+
+def _check_metrics(metrics: Sequence[str], num_items: int) -> list[int]:
+    """The list lengths in names such as `recall@20`, in ascending order."""
+    known = (*RANKING_METRICS, *LIST_METRICS)
+    lengths = set()
+    for metric in metrics:
+        name, _, k = metric.partition("@")
+        if name not in known:
+            raise ConfigError(f"no metric {metric!r}", where="metrics", hint=nearest(name, known))
+        if not k.isdecimal() or not 1 <= int(k) <= num_items:
+            expected = f"a list length of 1 to {num_items:,} after @, such as {name}@{min(20, num_items)}"
+            raise ConfigError(f"{metric!r}", where="metrics", expected=expected)
+        lengths.add(int(k))
+    if not metrics:
+        raise ConfigError("none given", where="metrics", expected="at least one, such as recall@20")
+    for metric in metrics:
+        name, _, k = metric.partition("@")
+        if name in LIST_METRICS and int(k) != max(lengths):
+            raise ConfigError(f"{metric!r}", where="metrics", expected=f"{name}@{max(lengths)}, the longest")
+    return sorted(lengths)
 
 
 def _slim(result: RunResult, metrics: Sequence[str]) -> RunResult:
@@ -144,24 +205,23 @@ def _slim(result: RunResult, metrics: Sequence[str]) -> RunResult:
     return replace(result, report=replace(result.report, per_user=per_user))
 
 
-class _BudgetStop(Callback):
-    """A callback that records the history and ends the fit when its time budget is used up."""
+class _BudgetStop(Records):
+    """A callback that keeps the history and ends the fit when its time budget is used up."""
+
+    trainer: Trainer
+    out_of_time = False
 
     def __init__(self, budget: float | None) -> None:
+        super().__init__()
         self.budget = budget
-        self.history: list[dict[str, Any]] = []
-        self.trainer: Trainer | None = None
-        self.out_of_time = False
-        self.began = 0.0
 
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
         """Start the clock."""
         self.began = time.perf_counter()
 
     def on_epoch(self, record: dict[str, Any]) -> None:
-        """Record the epoch and check the clock; a fit ends between epochs, where its best weights are known."""
-        self.history.append(record)
-        assert self.trainer is not None
+        """Keep the record and check the clock; a fit ends between epochs, where its best weights are known."""
+        super().on_epoch(record)
         spent = time.perf_counter() - self.began
         if self.budget is not None and spent >= self.budget and not self.trainer.position.finished:
             self.out_of_time = self.trainer.position.finished = True
@@ -179,11 +239,13 @@ def _fit(split: Split, settings: CompareSettings, name: str, seed: int) -> RunRe
     except TalosError as error:
         raise TalosError(f"{name}, seed {seed}: {error}") from error
     seconds = time.perf_counter() - began
-    train_only = split.valid is None or settings.dialect == "paper"  # that dialect does not mask validation
+    seen = split.train
+    if split.valid is not None and settings.dialect != "paper":  # that dialect does not mask validation
+        seen = seen.union(split.valid)
     report = evaluate(
         DotScores(*trainer.vectors()),
         split.test,
-        seen=split.train if split.valid is None or train_only else split.train.union(split.valid),
+        seen=seen,
         ks=settings.ks,
         dialect=settings.dialect,
         popularity=split.train.item_degrees,
@@ -194,17 +256,52 @@ def _fit(split: Split, settings: CompareSettings, name: str, seed: int) -> RunRe
         seed=seed,
         config=trainer.config.as_dict(),
         report=report,
-        history=stop.history,
+        history=stop.lines,
         fit_seconds=round(seconds, 3),
         epoch=at.best_epoch or at.epoch,
         stopped="budget" if stop.out_of_time else "patience" if at.finished else "epochs",
     )
 
 
-def _check_models(split: Split, settings: CompareSettings) -> None:
-    """Build every model once, so that a config that cannot run is refused before the first fit."""
-    for name, config in settings.models.items():
-        try:
-            Trainer(config, split.train, split.valid)
-        except InputError as error:
-            raise ConfigError(str(error), where=f"model {name}") from None
+def _file_stem(settings: CompareSettings, model: str, seed: int) -> str:
+    """The file name of a fit; the number separates models whose names differ only in special characters."""
+    place = list(settings.models).index(model)
+    return f"{place:02d}-{file_name(model)}-seed{seed}"
+
+
+def _save(out: Path, settings: CompareSettings, result: RunResult) -> None:
+    report = result.report
+    facts = {
+        name: value for name, value in vars(result).items() if name not in ("report", "config", "history")
+    }
+    values = {**facts, **report.as_dict(), "config": result.config, "history": result.history}
+    per_user = pl.DataFrame({"user_id": report.user_ids, **report.per_user})
+    stem = _file_stem(settings, result.model, result.seed)
+    save_fit(out / "runs", stem, values, per_user, settings.digest(result.model, result.seed))
+
+
+def _load(out: Path, settings: CompareSettings, model: str, seed: int) -> RunResult | None:
+    """The stored result of a fit; None if it is not finished. Damaged files and other settings are an error."""
+    stem = _file_stem(settings, model, seed)
+    found = load_fit(out / "runs", stem, settings.digest(model, seed))
+    if found is None:
+        return None
+    values, frame = found
+    try:
+        report = Report(
+            metrics=values["metrics"],
+            per_user={name: frame[name].to_numpy() for name in frame.columns if name != "user_id"},
+            user_ids=frame["user_id"],
+            dialect=values["dialect"],
+            users_without_list=values["users_without_list"],
+            notes=tuple(values["notes"]),
+        )
+        names = ("model", "seed", "config", "history", "fit_seconds", "epoch", "stopped")
+        return RunResult(report=report, **{name: values[name] for name in names})
+    except (KeyError, TypeError, pl.exceptions.PolarsError) as error:
+        path = out / "runs" / f"{stem}.json"
+        raise DataError(
+            f"is damaged: {error} is missing or wrong",
+            where=str(path),
+            hint=f"delete {path} to fit it again",
+        ) from None

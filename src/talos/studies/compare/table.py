@@ -1,23 +1,41 @@
-"""The table of a comparison: mean ± standard deviation over seeds, and each model tested against the first."""
+"""The table of a comparison: mean ± standard deviation over seeds, and each model tested against the first.
+
+It prints as text, and is written as CSV and as LaTeX.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from talos.errors import ArgumentError, nearest
 from talos.evaluation.evaluate import Report
 from talos.evaluation.significance import Alternative, Comparison, compare_reports, compare_seeds, holm
-from talos.studies.compare.export import SHOWN_TEST, csv_text, latex_text
-from talos.studies.compare.results import RunResult
 
-__all__ = ["LEVEL", "Against", "ComparisonTable", "ModelRow", "build_table"]
+__all__ = ["Against", "ComparisonTable", "ModelRow", "RunResult", "build_table", "latex_escape"]
 
 LEVEL = 0.05  # corrected p-values below this are marked as significant
+SHOWN_TEST = "t"  # tables show the p-value of this test of `talos.significance`; JSON has all of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """The result of one fit."""
+
+    model: str  # the name it is compared under
+    seed: int  # the seed of its training
+    fit_seconds: float  # wall-clock time of the fit, validation included
+    epoch: int  # the epoch whose weights were kept
+    stopped: Literal["epochs", "patience", "budget"]  # what ended the fit
+    config: dict[str, Any]  # the config as trained, with every `auto` resolved
+    report: Report  # metrics on the test part, with per-user values
+    history: list[dict[str, Any]] = field(repr=False)  # one record for each epoch, as in `history.jsonl`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +67,8 @@ class ModelRow:
     stds: dict[str, float]
     fit_seconds: tuple[float, float]  # mean and standard deviation
     epochs: float
-    against: dict[str, Against] = field(
-        default_factory=dict, repr=False
-    )  # by metric; empty for the first model
+    # by metric; empty for the first model
+    against: dict[str, Against] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +146,35 @@ class ComparisonTable:
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """One line for each model and metric; also written to `path`, if given."""
-        return _written(csv_text(self), path)
+        rows = [_csv_row(row, metric) for row in self.rows for metric in self.metrics]
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return _written(text.getvalue(), path)
 
     def to_latex(self, path: str | Path | None = None) -> str:
         """A table for `booktabs`, the best mean of each metric in bold; also written to `path`, if given."""
-        return _written(latex_text(self), path)
+        header = [latex_escape(name) for name in ("model", *self.metrics, "seconds")]
+        best = {metric: max(row.means[metric] for row in self.rows) for metric in self.metrics}
+        lines = [
+            r"% needs \usepackage{booktabs}",
+            rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+            r"\toprule",
+            " & ".join(header) + r" \\",
+            r"\midrule",
+        ]
+        for row in self.rows:
+            cells = [latex_escape(row.model)]
+            for metric in self.metrics:
+                marks = self.marks(row, metric).strip().replace("†", r"\dagger")
+                number = f"{row.means[metric]:.4f}"
+                number = rf"\mathbf{{{number}}}" if row.means[metric] == best[metric] else number
+                std = "" if len(row.seeds) < 2 else rf" \pm {row.stds[metric]:.4f}"
+                cells.append(f"${number}{std}{f'^{{{marks}}}' if marks else ''}$")
+            lines.append(" & ".join([*cells, f"{row.fit_seconds[0]:.1f}"]) + r" \\")
+        lines += [r"\bottomrule", r"\end{tabular}", f"% {latex_escape(self.legend)}"]
+        return _written("\n".join(lines) + "\n", path)
 
     def __str__(self) -> str:
         parts = [_aligned(*self.summary())]
@@ -146,64 +187,39 @@ def build_table(
     results: Mapping[str, Sequence[RunResult]], metrics: Sequence[str], alternative: Alternative
 ) -> ComparisonTable:
     """The table of results by model; every other model is tested against the first."""
-    first = next(iter(results))
-    known = results[first][0].report.metrics
+    reports = {name: [run.report for run in runs] for name, runs in results.items()}
+    means = {name: _averaged(ones) for name, ones in reports.items()}
+    first, *others = results
     for metric in metrics:
-        if metric not in known:
-            raise ArgumentError(f"no {metric!r} was measured", where="metrics", hint=nearest(metric, known))
-    rows = [_row(name, runs, metrics) for name, runs in results.items()]
-    tests = [
-        (place, _against(results[first], results[row.model], metric, alternative, (first, row.model)))
-        for place, row in enumerate(rows)
-        if place
-        for metric in metrics
-    ]
+        if metric not in means[first].metrics:
+            hint = nearest(metric, means[first].metrics)
+            raise ArgumentError(f"no {metric!r} was measured", where="metrics", hint=hint)
+    rows = {name: _row(name, runs, means[name], metrics) for name, runs in results.items()}
+    tests = []
+    for name in others:
+        for metric in metrics:
+            how: dict[str, Any] = {"metric": metric, "alternative": alternative, "names": (first, name)}
+            a, b = means[first], means[name]
+            paired = metric in a.per_user and a.num_users > 1
+            against = Against(
+                metric=metric,
+                difference=a.metrics[metric] - b.metrics[metric],
+                users=compare_reports(a, b, **how) if paired else None,
+                seeds=compare_seeds(reports[first], reports[name], **how)
+                if len(results[first]) > 1
+                else None,
+            )
+            tests.append((name, against))
     users = _corrected([found.users for _, found in tests])
     seeds = _corrected([found.seeds for _, found in tests])
-    for (place, found), p_users, p_seeds in zip(tests, users, seeds, strict=True):
-        rows[place].against[found.metric] = replace(found, p_users=p_users, p_seeds=p_seeds)
-    num_users = results[first][0].report.num_users
+    for (name, found), p_users, p_seeds in zip(tests, users, seeds, strict=True):
+        rows[name].against[found.metric] = replace(found, p_users=p_users, p_seeds=p_seeds)
     return ComparisonTable(
-        rows=tuple(rows),
+        rows=tuple(rows.values()),
         metrics=tuple(metrics),
         alternative=alternative,
-        num_users=num_users,
+        num_users=means[first].num_users,
         results=dict(results),
-    )
-
-
-def _row(name: str, runs: Sequence[RunResult], metrics: Sequence[str]) -> ModelRow:
-    values = {metric: [run.report.metrics[metric] for run in runs] for metric in metrics}
-    seconds = [run.fit_seconds for run in runs]
-    return ModelRow(
-        model=name,
-        loss=runs[0].config["loss"]["name"],
-        backbone=runs[0].config["backbone"]["name"],
-        seeds=tuple(run.seed for run in runs),
-        means={metric: float(np.mean(value)) for metric, value in values.items()},
-        stds={metric: _std(value) for metric, value in values.items()},
-        fit_seconds=(float(np.mean(seconds)), _std(seconds)),
-        epochs=float(np.mean([len(run.history) for run in runs])),
-    )
-
-
-def _against(
-    first: Sequence[RunResult],
-    other: Sequence[RunResult],
-    metric: str,
-    alternative: Alternative,
-    names: tuple[str, str],
-) -> Against:
-    ours, theirs = ([run.report for run in runs] for runs in (first, other))
-    a, b = _averaged(ours), _averaged(theirs)
-    paired = metric in a.per_user and a.num_users > 1
-    return Against(
-        metric=metric,
-        difference=a.metrics[metric] - b.metrics[metric],
-        users=compare_reports(a, b, metric=metric, alternative=alternative, names=names) if paired else None,
-        seeds=compare_seeds(ours, theirs, metric=metric, alternative=alternative, names=names)
-        if len(ours) > 1
-        else None,
     )
 
 
@@ -217,6 +233,20 @@ def _averaged(reports: Sequence[Report]) -> Report:
     )
 
 
+def _row(name: str, runs: Sequence[RunResult], mean: Report, metrics: Sequence[str]) -> ModelRow:
+    seconds = [run.fit_seconds for run in runs]
+    return ModelRow(
+        model=name,
+        loss=runs[0].config["loss"]["name"],
+        backbone=runs[0].config["backbone"]["name"],
+        seeds=tuple(run.seed for run in runs),
+        means={metric: mean.metrics[metric] for metric in metrics},
+        stds={metric: _std([run.report.metrics[metric] for run in runs]) for metric in metrics},
+        fit_seconds=(float(np.mean(seconds)), _std(seconds)),
+        epochs=float(np.mean([len(run.history) for run in runs])),
+    )
+
+
 def _corrected(tests: Sequence[Comparison | None]) -> list[float | None]:
     """p-values after Holm's correction over the tests that exist; None where there is no test."""
     made = iter(holm([test.p_values[SHOWN_TEST] for test in tests if test is not None]))
@@ -224,15 +254,16 @@ def _corrected(tests: Sequence[Comparison | None]) -> list[float | None]:
 
 
 def _row_dict(row: ModelRow) -> dict[str, Any]:
-    against = {}
-    for metric, found in row.against.items():
-        against[metric] = {
+    against = {
+        metric: {
             "difference": found.difference,
             "p_users": found.p_users,
             "p_seeds": found.p_seeds,
             "users": None if found.users is None else vars(found.users),
             "seeds": None if found.seeds is None else vars(found.seeds),
         }
+        for metric, found in row.against.items()
+    }
     return {
         "model": row.model,
         "loss": row.loss,
@@ -244,6 +275,55 @@ def _row_dict(row: ModelRow) -> dict[str, Any]:
         "epochs": row.epochs,
         "against": against,
     }
+
+
+def _csv_row(row: ModelRow, metric: str) -> dict[str, Any]:
+    found = row.against.get(metric)
+    users, seeds = (found.users, found.seeds) if found else (None, None)
+    several = len(row.seeds) > 1
+    return {
+        "model": row.model,
+        "loss": row.loss,
+        "backbone": row.backbone,
+        "metric": metric,
+        "mean": row.means[metric],
+        "std": row.stds[metric] if several else None,
+        "seeds": len(row.seeds),
+        "difference": found and found.difference,
+        "hypothesis": users and users.hypothesis,
+        "p_users": users and users.p_values[SHOWN_TEST],
+        "p_users_holm": found and found.p_users,
+        "p_seeds": seeds and seeds.p_values[SHOWN_TEST],
+        "p_seeds_holm": found and found.p_seeds,
+        "users_higher": users and users.wins,
+        "users_lower": users and users.losses,
+        "effect_size": users and users.effect_size,
+        "fit_seconds_mean": round(row.fit_seconds[0], 3),
+        "fit_seconds_std": round(row.fit_seconds[1], 3) if several else None,
+        "epochs": row.epochs,
+    }
+
+
+_LATEX: dict[str, str | int | None] = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "±": r"$\pm$",
+    "†": r"$\dagger$",
+    "\n": " ",
+}
+
+
+def latex_escape(text: str) -> str:
+    r"""The text with every special character of LaTeX escaped.
+
+    >>> print(latex_escape("a_b & 5%"))
+    a\_b \& 5\%
+    """
+    return text.translate(str.maketrans(_LATEX))
 
 
 def _std(values: Sequence[float]) -> float:

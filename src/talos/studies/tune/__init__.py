@@ -15,64 +15,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from talos.studies.tune.data import FitParts as FitParts
-    from talos.studies.tune.data import fit_parts as fit_parts
-    from talos.studies.tune.defaults import default_space as default_space
-    from talos.studies.tune.results import FinalResult as FinalResult
-    from talos.studies.tune.results import Summary as Summary
-    from talos.studies.tune.results import TrialRow as TrialRow
-    from talos.studies.tune.results import Tuned as Tuned
-    from talos.studies.tune.results import finalize as finalize
-    from talos.studies.tune.results import open_study as open_study
-    from talos.studies.tune.results import stored_final as stored_final
-    from talos.studies.tune.search import resolve_space as resolve_space
-    from talos.studies.tune.search import run_study as run_study
-    from talos.studies.tune.search import tune as tune
-    from talos.studies.tune.search import tune_models as tune_models
-    from talos.studies.tune.settings import TuneSettings as TuneSettings
-    from talos.studies.tune.settings import read_folder as read_folder
-    from talos.studies.tune.space import Choice as Choice
-    from talos.studies.tune.space import Range as Range
-    from talos.studies.tune.space import Space as Space
-    from talos.studies.tune.space import check_space as check_space
-    from talos.studies.tune.space import default_point as default_point
-    from talos.studies.tune.storage import check_reachable as check_reachable
-    from talos.studies.tune.storage import import_optuna as import_optuna
-    from talos.studies.tune.storage import parse_storage as parse_storage
+    from talos.studies.tune.data import FitParts, fit_parts
+    from talos.studies.tune.results import (
+        FinalResult,
+        Summary,
+        TrialRow,
+        Tuned,
+        finalize,
+        open_study,
+        stored_final,
+    )
+    from talos.studies.tune.search import resolve_space, run_study, tune, tune_models
+    from talos.studies.tune.settings import TuneSettings, read_folder
+    from talos.studies.tune.space import Choice, Range, Space, check_space, default_point, default_space
+    from talos.studies.tune.storage import check_reachable, import_optuna, parse_storage
 
-_HOME = {
-    "Choice": "space",
-    "FinalResult": "results",
-    "FitParts": "data",
-    "Range": "space",
-    "Space": "space",
-    "Summary": "results",
-    "TrialRow": "results",
-    "TuneSettings": "settings",
-    "Tuned": "results",
-    "check_reachable": "storage",
-    "check_space": "space",
-    "default_point": "space",
-    "default_space": "defaults",
-    "finalize": "results",
-    "fit_parts": "data",
-    "import_optuna": "storage",
-    "open_study": "results",
-    "parse_storage": "storage",
-    "read_folder": "settings",
-    "resolve_space": "search",
-    "run_study": "search",
-    "stored_final": "results",
-    "tune": "search",
-    "tune_models": "search",
+__all__ = [
+    "Choice", "FinalResult", "FitParts", "Range", "Space", "Summary", "TrialRow", "TuneSettings", "Tuned",
+    "check_reachable", "check_space", "default_point", "default_space", "finalize", "fit_parts", "import_optuna",
+    "open_study", "parse_storage", "read_folder", "resolve_space", "run_study", "stored_final", "tune", "tune_models",
+]  # fmt: skip
+
+# names are imported on first use, so that a space can be checked before torch is loaded
+_NAMES_OF = {
+    "space": ("Choice", "Range", "Space", "check_space", "default_point", "default_space"),
+    "storage": ("check_reachable", "import_optuna", "parse_storage"),
+    "settings": ("TuneSettings", "read_folder"),
+    "data": ("FitParts", "fit_parts"),
+    "results": ("FinalResult", "Summary", "TrialRow", "Tuned", "finalize", "open_study", "stored_final"),
+    "search": ("resolve_space", "run_study", "tune", "tune_models"),
 }
-
-__all__ = [*_HOME]  # imported on first use, so that a space can be checked before torch is loaded
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"talos.studies.tune.{_HOME[name]}"), name)
+    for module, names in _NAMES_OF.items():
+        if name in names:
+            return getattr(import_module(f"talos.studies.tune.{module}"), name)
     raise AttributeError(f"module 'talos.studies.tune' has no attribute {name!r}")
 
 

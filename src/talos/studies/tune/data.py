@@ -6,6 +6,7 @@ even the existence of a test item can be read from it.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,18 +40,11 @@ def fit_parts(train: Interactions, valid: Interactions | None) -> FitParts:
     [7, 8]
     """
     if valid is None or len(valid) == 0:
-        raise DataError(
-            "no validation part",
-            where=train.provenance.source,
-            expected="one to tune on",
-            hint="`talos data split` makes one",
-        )
+        where, hint = train.provenance.source, "`talos data split` makes one"
+        raise DataError("no validation part", where=where, expected="one to tune on", hint=hint)
     if not ((train.user_degrees > 0) & (valid.user_degrees > 0)).any():
-        raise DataError(
-            "no user of the validation part is in train",
-            where=valid.provenance.source,
-            expected="at least one user with interactions in both",
-        )
+        what, where = "no user of the validation part is in train", valid.provenance.source
+        raise DataError(what, where=where, expected="at least one user with interactions in both")
     both = train.union(valid).compact()
     return FitParts(train.aligned_to(both)[0], valid.aligned_to(both)[0])
 
@@ -62,25 +56,15 @@ def write_parts(folder: Path, parts: FitParts) -> None:
     for name, series in ids.items():
         replace_file(folder / f"{name}.arrow", series.rename("id").to_frame().write_ipc)
     for name, part in parts._asdict().items():
-        _write_array(folder / f"{name}.indptr.npy", part.indptr)
-        _write_array(folder / f"{name}.indices.npy", part.indices)
+        for kind in ("indptr", "indices"):
+            replace_file(folder / f"{name}.{kind}.npy", partial(_write_array, array=getattr(part, kind)))
 
 
 def map_parts(folder: Path) -> FitParts:
-    """The parts that `write_parts` wrote; their arrays are memory-mapped and shared between processes.
-
-    >>> import tempfile
-    >>> data = Interactions.from_ids(["a", "a", "b"], [7, 8, 8])
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_parts(Path(folder), FitParts(data, data))
-    ...     train, _ = map_parts(Path(folder))
-    ...     train.fingerprint() == data.fingerprint(), type(train.indices.base).__name__
-    (True, 'memmap')
-    """
+    """The parts that `write_parts` wrote; their arrays are memory-mapped and shared between processes."""
     try:
-        users, items = (
-            Vocabulary(pl.read_ipc(folder / f"{name}.arrow")["id"]) for name in ("users", "items")
-        )
+        ids = (pl.read_ipc(folder / f"{name}.arrow")["id"] for name in ("users", "items"))
+        users, items = map(Vocabulary, ids)
         train, valid = (_map_part(folder, name, users, items) for name in FitParts._fields)
     except (OSError, ValueError, KeyError, pl.exceptions.PolarsError) as error:
         raise DataError(f"cannot be read ({error})", where=str(folder), hint="tune in a new folder") from None
@@ -104,8 +88,5 @@ def _map_part(folder: Path, name: str, users: Vocabulary, items: Vocabulary) -> 
 
 
 def _write_array(path: Path, array: np.ndarray) -> None:
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:  # given a path, np.save would add `.npy` to the temporary name
-            np.save(file, array, allow_pickle=False)
-
-    replace_file(path, write)
+    with path.open("wb") as file:  # given a path, np.save would add `.npy` to the temporary name
+        np.save(file, array, allow_pickle=False)

@@ -22,7 +22,7 @@ from talos.studies.folder import FORMAT
 from talos.studies.tune.data import FitParts, fit_parts, map_parts
 from talos.studies.tune.settings import TuneSettings, read_folder
 from talos.studies.tune.storage import (
-    TrialCounts,
+    chains,
     check_reachable,
     count_trials,
     import_optuna,
@@ -36,20 +36,7 @@ if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-__all__ = [
-    "DATA",
-    "FINAL",
-    "RUN",
-    "FinalResult",
-    "Summary",
-    "TrialRow",
-    "Tuned",
-    "finalize",
-    "open_study",
-    "stored_final",
-    "summarise",
-    "write_summary",
-]
+__all__ = ["FinalResult", "Summary", "TrialRow", "Tuned", "finalize", "open_study", "stored_final"]
 
 DATA, FINAL, RUN = "data", "final.json", "final"  # in the folder of a study
 _KS = (5, 10, 20, 50)  # list lengths that are measured on test, beside the config's own
@@ -57,33 +44,19 @@ _KS = (5, 10, 20, 50)  # list lengths that are measured on test, beside the conf
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRow:
-    """One trial that ended.
+    """One trial that ended."""
 
-    Attributes:
-        number: its number in the study.
-        state: `complete`, `pruned` or `failed`.
-        value: the best validation metric; None if there is none.
-        epoch: the epoch of that value.
-        epochs: how many epochs were trained.
-        seconds: wall-clock time.
-        runs: the number of attempts: more than one if its worker died or was stopped.
-        parameters: values by dotted key of the config.
-        curve: (epoch, metric) of every evaluation.
-        error: why it failed.
-        peak_mb: the peak memory of its worker at that time.
-    """
-
-    number: int
-    state: str
-    value: float | None
-    epoch: int
-    epochs: int
-    seconds: float
-    runs: int
-    parameters: dict[str, Any]
-    curve: tuple[tuple[int, float], ...] = field(repr=False)
-    error: str = ""
-    peak_mb: float = 0.0
+    number: int  # its number in the study
+    state: str  # `complete`, `pruned` or `failed`
+    value: float | None  # the best validation metric; None if there is none
+    epoch: int  # the epoch of that value
+    epochs: int  # how many epochs were trained
+    seconds: float  # wall-clock time
+    runs: int  # the number of attempts: more than one if its worker died or was stopped
+    parameters: dict[str, Any]  # values by dotted key of the config
+    curve: tuple[tuple[int, float], ...] = field(repr=False)  # (epoch, metric) of every evaluation
+    error: str = ""  # why it failed
+    peak_mb: float = 0.0  # the peak memory of its worker at that time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,16 +82,15 @@ def summarise(study: optuna.Study, settings: TuneSettings, wanted: int | None = 
     """The summary of a study; an error if no trial has a value yet."""
     trials = study.get_trials(deepcopy=False)
     counts = count_trials(trials, wanted)
-    attempts = _attempts(trials)
-    ended = sorted((*counts.finished, *counts.failed), key=lambda trial: trial.number)
-    rows = tuple(_row(trial, attempts) for trial in ended)
+    attempts = {chain[-1].number: len(chain) for chain in chains(trials)}
+    rows = tuple(_row(trial, attempts[trial.number]) for trial in counts.ended)
     best = _best_row(rows)
     return Summary(
         metric=settings.metric,
         rows=rows,
         best=best,
         config=settings.config.with_values(best.parameters),
-        importance=_importance(counts, list(settings.space.entries)),
+        importance=_importance(counts.finished, list(settings.space.entries)),
         peak_mb=max(row.peak_mb for row in rows),
         open=counts.open,
     )
@@ -142,10 +114,18 @@ def write_summary(out: Path, summary: Summary) -> None:
         f"validation {summary.metric} {best.value:.6f} in epoch {best.epoch}.\n"
     )
     replace_text(out / "run.toml", head + summary.config.to_toml())
-    replace_text(out / "trials.csv", _csv(summary))
+    keys = list(dict.fromkeys(key for row in summary.rows for key in row.parameters))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["trial", "state", summary.metric, "epoch", "epochs", "seconds", "runs", *keys, "error"])
+    for row in summary.rows:
+        value = "" if row.value is None else f"{row.value:.6f}"
+        cells = [row.number, row.state, value, row.epoch, row.epochs, f"{row.seconds:.2f}", row.runs]
+        writer.writerow([*cells, *(row.parameters.get(key, "") for key in keys), row.error])
+    replace_text(out / "trials.csv", text.getvalue())
 
 
-def _row(trial: FrozenTrial, attempts: dict[int, int]) -> TrialRow:
+def _row(trial: FrozenTrial, runs: int) -> TrialRow:
     state = {"COMPLETE": "complete", "PRUNED": "pruned"}.get(trial.state.name, "failed")
     facts = trial.user_attrs
     lost = "" if state != "failed" else "its worker died too often"
@@ -158,7 +138,7 @@ def _row(trial: FrozenTrial, attempts: dict[int, int]) -> TrialRow:
         epoch=int(facts.get("epoch", 0)),
         epochs=int(facts.get("epochs", 0)),
         seconds=float(facts.get("seconds", 0.0)),
-        runs=attempts[trial.number],
+        runs=runs,
         parameters=dict(trial.params),
         curve=curve,
         error=str(facts.get("error", lost)),
@@ -166,19 +146,10 @@ def _row(trial: FrozenTrial, attempts: dict[int, int]) -> TrialRow:
     )
 
 
-def _attempts(trials: Sequence[FrozenTrial]) -> dict[int, int]:
-    """The number of attempts in the chain that ends with each trial, by trial number."""
-    attempts: dict[int, int] = {}
-    for trial in sorted(trials, key=lambda trial: trial.number):
-        parent = trial.user_attrs.get("retry_of")
-        attempts[trial.number] = 1 + (0 if parent is None else attempts.get(int(parent), 0))
-    return attempts
-
-
-def _importance(counts: TrialCounts, keys: Sequence[str]) -> dict[str, float]:
+def _importance(finished: Sequence[FrozenTrial], keys: list[str]) -> dict[str, float]:
     """The share of each parameter in what distinguishes good trials (PED-ANOVA); empty if there are too few."""
     optuna = import_optuna()
-    complete = [trial for trial in counts.finished if trial.state.name == "COMPLETE"]
+    complete = [trial for trial in finished if trial.state.name == "COMPLETE"]
     if len(complete) < 4 or len({trial.value for trial in complete}) < 2:
         return {}
     with quiet():
@@ -186,40 +157,21 @@ def _importance(counts: TrialCounts, keys: Sequence[str]) -> dict[str, float]:
         copy.add_trials(complete)
         try:
             found = optuna.importance.get_param_importances(
-                copy, evaluator=optuna.importance.PedAnovaImportanceEvaluator(), params=list(keys)
+                copy, evaluator=optuna.importance.PedAnovaImportanceEvaluator(), params=keys
             )
         except (ValueError, RuntimeError, ZeroDivisionError):  # all trials have the same value or parameters
             return {}
     return {key: float(found[key]) for key in keys if key in found}
 
 
-def _csv(summary: Summary) -> str:
-    keys = list(dict.fromkeys(key for row in summary.rows for key in row.parameters))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["trial", "state", summary.metric, "epoch", "epochs", "seconds", "runs", *keys, "error"])
-    for row in summary.rows:
-        value = "" if row.value is None else f"{row.value:.6f}"
-        cells = [row.number, row.state, value, row.epoch, row.epochs, f"{row.seconds:.2f}", row.runs]
-        writer.writerow([*cells, *(row.parameters.get(key, "") for key in keys), row.error])
-    return text.getvalue()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """The result of tuning; unpacks as `study, recommender`.
+    """The result of tuning; unpacks as `study, recommender`."""
 
-    Attributes:
-        study: Optuna's study, with every attempt of every trial.
-        summary: the best trial, the table of all trials, the importance of parameters.
-        parts: train and validation as the trials saw them.
-        folder: the folder of the study; None if it was a temporary one.
-    """
-
-    study: optuna.Study
-    summary: Summary
-    parts: FitParts
-    folder: Path | None
+    study: optuna.Study  # Optuna's study, with every attempt of every trial
+    summary: Summary  # the best trial, the table of all trials, the importance of parameters
+    parts: FitParts  # train and validation as the trials saw them
+    folder: Path | None  # the folder of the study; None if it was a temporary one
 
     @property
     def config(self) -> RunConfig:
@@ -254,15 +206,11 @@ def open_study(out: Path, storage: str | None = None) -> tuple[TuneSettings, dic
 
 @dataclass(frozen=True, kw_only=True)
 class FinalResult:
-    """The result of the winner on the test part.
+    """The result of the winner on the test part."""
 
-    Attributes:
-        facts: the content of `final.json`: `metrics` on test, `trial`, `epochs`, `config`, `validation`, ….
-        fresh: whether it was measured by this call rather than read from `final.json`.
-    """
-
+    # the content of `final.json`: `metrics` on test, `trial`, `epochs`, `config`, `validation`, …
     facts: Mapping[str, Any]
-    fresh: bool
+    fresh: bool  # whether it was measured by this call rather than read from `final.json`
 
 
 def stored_final(out: Path) -> FinalResult | None:
@@ -301,11 +249,8 @@ def finalize(
     settings, _, tuned = open_study(out, storage)
     fingerprints = fit_parts(split.train, split.valid).fingerprints()
     if fingerprints != dict(settings.data):
-        raise DataError(
-            "train and validation are not those that were tuned on",
-            where=split.train.provenance.source,
-            expected=f"the data and the split of {out}",
-        )
+        what, source = "train and validation are not those that were tuned on", split.train.provenance.source
+        raise DataError(what, where=source, expected=f"the data and the split of {out}")
     assert split.valid is not None
     best, summary = tuned.summary.best, tuned.summary
     config = summary.config.with_values({"training.epochs": max(1, best.epoch)})
@@ -330,12 +275,7 @@ def finalize(
         "data": {**fingerprints, "test": split.test.fingerprint()},
         "study": tuned.study.study_name,
     }
-    model.save(
-        out / RUN,
-        metrics=report.metrics,
-        baseline={"popularity": baseline.metrics},
-        fit_seconds=seconds,
-        **(facts or {}),
-    )
+    shared = {"baseline": answer["baseline"], "fit_seconds": seconds}
+    model.save(out / RUN, metrics=report.metrics, **shared, **(facts or {}))
     write_sealed(out / FINAL, answer)
     return FinalResult(facts=answer, fresh=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ from talos.data.interactions import Interactions
 from talos.data.splits import Split
 from talos.errors import ArgumentError, ConfigError
 from talos.model.recommender import Recommender
+from talos.studies.folder import file_name
 from talos.studies.tune.data import FitParts, fit_parts, map_parts, write_parts
-from talos.studies.tune.defaults import default_space
 from talos.studies.tune.results import DATA, FINAL, Tuned, summarise, write_summary
 from talos.studies.tune.settings import Pruner, Sampler, TuneSettings, open_folder
-from talos.studies.tune.space import Space, check_space
+from talos.studies.tune.space import Space, check_space, default_space
 from talos.studies.tune.storage import check_reachable, import_optuna, open_store, parse_storage, quiet
-from talos.studies.tune.workers import GRACE, HEARTBEAT, WorkerPool
+from talos.studies.tune.workers import GRACE, HEARTBEAT, Search, WorkerPool
 
 __all__ = ["DEFAULT_TRIALS", "resolve_space", "run_study", "tune", "tune_models"]
 
@@ -68,7 +69,7 @@ def tune(
     >>> len(study.trials), model.config.loss.options["tau"] in (0.1, 0.2)
     (2, True)
     """
-    import_optuna()
+    optuna = import_optuna()
     base = Recommender(config=config, **options).config
     chosen, where = resolve_space(space, base)
     settled = check_space(chosen, base, where=where)
@@ -81,19 +82,21 @@ def tune(
         seed=search_seed,
         data=parts.fingerprints(),
     )
-    asked: dict[str, Any] = {
-        "trials": trials,
-        "budget": budget,
-        "workers": workers,
-        "storage": storage,
-        "notify": notify,
-    }
+    run = partial(
+        run_study,
+        settings,
+        parts,
+        trials=trials,
+        budget=budget,
+        workers=workers,
+        storage=storage,
+        notify=notify,
+    )
     if out is not None:
-        return run_study(settings, parts, Path(out), **asked)
+        return run(Path(out))
     with tempfile.TemporaryDirectory(prefix="talos-tune-") as scratch:
-        tuned = run_study(settings, parts, Path(scratch) / "study", **asked)
+        tuned = run(Path(scratch) / "study")
         # copy the study into memory: its folder is about to be deleted
-        optuna = import_optuna()
         with quiet():
             study = optuna.create_study(direction="maximize", study_name=settings.study_name)
             study.add_trials(tuned.study.get_trials(deepcopy=False))
@@ -101,11 +104,7 @@ def tune(
 
 
 def resolve_space(space: Space | Mapping[str, Any] | str | Path, base: RunConfig) -> tuple[Space, str]:
-    """The space that the argument `space` of `tune` stands for, and the name of its file, for messages.
-
-    >>> resolve_space("default", RunConfig())[1]
-    ''
-    """
+    """The space that the argument `space` of `tune` stands for, and the name of its file ("" for none)."""
     if isinstance(space, Space):
         return space, ""
     if isinstance(space, Mapping):
@@ -131,28 +130,16 @@ def run_study(
 ) -> Tuned:
     """Start or continue the study of a folder; writes `run.toml` and `trials.csv` at the end.
 
-    Args:
-        settings: what is searched, and how.
-        parts: train and validation.
-        out: the folder.
-        trials: the number of trials in all, including those finished before.
-        budget: seconds from now.
-        workers: processes on this machine.
-        storage: as in `tune`.
-        notify: called with a line for every trial that ended.
-        facts: written to `tune.json` beside the settings.
-        heartbeat: seconds between a worker's heartbeats.
-        grace: seconds without a heartbeat after which a worker counts as dead.
+    Arguments of `tune` mean the same here; `trials` includes those finished before. `facts` are written to `tune.json`
+    beside the settings. `heartbeat` is the number of seconds between a worker's heartbeats, `grace` the number of
+    seconds without one after which it counts as dead.
     """
     for name, number in (("trials", trials), ("budget", budget), ("workers", workers)):
         if number is not None and not number > 0:
             raise ArgumentError(f"{number}", where=name, expected="more than 0")
     if (out / FINAL).exists():
-        raise ConfigError(
-            "is finalised: its test part has been evaluated",
-            where=str(out),
-            expected="a new folder for a new search",
-        )
+        what = "is finalised: its test part has been evaluated"
+        raise ConfigError(what, where=str(out), expected="a new folder for a new search")
     address = parse_storage(storage, out)
     check_reachable(address)
     if trials is None and budget is None:
@@ -164,17 +151,15 @@ def run_study(
     write_parts(out / DATA, parts)
     with quiet():
         store = open_store(address, name)
-        WorkerPool(
+        search = Search(
             store=store,
             settings=settings,
             data=out / DATA,
             wanted=wanted,
-            seconds=budget,
-            workers=workers,
-            notify=notify,
+            deadline=None if budget is None else time.monotonic() + budget,
             heartbeat=heartbeat,
-            grace=grace,
-        ).run()
+        )
+        WorkerPool(search, workers=workers, notify=notify, grace=grace).run()
         summary = summarise(store.study, settings, wanted)
     write_summary(out, summary)
     return Tuned(study=store.study, summary=summary, parts=map_parts(out / DATA), folder=out)
@@ -191,28 +176,24 @@ def tune_models(
 ) -> Iterator[tuple[str, TuneSettings, Tuned]]:
     """Tune several models with the same number of trials each, in a study of its own; for a fair comparison.
 
-    Args:
-        models: name → its search space, and the config that its trials start from (see `check_space`).
-        parts: train and validation.
-        out: a folder for the studies; trials that are finished there are not repeated.
-        trials: trials of each model.
-        workers: processes on this machine.
-        notify: called with a line for every trial that ended.
-
-    Yields:
-        Name, settings and result of each study as soon as it is finished.
+    `models` has for each name its search space, and the config that its trials start from (see `check_space`). The
+    studies are in folders of `out`; trials that are finished there are not repeated. Yields name, settings and result
+    of each study as soon as it is finished.
     """
     for place, (name, (space, config)) in enumerate(models.items()):
         settings = TuneSettings(
             config=config, space=space, sampler="auto", pruner="median", seed=0, data=parts.fingerprints()
         )
-        folder = out / f"{place:02d}-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}"
+        folder = out / f"{place:02d}-{file_name(name)}"
 
         def labelled(line: str, name: str = name) -> None:
             notify(f"tuning {name}  {line}")
 
-        tuned = run_study(settings, parts, folder, trials=trials, workers=workers, notify=labelled)
-        yield name, settings, tuned
+        yield (
+            name,
+            settings,
+            run_study(settings, parts, folder, trials=trials, workers=workers, notify=labelled),
+        )
 
 
 def _parts(data: Any) -> FitParts:
@@ -221,7 +202,6 @@ def _parts(data: Any) -> FitParts:
     if isinstance(data, Split):
         return fit_parts(data.train, data.valid)
     if not isinstance(data, tuple) or len(data) != 2 or not isinstance(data[0], Interactions):
-        raise ArgumentError(
-            f"{type(data).__name__}", where="data", expected="a split, interactions, or (train, valid)"
-        )
+        expected = "a split, interactions, or (train, valid)"
+        raise ArgumentError(type(data).__name__, where="data", expected=expected)
     return fit_parts(*data)

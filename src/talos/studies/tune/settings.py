@@ -19,16 +19,7 @@ from talos.studies.tune.storage import import_optuna
 if TYPE_CHECKING:
     import optuna
 
-__all__ = [
-    "Pruner",
-    "Sampler",
-    "TuneSettings",
-    "make_pruner",
-    "make_sampler",
-    "open_folder",
-    "read_folder",
-    "suggest",
-]
+__all__ = ["Pruner", "Sampler", "TuneSettings", "make_pruner", "make_sampler", "read_folder", "suggest"]
 
 Sampler: TypeAlias = Literal["auto", "tpe", "random", "grid"]
 Pruner: TypeAlias = Literal["median", "asha", "none"]
@@ -61,14 +52,11 @@ class TuneSettings:
     data: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("sampler", self.sampler, get_args(Sampler)),
-            ("pruner", self.pruner, get_args(Pruner)),
-        ):
+        for name, known in (("sampler", get_args(Sampler)), ("pruner", get_args(Pruner))):
+            value, expected = getattr(self, name), " or ".join(known)
             if value not in known:
-                raise ConfigError(
-                    f"{value!r}", where=name, expected=" or ".join(known), hint=nearest(str(value), known)
-                )
+                hint = nearest(str(value), known)
+                raise ConfigError(f"{value!r}", where=name, expected=expected, hint=hint)
         if self.sampler == "grid" and self.space.size is None:
             ranged = next(key for key, entry in self.space.entries.items() if not isinstance(entry, Choice))
             raise ConfigError("is a range", where=ranged, expected="a list of values, for the sampler `grid`")
@@ -100,14 +88,8 @@ class TuneSettings:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, which `from_dict` reads back."""
-        return {
-            "config": self.config.as_dict(),
-            "space": self.space.as_dict(),
-            "sampler": self.sampler,
-            "pruner": self.pruner,
-            "seed": self.seed,
-            "data": dict(self.data),
-        }
+        config, space = self.config.as_dict(), self.space.as_dict()
+        return {**vars(self), "config": config, "space": space, "data": dict(self.data)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str) -> TuneSettings:
@@ -116,10 +98,7 @@ class TuneSettings:
             return cls(
                 config=RunConfig.from_dict(values["config"], where=where),
                 space=Space.from_dict(values["space"], where=where),
-                sampler=values["sampler"],
-                pruner=values["pruner"],
-                seed=values["seed"],
-                data=values["data"],
+                **{name: values[name] for name in ("sampler", "pruner", "seed", "data")},
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"is damaged: {error} is missing or wrong", where=where) from None
@@ -154,24 +133,19 @@ def make_sampler(settings: TuneSettings, place: int, first: dict[str, Any] | Non
 
     A new one is made for every trial. Its random numbers depend on the seed of the search and the position alone, so
     one worker proposes the same points whether it was interrupted or not, and two workers never repeat each other.
-
-    Args:
-        settings: the study's.
-        place: 0 for the first trial.
-        first: the point of the first trial; None to let the sampler choose it.
-        several: whether several workers propose points at the same time.
+    `first` is the point of the first trial; None lets the sampler choose it. `several` says whether several workers
+    propose points at the same time.
     """
     optuna = import_optuna()
     seed = int(np.random.SeedSequence([settings.seed, place]).generate_state(1)[0])
     base: Any = optuna.samplers.RandomSampler(seed=seed)
+    point = first if place == 0 else None
     if settings.resolved_sampler == "tpe":
         # with several workers, running trials count as bad ones, so that the others search elsewhere
         base = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP, constant_liar=several)
-    if settings.resolved_sampler == "grid":
-        return optuna.samplers.PartialFixedSampler(settings.space.point(place, seed=settings.seed), base)
-    if place == 0 and first is not None:
-        return optuna.samplers.PartialFixedSampler(first, base)
-    return base
+    elif settings.resolved_sampler == "grid":
+        point = settings.space.point(place, seed=settings.seed)
+    return base if point is None else optuna.samplers.PartialFixedSampler(point, base)
 
 
 def make_pruner(settings: TuneSettings) -> Any:

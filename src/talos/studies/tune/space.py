@@ -13,6 +13,7 @@ A space is written like a run config, with a list of values or a range in place 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import tomllib
@@ -26,7 +27,7 @@ import numpy as np
 from talos.config import RunConfig
 from talos.errors import ConfigError, InputError, nearest
 
-__all__ = ["Choice", "Entry", "Range", "Space", "check_space", "default_point"]
+__all__ = ["Choice", "Entry", "Range", "Space", "check_space", "default_point", "default_space"]
 
 _FIXED_BY_CONFIG = {
     "k": "the value of the config: all trials must maximise the same metric",
@@ -93,9 +94,8 @@ class Range:
             return False
         if (self.whole and not isinstance(value, int)) or not self.low <= value <= self.high:
             return False
-        return self.step is None or math.isclose(
-            (value - self.low) / self.step, round((value - self.low) / self.step)
-        )
+        steps = 0 if self.step is None else (value - self.low) / self.step
+        return math.isclose(steps, round(steps))
 
     def as_plain(self) -> Any:
         """The entry as it is written in a file."""
@@ -138,9 +138,8 @@ class Space:
             else:
                 fixed[key] = value
         if not entries:
-            raise ConfigError(
-                "nothing varies", where=where or "space", expected="at least one list of values or range"
-            )
+            expected = "at least one list of values or range"
+            raise ConfigError("nothing varies", where=where or "space", expected=expected)
         return cls(entries=entries, fixed=fixed)
 
     @classmethod
@@ -151,9 +150,8 @@ class Space:
                 raise ConfigError("is too large", where=str(path), expected="a search space")
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise ConfigError(
-                "no such file", where=str(path), expected="`default`, `paper` or a TOML file"
-            ) from None
+            expected = "`default`, `paper` or a TOML file"
+            raise ConfigError("no such file", where=str(path), expected=expected) from None
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"not TOML: {error}", where=str(path)) from None
         return cls.from_dict(values, where=str(path))
@@ -226,11 +224,8 @@ def _range(values: Mapping[str, Any], place: str) -> Range:
     if not low < high:
         raise ConfigError(f"an empty range, {low} to {high}", where=place, expected="low below high")
     if log and (low <= 0 or step is not None):
-        raise ConfigError(
-            f"a log range from {low}" if low <= 0 else "a log range with a step",
-            where=place,
-            expected="low above 0 and no step",
-        )
+        what = f"a log range from {low}" if low <= 0 else "a log range with a step"
+        raise ConfigError(what, where=place, expected="low above 0 and no step")
     if step is not None and not 0 < step <= high - low:
         raise ConfigError(f"step = {step}", where=place, expected=f"above 0, at most {high - low}")
     return Range(low, high, log, step)
@@ -239,14 +234,8 @@ def _range(values: Mapping[str, Any], place: str) -> Range:
 def check_space(space: Space, base: RunConfig, *, where: str = "") -> RunConfig:
     """Build a tiny model with the extreme values of every entry; returns the base config with the fixed values set.
 
-    Args:
-        space: the space to check.
-        base: the config that every trial starts from.
-        where: the file of the space, for messages.
-
-    Raises:
-        ConfigError: an entry that no run could use: a key that does not exist (the nearest name is suggested), a
-            value that the loss, the backbone or the schema refuses, or a key without effect.
+    An entry that no run could use is a `ConfigError`: a key that does not exist (the nearest name is suggested), a
+    value that the loss, the backbone or the schema refuses, or a key without effect. `where` is the file of the space.
 
     >>> check_space(Space.from_dict({"loss": {"tau": [0.1, 0.0]}}), RunConfig())
     Traceback (most recent call last):
@@ -256,19 +245,26 @@ def check_space(space: Space, base: RunConfig, *, where: str = "") -> RunConfig:
     talos.errors.ConfigError: training.epoch: no such key (did you mean 'epochs'?)
     """
     for key, value in space.fixed.items():
-        _with(base, {key: value}, key, where)
+        with _located(key, where):
+            base.with_values({key: value})
+    corners = [(key, value) for key, entry in space.entries.items() for value in entry.corners]
     # the checks that need no torch come first: they find most mistakes before seconds are spent on its import
-    for key, entry in space.entries.items():
-        for value in entry.corners:
-            _with(base, {key: value}, key, where)
+    for key, value in corners:
+        with _located(key, where):
+            base.with_values({key: value})
             if key.startswith("loss.tau") and isinstance(value, int | float) and value <= 0:
-                raise ConfigError(
-                    f"got {value}", where=_place(key, where), expected="a finite number above 0"
-                )
+                raise ConfigError(f"got {value}", expected="a finite number above 0")
     settled = base.with_values(space.fixed)
-    for key, entry in space.entries.items():
-        for value in entry.corners:
-            _build(_with(settled, {key: value}, key, where), key, where)
+    for key, value in corners:
+        with _located(key, where):
+            resolved = _toy(settled.with_values({key: value})).config
+            section, _, name = key.rpartition(".")
+            if section in ("loss", "backbone", "threshold"):
+                chosen = getattr(resolved, section)
+                if name not in chosen.options:
+                    expected = f"an option of the {section} {chosen.name!r}"
+                    hint = f"fix {section}.name in the space"
+                    raise ConfigError("has no effect", expected=expected, hint=hint)
     return settled
 
 
@@ -285,50 +281,49 @@ def default_point(space: Space, base: RunConfig) -> dict[str, Any] | None:
     return point if space.contains(point) else None
 
 
+def default_space(config: RunConfig) -> Space:
+    """What the chosen loss and backbone state as their search space, and the optimiser's numbers.
+
+    Every default of the config lies within it, so that the first trial can be the defaults themselves and the result
+    is never worse than they are on the validation set.
+
+    >>> list(default_space(RunConfig()).entries)
+    ['loss.tau', 'optimizer.lr', 'optimizer.weight_decay', 'optimizer.lr_decay']
+    """
+    import torch
+
+    from talos import registry
+
+    sizes = {"k": config.k, "num_users": 1, "num_items": config.k}
+    loss = registry.make_loss(config.loss, generator=torch.Generator(), **sizes)
+    bounded = loss.needs.scores == "cosine"  # dot products have no bound and need smaller steps
+    values: dict[str, Any] = {
+        "loss": registry.search_space("loss", config.loss.name),
+        "backbone": registry.search_space("backbone", config.backbone.name),
+        "optimizer": {
+            "lr": {"low": 0.005 if bounded else 1e-4, "high": 0.3 if bounded else 0.1, "log": True},
+            "weight_decay": [0.0, 1e-8, 1e-6, 1e-4] if bounded else [0.0, 1e-8, 1e-6, 1e-5, 1e-4],
+            "lr_decay": [1.0, 0.97, 0.94, 0.9],
+        },
+    }
+    return Space.from_dict(values)
+
+
 def _value_of(config: RunConfig, key: str) -> Any:
     section, _, name = key.rpartition(".")
-    if not section:
-        return getattr(config, key)
-    part = getattr(config, section)
+    part: Any = getattr(config, section) if section else config
     if section not in ("loss", "backbone", "threshold"):
         return getattr(part, name)
-    if name in part.options:
-        return part.options[name]
-    if section == "threshold":
-        return None
+    if name in part.options or section == "threshold":
+        return part.options.get(name)
     from talos import registry
 
     default = registry.options("loss" if section == "loss" else "backbone", part.name).get(name)
     return None if default is inspect.Parameter.empty else default
 
 
-def _with(base: RunConfig, changes: dict[str, Any], key: str, where: str) -> RunConfig:
-    try:
-        return base.with_values(changes)
-    except ConfigError as error:
-        raise _named(error, key, where) from None
-
-
-def _build(config: RunConfig, key: str, where: str) -> None:
-    try:
-        resolved = _toy(config).config
-    except InputError as error:
-        raise _named(error, key, where) from None
-    section, _, name = key.rpartition(".")
-    if section in ("loss", "backbone", "threshold") and name not in getattr(resolved, section).options:
-        chosen = getattr(resolved, section).name
-        raise ConfigError(
-            "has no effect",
-            where=_place(key, where),
-            expected=f"an option of the {section} {chosen!r}",
-            hint=f"fix {section}.name in the space",
-        )
-
-
 def _toy(config: RunConfig) -> Any:
     """A trainer of this config on a handful of interactions; it is built and never run."""
-    import numpy as np
-
     from talos.data.interactions import Interactions
     from talos.training import Trainer
 
@@ -340,11 +335,12 @@ def _toy(config: RunConfig) -> Any:
     return Trainer(config.with_values({"device": "cpu"}), data.where(data.rows < 3))
 
 
-def _named(error: InputError, key: str, where: str) -> ConfigError:
-    """The same error, located at the entry of the space, or at the section that does not exist."""
-    key = error.where if error.where and key.startswith(f"{error.where}.") else key
-    return ConfigError(error.what, where=_place(key, where), expected=error.expected, hint=error.hint)
-
-
-def _place(key: str, where: str) -> str:
-    return f"{where}: {key}" if where else key
+@contextlib.contextmanager
+def _located(key: str, where: str) -> Iterator[None]:
+    """Errors within are located at this entry of the space, or at the section that does not exist."""
+    try:
+        yield
+    except InputError as error:
+        place = error.where if error.where and key.startswith(f"{error.where}.") else key
+        place = f"{where}: {place}" if where else place
+        raise ConfigError(error.what, where=place, expected=error.expected, hint=error.hint) from None

@@ -26,31 +26,17 @@ from urllib.parse import urlsplit, urlunsplit
 
 from filelock import FileLock
 
-from talos.errors import ConfigError, MissingExtraError, TalosError
+from talos.errors import ConfigError, MissingExtraError, TalosError, first_line
 
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-__all__ = [
-    "RETRIES",
-    "StorageAddress",
-    "TrialCounts",
-    "TrialStore",
-    "check_reachable",
-    "count_trials",
-    "import_optuna",
-    "open_store",
-    "parse_storage",
-    "quiet",
-]
+__all__ = ["StorageAddress", "TrialStore", "check_reachable", "count_trials", "open_store", "parse_storage"]
 
-JOURNAL = "study.journal"
 RETRIES = 3  # how often a trial whose worker died is run again
-_OPEN_ATTEMPTS = (
-    5  # opening fails for the slower of two machines that create the tables of a new database at once
-)
-_LOCK_POLL = 0.01  # seconds between attempts to take a file lock
+# opening fails for the slower of two machines that create the tables of a new database at once
+_OPEN_ATTEMPTS = 5
 
 
 def import_optuna() -> Any:
@@ -105,7 +91,7 @@ def parse_storage(text: str | None, folder: Path) -> StorageAddress:
     talos.errors.ConfigError: storage: 'mysql://db/tune'; expected a file, sqlite:///FILE or postgresql://USER@HOST/DATABASE
     """
     if text is None:
-        return StorageAddress(kind="journal", url=str(folder / JOURNAL))
+        return StorageAddress(kind="journal", url=str(folder / "study.journal"))
     scheme, colon, rest = text.partition("://")
     if not colon and text:
         return StorageAddress(kind="journal", url=text)
@@ -126,11 +112,8 @@ def check_reachable(address: StorageAddress) -> None:
         while not parent.exists():
             parent = parent.parent
         if not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise ConfigError(
-                f"{address.shown} cannot be written to",
-                where="storage",
-                expected="a file in a writable folder",
-            )
+            what = f"{address.shown} cannot be written to"
+            raise ConfigError(what, where="storage", expected="a file in a writable folder")
         return
     try:
         parts = urlsplit(address.url)
@@ -149,25 +132,18 @@ def check_reachable(address: StorageAddress) -> None:
         socket.create_connection((host, port), timeout=1.0).close()
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ConfigError(
-            f"{address.shown}: cannot be reached ({reason})",
-            where="storage",
-            expected="a server that answers",
-        ) from None
+        what = f"{address.shown}: cannot be reached ({reason})"
+        raise ConfigError(what, where="storage", expected="a server that answers") from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialStore:
-    """An opened study: Optuna's storage and study, and for SQLite the lock under which states change."""
+    """An opened study: Optuna's storage and study, and the lock under which a trial's state changes."""
 
     address: StorageAddress
     storage: Any
     study: optuna.Study
-    lock: FileLock | None
-
-    def exclusive(self) -> contextlib.AbstractContextManager[object]:
-        """A block in which no other process changes a trial's state; journal and server need no lock for that."""
-        return contextlib.nullcontext() if self.lock is None else self.lock
+    lock: contextlib.AbstractContextManager[object]  # a real one for SQLite only
 
     def id_of(self, number: int) -> int:
         """The id that the storage has for the trial of this number."""
@@ -178,23 +154,21 @@ class TrialStore:
 def open_store(address: StorageAddress, name: str) -> TrialStore:
     """Open the study of this name, or create it."""
     optuna = import_optuna()
-    lock = None
     if address.kind != "postgresql":
         Path(address.url).parent.mkdir(parents=True, exist_ok=True)
-    if address.kind == "sqlite":
-        lock = _lock(address)
-    for attempt in range(_OPEN_ATTEMPTS):
+    lock = _lock(address) if address.kind == "sqlite" else contextlib.nullcontext()
+    attempt = 0
+    while True:
         try:
-            storage = _storage(address, optuna)
             study = optuna.create_study(
-                storage=storage, study_name=name, direction="maximize", load_if_exists=True
+                storage=_storage(address, optuna), study_name=name, direction="maximize", load_if_exists=True
             )
             return TrialStore(address=address, storage=study._storage, study=study, lock=lock)
         except Exception as error:
-            if attempt == _OPEN_ATTEMPTS - 1 or not _is_race(error):
+            attempt += 1
+            if attempt == _OPEN_ATTEMPTS or not _is_race(error):
                 raise _input_error(error, address) from None
-            time.sleep(0.2 * 2**attempt)
-    raise AssertionError("unreachable")
+            time.sleep(0.1 * 2**attempt)
 
 
 def _storage(address: StorageAddress, optuna: Any) -> Any:
@@ -206,20 +180,15 @@ def _storage(address: StorageAddress, optuna: Any) -> Any:
         )
     from sqlalchemy.pool import NullPool
 
+    url, limits = f"sqlite:///{address.url}", {"timeout": 60}
+    if address.kind == "postgresql":
+        url, limits = address.url.replace("postgresql:", "postgresql+psycopg:", 1), {"connect_timeout": 5}
     # without a pool each change opens and closes its connection: none stays open for hours or breaks in a restart
-    if address.kind == "sqlite":
-        return optuna.storages.RDBStorage(
-            f"sqlite:///{address.url}",
-            engine_kwargs={"poolclass": NullPool, "connect_args": {"timeout": 60}},
-        )
-    return optuna.storages.RDBStorage(
-        address.url.replace("postgresql://", "postgresql+psycopg://", 1),
-        engine_kwargs={"poolclass": NullPool, "connect_args": {"connect_timeout": 5}},
-    )
+    return optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool, "connect_args": limits})
 
 
 def _lock(address: StorageAddress) -> FileLock:
-    return FileLock(f"{address.url}.lock", poll_interval=_LOCK_POLL)
+    return FileLock(f"{address.url}.lock", poll_interval=0.01)
 
 
 def _cut_torn_line(path: Path, lock: FileLock) -> None:
@@ -231,10 +200,6 @@ def _cut_torn_line(path: Path, lock: FileLock) -> None:
         complete = content.rfind(b"\n") + 1
         if complete < len(content):
             file.truncate(complete)
-
-
-def _is_database_error(error: Exception) -> bool:
-    return type(error).__module__.startswith(("sqlalchemy", "optuna", "alembic"))
 
 
 def _is_race(error: Exception) -> bool:
@@ -249,14 +214,11 @@ def _is_race(error: Exception) -> bool:
 
 
 def _input_error(error: Exception, address: StorageAddress) -> Exception:
-    if isinstance(error, TalosError) or not (
-        _is_database_error(error) or isinstance(error, OSError | ValueError)
-    ):
+    foreign = type(error).__module__.startswith(("sqlalchemy", "optuna", "alembic"))
+    if isinstance(error, TalosError) or not (foreign or isinstance(error, OSError | ValueError)):
         return error
-    cause = error.__cause__ or error
-    reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
     return ConfigError(
-        f"{address.shown} cannot be used ({reason})",
+        f"{address.shown} cannot be used ({first_line(error.__cause__ or error)})",
         where="storage",
         expected="a database or file of a study",
     )
@@ -264,52 +226,50 @@ def _input_error(error: Exception, address: StorageAddress) -> Exception:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialCounts:
-    """The last attempt of every chain, by its state.
+    """The last attempt of every chain, by its state."""
 
-    Attributes:
-        started: the number of chains, including those beyond the number of trials wanted.
-        waiting: trials to run, in order.
-        running: trials that a worker has taken.
-        finished: complete or pruned trials.
-        failed: trials that are not run again: they raised an error, or their workers died too often.
-        lost: trials whose worker died and that have to be run again.
-    """
-
-    started: int
-    waiting: tuple[FrozenTrial, ...]
-    running: tuple[FrozenTrial, ...]
-    finished: tuple[FrozenTrial, ...]
+    started: int  # the number of chains, including those beyond the number of trials wanted
+    waiting: tuple[FrozenTrial, ...]  # trials to run, in order
+    running: tuple[FrozenTrial, ...]  # trials that a worker has taken
+    finished: tuple[FrozenTrial, ...]  # complete or pruned trials
+    # trials that are not run again: they raised an error, or their workers died too often
     failed: tuple[FrozenTrial, ...]
-    lost: tuple[FrozenTrial, ...]
+    lost: tuple[FrozenTrial, ...]  # trials whose worker died and that have to be run again
 
     @property
-    def done(self) -> int:
-        """The number of chains that are finished or failed."""
-        return len(self.finished) + len(self.failed)
+    def ended(self) -> list[FrozenTrial]:
+        """The trials that are finished or failed, by number."""
+        return sorted((*self.finished, *self.failed), key=lambda trial: trial.number)
 
     @property
     def open(self) -> int:
-        """The number of chains that are neither."""
+        """The number of chains that have not ended."""
         return len(self.waiting) + len(self.running) + len(self.lost)
+
+
+def chains(trials: Sequence[FrozenTrial]) -> list[list[FrozenTrial]]:
+    """The attempts of every chain, in the order in which the chains were started."""
+    followers: dict[int, FrozenTrial] = {}
+    found = []
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        parent = trial.user_attrs.get("retry_of")
+        if parent is None:
+            found.append([trial])
+        else:
+            followers.setdefault(int(parent), trial)
+    for chain in found:
+        while chain[-1].number in followers:
+            chain.append(followers[chain[-1].number])
+    return found
 
 
 def count_trials(trials: Sequence[FrozenTrial], wanted: int | None = None) -> TrialCounts:
     """Sort the trials of a study by state; chains beyond the first `wanted` are ignored."""
-    followers: dict[int, FrozenTrial] = {}
-    heads = []
-    for trial in sorted(trials, key=lambda trial: trial.number):
-        parent = trial.user_attrs.get("retry_of")
-        if parent is None:
-            heads.append(trial)
-        else:
-            followers.setdefault(int(parent), trial)
     found: dict[str, list[Any]] = {name: [] for name in ("waiting", "running", "finished", "failed", "lost")}
-    for head in heads if wanted is None else heads[:wanted]:
-        last = head
-        while last.number in followers:
-            last = followers[last.number]
-        found[_state_of(last)].append(last)
-    return TrialCounts(started=len(heads), **{name: tuple(ones) for name, ones in found.items()})
+    started = chains(trials)
+    for chain in started[:wanted]:
+        found[_state_of(chain[-1])].append(chain[-1])
+    return TrialCounts(started=len(started), **{name: tuple(ones) for name, ones in found.items()})
 
 
 def _state_of(trial: FrozenTrial) -> str:

@@ -8,6 +8,7 @@ with the same bytes as one that computes them.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -34,36 +35,27 @@ Verdict: TypeAlias = Literal["go on", "prune", "out of time", "taken over"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOutcome:
-    """The result of a trial.
+    """The result of a trial."""
 
-    Attributes:
-        value: the best validation metric; None if the fit ended before its first evaluation.
-        epoch: the epoch of that value.
-        epochs: how many epochs were trained.
-        seconds: wall-clock time, validation included.
-        metrics: all validation metrics of that epoch.
-        ended: why the fit ended: `epochs`, `patience` (early stopping), or a verdict other than `go on`.
-    """
-
-    value: float | None
-    epoch: int
-    epochs: int
-    seconds: float
-    metrics: Mapping[str, float]
-    ended: str
+    value: float | None  # the best validation metric; None if the fit ended before its first evaluation
+    epoch: int  # the epoch of that value
+    epochs: int  # how many epochs were trained
+    seconds: float  # wall-clock time, validation included
+    metrics: Mapping[str, float]  # all validation metrics of that epoch
+    ended: str  # why the fit ended: `epochs`, `patience` (early stopping), or a verdict other than `go on`
 
 
 class _TrialReporter(Callback):
     """A callback that reports the validation metric of every epoch and ends the fit when the verdict says so."""
 
+    trainer: Trainer
+    verdict: Verdict = "go on"
+
     def __init__(self, report: Callable[[int, float | None], Verdict]) -> None:
         self.report = report
-        self.trainer: Trainer | None = None
-        self.verdict: Verdict = "go on"
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Report the epoch; the metric that is maximised comes first in a record."""
-        assert self.trainer is not None
         value = next(iter(record["metrics"].values()), None)
         verdict = self.report(record["epoch"], value)
         over = self.trainer.position.finished or record["epoch"] == self.trainer.config.training.epochs
@@ -81,20 +73,8 @@ def fit(
 ) -> TrialOutcome:
     """Train on the train part and measure the validation part.
 
-    Args:
-        config: the config of this trial.
-        parts: train and validation.
-        report: called after every epoch with its number and the validation metric (None if the epoch was not
-            evaluated); returns whether to go on.
-        shared: a folder in which trials share their initial vectors.
-
-    >>> from talos.data.datasets import synthetic
-    >>> split = synthetic(users=40, items=30, interactions=400).split()
-    >>> config = RunConfig.from_dict({"k": 5, "training": {"epochs": 4, "evaluate_every": 1}})
-    >>> parts = FitParts(split.train, split.valid)
-    >>> outcome = fit(config, parts, lambda epoch, value: "prune" if epoch == 2 else "go on")
-    >>> outcome.epochs, outcome.ended
-    (2, 'prune')
+    `report` is called after every epoch with its number and the validation metric (None if the epoch was not
+    evaluated), and returns whether to go on. `shared` is a folder in which trials share their initial vectors.
     """
     reporter, began = _TrialReporter(report), time.perf_counter()
     initial = None if shared is None else _load_initial(shared, config, parts.train)
@@ -132,13 +112,10 @@ def _save_initial(folder: Path, config: RunConfig, trainer: Trainer) -> None:
     """Save the untrained backbone for other trials, unless it is random, which costs nothing to compute."""
     if trainer.config.training.init == "random":
         return
-    tensors = {
-        name: one.detach().cpu().contiguous() for name, one in trainer.objective.backbone.state_dict().items()
-    }
-    try:
+    state = trainer.objective.backbone.state_dict()
+    tensors = {name: one.detach().cpu().contiguous() for name, one in state.items()}
+    with contextlib.suppress(TalosError):  # a full disk, for example: the next trial computes its own
         replace_file(folder / _initial_name(config), lambda path: save_file(tensors, path))
-    except TalosError:  # a full disk, for example: the next trial computes its own
-        return
 
 
 def _initial_name(config: RunConfig) -> str:
@@ -148,26 +125,18 @@ def _initial_name(config: RunConfig) -> str:
         "init": config.training.init,
         "negatives": config.as_dict()["negatives"],  # `training.init = "auto"` depends on them
         "seed": config.seed,
-        "loss": [
-            config.loss.name,
-            config.loss.options.get("dim"),
-        ],  # an adversarial loss draws its own vectors first
+        # an adversarial loss draws its own vectors first
+        "loss": [config.loss.name, config.loss.options.get("dim")],
     }
     return f"start-{digest_of(decides)[:16]}.safetensors"
 
 
 def peak_megabytes() -> float:
-    """The peak resident memory of this process in megabytes, memory-mapped data included.
-
-    >>> peak_megabytes() > 1
-    True
-    """
-    try:  # `getrusage` may report the peak of the process that started this one
+    """The peak resident memory of this process in megabytes, memory-mapped data included."""
+    with contextlib.suppress(OSError):  # `getrusage` may report the peak of the process that started this one
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return round(int(line.split()[1]) / 1024, 1)
-    except OSError:
-        pass
     import resource  # not on every system
 
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)

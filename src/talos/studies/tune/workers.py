@@ -17,13 +17,12 @@ import hashlib
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +36,7 @@ from talos.studies.tune.storage import (
     StorageAddress,
     TrialCounts,
     TrialStore,
+    chains,
     count_trials,
     import_optuna,
     open_store,
@@ -44,47 +44,32 @@ from talos.studies.tune.storage import (
 )
 from talos.studies.tune.trial import TrialOutcome, Verdict, fit, peak_megabytes
 from talos.training import InterruptedRunError
+from talos.training.callbacks import stop_signals
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = [
-    "GRACE",
-    "HEARTBEAT",
-    "Heartbeat",
-    "Watcher",
-    "Worker",
-    "WorkerPool",
-    "main",
-    "signature",
-    "threads_each",
-]
+__all__ = ["GRACE", "HEARTBEAT", "Search", "Watcher", "Worker", "WorkerPool", "main", "signature"]
 
 HEARTBEAT = 5.0  # seconds between heartbeats
 GRACE = 60.0  # seconds without a heartbeat after which a worker counts as dead
 _UNSIGNED_GRACE = 10.0  # the same for a trial that was taken but not signed: its worker died in between
 _POLL = 0.2  # seconds between two looks at the workers
-_MOST_FAILURES = (
-    3  # workers that fail in a row, without a trial ended in between, before the search is given up
-)
+_MOST_FAILURES = 3  # in a row, without a trial ended in between, before the search is given up
 
 
 # --------------------------------------------------------------------- is a worker alive?
 
 
 def signature() -> str:
-    """Machine, process id and start time of this process.
-
-    >>> signature().count(":")
-    2
-    """
+    """Machine, process id and start time of this process, separated by colons."""
     return f"{_machine()}:{os.getpid()}:{_started(os.getpid())}"
 
 
 class Watcher:
     """Finds running trials whose worker is dead; ask it repeatedly."""
 
-    def __init__(self, *, grace: float = GRACE) -> None:
+    def __init__(self, *, grace: float) -> None:
         self.grace = grace
         self._seen: dict[int, tuple[Any, float]] = {}
 
@@ -100,36 +85,26 @@ class Watcher:
         return now - self._seen[trial.number][1] > grace
 
 
-class Heartbeat:
-    """A thread that sends heartbeats for the current trial, and ends the process if its parent process is gone.
+class _Heartbeat:
+    """A thread that sends heartbeats for the current trial, and ends the process if its parent process is gone."""
 
-    Args:
-        write: called with the storage's id of the trial and the heartbeat's number; raises `RuntimeError` if the
-            trial was declared lost and is over.
-        every: seconds between heartbeats.
-        parent: id of the parent process to watch; None to watch none.
-    """
-
-    def __init__(
-        self, write: Callable[[int, int], None], *, every: float = HEARTBEAT, parent: int | None = None
-    ) -> None:
-        self.write, self.every, self.parent = write, every, parent
+    def __init__(self, storage: Any, *, every: float, parent: int | None) -> None:
+        self.storage, self.every, self.parent = storage, every, parent
         self.taken_over = False
         self._trial: int | None = None
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="talos-heartbeat", daemon=True)
 
-    def __enter__(self) -> Heartbeat:
+    def __enter__(self) -> None:
         self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
 
     def follow(self, trial: int | None) -> None:
-        """Send heartbeats for this trial from now on, or for none."""
+        """Send heartbeats for the trial of this id in the storage from now on, or for none."""
         with self._lock:
             self._trial, self.taken_over = trial, False
 
@@ -145,8 +120,8 @@ class Heartbeat:
                 if self._trial is None:
                     continue
                 try:
-                    self.write(self._trial, beat)
-                except RuntimeError:
+                    self.storage.set_trial_user_attr(self._trial, "beat", beat)
+                except RuntimeError:  # the trial was declared lost and is over
                     self.taken_over, self._trial = True, None
                 except Exception:  # a server that is unreachable for a moment: the next heartbeat will do
                     continue
@@ -190,53 +165,56 @@ def _started(process: int) -> str:
 # --------------------------------------------------------------------------- one worker
 
 
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What all workers of a study are given."""
+
+    store: TrialStore  # the study
+    settings: TuneSettings  # its settings
+    data: Path  # the folder with train and validation
+    wanted: int | None  # the number of trials in all, by all workers; None for as many as time allows
+    deadline: float | None  # when to stop, on the clock of `time.monotonic`; None for never
+    heartbeat: float  # seconds between heartbeats
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+
 class Worker:
     """Runs trials of a study, one after another.
 
     Args:
-        store: the study.
-        settings: its settings.
-        data: the folder with train and validation.
-        wanted: the number of trials in all, by all workers; None for no limit.
-        deadline: when to stop, on the clock of `time.monotonic`; None for never.
+        search: the study and its limits.
         several: whether other workers may run trials of the study at the same time.
-        heartbeat: seconds between heartbeats.
         parent: id of the process without which this one has to end.
         finished: called after every trial.
     """
 
     def __init__(
         self,
-        store: TrialStore,
-        settings: TuneSettings,
-        data: Path,
+        search: Search,
         *,
-        wanted: int | None,
-        deadline: float | None,
         several: bool = False,
-        heartbeat: float = HEARTBEAT,
         parent: int | None = None,
         finished: Callable[[], None] = lambda: None,
     ) -> None:
-        self.store, self.settings, self.data, self.parts = store, settings, data, map_parts(data)
-        self.wanted, self.deadline, self.several, self.finished = wanted, deadline, several, finished
+        self.search, self.several, self.finished = search, several, finished
+        self.store, self.settings, self.parts = search.store, search.settings, map_parts(search.data)
         self.signature = signature()
-        self.first = default_point(settings.space, settings.config)
-        self.heartbeat = Heartbeat(
-            lambda trial, number: store.storage.set_trial_user_attr(trial, "beat", number),
-            every=heartbeat,
-            parent=parent,
-        )
+        self.first = default_point(self.settings.space, self.settings.config)
+        self.heartbeat = _Heartbeat(self.store.storage, every=search.heartbeat, parent=parent)
 
     def run(self) -> None:
         """Work until no trial is waiting or the time is up."""
         self.store.study.pruner = make_pruner(self.settings)
         with self.heartbeat:
-            while not self._out_of_time():
+            while not self.search.out_of_time:
                 trial = self._take()
                 if trial is not None:
                     self._run_trial(trial)
-                elif self.wanted is None:
+                elif self.search.wanted is None:
                     self.store.study.enqueue_trial({})
                 else:
                     return
@@ -244,19 +222,19 @@ class Worker:
     def _take(self) -> Any:
         """Take the next waiting trial that no other worker takes first; None if none is waiting."""
         optuna, store = import_optuna(), self.store
-        trials = store.study.get_trials(deepcopy=False)
-        for waiting in count_trials(trials, self.wanted).waiting:
+        started = chains(store.study.get_trials(deepcopy=False))
+        for place, (*_, waiting) in enumerate(started[: self.search.wanted]):
+            if waiting.state.name != "WAITING":
+                continue
             number = store.id_of(waiting.number)
             try:
-                with store.exclusive():
+                with store.lock:
                     won = store.storage.set_trial_state_values(number, optuna.trial.TrialState.RUNNING)
             except RuntimeError:  # it is finished already
                 continue
             if won:
                 store.storage.set_trial_user_attr(number, "worker", self.signature)
-                store.study.sampler = make_sampler(
-                    self.settings, _place(waiting, trials), self.first, several=self.several
-                )
+                store.study.sampler = make_sampler(self.settings, place, self.first, several=self.several)
                 return optuna.Trial(store.study, number)
         return None
 
@@ -264,13 +242,13 @@ class Worker:
         self.heartbeat.follow(self.store.id_of(trial.number))
         try:
             config = self.settings.config.with_values(suggest(trial, self.settings.space))
-            self._finish(trial, fit(config, self.parts, partial(self._judge, trial), shared=self.data))
+            self._finish(trial, fit(config, self.parts, partial(self._judge, trial), shared=self.search.data))
         except KeyboardInterrupt:
-            self._give_back(trial)
+            self._end(trial, "interrupted", True)
             raise
-        except Exception as error:
-            if self._is_ours(trial):  # a trial that was declared lost must not be written to
-                self._fail(trial, error)
+        except Exception as error:  # the trial is not run again, since the same would happen
+            text = str(error) if isinstance(error, TalosError) else f"{type(error).__name__}: {error}"
+            self._end(trial, "error", text[:500])
         finally:
             self.heartbeat.follow(None)
         self.finished()
@@ -287,54 +265,33 @@ class Worker:
             return "taken over"
         if self.heartbeat.taken_over:
             return "taken over"
-        return "out of time" if self._out_of_time() else "go on"
+        return "out of time" if self.search.out_of_time else "go on"
 
     def _finish(self, trial: Any, outcome: TrialOutcome) -> None:
         if outcome.ended == "taken over":
             return
         if outcome.value is None:  # the time was up before the first evaluation
-            self._give_back(trial)
+            self._end(trial, "interrupted", True)
             return
         facts = {**vars(outcome), "metrics": dict(outcome.metrics), "peak_mb": peak_megabytes()}
         del facts["value"]
         for name, fact in facts.items():
             trial.set_user_attr(name, fact)
-        optuna = import_optuna()
-        with self.store.exclusive():
+        with self.store.lock:
             if outcome.ended == "prune":
-                self.store.study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+                self.store.study.tell(trial, state=import_optuna().trial.TrialState.PRUNED)
             else:
                 self.store.study.tell(trial, outcome.value)
 
-    def _fail(self, trial: Any, error: Exception) -> None:
-        """Store a trial's error; it is not run again, since the same would happen."""
-        text = str(error) if isinstance(error, TalosError) else f"{type(error).__name__}: {error}"
-        trial.set_user_attr("error", text[:500])
-        self._end(trial)
-
-    def _give_back(self, trial: Any) -> None:
-        """Return an interrupted trial: it is run again, and this does not count as one of its retries."""
+    def _end(self, trial: Any, name: str, fact: Any) -> None:
+        """Mark a trial as failed, unless it was declared lost; an interrupted one is run again, at no retry's cost."""
         if self._is_ours(trial):
-            trial.set_user_attr("interrupted", True)
-            self._end(trial)
-
-    def _end(self, trial: Any) -> None:
-        with self.store.exclusive():
-            self.store.study.tell(trial, state=import_optuna().trial.TrialState.FAIL)
+            trial.set_user_attr(name, fact)
+            with self.store.lock:
+                self.store.study.tell(trial, state=import_optuna().trial.TrialState.FAIL)
 
     def _is_ours(self, trial: Any) -> bool:
         return not self.store.storage.get_trial(self.store.id_of(trial.number)).state.is_finished()
-
-    def _out_of_time(self) -> bool:
-        return self.deadline is not None and time.monotonic() >= self.deadline
-
-
-def _place(trial: Any, trials: list[Any]) -> int:
-    """The position of a trial in the search; a retry has the position of its first attempt."""
-    by_number = {one.number: one for one in trials}
-    while (parent := trial.user_attrs.get("retry_of")) is not None:
-        trial = by_number[int(parent)]
-    return sum(1 for one in trials if one.number < trial.number and "retry_of" not in one.user_attrs)
 
 
 def main() -> None:
@@ -347,65 +304,36 @@ def main() -> None:
 
     torch.set_num_threads(job["threads"])
     with quiet():
-        seconds = job["seconds"]
-        Worker(
-            open_store(StorageAddress(**job["address"]), job["study"]),
-            TuneSettings.from_dict(job["settings"], where="job"),
-            Path(job["data"]),
+        search = Search(
+            store=open_store(StorageAddress(**job["address"]), job["study"]),
+            settings=TuneSettings.from_dict(job["settings"], where="job"),
+            data=Path(job["data"]),
             wanted=job["wanted"],
-            deadline=None if seconds is None else time.monotonic() + seconds,
-            several=True,
+            deadline=None if job["seconds"] is None else time.monotonic() + job["seconds"],
             heartbeat=job["heartbeat"],
-            parent=os.getppid(),
-        ).run()
+        )
+        Worker(search, several=True, parent=os.getppid()).run()
 
 
 # --------------------------------------------------------------------- the workers of one machine
 
 
-def threads_each(workers: int) -> int:
-    """The threads of each worker: an equal share of `OMP_NUM_THREADS` if that is set, else of all cores.
-
-    >>> threads_each(10_000)
-    1
-    """
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, (int(given) if given.isdecimal() and int(given) else cores) // workers)
-
-
-@dataclass(kw_only=True)
 class WorkerPool:
     """Runs the trials of a study on this machine: starts workers, replaces dead ones, requeues lost trials.
 
-    Attributes:
-        store: the study.
-        settings: its settings.
-        data: the folder with train and validation.
-        wanted: the number of trials in all; None for as many as time allows.
-        seconds: the time limit; None for none.
+    Args:
+        search: the study and its limits.
         workers: how many processes; a single worker runs in this process.
         notify: called with a line for every trial that ended.
-        heartbeat: seconds between a worker's heartbeats.
         grace: seconds without a heartbeat after which a worker counts as dead.
     """
 
-    store: TrialStore
-    settings: TuneSettings
-    data: Path
-    wanted: int | None
-    seconds: float | None
-    workers: int
-    notify: Callable[[str], None]
-    heartbeat: float = HEARTBEAT
-    grace: float = GRACE
-
-    def __post_init__(self) -> None:
-        self.deadline = None if self.seconds is None else time.monotonic() + self.seconds
-        self.watcher = Watcher(grace=self.grace)
-        self._processes: list[
-            tuple[subprocess.Popen[bytes], IO[bytes]]
-        ] = []  # with what they wrote to stderr
+    def __init__(
+        self, search: Search, *, workers: int, notify: Callable[[str], None], grace: float = GRACE
+    ) -> None:
+        self.search, self.store, self.wanted = search, search.store, search.wanted
+        self.workers, self.notify, self.watcher = workers, notify, Watcher(grace=grace)
+        self._processes: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []  # each with its stderr
         self._failures, self._done_at_failure = 0, -1
         self._reported: set[int] | None = None
         self._best = float("-inf")
@@ -416,7 +344,7 @@ class WorkerPool:
         Raises:
             InterruptedRunError: on SIGINT or SIGTERM; running trials are given back.
         """
-        with _sigterm_as_interrupt():
+        with stop_signals(_interrupt):
             try:
                 while not self._step():
                     pass
@@ -424,7 +352,7 @@ class WorkerPool:
                 self._stop_processes()
                 total = "" if self.wanted is None else f" of {self.wanted:,}"
                 raise InterruptedRunError(
-                    f"stopped after {self.counts().done:,}{total} trials; run it again to continue"
+                    f"stopped after {len(self.counts().ended):,}{total} trials; run it again to continue"
                 ) from None
             finally:
                 self._stop_processes()
@@ -438,26 +366,17 @@ class WorkerPool:
         self._reap()
         counts = self._queue_trials()
         self._report(counts)
-        late = self.deadline is not None and time.monotonic() >= self.deadline
+        late = self.search.out_of_time
         if (counts.open == 0 and self.wanted is not None) or (late and not self._processes):
             return True
+        if self.workers == 1 and (counts.waiting or self.wanted is None):
+            Worker(self.search, finished=lambda: self._report(self.counts())).run()
+            return False
         if self.workers > 1:
             work = self.workers if self.wanted is None else len(counts.waiting) + len(self._processes)
             while not late and len(self._processes) < min(self.workers, work):
                 self._processes.append(self._start())
-            time.sleep(_POLL)
-        elif counts.waiting or self.wanted is None:
-            Worker(
-                self.store,
-                self.settings,
-                self.data,
-                wanted=self.wanted,
-                deadline=self.deadline,
-                heartbeat=self.heartbeat,
-                finished=lambda: self._report(self.counts()),
-            ).run()
-        else:
-            time.sleep(_POLL)  # other machines run the rest
+        time.sleep(_POLL)  # this machine's workers or other machines run the rest
         return False
 
     # ------------------------------------------------------------------ trials
@@ -474,17 +393,14 @@ class WorkerPool:
             counts = self.counts()
         for trial in counts.lost:
             attempt = int(trial.user_attrs.get("attempt", 0))
-            retry = {
-                "retry_of": trial.number,
-                "attempt": attempt if trial.user_attrs.get("interrupted") else attempt + 1,
-            }
-            study.enqueue_trial(trial.params, user_attrs=retry)
+            attempt += not trial.user_attrs.get("interrupted")
+            study.enqueue_trial(trial.params, user_attrs={"retry_of": trial.number, "attempt": attempt})
         return self.counts()
 
     def _mark_failed(self, trial: Any, *, interrupted: bool = False) -> None:
         """Mark a trial as failed, unless it has ended in the meantime."""
         number = self.store.id_of(trial.number)
-        with contextlib.suppress(RuntimeError), self.store.exclusive():
+        with contextlib.suppress(RuntimeError), self.store.lock:
             if interrupted:
                 self.store.storage.set_trial_user_attr(number, "interrupted", True)
             self.store.storage.set_trial_state_values(number, import_optuna().trial.TrialState.FAIL)
@@ -492,16 +408,16 @@ class WorkerPool:
     # --------------------------------------------------------------- processes
 
     def _start(self) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-        threads = threads_each(self.workers)
+        threads, deadline = _threads_each(self.workers), self.search.deadline
         job = {
-            "settings": self.settings.as_dict(),
+            "settings": self.search.settings.as_dict(),
             "address": vars(self.store.address),
             "study": self.store.study.study_name,
-            "data": str(self.data),
+            "data": str(self.search.data),
             "wanted": self.wanted,
-            "seconds": None if self.deadline is None else max(0.0, self.deadline - time.monotonic()),
+            "seconds": None if deadline is None else max(0.0, deadline - time.monotonic()),
             "threads": threads,
-            "heartbeat": self.heartbeat,
+            "heartbeat": self.search.heartbeat,
         }
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), str(threads))
         errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the process is reaped
@@ -532,7 +448,7 @@ class WorkerPool:
         self._processes = running
 
     def _count_failure(self, errors: IO[bytes]) -> None:
-        done = self.counts().done
+        done = len(self.counts().ended)
         self._failures = self._failures + 1 if done == self._done_at_failure else 1
         self._done_at_failure = done
         if self._failures >= _MOST_FAILURES:
@@ -560,10 +476,9 @@ class WorkerPool:
 
     def _report(self, counts: TrialCounts) -> None:
         """Report trials that ended since the last call; the first call only counts those that had ended before."""
-        ended = sorted((*counts.finished, *counts.failed), key=lambda trial: trial.number)
         first = self._reported is None
         reported = self._reported = self._reported or set()
-        for trial in ended:
+        for trial in counts.ended:
             if trial.number in reported:
                 continue
             reported.add(trial.number)
@@ -571,8 +486,8 @@ class WorkerPool:
                 self._best = max(self._best, trial.value)
             if not first:
                 self.notify(self._line(trial, len(reported)))
-        if first and ended:
-            self.notify(f"{len(ended):,} trials were finished before")
+        if first and reported:
+            self.notify(f"{len(reported):,} trials were finished before")
 
     def _line(self, trial: Any, count: int) -> str:
         total = "" if self.wanted is None else f"/{self.wanted}"
@@ -582,22 +497,16 @@ class WorkerPool:
         else:
             value = "–" if trial.value is None else f"{trial.value:.5f}"
             how = "pruned" if trial.state.name == "PRUNED" else f"best {self._best:.5f}"
-            what = f"{self.settings.metric} {value}  {how}  {attrs.get('seconds', 0):.1f} s"
+            what = f"{self.search.settings.metric} {value}  {how}  {attrs.get('seconds', 0):.1f} s"
         return f"{count}{total}  trial {trial.number}  {what}"
 
 
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C, so that running trials are given back."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _threads_each(workers: int) -> int:
+    """The threads of each worker: an equal share of `OMP_NUM_THREADS` if that is set, else of all cores."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, (int(given) if given.isdecimal() and int(given) else cores) // workers)
 
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _interrupt() -> None:
+    raise KeyboardInterrupt
