@@ -252,6 +252,20 @@ def test_scores_at_the_ends(name, use):
         compare(got, want, 4e-5 if "cold" in name else 1e-5)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("tau", [1 / 54.9, 1 / 30, 0.1])
+def test_scores_far_below_the_threshold(level, tau, use):
+    """Σφ relative to φ at the threshold would be 1e-34 here, and the factor of the gradients beyond float32."""
+    use(level)
+    users, items = torch.tensor([[1.0, 0.0]]), torch.tensor([[-1.0, 0.0], [-1.0, 0.1], [1.0, 0.0]])
+    given = (torch.tensor([0, 1]), torch.tensor([2]))
+    beta, loss = torch.tensor([1.0]), losses.Talos(tau=tau)
+    got = kernels.user_batch_loss(users, items, *given, beta, loss, scale=1e3)
+    compare(
+        got, kernels.user_batch_loss(users.double(), items.double(), *given, beta.double(), loss, scale=1e3)
+    )
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_the_same_from_run_to_run(threads):
     problem, loss = Problem(300, 2111, 64), losses.Talos(tau=0.1)
