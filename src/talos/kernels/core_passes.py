@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from talos.data.csr import meetings
@@ -15,12 +16,25 @@ from talos.kernels import library
 from talos.kernels.library import Positives, Rows, Task
 from talos.kernels.protocols import MeanPart, NegativePart, Sweep
 
-__all__ = ["CorePasses", "CoreSweep", "add_positives_", "core_sweep", "supports", "unit_rows"]
+__all__ = [
+    "CorePasses",
+    "CoreSweep",
+    "add_positives_",
+    "core_sweep",
+    "supports",
+    "unit_rows",
+    "workspace_bytes",
+]
 
 # kind → the core's number for it (`Kind` in core/sweep.h)
 _KINDS: Final = {"exp": 1, "sigmoid-power": 2, "hinge": 3, "partial-auc": 4}
 # How many trailing parameters the core requires to be positive (default: all of them).
 _POSITIVE: Final = {"partial-auc": 2}
+# Above this much workspace the items are processed in parts, at the price of computing scores again for each pass.
+_MOST_BYTES: Final = 1 << 29
+# Users per block of such parts, and items of the smallest ones.
+_LARGE_BLOCK: Final = 256
+_FEWEST_ITEMS: Final = 1024
 # Sums per user that the core returns for a part with learnt scalars.
 _MOMENTS: Final = 2
 
@@ -82,8 +96,8 @@ class CorePasses:
                 )
         if normalize:
             self.table, self.lengths = unit_rows(self.table)
-        count = self.indptr.diff()
-        self.owner = torch.arange(len(count)).repeat_interleave(count)
+        self.count = self.indptr.diff()
+        self.owner = torch.arange(len(self.count)).repeat_interleave(self.count)
         if not bool(((self.indices.diff() > 0) | (self.owner.diff() > 0)).all()):
             self.indices = self.indices[torch.argsort(self.owner * len(self.table) + self.indices)]
         self.item_ids = item_ids
@@ -92,18 +106,67 @@ class CorePasses:
         if exclude_positives and indptr is not None:
             self.excluded = (self.indptr, self.indices)
             if item_ids is not None:
-                self.excluded = _sampled_positives(self.owner, self.indices, item_ids, len(count))
+                self.excluded = _sampled_positives(self.owner, self.indices, item_ids, len(self.count))
         self.bfloat16, self.users_per_chunk = bfloat16, users_per_chunk
+
+    def parts(self, num_users: int) -> list[CorePasses]:
+        """Passes over ranges of the table for which the core's workspace is bounded; a sample is never split."""
+        items = len(self.table)
+        if (
+            self.item_ids is not None
+            or self._workspace(num_users, items, self.users_per_chunk) <= _MOST_BYTES
+        ):
+            return [self]
+        # Each part computes its scores again for every pass. So the parts may as well be small, with large blocks.
+        each, block = items, self.users_per_chunk or _LARGE_BLOCK
+        while each > _FEWEST_ITEMS and self._workspace(num_users, each, block) > _MOST_BYTES:
+            each = -(-each // 2)
+        return [self._part(start, min(start + each, items)) for start in range(0, items, each)]
+
+    def _workspace(self, num_users: int, items: int, users_per_block: int | None) -> int:
+        return workspace_bytes(
+            num_users,
+            items,
+            self.table.shape[1],
+            k=items,
+            bfloat16=self.bfloat16,
+            users_per_block=users_per_block,
+        )
+
+    def _part(self, start: int, stop: int) -> CorePasses:
+        """Passes over the items from `start` to `stop`."""
+        here = (self.indices >= start) & (self.indices < stop)
+        counts = torch.bincount(self.owner[here], minlength=len(self.count))
+        return CorePasses(
+            self.table[start:stop],
+            F.pad(counts.cumsum(0), (1, 0)),
+            self.indices[here] - start,
+            exclude_positives=self.excluded is not None,
+            bfloat16=self.bfloat16,
+            users_per_chunk=self.users_per_chunk or _LARGE_BLOCK,
+        )
+
+    def num_negatives(self) -> Tensor:
+        """How many items of the table are negatives of each user, (B,)."""
+        return len(self.table) - (self.count if self.excluded is not None else torch.zeros_like(self.count))
 
     def best(self, users: Tensor, k: int) -> Tensor:
         """The K best scores (B, K) of every user, in any order; in the arithmetic of the sweep."""
-        found = core_sweep(users, self.table, part=None, k=k, keep_best=True, bfloat16=self.bfloat16).best
+        found = core_sweep(
+            users,
+            self.table,
+            part=None,
+            k=k,
+            keep_best=True,
+            bfloat16=self.bfloat16,
+            users_per_block=self.users_per_chunk,
+        ).best
         assert found is not None
         return found
 
     def kth(self, users: Tensor, k: int) -> Tensor:
         """The K-th best score (B,) of every user, in float32."""
-        found = core_sweep(users, self.table, part=None, k=k).kth
+        found = core_sweep(users, self.table, part=None, k=k, users_per_block=self.users_per_chunk).kth
         assert found is not None
         return found
 
@@ -266,6 +329,8 @@ def core_sweep(
     if num_users == 0 or num_items == 0:
         for tensor in (result.negative, result.normalizer, result.user_gradient, result.item_gradient):
             tensor.zero_()
+        if part is not None and part.reduction == "log-sum":
+            result.normalizer.fill_(-torch.inf)
         return result
     task = Task(
         users=num_users,
@@ -299,6 +364,35 @@ def core_sweep(
     task.workspace = workspace.data_ptr()
     core.talos_core_sweep(at, ctypes.byref(task))
     return result
+
+
+def workspace_bytes(
+    num_users: int,
+    num_items: int,
+    dim: int,
+    *,
+    k: int = 0,
+    bfloat16: bool = False,
+    users_per_block: int | None = None,
+    threads: int | None = None,
+    level: str | None = None,
+) -> int:
+    """The workspace that `core_sweep` takes for these sizes and options.
+
+    >>> not library.available() or workspace_bytes(512, 10_000, 64) < workspace_bytes(512, 100_000, 64)
+    True
+    """
+    core, at = library.level_of(level)
+    task = Task(
+        users=num_users,
+        items=num_items,
+        dim=dim,
+        k=k,
+        bfloat16=bfloat16,
+        threads=threads or torch.get_num_threads(),
+        users_per_block=users_per_block or 0,
+    )
+    return int(core.talos_core_workspace_bytes(at, ctypes.byref(task)))
 
 
 def unit_rows(

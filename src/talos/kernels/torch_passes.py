@@ -72,12 +72,18 @@ class TorchPasses:
         self.weights = None if weights is None else weights.to(self.table.dtype)
         none = torch.zeros(0, dtype=torch.int64, device=self.table.device)
         self.indices = none if indices is None else indices
-        self.owner = none
-        if indptr is not None:
-            count = indptr.diff()
-            self.owner = torch.arange(len(count), device=count.device).repeat_interleave(count)
+        self.count = none if indptr is None else indptr.diff()
+        self.owner = torch.arange(len(self.count), device=self.count.device).repeat_interleave(self.count)
         self.excluded = indptr if exclude_positives else None
         self.users_per_chunk, self.items_per_tile = users_per_chunk, items_per_tile
+
+    def parts(self, num_users: int) -> list[TorchPasses]:
+        """These passes alone: a few users at a time need little memory."""
+        return [self]
+
+    def num_negatives(self) -> Tensor:
+        """How many items of the table are negatives of each user, (B,)."""
+        return len(self.table) - (self.count if self.excluded is not None else torch.zeros_like(self.count))
 
     def best(self, users: Tensor, k: int) -> Tensor:
         """The K best scores (B, K) of every user, in any order."""
