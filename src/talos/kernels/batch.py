@@ -38,7 +38,14 @@ from torch.autograd.function import once_differentiable
 
 from talos.errors import ArgumentError
 from talos.kernels import core_passes, library
-from talos.kernels.checks import check_arguments, check_finite, check_k
+from talos.kernels.checks import (
+    check_arguments,
+    check_finite,
+    check_k,
+    check_positives,
+    check_vectors,
+    checked_indices,
+)
 from talos.kernels.core_passes import CorePasses
 from talos.kernels.protocols import Exchange, LossParts, NegativePart, Passes, Sweep
 from talos.kernels.torch_passes import TorchPasses, best_scores, largest
@@ -146,9 +153,17 @@ def user_batch_loss(
         if thresholds is not None:
             raise ArgumentError("are given together with k", where="thresholds", expected="one of the two")
         check_k(k, len(item_vectors))
+    sampled = None if item_ids is None else len(item_ids)
     check_arguments(
-        user_vectors, item_vectors, indptr, indices, thresholds, loss, k=k, item_ids=item_ids, weights=weights
+        user_vectors, item_vectors, thresholds, loss, k=k, weights=weights, num_candidates=sampled
     )
+    device, num_items = item_vectors.device, len(item_vectors)
+    indptr, indices = check_positives(indptr, indices, len(user_vectors), num_items, device)
+    if item_ids is not None:
+        item_ids = checked_indices("item_ids", item_ids, num_items, device)
+    for name, size in (("users_per_chunk", users_per_chunk), ("items_per_tile", items_per_tile)):
+        if size is not None and size < 1:
+            raise ArgumentError(f"got {size}", where=name, expected="1 or more")
     passes: Passes
     if weights is None and _core_applies(loss.negative_part, user_vectors, item_vectors, thresholds):
         user_vectors = user_vectors.contiguous()
@@ -231,9 +246,8 @@ def divided_batch_loss(
     >>> batch.value   # log(e^0 + e^0) - 1
     tensor(-0.3069)
     """
-    check_arguments(
-        user_vectors, item_vectors, indptr, indices, thresholds, loss, k=k, num_users=len(degrees)
-    )
+    check_arguments(user_vectors, item_vectors, thresholds, loss, k=k)
+    indptr, indices = check_positives(indptr, indices, len(degrees), len(item_vectors), item_vectors.device)
     dtype = torch.promote_types(user_vectors.dtype, torch.float32)
     passes: Passes
     if _core_applies(loss.negative_part, user_vectors.to(dtype), item_vectors):
@@ -464,6 +478,7 @@ def kth_scores(
     >>> kth_scores(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), k=2)
     tensor([0.5000])
     """
+    check_vectors(user_vectors, item_vectors)
     check_k(k, len(item_vectors))
     if _core_applies(None, user_vectors, item_vectors):
         passes = CorePasses(item_vectors, users_per_chunk=users_per_chunk)
@@ -478,6 +493,7 @@ def divided_kth_scores(user_vectors: Tensor, item_vectors: Tensor, k: int, excha
     >>> divided_kth_scores(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), 2, ALONE)
     tensor([0.5000])
     """
+    check_vectors(user_vectors, item_vectors)
     users = exchange.spread(user_vectors)
     passes = (CorePasses if _core_applies(None, users, item_vectors) else TorchPasses)(item_vectors)
     return _kth_over_all(passes.parts(len(users)), users, k, exchange)

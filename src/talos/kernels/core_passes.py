@@ -63,7 +63,7 @@ class CorePasses:
 
     Args:
         item_vectors: (I, d).
-        indptr: (B + 1,), CSR of the positives; None where only scores are wanted.
+        indptr: (B + 1,), CSR of the positives as `check_positives` returns it; None where only scores are wanted.
         indices: (P,), rows of `item_vectors`; sorted here within each user if they don't ascend.
         normalize: divide the item vectors by their lengths.
         exclude_positives: whether a user's positives are left out of their negatives.
@@ -87,13 +87,6 @@ class CorePasses:
         self.table, self.lengths = item_vectors.detach().contiguous(), None
         self.indptr = torch.zeros(1, dtype=torch.int64) if indptr is None else indptr
         self.indices = torch.zeros(0, dtype=torch.int64) if indices is None else indices
-        if self.indices.numel():
-            # The core writes where its indices point to.
-            low, high = (int(bound) for bound in torch.aminmax(self.indices))
-            if low < 0 or high >= len(self.table):
-                raise ArgumentError(
-                    f"{low} to {high}", where="indices", expected=f"0 to {len(self.table) - 1}"
-                )
         if normalize:
             self.table, self.lengths = unit_rows(self.table)
         self.count = self.indptr.diff()
@@ -305,9 +298,15 @@ def core_sweep(
     True
     """
     core, at = library.level_of(level)
-    users, items = user_vectors.detach().contiguous(), item_vectors.detach().contiguous()
-    (num_users, dim), num_items = users.shape, len(items)
+    num_items, dim = item_vectors.shape
+    num_users = len(user_vectors)
+    users = library.floats("user_vectors", user_vectors, num_users, dim)
+    items = library.floats("item_vectors", item_vectors, num_items, dim)
     gradients = gradients and part is not None
+    if gradients and coefficients is None:
+        raise ArgumentError("is missing", where="coefficients", expected=f"shape ({num_users},)")
+    if not 0 <= k <= num_items:
+        raise ArgumentError(f"got {k}", where="k", expected=f"0 to {num_items}, the number of items")
 
     def sized(wanted: bool, *shape: int) -> Tensor:
         return users.new_empty(shape if wanted else 0)
@@ -323,9 +322,11 @@ def core_sweep(
         excluded_scores=None if excluded is None else users.new_empty(len(excluded[1])),
         moments=users.new_zeros(num_users, _MOMENTS) if has_moments else None,
     )
-    start, pairs = (None, None) if excluded is None else (t.contiguous() for t in excluded)
-    beta = None if thresholds is None else thresholds.detach().contiguous()
-    factors = None if coefficients is None else coefficients.contiguous()
+    start = pairs = None
+    if excluded is not None:
+        start, pairs = library.offsets_and_indices(*excluded, num_users, num_items)
+    beta = None if thresholds is None else library.floats("thresholds", thresholds, num_users)
+    factors = None if coefficients is None else library.floats("coefficients", coefficients, num_users)
     if num_users == 0 or num_items == 0:
         for tensor in (result.negative, result.normalizer, result.user_gradient, result.item_gradient):
             tensor.zero_()
@@ -405,7 +406,7 @@ def unit_rows(
     tensor([5.])
     """
     core, at = library.level_of(level)
-    rows = table.detach().contiguous()
+    rows = library.floats("table", table, *table.shape)
     unit, lengths = torch.empty_like(rows), rows.new_empty(len(rows))
     task = Rows(
         count=len(rows),
@@ -451,12 +452,15 @@ def add_positives_(
         threads: as many as torch uses if None.
     """
     core, at = library.level_of(level)
-    tensors = [t.detach().contiguous() for t in (indptr, indices, slopes, user_vectors, item_vectors)]
-    start, items_of, slope, users, items = tensors
+    (num_users, dim), num_items = user_vectors.shape, len(item_vectors)
+    users = library.floats("user_vectors", user_vectors, num_users, dim)
+    items = library.floats("item_vectors", item_vectors, num_items, dim)
+    start, items_of = library.offsets_and_indices(indptr, indices, num_users, num_items)
+    slope = library.floats("slopes", slopes, len(items_of))
     task = Positives(
-        users=len(users),
-        items=len(items),
-        dim=users.shape[1],
+        users=num_users,
+        items=num_items,
+        dim=dim,
         threads=threads or torch.get_num_threads(),
         team=library.team(),
         start=start.data_ptr(),
@@ -464,9 +468,9 @@ def add_positives_(
         slopes=slope.data_ptr(),
         user_vectors=users.data_ptr(),
         item_vectors=items.data_ptr(),
-        lengths=_pointer(lengths),
-        user_gradient=user_gradient.data_ptr(),
-        item_gradient=item_gradient.data_ptr(),
+        lengths=_pointer(None if lengths is None else library.floats("lengths", lengths, num_items)),
+        user_gradient=library.output("user_gradient", user_gradient, num_users, dim).data_ptr(),
+        item_gradient=library.output("item_gradient", item_gradient, num_items, dim).data_ptr(),
     )
     core.talos_core_add_positives(at, ctypes.byref(task))
 
