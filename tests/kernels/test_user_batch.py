@@ -125,6 +125,16 @@ def test_weights_count_like_repetitions(loss):
         torch.testing.assert_close(gradient, weighted.parameter_gradients[name])
 
 
+def test_a_user_without_negatives_among_weighted_items(loss):
+    """Whether there are any is not decided by a difference of sums of weights, which rounding keeps from being 0."""
+    problem = Problem(users=12, items=40, seed=5)
+    weights = torch.rand(40, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
+    call = (problem.users, problem.items, problem.indptr, problem.indices, problem.thresholds(loss), loss)
+    batch = kernels.user_batch_loss(*call, weights=weights)
+    bare = kernels.user_batch_loss(*call)
+    torch.testing.assert_close(batch.per_user[3], bare.per_user[3])  # a positive of every item
+
+
 def test_thresholds_are_ignored_where_not_needed():
     problem = Problem()
     call = (problem.users, problem.items, problem.indptr, problem.indices)

@@ -150,11 +150,16 @@ class LeastSquares(ctypes.Structure):
     )
 
 
+def _files() -> list[Path]:
+    """Builds of the core beside this module."""
+    found = Path(__file__).parent.glob("_core*")
+    return sorted(path for path in found if path.suffix in (".so", ".dylib", ".pyd"))
+
+
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
     """The library, or None and the reason why it is missing."""
-    folder = Path(__file__).parent
-    found = sorted(path for path in folder.glob("_core*") if path.suffix in (".so", ".dylib", ".pyd"))
+    found = _files()
     if not found:
         return None, "the core was not built (no C++ compiler when the package was installed?)"
     try:

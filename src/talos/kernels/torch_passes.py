@@ -176,10 +176,15 @@ class TorchPasses:
         total, peaks = users.new_empty(2, count, len(starts))
         parameter_sums: dict[str, Tensor] = {}
         log_sum = part.reduction == "log-sum"
-        # The weight left of each user's candidates; 0 for a user without negatives.
-        mass = users.new_full((count,), candidates) if weights is None else weights.sum().expand(count)
-        lost = users.new_ones(len(cols)) if weights is None else weights[cols]
-        mass = mass.index_add(0, rows, -lost)
+        # The weight of each user's negatives, and who has any: counted, because a difference of sums is seldom 0.
+        if weights is None:
+            mass = users.new_full((count,), candidates).index_add(0, rows, -users.new_ones(len(cols)))
+            left = mass > 0
+        else:
+            heavy = weights.double()
+            mass = heavy.sum().repeat(count).index_add_(0, rows, -heavy[cols]).to(users.dtype)
+            some = (weights > 0).long()
+            left = some.sum().repeat(count).index_add_(0, rows, -some[cols]) > 0
 
         for tile, start in enumerate(starts):
             here = slice(start, min(start + self.items_per_tile, candidates))
@@ -214,7 +219,6 @@ class TorchPasses:
                 for name, piece in by_parameter.items():
                     parameter_sums[name] = parameter_sums.get(name, 0.0) + piece.sum(dim=-1)
 
-        left = mass > 0
         nothing = torch.zeros_like(coefficients)
         if log_sum:
             normalizer = torch.logsumexp(total, dim=-1)
