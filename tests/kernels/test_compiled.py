@@ -252,6 +252,58 @@ def test_scores_at_the_ends(name, use):
         compare(got, want, 4e-5 if "cold" in name else 1e-5)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("tau", [1 / 54.9, 1 / 30, 0.1])
+def test_scores_far_below_the_threshold(level, tau, use):
+    """Σφ relative to φ at the threshold would be 1e-34 here, and the factor of the gradients beyond float32."""
+    use(level)
+    users, items = torch.tensor([[1.0, 0.0]]), torch.tensor([[-1.0, 0.0], [-1.0, 0.1], [1.0, 0.0]])
+    given = (torch.tensor([0, 1]), torch.tensor([2]))
+    beta, loss = torch.tensor([1.0]), losses.Talos(tau=tau)
+    got = kernels.user_batch_loss(users, items, *given, beta, loss, scale=1e3)
+    compare(
+        got, kernels.user_batch_loss(users.double(), items.double(), *given, beta.double(), loss, scale=1e3)
+    )
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+@pytest.mark.parametrize("dim", [64, 100])
+def test_the_workspace_is_bounded_whatever_the_number_of_items(bfloat16, dim):
+    """The passes in parts of the table take at most half a GB each."""
+    for items in (10**5, 10**6, 10**7):
+        passes = core_passes.CorePasses(torch.zeros(1, dim).expand(items, dim)[:1], bfloat16=bfloat16)
+        passes.table = torch.empty(1, dim).expand(items, dim)  # a table of this size, without its memory
+        for k in (20, items):
+            taken = [
+                core_passes.workspace_bytes(
+                    4096, len(part.table), dim, k=k, bfloat16=bfloat16, users_per_block=part.users_per_chunk
+                )
+                for part in passes.parts(4096)
+            ]
+            assert max(taken) <= 2**29
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("k", [None, 1, 25])
+@pytest.mark.parametrize("exclude", [True, False])
+def test_a_table_in_parts(name, k, exclude, use, monkeypatch):
+    """The same as in one pass, for tables that would need more workspace than is allowed."""
+    use()
+    monkeypatch.setattr(core_passes, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(core_passes, "_FEWEST_ITEMS", 40)
+    problem, loss = Problem(33, 130, 17), LOSSES[name]()
+    assert len(core_passes.CorePasses(problem.items).parts(33)) == 4
+    beta = problem.beta if loss.needs.threshold and k is None else None
+    options = {"k": k, "exclude_positives": exclude, "normalize_items": True}
+    got = kernels.user_batch_loss(*problem.call(loss, beta), **options)
+    want = kernels.user_batch_loss(*problem.call(loss, beta, double=True), **options)
+    compare(got, want, 6e-5 if "cold" in name else 1e-5)
+    if k is not None:
+        assert_close(got.thresholds, want.thresholds, "thresholds", 1e-6)
+        found = kernels.kth_scores(problem.users, F.normalize(problem.items), k)
+        assert_close(found, want.thresholds, "K-th scores", 1e-6)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_the_same_from_run_to_run(threads):
     problem, loss = Problem(300, 2111, 64), losses.Talos(tau=0.1)

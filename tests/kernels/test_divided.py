@@ -172,6 +172,15 @@ def test_any_shape_and_any_cut(kernel, data):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_rank_without_items(name, kernel, monkeypatch):
+    monkeypatch.setenv("TALOS_KERNEL", kernel)
+    problem = Problem(6, 20, 8, seed=3)
+    for k in (None, 5) if LOSSES[name]().needs.threshold else (None,):
+        compare(problem, name, [0, 0, 20], [4, 2], k)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_thresholds_alone(kernel, monkeypatch):
     monkeypatch.setenv("TALOS_KERNEL", kernel)
     problem = Problem(11, 50, 8, seed=1)

@@ -116,3 +116,26 @@ def test_wrong_numbers_are_refused(options: dict[str, float], where: str) -> Non
 @given(st.integers(1, 10**6), st.integers(0, 10**8))
 def test_fuller_rows_get_fewer_sweeps(users: int, interactions: int) -> None:
     assert 4 <= sweeps_for(users, interactions + users) <= sweeps_for(users, interactions) <= 16
+
+
+@pytest.mark.skipif(not library.levels(), reason="the core was not built")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"indices": torch.tensor([0, 1, 30])}, "indices: 0 to 30; expected 0 to 29"),
+        ({"indptr": torch.tensor([0, 5, 3])}, "indptr: does not ascend"),
+        ({"indptr": torch.tensor([0, 1, 4])}, "indptr: 3 offsets up to 4; expected 3 offsets up to 3"),
+        ({"solution": torch.zeros(4, 2).T}, "solution: has type torch.float32 and strides"),
+        ({"gram": torch.eye(3)}, "gram: has shape"),
+    ],
+)
+def test_what_could_mislead_the_core_is_refused(change: dict[str, Tensor], message: str) -> None:
+    call = {
+        "solution": torch.zeros(2, 4),
+        "indptr": torch.tensor([0, 1, 3]),
+        "indices": torch.tensor([0, 1, 2]),
+        "fixed": torch.ones(30, 4),
+        "gram": torch.eye(4),
+    }
+    with pytest.raises(ArgumentError, match=f"^{message}"):
+        _solve_in_core_(**{**call, **change}, weight=1.0, steps=1)

@@ -125,6 +125,16 @@ def test_weights_count_like_repetitions(loss):
         torch.testing.assert_close(gradient, weighted.parameter_gradients[name])
 
 
+def test_a_user_without_negatives_among_weighted_items(loss):
+    """Whether there are any is not decided by a difference of sums of weights, which rounding keeps from being 0."""
+    problem = Problem(users=12, items=40, seed=5)
+    weights = torch.rand(40, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
+    call = (problem.users, problem.items, problem.indptr, problem.indices, problem.thresholds(loss), loss)
+    batch = kernels.user_batch_loss(*call, weights=weights)
+    bare = kernels.user_batch_loss(*call)
+    torch.testing.assert_close(batch.per_user[3], bare.per_user[3])  # a positive of every item
+
+
 def test_thresholds_are_ignored_where_not_needed():
     problem = Problem()
     call = (problem.users, problem.items, problem.indptr, problem.indices)
@@ -258,6 +268,76 @@ def test_the_largest_of_grouped_columns(columns):
     for k in {1, min(5, columns), min(20, columns), columns}:
         found = torch_passes.largest(scores, k).sort(dim=-1, descending=True).values
         assert torch.equal(found, scores.sort(dim=-1, descending=True).values[:, :k])
+
+
+@pytest.fixture(params=["torch", "auto"])
+def kernel(request, monkeypatch):
+    """Both kernels where the core is built."""
+    monkeypatch.setenv("TALOS_KERNEL", request.param)
+
+
+def small_call() -> dict:
+    """Arguments of a call with two users, three items and float32."""
+    return {
+        "user_vectors": torch.eye(2),
+        "item_vectors": torch.tensor([[0.9, 0.1], [0.2, 0.7], [0.4, 0.3]]),
+        "indptr": torch.tensor([0, 1, 3]),
+        "indices": torch.tensor([0, 1, 2]),
+        "thresholds": torch.tensor([0.3, 0.2]),
+        "loss": losses.Talos(tau=0.1),
+    }
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8], ids=str)
+def test_indices_of_every_integer_type(dtype):
+    call = small_call()
+    sample = torch.tensor([2, 0, 0])
+    want = kernels.user_batch_loss(**call, item_ids=sample)
+    for name in ("indptr", "indices"):
+        call[name] = call[name].to(dtype)
+    got = kernels.user_batch_loss(**call, item_ids=sample.to(dtype))
+    assert torch.equal(got.item_gradient, want.item_gradient)
+    torch.testing.assert_close(got.value, want.value)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_strides_do_not_matter():
+    want, call = kernels.user_batch_loss(**small_call()), small_call()
+    for name, value in call.items():
+        if isinstance(value, torch.Tensor):
+            call[name] = torch.stack([value, value], dim=-1)[..., 0]
+            assert not call[name].is_contiguous()
+    got = kernels.user_batch_loss(**call)
+    torch.testing.assert_close(got.item_gradient, want.item_gradient)
+    torch.testing.assert_close(got.user_gradient, want.user_gradient)
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"indices": torch.tensor([0, 1, 1])}, "indices: item 1 occurs twice for the user in row 1"),
+        ({"indices": torch.tensor([0, 2, 2])}, "indices: item 2 occurs twice for the user in row 1"),
+        ({"indices": torch.tensor([0, 1, 3])}, "indices: 0 to 3; expected 0 to 2"),
+        ({"indices": torch.tensor([0, -1, 1])}, "indices: -1 to 1; expected 0 to 2"),
+        ({"indices": torch.tensor([0.0, 1.0, 2.0])}, "indices: has shape .* torch.float32"),
+        ({"indptr": torch.tensor([0, 4, 3])}, "indptr: does not ascend"),
+        ({"indptr": torch.tensor([1, 2, 3])}, "indptr: does not ascend from 0"),
+        ({"indptr": torch.tensor([0, 1, 4])}, "indices: has shape"),
+        ({"indptr": torch.tensor([0.0, 1.0, 3.0])}, "indptr: has shape .* torch.float32"),
+        ({"user_vectors": torch.eye(2).int()}, "user_vectors: is torch.strided of torch.int32"),
+        ({"item_vectors": torch.zeros(3, 2).to_sparse()}, "item_vectors: is torch.sparse_coo"),
+        ({"item_vectors": torch.zeros(3, 2, device="meta")}, "user_vectors: is on cpu"),
+        ({"thresholds": torch.tensor([0, 1])}, "thresholds: is torch.strided of torch.int64"),
+        ({"item_ids": torch.tensor([3])}, "item_ids: 3 to 3; expected 0 to 2"),
+        ({"item_ids": torch.tensor([[0]])}, "item_ids: has shape"),
+        ({"users_per_chunk": 0}, "users_per_chunk: got 0"),
+    ],
+)
+def test_what_could_mislead_a_kernel_is_refused(change, message):
+    with pytest.raises(ArgumentError, match=f"^{message}"):
+        kernels.user_batch_loss(**{**small_call(), **change})
 
 
 def test_empty_batch(loss):

@@ -19,12 +19,15 @@ log Σφ (or Σφ) over all items. That takes up to three passes over its own it
 The process that has a positive's item handles the positive. Item gradients are complete where the items are; user
 gradients are summed by the users' owners. A batch of B users costs each process about B·(2d + K + 4) numbers sent and
 received, however many items and processes there are. With a single process all of this reduces to one pass.
+
+A table so large that a single pass of the core would need too much memory is processed in parts in the same way, one
+after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -35,7 +38,14 @@ from torch.autograd.function import once_differentiable
 
 from talos.errors import ArgumentError
 from talos.kernels import core_passes, library
-from talos.kernels.checks import check_arguments, check_finite, check_k
+from talos.kernels.checks import (
+    check_arguments,
+    check_finite,
+    check_k,
+    check_positives,
+    check_vectors,
+    checked_indices,
+)
 from talos.kernels.core_passes import CorePasses
 from talos.kernels.protocols import Exchange, LossParts, NegativePart, Passes, Sweep
 from talos.kernels.torch_passes import TorchPasses, best_scores, largest
@@ -143,9 +153,17 @@ def user_batch_loss(
         if thresholds is not None:
             raise ArgumentError("are given together with k", where="thresholds", expected="one of the two")
         check_k(k, len(item_vectors))
+    sampled = None if item_ids is None else len(item_ids)
     check_arguments(
-        user_vectors, item_vectors, indptr, indices, thresholds, loss, k=k, item_ids=item_ids, weights=weights
+        user_vectors, item_vectors, thresholds, loss, k=k, weights=weights, num_candidates=sampled
     )
+    device, num_items = item_vectors.device, len(item_vectors)
+    indptr, indices = check_positives(indptr, indices, len(user_vectors), num_items, device)
+    if item_ids is not None:
+        item_ids = checked_indices("item_ids", item_ids, num_items, device)
+    for name, size in (("users_per_chunk", users_per_chunk), ("items_per_tile", items_per_tile)):
+        if size is not None and size < 1:
+            raise ArgumentError(f"got {size}", where=name, expected="1 or more")
     passes: Passes
     if weights is None and _core_applies(loss.negative_part, user_vectors, item_vectors, thresholds):
         user_vectors = user_vectors.contiguous()
@@ -228,9 +246,8 @@ def divided_batch_loss(
     >>> batch.value   # log(e^0 + e^0) - 1
     tensor(-0.3069)
     """
-    check_arguments(
-        user_vectors, item_vectors, indptr, indices, thresholds, loss, k=k, num_users=len(degrees)
-    )
+    check_arguments(user_vectors, item_vectors, thresholds, loss, k=k)
+    indptr, indices = check_positives(indptr, indices, len(degrees), len(item_vectors), item_vectors.device)
     dtype = torch.promote_types(user_vectors.dtype, torch.float32)
     passes: Passes
     if _core_applies(loss.negative_part, user_vectors.to(dtype), item_vectors):
@@ -284,19 +301,21 @@ def _batch_loss(
     `local` (B,) are the positives of each user on this process, `degrees` those on all. `in_one_pass` says that the
     sweep goes over the whole table, so that it can find K-th scores as well.
     """
-    part, has_beta, divided = loss.negative_part, loss.needs.threshold, exchange is not ALONE
+    part, has_beta = loss.negative_part, loss.needs.threshold
     degrees = local if degrees is None else degrees
     dtype, owner = passes.table.dtype, passes.owner
+    parts = passes.parts(len(local))
+    whole = exchange is ALONE and len(parts) == 1
     users = exchange.spread(user_vectors.detach().to(dtype))
     share = _shares(degrees, reduction, dtype) * scale
     per_positive = share[owner]
 
     # The coefficient of R_u may depend on β. Where it does not, β can be found during the sweep.
     weight = constant_weight(loss)
-    fused = k is not None and in_one_pass and not divided and weight is not None
+    fused = k is not None and in_one_pass and whole and weight is not None
     fused = fused and part.reduction != "constant"
     if k is not None and not fused:
-        thresholds = _kth_over_all(passes, users, k, exchange)
+        thresholds = _kth_over_all(parts, users, k, exchange)
     elif thresholds is not None:
         thresholds = thresholds.detach().to(dtype) if has_beta else None
     beta = exchange.spread(thresholds) if has_beta and thresholds is not None else None
@@ -312,9 +331,9 @@ def _batch_loss(
 
     if part.reduction == "constant":
         found = _constant_sweep(passes, users, part)
-    elif divided:
-        here, everywhere = len(passes.table) - local, num_items - degrees
-        found = _divided_sweep(passes, users, beta, part, coefficients, exchange, here, everywhere)
+    elif not whole:
+        negatives = passes.num_negatives() if exchange is ALONE else num_items - degrees
+        found = _sweep_in_parts(parts, users, beta, part, coefficients, exchange, negatives)
     else:
         found = passes.sweep(
             users, beta, part, coefficients, k=k if fused else None, kth_is_threshold=fused and has_beta
@@ -360,41 +379,61 @@ def _constant_sweep(passes: Passes, users: Tensor, part: NegativePart) -> Sweep:
     )
 
 
-def _divided_sweep(
-    passes: Passes,
+def _sweep_in_parts(
+    parts: Sequence[Passes],
     users: Tensor,
     beta: Tensor | None,
     part: NegativePart,
     coefficients: Tensor,
     exchange: Exchange,
-    here: Tensor,
-    everywhere: Tensor,
+    negatives: Tensor,
 ) -> Sweep:
-    """`Passes.sweep` with R_u over all processes' items, from each user's negatives (B,) here and everywhere.
+    """`Passes.sweep` with R_u over the parts here and on all other processes; `negatives` (B,) counts those of all.
 
-    The gradients are this process's part: all of its items', and of the users' what its items contribute.
+    The gradients are this process's: all of its items', and of the users' what its items contribute.
     """
-    mass = everywhere.to(users.dtype)
+    mass = negatives.to(users.dtype)
     if part.reduction == "log-sum":
-        sums = passes.sweep(users, beta, part, None).normalizer
-        normalizer = exchange.spread(torch.logsumexp(exchange.collect(sums), dim=0))
+        sums = torch.stack([one.sweep(users, beta, part, None).normalizer for one in parts])
+        local = torch.logsumexp(sums, dim=0)
+        normalizer = exchange.spread(torch.logsumexp(exchange.collect(local), dim=0))
         negative = (part.scale * normalizer).masked_fill_(mass == 0, 0.0)
-        share = torch.exp(sums - normalizer).masked_fill_(mass == 0, 0.0)
-        found = passes.sweep(users, beta, part, coefficients * share)
+        shares = torch.exp(sums - normalizer).masked_fill_(mass == 0, 0.0)
     else:
-        found = passes.sweep(users, beta, part, coefficients * here.to(users.dtype) / mass.clamp(min=1))
-        normalizer = exchange.spread(_total(found.normalizer, exchange))
+        shares = torch.stack([one.num_negatives() for one in parts]).to(users.dtype) / mass.clamp(min=1)
+    user_gradient, sums = torch.zeros_like(users), users.new_zeros(len(users))
+    item_gradient = users.new_empty(0)
+    if len(parts) > 1:
+        item_gradient = users.new_empty(sum(len(one.table) for one in parts), users.shape[1])
+    by_parameter: dict[str, Tensor] = {}
+    first = 0
+    for one, share in zip(parts, shares, strict=True):
+        found = one.sweep(users, beta, part, coefficients * share)
+        user_gradient += found.user_gradient
+        sums += found.normalizer
+        if len(parts) > 1:
+            item_gradient[first : first + len(one.table)] = found.item_gradient
+            first += len(one.table)
+        else:
+            item_gradient = found.item_gradient
+        for name, gradient in found.parameter_gradients.items():
+            by_parameter[name] = by_parameter.get(name, 0.0) + gradient
+    if part.reduction == "mean":
+        normalizer = exchange.spread(_total(sums, exchange))
         negative = part.scale * normalizer / mass.clamp(min=1)
-    # A sweep's scores of positives may be rounded to bfloat16; they are computed again in float32.
-    return replace(found, negative=negative, normalizer=normalizer, positive_scores=None)
+    # No scores of positives: a sweep's may be rounded to bfloat16.
+    return Sweep(negative, normalizer, user_gradient, item_gradient, by_parameter)
 
 
-def _kth_over_all(passes: Passes, users: Tensor, k: int, exchange: Exchange) -> Tensor:
-    """The K-th best score over all processes' items (own,), from the K best on each process."""
-    if exchange is ALONE:
-        return passes.kth(users, k)
-    there = min(k, len(passes.table))
-    best = passes.best(users, there) if there else users.new_empty(len(users), 0)
+def _kth_over_all(parts: Sequence[Passes], users: Tensor, k: int, exchange: Exchange) -> Tensor:
+    """The K-th best score over the parts here and on all other processes (own,), from the K best of each."""
+    if exchange is ALONE and len(parts) == 1:
+        return parts[0].kth(users, k)
+    best = users.new_empty(len(users), 0)
+    for one in parts:
+        if len(one.table):
+            best = torch.cat([best, one.best(users, min(k, len(one.table)))], dim=1)
+            best = largest(best, min(k, best.shape[1]))
     # A process with fewer than K items sends fewer scores.
     theirs = exchange.collect(F.pad(best, (0, k - best.shape[1]), value=-torch.inf))
     return largest(theirs.movedim(0, 1).flatten(1), k).amin(dim=-1)
@@ -439,13 +478,11 @@ def kth_scores(
     >>> kth_scores(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), k=2)
     tensor([0.5000])
     """
+    check_vectors(user_vectors, item_vectors)
     check_k(k, len(item_vectors))
     if _core_applies(None, user_vectors, item_vectors):
-        found = core_passes.core_sweep(
-            user_vectors, item_vectors, part=None, k=k, users_per_block=users_per_chunk
-        )
-        assert found.kth is not None
-        return found.kth
+        passes = CorePasses(item_vectors, users_per_chunk=users_per_chunk)
+        return _kth_over_all(passes.parts(len(user_vectors)), user_vectors, k, ALONE)
     return best_scores(user_vectors, item_vectors, k, users_per_chunk=users_per_chunk).amin(dim=-1)
 
 
@@ -456,9 +493,10 @@ def divided_kth_scores(user_vectors: Tensor, item_vectors: Tensor, k: int, excha
     >>> divided_kth_scores(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), 2, ALONE)
     tensor([0.5000])
     """
+    check_vectors(user_vectors, item_vectors)
     users = exchange.spread(user_vectors)
     passes = (CorePasses if _core_applies(None, users, item_vectors) else TorchPasses)(item_vectors)
-    return _kth_over_all(passes, users, k, exchange)
+    return _kth_over_all(passes.parts(len(users)), users, k, exchange)
 
 
 class _Differentiable(torch.autograd.Function):

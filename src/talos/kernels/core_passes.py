@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from talos.data.csr import meetings
@@ -15,12 +16,25 @@ from talos.kernels import library
 from talos.kernels.library import Positives, Rows, Task
 from talos.kernels.protocols import MeanPart, NegativePart, Sweep
 
-__all__ = ["CorePasses", "CoreSweep", "add_positives_", "core_sweep", "supports", "unit_rows"]
+__all__ = [
+    "CorePasses",
+    "CoreSweep",
+    "add_positives_",
+    "core_sweep",
+    "supports",
+    "unit_rows",
+    "workspace_bytes",
+]
 
 # kind → the core's number for it (`Kind` in core/sweep.h)
 _KINDS: Final = {"exp": 1, "sigmoid-power": 2, "hinge": 3, "partial-auc": 4}
 # How many trailing parameters the core requires to be positive (default: all of them).
 _POSITIVE: Final = {"partial-auc": 2}
+# Above this much workspace the items are processed in parts, at the price of computing scores again for each pass.
+_MOST_BYTES: Final = 1 << 29
+# Users per block of such parts, and items of the smallest ones.
+_LARGE_BLOCK: Final = 256
+_FEWEST_ITEMS: Final = 1024
 # Sums per user that the core returns for a part with learnt scalars.
 _MOMENTS: Final = 2
 
@@ -49,7 +63,7 @@ class CorePasses:
 
     Args:
         item_vectors: (I, d).
-        indptr: (B + 1,), CSR of the positives; None where only scores are wanted.
+        indptr: (B + 1,), CSR of the positives as `check_positives` returns it; None where only scores are wanted.
         indices: (P,), rows of `item_vectors`; sorted here within each user if they don't ascend.
         normalize: divide the item vectors by their lengths.
         exclude_positives: whether a user's positives are left out of their negatives.
@@ -73,17 +87,10 @@ class CorePasses:
         self.table, self.lengths = item_vectors.detach().contiguous(), None
         self.indptr = torch.zeros(1, dtype=torch.int64) if indptr is None else indptr
         self.indices = torch.zeros(0, dtype=torch.int64) if indices is None else indices
-        if self.indices.numel():
-            # The core writes where its indices point to.
-            low, high = (int(bound) for bound in torch.aminmax(self.indices))
-            if low < 0 or high >= len(self.table):
-                raise ArgumentError(
-                    f"{low} to {high}", where="indices", expected=f"0 to {len(self.table) - 1}"
-                )
         if normalize:
             self.table, self.lengths = unit_rows(self.table)
-        count = self.indptr.diff()
-        self.owner = torch.arange(len(count)).repeat_interleave(count)
+        self.count = self.indptr.diff()
+        self.owner = torch.arange(len(self.count)).repeat_interleave(self.count)
         if not bool(((self.indices.diff() > 0) | (self.owner.diff() > 0)).all()):
             self.indices = self.indices[torch.argsort(self.owner * len(self.table) + self.indices)]
         self.item_ids = item_ids
@@ -92,18 +99,67 @@ class CorePasses:
         if exclude_positives and indptr is not None:
             self.excluded = (self.indptr, self.indices)
             if item_ids is not None:
-                self.excluded = _sampled_positives(self.owner, self.indices, item_ids, len(count))
+                self.excluded = _sampled_positives(self.owner, self.indices, item_ids, len(self.count))
         self.bfloat16, self.users_per_chunk = bfloat16, users_per_chunk
+
+    def parts(self, num_users: int) -> list[CorePasses]:
+        """Passes over ranges of the table for which the core's workspace is bounded; a sample is never split."""
+        items = len(self.table)
+        if (
+            self.item_ids is not None
+            or self._workspace(num_users, items, self.users_per_chunk) <= _MOST_BYTES
+        ):
+            return [self]
+        # Each part computes its scores again for every pass. So the parts may as well be small, with large blocks.
+        each, block = items, self.users_per_chunk or _LARGE_BLOCK
+        while each > _FEWEST_ITEMS and self._workspace(num_users, each, block) > _MOST_BYTES:
+            each = -(-each // 2)
+        return [self._part(start, min(start + each, items)) for start in range(0, items, each)]
+
+    def _workspace(self, num_users: int, items: int, users_per_block: int | None) -> int:
+        return workspace_bytes(
+            num_users,
+            items,
+            self.table.shape[1],
+            k=items,
+            bfloat16=self.bfloat16,
+            users_per_block=users_per_block,
+        )
+
+    def _part(self, start: int, stop: int) -> CorePasses:
+        """Passes over the items from `start` to `stop`."""
+        here = (self.indices >= start) & (self.indices < stop)
+        counts = torch.bincount(self.owner[here], minlength=len(self.count))
+        return CorePasses(
+            self.table[start:stop],
+            F.pad(counts.cumsum(0), (1, 0)),
+            self.indices[here] - start,
+            exclude_positives=self.excluded is not None,
+            bfloat16=self.bfloat16,
+            users_per_chunk=self.users_per_chunk or _LARGE_BLOCK,
+        )
+
+    def num_negatives(self) -> Tensor:
+        """How many items of the table are negatives of each user, (B,)."""
+        return len(self.table) - (self.count if self.excluded is not None else torch.zeros_like(self.count))
 
     def best(self, users: Tensor, k: int) -> Tensor:
         """The K best scores (B, K) of every user, in any order; in the arithmetic of the sweep."""
-        found = core_sweep(users, self.table, part=None, k=k, keep_best=True, bfloat16=self.bfloat16).best
+        found = core_sweep(
+            users,
+            self.table,
+            part=None,
+            k=k,
+            keep_best=True,
+            bfloat16=self.bfloat16,
+            users_per_block=self.users_per_chunk,
+        ).best
         assert found is not None
         return found
 
     def kth(self, users: Tensor, k: int) -> Tensor:
         """The K-th best score (B,) of every user, in float32."""
-        found = core_sweep(users, self.table, part=None, k=k).kth
+        found = core_sweep(users, self.table, part=None, k=k, users_per_block=self.users_per_chunk).kth
         assert found is not None
         return found
 
@@ -242,9 +298,15 @@ def core_sweep(
     True
     """
     core, at = library.level_of(level)
-    users, items = user_vectors.detach().contiguous(), item_vectors.detach().contiguous()
-    (num_users, dim), num_items = users.shape, len(items)
+    num_items, dim = item_vectors.shape
+    num_users = len(user_vectors)
+    users = library.floats("user_vectors", user_vectors, num_users, dim)
+    items = library.floats("item_vectors", item_vectors, num_items, dim)
     gradients = gradients and part is not None
+    if gradients and coefficients is None:
+        raise ArgumentError("is missing", where="coefficients", expected=f"shape ({num_users},)")
+    if not 0 <= k <= num_items:
+        raise ArgumentError(f"got {k}", where="k", expected=f"0 to {num_items}, the number of items")
 
     def sized(wanted: bool, *shape: int) -> Tensor:
         return users.new_empty(shape if wanted else 0)
@@ -260,12 +322,16 @@ def core_sweep(
         excluded_scores=None if excluded is None else users.new_empty(len(excluded[1])),
         moments=users.new_zeros(num_users, _MOMENTS) if has_moments else None,
     )
-    start, pairs = (None, None) if excluded is None else (t.contiguous() for t in excluded)
-    beta = None if thresholds is None else thresholds.detach().contiguous()
-    factors = None if coefficients is None else coefficients.contiguous()
+    start = pairs = None
+    if excluded is not None:
+        start, pairs = library.offsets_and_indices(*excluded, num_users, num_items)
+    beta = None if thresholds is None else library.floats("thresholds", thresholds, num_users)
+    factors = None if coefficients is None else library.floats("coefficients", coefficients, num_users)
     if num_users == 0 or num_items == 0:
         for tensor in (result.negative, result.normalizer, result.user_gradient, result.item_gradient):
             tensor.zero_()
+        if part is not None and part.reduction == "log-sum":
+            result.normalizer.fill_(-torch.inf)
         return result
     task = Task(
         users=num_users,
@@ -301,6 +367,35 @@ def core_sweep(
     return result
 
 
+def workspace_bytes(
+    num_users: int,
+    num_items: int,
+    dim: int,
+    *,
+    k: int = 0,
+    bfloat16: bool = False,
+    users_per_block: int | None = None,
+    threads: int | None = None,
+    level: str | None = None,
+) -> int:
+    """The workspace that `core_sweep` takes for these sizes and options.
+
+    >>> not library.available() or workspace_bytes(512, 10_000, 64) < workspace_bytes(512, 100_000, 64)
+    True
+    """
+    core, at = library.level_of(level)
+    task = Task(
+        users=num_users,
+        items=num_items,
+        dim=dim,
+        k=k,
+        bfloat16=bfloat16,
+        threads=threads or torch.get_num_threads(),
+        users_per_block=users_per_block or 0,
+    )
+    return int(core.talos_core_workspace_bytes(at, ctypes.byref(task)))
+
+
 def unit_rows(
     table: Tensor, *, level: str | None = None, threads: int | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -311,7 +406,7 @@ def unit_rows(
     tensor([5.])
     """
     core, at = library.level_of(level)
-    rows = table.detach().contiguous()
+    rows = library.floats("table", table, *table.shape)
     unit, lengths = torch.empty_like(rows), rows.new_empty(len(rows))
     task = Rows(
         count=len(rows),
@@ -357,12 +452,15 @@ def add_positives_(
         threads: as many as torch uses if None.
     """
     core, at = library.level_of(level)
-    tensors = [t.detach().contiguous() for t in (indptr, indices, slopes, user_vectors, item_vectors)]
-    start, items_of, slope, users, items = tensors
+    (num_users, dim), num_items = user_vectors.shape, len(item_vectors)
+    users = library.floats("user_vectors", user_vectors, num_users, dim)
+    items = library.floats("item_vectors", item_vectors, num_items, dim)
+    start, items_of = library.offsets_and_indices(indptr, indices, num_users, num_items)
+    slope = library.floats("slopes", slopes, len(items_of))
     task = Positives(
-        users=len(users),
-        items=len(items),
-        dim=users.shape[1],
+        users=num_users,
+        items=num_items,
+        dim=dim,
         threads=threads or torch.get_num_threads(),
         team=library.team(),
         start=start.data_ptr(),
@@ -370,9 +468,9 @@ def add_positives_(
         slopes=slope.data_ptr(),
         user_vectors=users.data_ptr(),
         item_vectors=items.data_ptr(),
-        lengths=_pointer(lengths),
-        user_gradient=user_gradient.data_ptr(),
-        item_gradient=item_gradient.data_ptr(),
+        lengths=_pointer(None if lengths is None else library.floats("lengths", lengths, num_items)),
+        user_gradient=library.output("user_gradient", user_gradient, num_users, dim).data_ptr(),
+        item_gradient=library.output("item_gradient", item_gradient, num_items, dim).data_ptr(),
     )
     core.talos_core_add_positives(at, ctypes.byref(task))
 

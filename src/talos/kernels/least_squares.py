@@ -147,10 +147,12 @@ def _solve_in_core_(
 ) -> None:
     """`solve_rows_` by the core, at one of `library.levels()` (default: the highest) on as many threads as torch."""
     core, at = library.level_of(level)
-    start, items_of, other, matrix = (t.contiguous() for t in (indptr, indices, fixed, gram))
+    rows, dim = solution.shape
+    start, items_of = library.offsets_and_indices(indptr, indices, rows, len(fixed))
+    other, matrix = library.floats("fixed", fixed, len(fixed), dim), library.floats("gram", gram, dim, dim)
     task = library.LeastSquares(
-        rows=len(solution),
-        dim=solution.shape[1],
+        rows=rows,
+        dim=dim,
         threads=threads or torch.get_num_threads(),
         steps=steps,
         team=library.team(),
@@ -159,7 +161,7 @@ def _solve_in_core_(
         fixed=other.data_ptr(),
         gram=matrix.data_ptr(),
         weight=weight,
-        solution=solution.data_ptr(),
+        solution=library.output("solution", solution, rows, dim).data_ptr(),
     )
     core.talos_core_least_squares(at, ctypes.byref(task))
 

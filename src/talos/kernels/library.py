@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from talos.errors import ArgumentError
+from talos.kernels.checks import checked_indices
 
 __all__ = [
     "LEVELS",
@@ -33,9 +34,12 @@ __all__ = [
     "Task",
     "Team",
     "available",
+    "floats",
     "has_bfloat16",
     "level_of",
     "levels",
+    "offsets_and_indices",
+    "output",
     "scratch",
     "status",
     "team",
@@ -45,6 +49,7 @@ __all__ = [
 LEVELS: Final = ("plain", "AVX2", "AVX-512")
 _VERSION: Final = 7
 _LARGE_PAGE: Final = 1 << 21
+_CPU: Final = torch.device("cpu")
 _CHOICES: Final = ("auto", "compiled", "torch")
 
 
@@ -145,11 +150,16 @@ class LeastSquares(ctypes.Structure):
     )
 
 
+def _files() -> list[Path]:
+    """Builds of the core beside this module."""
+    found = Path(__file__).parent.glob("_core*")
+    return sorted(path for path in found if path.suffix in (".so", ".dylib", ".pyd"))
+
+
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
     """The library, or None and the reason why it is missing."""
-    folder = Path(__file__).parent
-    found = sorted(path for path in folder.glob("_core*") if path.suffix in (".so", ".dylib", ".pyd"))
+    found = _files()
     if not found:
         return None, "the core was not built (no C++ compiler when the package was installed?)"
     try:
@@ -249,6 +259,37 @@ def level_of(name: str | None) -> tuple[ctypes.CDLL, int]:
     if library is None:
         raise ArgumentError("no compiled core", where="TALOS_KERNEL", expected=why)
     return library, LEVELS.index(name or levels()[-1])
+
+
+def floats(name: str, values: Tensor, *shape: int) -> Tensor:
+    """An argument as the core reads it: float32, contiguous, on the CPU and of this shape; converted if need be."""
+    if values.shape != shape or values.device.type != "cpu" or not values.dtype.is_floating_point:
+        found = f"has shape {tuple(values.shape)}, type {values.dtype} on {values.device}"
+        raise ArgumentError(found, where=name, expected=f"shape {shape}, floating-point numbers on the CPU")
+    return values.detach().to(torch.float32).contiguous()
+
+
+def output(name: str, values: Tensor, *shape: int) -> Tensor:
+    """A tensor that the core writes to, which can't be converted: an error unless it is as `floats` returns it."""
+    if values.data_ptr() != floats(name, values, *shape).data_ptr():
+        found = f"has type {values.dtype} and strides {values.stride()}"
+        raise ArgumentError(found, where=name, expected="float32, contiguous")
+    return values
+
+
+def offsets_and_indices(indptr: Tensor, indices: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """CSR offsets (rows + 1,) and columns as the core reads them; an error unless they stay within bounds."""
+    indptr = checked_indices("indptr", indptr, None, _CPU)
+    indices = checked_indices("indices", indices, columns, _CPU)
+    if len(indptr) != rows + 1 or int(indptr[0]) < 0 or int(indptr[-1]) > len(indices):
+        raise ArgumentError(
+            f"{len(indptr)} offsets up to {int(indptr[-1]) if len(indptr) else 0}",
+            where="indptr",
+            expected=f"{rows + 1} offsets up to {len(indices)}",
+        )
+    if bool((indptr.diff() < 0).any()):
+        raise ArgumentError("does not ascend", where="indptr", expected="ascending offsets")
+    return indptr, indices
 
 
 class _Memory(threading.local):

@@ -5,7 +5,7 @@ Kernels don't import `talos.losses`; every `talos.losses.UserSeparableLoss` sati
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -137,6 +137,12 @@ class Passes(Protocol):
     table: Tensor
     owner: Tensor
     indices: Tensor
+
+    def parts(self, num_users: int) -> Sequence[Passes]:
+        """Passes over consecutive ranges of the table, each small enough for a sweep in bounded memory."""
+
+    def num_negatives(self) -> Tensor:
+        """How many items of the table are negatives of each user, (B,)."""
 
     def best(self, users: Tensor, k: int) -> Tensor:
         """The K best scores (B, K) of every user over the whole table, in any order."""

@@ -72,12 +72,18 @@ class TorchPasses:
         self.weights = None if weights is None else weights.to(self.table.dtype)
         none = torch.zeros(0, dtype=torch.int64, device=self.table.device)
         self.indices = none if indices is None else indices
-        self.owner = none
-        if indptr is not None:
-            count = indptr.diff()
-            self.owner = torch.arange(len(count), device=count.device).repeat_interleave(count)
+        self.count = none if indptr is None else indptr.diff()
+        self.owner = torch.arange(len(self.count), device=self.count.device).repeat_interleave(self.count)
         self.excluded = indptr if exclude_positives else None
         self.users_per_chunk, self.items_per_tile = users_per_chunk, items_per_tile
+
+    def parts(self, num_users: int) -> list[TorchPasses]:
+        """These passes alone: a few users at a time need little memory."""
+        return [self]
+
+    def num_negatives(self) -> Tensor:
+        """How many items of the table are negatives of each user, (B,)."""
+        return len(self.table) - (self.count if self.excluded is not None else torch.zeros_like(self.count))
 
     def best(self, users: Tensor, k: int) -> Tensor:
         """The K best scores (B, K) of every user, in any order."""
@@ -170,10 +176,15 @@ class TorchPasses:
         total, peaks = users.new_empty(2, count, len(starts))
         parameter_sums: dict[str, Tensor] = {}
         log_sum = part.reduction == "log-sum"
-        # The weight left of each user's candidates; 0 for a user without negatives.
-        mass = users.new_full((count,), candidates) if weights is None else weights.sum().expand(count)
-        lost = users.new_ones(len(cols)) if weights is None else weights[cols]
-        mass = mass.index_add(0, rows, -lost)
+        # The weight of each user's negatives, and who has any: counted, because a difference of sums is seldom 0.
+        if weights is None:
+            mass = users.new_full((count,), candidates).index_add(0, rows, -users.new_ones(len(cols)))
+            left = mass > 0
+        else:
+            heavy = weights.double()
+            mass = heavy.sum().repeat(count).index_add_(0, rows, -heavy[cols]).to(users.dtype)
+            some = (weights > 0).long()
+            left = some.sum().repeat(count).index_add_(0, rows, -some[cols]) > 0
 
         for tile, start in enumerate(starts):
             here = slice(start, min(start + self.items_per_tile, candidates))
@@ -208,7 +219,6 @@ class TorchPasses:
                 for name, piece in by_parameter.items():
                     parameter_sums[name] = parameter_sums.get(name, 0.0) + piece.sum(dim=-1)
 
-        left = mass > 0
         nothing = torch.zeros_like(coefficients)
         if log_sum:
             normalizer = torch.logsumexp(total, dim=-1)

@@ -35,6 +35,7 @@ constexpr int64_t kTile = 128;                // items at a time, a multiple of 
 constexpr int64_t kAlign = 16;                // floats in a cache line
 constexpr int64_t kCacheBytes = 5 << 18;      // of scores per thread: about the size of a second-level cache
 constexpr int64_t kMaxBlock = 256;            // users
+constexpr int64_t kMostScores = 3 << 25;      // kept at a time, in floats: 384 MB. Fewer users than kColumns are never taken
 constexpr int64_t kWorkPerThread = 1 << 20;   // multiplications; for less, another thread does not pay off
 constexpr int kMostSums = 3;                  // of any functor in losses.h
 constexpr int kHalvings = 12;                 // bisection steps, after which a bound is close enough
@@ -78,10 +79,13 @@ struct Layout {
     int64_t kept, finest, coarsest, rows, columns, gradient, packed, scaled, partial, sums, per_user, total;
 
     // As many users as keep their scores in the second-level caches; if these are too few to be worth a pass over the
-    // items, the maximum.
+    // items, as many as keep their scores and everything else within bounded memory.
     int64_t users_that_fit(const int64_t items) const {
         const int64_t fitting = threads * kCacheBytes / 4 / std::max<int64_t>(1, items);
-        return fitting >= kColumns ? std::min(kMaxBlock, fitting / kColumns * kColumns) : kMaxBlock;
+        if (fitting >= kColumns) return std::min(kMaxBlock, fitting / kColumns * kColumns);
+        const int64_t copies = ((copy ? kDeep : 0) * padded_dim / kDeep + (pad ? padded_dim : 0)) * items;
+        const int64_t bounded = std::max<int64_t>(0, kMostScores - copies) / items / kColumns * kColumns;
+        return std::max<int64_t>(kColumns, std::min(kMaxBlock, bounded));
     }
 
     explicit Layout(const Task& task) {
