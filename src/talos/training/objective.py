@@ -322,7 +322,8 @@ class PositiveObjective(Objective):
         drawn = self.negatives.draw(self.index, owners, generator)
         users = self._rows(user_table, self._in_table(owners))
         items, (rows, others) = self._items(item_table, positives, drawn)
-        pos = (users * items[rows]).sum(-1)
+        # not `items[rows]`: with several threads its gradient adds up in an order that changes from run to run
+        pos = (users * F.embedding(rows, items)).sum(-1)
         neg = sampled_scores(users, items, others)
         beta = None
         if self.threshold is not None:
