@@ -30,8 +30,8 @@ def made(
         losses.Talos(tau=0.2),
         SharedNegatives(9, users=users),
         FixedThreshold(0.1),
-        index,
         ObjectiveOptions(reduction=reduction, touched_rows=touched),
+        index=index,
     )
     return objective, index
 

@@ -68,16 +68,10 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedTensors:
-    """Tensors of which every process has a range of rows.
+    """Tensors of which every process has a range of rows."""
 
-    Attributes:
-        of: what a row belongs to, `users` or `items`.
-        rows: the rows that this process has.
-        names: the tensors.
-    """
-
-    of: str
-    rows: range
+    of: str  # what a row belongs to, `users` or `items`
+    rows: range  # the rows that this process has
     names: frozenset[str]
 
 
