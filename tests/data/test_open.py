@@ -210,3 +210,17 @@ def test_what_a_run_is_measured_on(clicks: Path, tmp_path: Path) -> None:
     assert len(open_test(None, str(other), SourceOptions(user="buyer", item="what"), run="run")) == 1
     with pytest.raises(ConfigError, match=r"^run: the run does not say what it was tested on"):
         open_test(None, None, run="run")
+
+
+def test_a_run_is_measured_on_the_test_part_of_what_is_split(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    (folder / "train.csv").write_text("user,item\na,x\na,y\nb,x\n")
+    (folder / "test.csv").write_text("user,item\nb,y\n")
+    said: list[str] = []
+    test = open_test(None, str(folder), run="run", notify=said.append)
+    assert test.to_polars().rows() == [("b", "y")]
+    assert said == [f"{folder} is split: measuring its test part"]
+    (folder / "test.csv").rename(folder / "valid.csv")
+    with pytest.raises(DataError, match=r"has a train file and no test file; expected a test set"):
+        open_test(None, str(folder), run="run")

@@ -22,6 +22,7 @@ class Case:
     cls: type[losses.Loss]
     args: dict[str, Any] = field(default_factory=dict)
     exact_gradient: bool = True
+    monotone: bool = True  # whether a higher score of the positive never raises the loss
 
     def build(self, **more: Any) -> losses.Loss:
         torch.manual_seed(0)
@@ -56,6 +57,12 @@ CASES = [
     Case("smoothi@k", losses.SmoothI, {"k": 3, "tau": 0.1, "delta": 0.1}, exact_gradient=False),
     Case("smoothi@1", losses.SmoothI, {"k": 1, "tau": 0.1, "delta": 0.1}),
     Case("sl@k", losses.SoftmaxAtK, {"tau": 0.1, "tau_w": 0.5}, exact_gradient=False),
+    Case(
+        "sl@k-not-detached",
+        losses.SoftmaxAtK,
+        {"tau": 0.1, "tau_w": 0.5, "detach_weight": False},
+        monotone=False,
+    ),
     Case("bpr", losses.BPR),
 ]
 

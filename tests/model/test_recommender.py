@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from talos.data.datasets import synthetic
 from talos.data.interactions import Interactions
 from talos.data.splits import Split, split
 from talos.errors import ArgumentError, ConfigError, DataError, TalosError
@@ -252,3 +253,22 @@ def test_pandas_frames(model: Recommender) -> None:
     assert list(frame.columns) == ["user_id", "item_id", "score", "rank"]
     with pytest.raises(ArgumentError, match="polars or pandas"):
         model.recommend(["u01"], frame="arrow")  # type: ignore[arg-type]
+
+
+def test_validation_from_a_file_of_its_own_is_matched_by_id(tmp_path: Path) -> None:
+    """The same validation pairs over another vocabulary give the same figures; alien ids are refused."""
+    split = synthetic(users=40, items=30, interactions=500, seed=1).split(seed=0)
+    assert split.valid is not None
+    frame = split.valid.to_polars()
+    apart = Interactions.from_ids(
+        frame["user_id"], frame["item_id"]
+    )  # fewer users and items, so other positions
+    assert apart.num_users < split.train.num_users or apart.num_items < split.train.num_items
+    fits = [
+        Recommender(k=5, dim=4, epochs=3, evaluate_every=1).fit(split.train, valid)
+        for valid in (split.valid, apart)
+    ]
+    assert fits[0].fitted_model().metadata["valid"] == fits[1].fitted_model().metadata["valid"]
+    alien = Interactions.from_ids([f"u{user}" for user in frame["user_id"]], frame["item_id"])
+    with pytest.raises(DataError, match="valid: has no interaction between a user and an item of train"):
+        Recommender(k=5, dim=4, epochs=1).fit(split.train, alien)

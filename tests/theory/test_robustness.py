@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from talos import losses
 from talos.losses.functional import log_sum_sigmoid_power
 
 
@@ -86,3 +88,34 @@ def test_the_gradient_is_the_worst_case_average():
     (gradient,) = torch.autograd.grad(total.sum(), scores)
     worst = torch.softmax(5 * F.logsigmoid(scores - beta), dim=0)
     torch.testing.assert_close(gradient, worst * torch.sigmoid(beta - scores))
+
+
+@pytest.mark.parametrize("eta", [0.1, 0.4, 0.9])
+def test_an_adaptive_temperature_has_the_gradient_of_the_constrained_problem(eta: float) -> None:
+    """max over KL(Q‖uniform) ≤ η of E_Q[g], solved numerically; its gradient is Q*·∂g by Danskin's theorem."""
+    optimize = pytest.importorskip("scipy.optimize")
+    scores = torch.tensor([[0.9, 0.4, 0.1, -0.2, -0.5, -0.9], [0.35, 0.3, 0.2, 0.1, 0.0, -0.1]]).double()
+    pos, beta = torch.tensor([0.6, 0.2]).double(), torch.tensor([0.3, 0.1]).double()
+    neg = scores.clone().requires_grad_()
+    above = pos.clone().requires_grad_()
+    loss = losses.Talos(tau=losses.DRORadius(eta=eta, bounds=(1e-3, 10.0), steps=30))
+    loss(above, neg, threshold=beta).sum().backward()
+    for row in range(2):
+        g = F.logsigmoid(scores[row] - beta[row]).numpy()
+        n = len(g)
+
+        found = optimize.minimize(
+            lambda q, g=g: -float(q @ g),
+            np.full(n, 1 / n) + 1e-3 * (np.arange(n) == 0),
+            jac=lambda q, g=g: -g,
+            bounds=[(1e-9, 1)] * n,
+            constraints=[
+                {"type": "eq", "fun": lambda q: q.sum() - 1},
+                {"type": "ineq", "fun": lambda q: eta - divergence(torch.from_numpy(q)).item()},
+            ],
+            options={"ftol": 1e-14, "maxiter": 500},
+        )
+        worst = torch.from_numpy(found.x)
+        slope = torch.sigmoid(beta[row] - scores[row])
+        torch.testing.assert_close(neg.grad[row], worst * slope, rtol=2e-3, atol=2e-4)
+    torch.testing.assert_close(above.grad, -torch.sigmoid(beta - pos))

@@ -12,10 +12,10 @@ from talos import losses
 from talos.backbones import MF
 from talos.data.csr import TrainIndex
 from talos.data.datasets import synthetic
-from talos.negatives import SharedNegatives
-from talos.thresholds import FixedThreshold, QuantileRegression
+from talos.negatives import SharedNegatives, UniformNegatives
+from talos.thresholds import FixedThreshold, MonteCarloQuantile, QuantileRegression
 from talos.training.batches import Batch
-from talos.training.objective import ObjectiveOptions, UserObjective
+from talos.training.objective import ObjectiveOptions, PositiveObjective, UserObjective
 
 USERS, ITEMS = 23, 31
 
@@ -83,3 +83,27 @@ def test_thresholds_follow_every_group_once() -> None:
     objective(Batch(batch), torch.Generator().manual_seed(0))
     moved = objective.threshold.value(torch.arange(index.num_users)) != 0
     assert moved.nonzero().flatten().tolist() == batch.tolist()
+
+
+def test_monte_carlo_thresholds_pool_all_positives_of_the_user() -> None:
+    """With K above the number of negatives, one positive a row would leave the pool smaller than K."""
+    index = TrainIndex.from_interactions(synthetic(users=USERS, items=ITEMS, interactions=250, seed=4))
+    backbone = MF(index.num_users, index.num_items, dim=5, generator=torch.Generator().manual_seed(1))
+    k, threshold = 6, MonteCarloQuantile(index.num_users, k=6)
+    objective = PositiveObjective(
+        backbone, losses.SoftmaxAtK(tau=0.2), UniformNegatives(4), threshold, index, ObjectiveOptions()
+    )
+    members = torch.arange(40)  # positives of several users, most of them with several rows
+    owners = torch.searchsorted(index.indptr, members, right=True) - 1
+    drawn = objective.negatives.draw(index, owners, torch.Generator().manual_seed(7))
+    objective(Batch(members), torch.Generator().manual_seed(7))
+    users, items = (F.normalize(table) for table in backbone.vectors())
+    pooled: dict[int, list[float]] = {}
+    for row, user in enumerate(owners.tolist()):
+        own = index.indices[index.indptr[user] : index.indptr[user + 1]].tolist()
+        scores = sorted(((users[user] @ items[i]).item() for i in [*own, *drawn[row].tolist()]), reverse=True)
+        pooled.setdefault(user, []).append(scores[min(k, len(scores)) - 1])
+    for user, values in pooled.items():
+        assert threshold.value(torch.tensor([user])).item() == pytest.approx(
+            sum(values) / len(values), abs=1e-6
+        )

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from talos import losses
+from talos.config import OptimizerConfig
 from talos.errors import ArgumentError
 from talos.training import optimizer as module
 from talos.training.optimizer import RowAdam, row_adam_
@@ -179,3 +181,16 @@ def test_other_sparse_gradients_are_refused() -> None:
     parameter.grad = torch.eye(6, 3, dtype=torch.float64).to_sparse()
     with pytest.raises(ArgumentError, match="2 sparse dimensions"):
         RowAdam([parameter]).step()
+
+
+def test_the_scalars_of_a_loss_slow_down_with_the_model() -> None:
+    """LLPAUC's scalars are stepped with the model, at twice its rate for some; `lr_decay` holds for them too."""
+    loss, parameter = losses.LLPAUC(), table()
+    optimizers = module.Optimizers([parameter], loss, OptimizerConfig(lr=0.1))
+    model, joint = optimizers.of(None)
+    before = [group["lr"] for group in joint.param_groups]
+    assert {0.1, 0.2} == set(before)
+    for epoch in range(3):
+        optimizers.scale_rate(0.5**epoch)
+        assert [group["lr"] for group in model.param_groups] == [0.1 * 0.5**epoch]
+        assert [group["lr"] for group in joint.param_groups] == [rate * 0.5**epoch for rate in before]

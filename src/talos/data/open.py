@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeAlias
 from talos.data import datasets, readers, splits
 from talos.data.datasets import DatasetInfo
 from talos.data.interactions import Interactions
+from talos.data.readers.folders import part_files
 from talos.data.shards import (
     DEFAULT_ROWS,
     ShardIndex,
@@ -191,7 +192,9 @@ def open_test(
     run: Location,
     notify: Notify | None = None,
 ) -> Interactions:
-    """What a run is measured on: all of PATH if one is given, else the test part of the data it was trained on.
+    """What a run is measured on: PATH if one is given, else the test part of the data it was trained on.
+
+    Of a PATH that is split already, a folder with a train file or one of shards, that is the test part.
 
     Args:
         source: the run's record of its data, see `SourceOptions.as_dict`; None if it has none.
@@ -204,6 +207,10 @@ def open_test(
     trained_on = None if source is None else SourceOptions.from_dict(source)
     if path is not None:
         options = options if trained_on is None else trained_on.for_other_data(options)
+        if _is_split(path):
+            if notify is not None:
+                notify(f"{path} is split: measuring its test part")
+            return open_split(path, options).test
         return open_interactions(path, options, notify=notify)
     if source is None or trained_on is None:
         raise ConfigError(
@@ -264,6 +271,17 @@ def _is_shards(path: str) -> bool:
         return "://" not in path and is_shards(path)
     except (OSError, RuntimeError):  # not a path at all: left to the reader, which says what is wrong with it
         return False
+
+
+def _is_split(path: str) -> bool:
+    """Whether a PATH has a train and a test part; an error if it has a train part alone."""
+    if _is_shards(path) or "://" in path:
+        return "://" not in path
+    folder = Path(path).expanduser()
+    files = part_files(folder, required=("train",)) if folder.is_dir() else None
+    if files is not None and "test" not in files:
+        raise DataError("has a train file and no test file", where=path, expected="a test set")
+    return files is not None
 
 
 def _exists(path: str) -> bool:

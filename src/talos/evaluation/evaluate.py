@@ -196,14 +196,18 @@ def _all_reduced(
     """The report on the users of all processes; `own` is that of this process, None if it has no test items."""
     names = [f"{name}@{k}" for name in RANKING_METRICS if name in metrics for k in ks]
     names += [name for name in FULL_RANKING_METRICS if name in metrics]
-    sums = torch.zeros(len(names) + 1, dtype=torch.float64)  # the number of users, and the sum of each metric
-    if own is not None:
-        sums = torch.tensor(
-            [own.num_users, *(own.per_user[name].sum() for name in names)], dtype=torch.float64
-        )
-    users, *totals = group.all_reduce_(sums).tolist()
+    own_users = 0 if own is None else own.num_users
+    users, interactions = group.all_reduce_(torch.tensor([own_users, len(test)])).tolist()
     if not users:
         users_with_tests(test)  # raises the error
+    per_user = {} if own is None else dict(own.per_user)
+    if dialect == "paper":  # `mrr_paper` was scaled by users/interactions of this process, not of all
+        scale = users / interactions * len(test) / max(own_users, 1)
+        per_user |= {name: scale * values for name, values in per_user.items() if name.startswith("mrr@")}
+    sums = torch.zeros(len(names), dtype=torch.float64)
+    if own is not None:
+        sums = torch.tensor([per_user[name].sum() for name in names], dtype=torch.float64)
+    totals = group.all_reduce_(sums).tolist()
     means = {name: total / users for name, total in zip(names, totals, strict=True)}
     exposure = None
     if popularity is not None:
@@ -218,11 +222,11 @@ def _all_reduced(
         exposure = shown.numpy()
     return Report(
         metrics=means,
-        per_user={} if own is None else own.per_user,
+        per_user=per_user,
         user_ids=test.user_ids.ids.clear() if own is None else own.user_ids,
         dialect=dialect,
         exposure=exposure,
-        total_users=int(users),
+        total_users=users,
     )
 
 

@@ -107,8 +107,8 @@ def mrr_paper(hits: Tensor, relevant: Tensor, k: int) -> Tensor:
     >>> mrr_paper(torch.tensor([[True, True], [False, True]]), torch.tensor([2, 1]), k=2).mean()  # 2 / 3
     tensor(0.6667, dtype=torch.float64)
     """
-    total = relevant.sum().clamp(min=1)
-    return (_head(hits, relevant, k) / _ranks(k, hits)).sum(1) * (len(relevant) / total)
+    scale = len(relevant) / max(int(relevant.sum()), 1)
+    return (_head(hits, relevant, k) / _ranks(k, hits)).sum(1) * scale
 
 
 def average_precision(hits: Tensor, relevant: Tensor, k: int) -> Tensor:

@@ -89,7 +89,7 @@ class BilateralSoftmax(UserSeparableLoss):
 
 
 class SoftmaxAtK(Softmax):
-    """SL@K: σ((s_ui - β_u)/τ_w) · log Σ_j exp((s_uj - s_ui)/τ), the weight detached.
+    """SL@K: σ((s_ui - β_u)/τ_w) · log Σ_j exp((s_uj - s_ui)/τ), the weight a constant for the gradient.
 
     SL with the positives weighted by whether they are in the top K; a surrogate for NDCG@K. The original
     takes β_u as the K-th largest of a sample (Monte Carlo). Weiqin Yang et al., "Breaking the Top-K Barrier:
@@ -98,6 +98,9 @@ class SoftmaxAtK(Softmax):
     Args:
         tau: temperature of the softmax.
         tau_w: temperature of the weight; as it grows, the loss tends to half of SL.
+        detach_weight: False lets the gradient flow through the weight, as in the authors' code. A positive's gradient
+            then depends on its own negatives' sum, so the loss pairs each positive with its negatives; and where that
+            sum is large, a higher score of the positive raises the loss.
 
     >>> loss = SoftmaxAtK(tau=1.0, tau_w=1.0)
     >>> loss(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]), threshold=torch.tensor([0.0]))   # log 2 / 2
@@ -110,18 +113,19 @@ class SoftmaxAtK(Softmax):
         "tau_w": {"low": 0.1, "high": 3.0, "log": True},
     }
 
-    def __init__(self, *, tau: float = 0.1, tau_w: float = 1.0) -> None:
+    def __init__(self, *, tau: float = 0.1, tau_w: float = 1.0, detach_weight: bool = True) -> None:
         super().__init__(tau=tau)
         self.tau_w = positive_number("tau_w", tau_w)
+        self.detach_weight = detach_weight
 
     @property
     def needs(self) -> Needs:
-        """A threshold, by Monte Carlo as published."""
-        return Needs(threshold=True, default_threshold="monte-carlo", user_separable=True)
+        """A threshold, by Monte Carlo as published; separable with a detached weight."""
+        return Needs(threshold=True, default_threshold="monte-carlo", user_separable=self.detach_weight)
 
     def _weight(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
-        centred = pos.detach() if threshold is None else pos.detach() - threshold
-        return torch.sigmoid(centred / self.tau_w)
+        pos = pos.detach() if self.detach_weight else pos
+        return torch.sigmoid((pos if threshold is None else pos - threshold) / self.tau_w)
 
     def positive_part(self, pos: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
         """The pair a = -w·s/τ, c = w."""

@@ -47,7 +47,7 @@ class Talos(UserSeparableLoss):
         temperature: `outer`, σ(x)^(1/τ), or `inner`, σ(x/τ) (ablation).
         denominator: False replaces the sum over negatives by the constant K (ablation); scores inflate.
         eta: one radius η of robustness for all users in place of one temperature; short for
-            `tau=DRORadius(eta=…)`.
+            `tau=DRORadius(eta=…)`. The loss is then τ_u times the forms above: see there.
         k: K, needed where `denominator` is False.
         num_items: |I|, from which a temperature is chosen where none is given.
 
@@ -142,17 +142,18 @@ class Talos(UserSeparableLoss):
         """The values of the chosen form."""
         if self.needs.user_separable:
             return super().compute(batch)
+        if self.adaptive is None:
+            power, slope = self._power_and_slope
+            return self._form(batch, power, power, slope)
+        neg, column = batch.neg.detach(), batch.threshold_column
+        tau = self.adaptive(functional.log_sigmoid(neg if column is None else neg - column), batch.mask)
+        # the factor τ_u makes the gradient that of the robust objective, whose multiplier τ_u is (Danskin's theorem)
+        return tau * self._form(batch, 1 / tau, (1 / tau).unsqueeze(-1), 1.0)
+
+    def _form(self, batch: Batch, power: float | Tensor, powers: float | Tensor, slope: float) -> Tensor:
+        """The values for temperatures of the rows, 1/`power`, which `powers` has as a column."""
         pos, neg, threshold, mask = batch.pos, batch.neg, batch.threshold, batch.mask
         column = batch.threshold_column
-        power: float | Tensor
-        powers: float | Tensor
-        if self.adaptive is not None:
-            centred = neg.detach() if column is None else neg.detach() - column
-            power, slope = 1 / self.adaptive(functional.log_sigmoid(centred), mask), 1.0
-            powers = power.unsqueeze(-1)
-        else:
-            power, slope = self._power_and_slope
-            powers = power
         above = power * functional.log_sigmoid(slope * (pos if threshold is None else pos - threshold))
         if not self.denominator:
             total = torch.full_like(above, math.log(self.k or 1))

@@ -68,6 +68,11 @@ class DRORadius(AdaptiveTau):
     τ is the multiplier of the constraint KL(Q*‖uniform) ≤ η. With one τ for all users each of them has another
     radius η; here all users share the radius and τ_u solves KL(Q*(τ_u)‖uniform) = η.
 
+    The constrained problem is max_{KL(Q‖uniform) ≤ η} E_Q[g] = min_τ { τ·log E[e^{g/τ}] + τ·η }. At the minimum τ_u
+    its gradient in the scores is that of the bracket with τ_u held constant, E_Q*[∂g] (Danskin's theorem). The Talos
+    loss at τ_u is 1/τ_u times that bracket, up to constants, so the robust objective is τ_u·L_u; without the factor
+    users would weigh 1/τ_u.
+
     In κ = 1/τ the divergence is κ·E_Q*[g] - log E[e^{κg}], rises from 0 with slope κ·Var_Q*[g], and is
     κ²·Var[g]/2 to second order, which gives the first guess. Newton steps on √KL, which is nearly linear in κ,
     follow; a step that leaves the bracket known so far is replaced by a bisection. If no temperature reaches the
@@ -75,7 +80,7 @@ class DRORadius(AdaptiveTau):
 
     Args:
         eta: the radius η > 0, in nats.
-        bounds: the smallest and the largest temperature.
+        bounds: the smallest and the largest temperature, 0.02 and 1 by default.
         steps: evaluations of the divergence; four reach 1e-4 relative on ordinary scores.
 
     >>> g = torch.nn.functional.logsigmoid(torch.linspace(-1, 1, 100)).unsqueeze(0)

@@ -98,7 +98,7 @@ class Recommender:
 
         Args:
             train: the interactions to learn from.
-            valid: validation interactions, over the same vocabularies.
+            valid: validation interactions, matched to those of `train` by id.
             run: a folder for the history and checkpoints, so that an interrupted fit can be resumed.
             resume: continue from the newest checkpoint in `run`, if there is one.
             callbacks: called at the start, after each step, after each epoch and at the end.

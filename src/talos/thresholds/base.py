@@ -35,12 +35,14 @@ class Threshold(nn.Module):
     Attributes:
         short_name: the name in configurations and on the command line.
         needs_full_row: whether it can only be updated from all items' scores, with `update_rows`.
+        pools_positives: whether every row of a sample must come with all positives of its user (`owner`).
         per_user: names of the buffers with one row per user.
     """
 
     short_name: ClassVar[str] = ""
     context: ClassVar[tuple[str, ...]] = ("num_users", "k", "num_items", "num_positives")
     needs_full_row: ClassVar[bool] = False
+    pools_positives: ClassVar[bool] = False
     per_user: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
@@ -60,7 +62,8 @@ class Threshold(nn.Module):
         """Update from the scores of positives and sampled negatives.
 
         Two layouts. Without `owner` each row is one positive with its own negatives, and a user may occur in
-        several rows. With `owner` each row is one user, who occurs once, and `positives` has all their positives.
+        several rows. With `owner` each row has all positives of its user; only estimators with `pools_positives`
+        accept a user in several such rows.
 
         Args:
             users: (B,) indices.

@@ -74,6 +74,7 @@ class MonteCarloQuantile(_KthScore):
     """
 
     short_name = "monte-carlo"
+    pools_positives = True
 
     def update_sample(self, sample: Sample) -> None:
         """Store the K-th largest of each row's positives and negatives."""

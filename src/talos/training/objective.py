@@ -343,6 +343,10 @@ class PositiveObjective(Objective):
         neg: Tensor,
         item_table: Tensor,
     ) -> None:
+        if threshold.pools_positives:
+            row, pooled = self._scores_of_all_positives(owners, users, item_table)
+            threshold.update(owners, pooled, neg, owner=row)
+            return
         if not threshold.needs_full_row:
             threshold.update(owners, pos, neg)
             return
@@ -350,3 +354,18 @@ class PositiveObjective(Objective):
         first = torch.ones_like(owners, dtype=torch.bool)
         first[1:] = owners[1:] != owners[:-1]
         self._update_from_all_items(threshold, owners[first], users[first], self._whole(item_table))
+
+    def _scores_of_all_positives(
+        self, owners: Tensor, users: Tensor, item_table: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The scores of all positives of each row's user, with their rows; (P,) each."""
+        distinct, group, times = torch.unique_consecutive(owners, return_inverse=True, return_counts=True)
+        place, positives = self.index.pairs_of(distinct)
+        items, (rows,) = self._items(item_table, positives)
+        vectors = users[times.cumsum(0) - times]  # of the first row of each user
+        scores = (vectors[place] * items[rows]).sum(-1)
+        degrees = self.index.degrees[distinct]
+        count = degrees[group]
+        row = torch.arange(len(owners), device=owners.device).repeat_interleave(count)
+        within = torch.arange(len(row), device=owners.device) - (count.cumsum(0) - count)[row]
+        return row, scores[(degrees.cumsum(0) - degrees)[group[row]] + within]

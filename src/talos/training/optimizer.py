@@ -217,6 +217,7 @@ class Optimizers:
         self.loss, self.rate = loss, float(options.lr)
         self.model = RowAdam(model, lr=self.rate, weight_decay=options.weight_decay)
         groups = loss.adversaries()
+        # stepped, and slowed down, with the model
         self.joint = [group for group in groups if group.when == "joint"]
         self.adversaries = [group for group in groups if group.when == "own-epoch"]
         self._of_joint = (
@@ -243,9 +244,10 @@ class Optimizers:
         ]
 
     def scale_rate(self, factor: float) -> None:
-        """Set the model's learning rate to the configured one times a factor."""
-        for group in self.model.param_groups:
-            group["lr"] = self.rate * factor
+        """Set the learning rates of the model and of joint adversaries to the configured ones times a factor."""
+        joint = [] if self._of_joint is None else self._of_joint.param_groups
+        for group in (*self.model.param_groups, *joint):
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
 
     def clamp_joint_(self) -> None:
         """Clamp the parameters of joint adversaries to their intervals."""

@@ -19,7 +19,7 @@ from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
-from talos.errors import ArgumentError, ConfigError, TalosError
+from talos.errors import ArgumentError, ConfigError, DataError, TalosError
 from talos.training.batches import Batch, BatchOptions, generator_for
 from talos.training.callbacks import Callback, InterruptedRunError, stop_signals
 from talos.training.checkpoint import (
@@ -46,7 +46,8 @@ class Trainer:
     Args:
         config: the run; `auto` values are resolved here, see `Trainer.plan`.
         train: interactions to learn from; with several processes either all of them, or this process's `Share`.
-        valid: interactions for early stopping; without them training runs for all epochs.
+        valid: interactions for early stopping, matched to those of `train` by id; without them training runs for all
+            epochs.
         folder: where checkpoints are written; None keeps the best weights in memory.
         callbacks: called with the plan, and while training; on rank 0 only.
         backbone: used in place of the one that the config names.
@@ -75,6 +76,7 @@ class Trainer:
         group: Group = SINGLE_PROCESS,
     ) -> None:
         self.group = group = SINGLE_PROCESS if config.training.parallel == "none" else group
+        valid = _aligned(valid, train)
         self.train, self.valid, self.callbacks = train, valid, callbacks if group.rank == 0 else ()
         group.check_same(config=lambda: str(config.as_dict()), data=lambda: str(self.fingerprint()))
         self.device = _device(config.device)
@@ -334,6 +336,18 @@ class Trainer:
         if self.stop_requested:
             raise KeyboardInterrupt
         self.stop_requested = True
+
+
+def _aligned(valid: Interactions | Share | None, train: Interactions | Share) -> Interactions | Share | None:
+    """The validation interactions over the vocabularies of train; those with ids that train lacks are left out."""
+    if not isinstance(valid, Interactions) or not isinstance(train, Interactions):
+        return valid
+    aligned, _ = valid.aligned_to(train)
+    if len(valid) and not len(aligned):
+        raise DataError(
+            "has no interaction between a user and an item of train", where="valid", expected="the same ids"
+        )
+    return aligned
 
 
 def _device(name: str) -> torch.device:
