@@ -100,7 +100,6 @@ class Threshold(nn.Module):
 
     def rest(self) -> None:
         """Take a step without any users of this process; an estimator with momentum moves here too."""
-        return
 
     @torch.no_grad()
     def error_against(self, exact: Tensor | Threshold, users: Tensor | None = None) -> float:
@@ -130,7 +129,7 @@ class PerUser(Threshold):
     table: Tensor
     per_user: ClassVar[tuple[str, ...]] = ("table",)
 
-    def __init__(self, num_users: int, *, k: int, num_items: int | None, unseen: float = 0.0) -> None:
+    def __init__(self, num_users: int, *, k: int, num_items: int | None = None, unseen: float = 0.0) -> None:
         super().__init__()
         self.num_users = positive_integer("num_users", num_users)
         self.num_items = None if num_items is None else positive_integer("num_items", num_items)

@@ -76,13 +76,10 @@ class ShardedTensors:
 
 
 class Checkpoints:
-    """The `checkpoint/` folder of a run.
+    """The `checkpoint/` folder of a run, created by the first write.
 
-    Args:
-        folder: created by the first write.
-        keep: how many checkpoints are kept.
-        group: the processes that write a checkpoint together.
-        sharded: the tensors whose rows are divided among them; every process has all of the others.
+    The processes of `group` write a checkpoint together. The rows of the `sharded` tensors are divided among them;
+    every process has all of the others. `keep` checkpoints are kept.
     """
 
     def __init__(
@@ -161,11 +158,8 @@ class Checkpoints:
             try:
                 facts = json.loads((self.folder / name / "state.json").read_text())
                 if facts["format"] != FORMAT:
-                    raise DataError(
-                        f"format {facts['format']}",
-                        where=str(self.folder / name),
-                        expected=f"format {FORMAT}",
-                    )
+                    found, where = f"format {facts['format']}", str(self.folder / name)
+                    raise DataError(found, where=where, expected=f"format {FORMAT}")
                 return self._read(self.folder / name / "state.safetensors"), facts
             except (OSError, ValueError, KeyError, SafetensorError) as error:
                 problems.append(f"{name}: {error}")
