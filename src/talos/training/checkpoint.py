@@ -227,12 +227,7 @@ def _save(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | 
 
 
 def flatten(prefix: str, state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a nested state dict by dotted name, on the CPU; other values are left out.
-
-    >>> import torch
-    >>> list(flatten("a", {"b": {0: torch.ones(1)}, "c": 3}))
-    ['a.b.0']
-    """
+    """The tensors of a nested state dict by dotted name, on the CPU; other values are left out."""
     tensors: dict[str, Tensor] = {}
     for key, value in state.items():
         if isinstance(value, Tensor):
@@ -243,15 +238,9 @@ def flatten(prefix: str, state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def unflatten(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with a prefix, by the rest of the name.
-
-    >>> import torch
-    >>> list(unflatten("a", {"a.b": torch.ones(1), "c.d": torch.ones(1)}))
-    ['b']
-    """
-    return {
-        name[len(prefix) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")
-    }
+    """The tensors whose names begin with a prefix, by the rest of the name."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
 def best_weights(objective: Objective) -> dict[str, Tensor]:
@@ -268,13 +257,7 @@ def load_best_weights(objective: Objective, weights: Mapping[str, Tensor]) -> No
 
 
 def check_same_run(facts: Mapping[str, Any], config: RunConfig, data: Mapping[str, Any]) -> None:
-    """Raise an error if a checkpoint was written with other data or another config.
-
-    >>> config = RunConfig(k=5)
-    >>> check_same_run({"data": {"train": 1}, "config": config.as_dict()}, RunConfig(k=6), {"train": 1})
-    Traceback (most recent call last):
-    talos.errors.ConfigError: resume: k differ from those of the checkpoint; expected the settings it began with
-    """
+    """Raise an error if a checkpoint was written with other data or another config."""
     if facts["data"] != data:
         raise DataError(
             "the data differ from those of the checkpoint", where="resume", expected="the data it began with"

@@ -35,9 +35,6 @@ def freed_memory_kept(largest: int) -> Iterator[None]:
 
     Afterwards it returns free memory to the system again. Replaces what the environment variables
     MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ set. No effect with another C library or allocator.
-
-    >>> with freed_memory_kept(1 << 20):
-    ...     pass
     """
     set_number = _mallopt()
     if set_number is None:

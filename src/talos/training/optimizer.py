@@ -202,16 +202,7 @@ def row_adam_(
 
 
 class Optimizers:
-    """The optimizer of the model, that of joint adversaries, and one for each adversary with epochs of its own.
-
-    >>> from talos import registry
-    >>> from talos.data.interactions import Interactions
-    >>> train = Interactions.from_ids([1, 1, 2], [7, 8, 7])
-    >>> backbone = registry.make_backbone("mf", train, dim=2, generator=None)
-    >>> optimizers = Optimizers(backbone.parameters(), registry.make_loss("sl"), OptimizerConfig(lr=0.1))
-    >>> optimizers.due(epochs_done=4), [type(one).__name__ for one in optimizers.of(None)]
-    ([], ['RowAdam'])
-    """
+    """The optimizer of the model, that of joint adversaries, and one for each adversary with epochs of its own."""
 
     def __init__(self, model: Iterable[Tensor], loss: Loss, options: OptimizerConfig) -> None:
         self.loss, self.rate = loss, float(options.lr)

@@ -96,7 +96,7 @@ class BalancedBatches(ShardedBatches):
         owned = torch.searchsorted(steps, self.bounds.expand(len(self), -1).contiguous())
         members = owned[:, -1:]
         pieces = members * torch.arange(size + 1) // size
-        step, at = ((steps >= self.first) & (steps < self.first + len(self.population))).nonzero().T
+        step, at = self._is_own(steps).nonzero().T
         mine = self.population.cpu()[steps[step, at] - self.first]
         worker = ((at + 1) * size - 1) // members[step, 0]  # the rank whose piece that is in
         weights = torch.zeros(len(self), size, dtype=torch.float64)

@@ -37,14 +37,7 @@ _BLOCK = 4096
 
 
 class ItemSharding(UserSharding):
-    """Users and items divided among the processes of a group.
-
-    >>> from talos.distributed import SINGLE_PROCESS
-    >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 9])
-    >>> sharding = ItemSharding(data, None, SINGLE_PROCESS, torch.device("cpu"))
-    >>> sharding.items, sharding.user_degrees
-    (range(0, 3), tensor([2, 1]))
-    """
+    """Users and items divided among the processes of a group."""
 
     def __init__(
         self,

@@ -195,13 +195,14 @@ class ShardedBatches(Batches):
     def order(self, generator: torch.Generator) -> EpochOrder:
         """Draw the order of one epoch."""
         positions = torch.randperm(self.total, generator=generator)
-        mine = (
-            ((positions >= self.first) & (positions < self.first + len(self.population))).nonzero().flatten()
-        )
+        mine = self._is_own(positions).nonzero().flatten()
         members = self.population.cpu()[positions[mine] - self.first]
         counts = torch.zeros(len(self), dtype=torch.float64)
         counts.index_add_(0, mine // self.size, self._weights(members, mine // self.size))
         return _SharedOrder(positions, counts / self.group.all_reduce_(counts.clone()))
+
+    def _is_own(self, positions: Tensor) -> Tensor:
+        return (positions >= self.first) & (positions < self.first + len(self.population))
 
     def _weights(self, members: Tensor, steps: Tensor) -> Tensor:
         """The weight of each member in the mean of its step."""
@@ -223,8 +224,8 @@ class ShardedBatches(Batches):
         assert isinstance(order, _SharedOrder)
         positions = self._positions(order, step)
         before = int((positions < self.first).sum())
-        own = positions[(positions >= self.first) & (positions < self.first + len(self.population))]
-        members = self.population[(own - self.first).to(self.population.device)]
+        own = positions[self._is_own(positions)] - self.first
+        members = self.population[own.to(self.population.device)]
         share = BatchShare(
             rank=self.group.rank, before=before, total=len(positions), weight=float(order.weights[step])
         )
