@@ -42,11 +42,8 @@ _MARKS = 2**22
 class Negatives(ABC):
     """A source of negatives.
 
-    A subclass states `per` and implements `draw`. Its constructor's arguments are its options in configurations.
-
-    Attributes:
-        short_name: the short form in configurations and on the command line; none for a class of one's own.
-        per: what one draw is for: each `positive`, a whole `batch`, or nothing is drawn (`all` items).
+    A subclass states `per`, what one draw is for (each `positive`, a whole `batch`, or nothing is drawn: `all` items),
+    and implements `draw`; `talos.registry` says how it describes its options.
     """
 
     short_name: ClassVar[str] = ""

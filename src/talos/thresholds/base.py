@@ -29,11 +29,9 @@ class Sample:
 class Threshold(nn.Module):
     """One threshold per user, updated from the scores of each training step.
 
-    A subclass implements `value`, `update_sample` and `update_rows`. Its constructor's arguments are its options in
-    configurations, except those named in `context`, which the run provides.
+    A subclass implements `value`, `update_sample` and `update_rows`; `talos.registry` says how to describe options.
 
     Attributes:
-        short_name: the name in configurations and on the command line.
         needs_full_row: whether it can only be updated from all items' scores, with `update_rows`.
         pools_positives: whether every row of a sample must come with all positives of its user (`owner`).
         per_user: names of the buffers with one row per user.
