@@ -175,23 +175,21 @@ class RunConfig(_Section):
         k = 20
         """
         values = self.as_dict()
-        top = [f"{key} = {toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
+        top = [
+            f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)
+        ]
         sections = [
-            "\n".join([f"[{name}]", *(f"{key} = {toml_value(value)}" for key, value in section.items())])
+            "\n".join([f"[{name}]", *(f"{key} = {_toml_value(value)}" for key, value in section.items())])
             for name, section in values.items()
             if isinstance(section, dict)
         ]
         return "\n\n".join(["\n".join(top), *sections]) + "\n"
 
 
-def toml_value(value: Any) -> str:
-    """A plain value as TOML writes it.
-
-    >>> toml_value("a"), toml_value(True), toml_value([1, 2.5])
-    ('"a"', 'true', '[1, 2.5]')
-    """
+def _toml_value(value: Any) -> str:
+    """A plain value as TOML writes it."""
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(toml_value, value)) + "]"
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -42,11 +42,8 @@ _MARKS = 2**22
 class Negatives(ABC):
     """A source of negatives.
 
-    A subclass states `per` and implements `draw`. Its constructor's arguments are its options in configurations.
-
-    Attributes:
-        short_name: the short form in configurations and on the command line; none for a class of one's own.
-        per: what one draw is for: each `positive`, a whole `batch`, or nothing is drawn (`all` items).
+    A subclass states `per`, what one draw is for (each `positive`, a whole `batch`, or nothing is drawn: `all` items),
+    and implements `draw`; `talos.registry` says how it describes its options.
     """
 
     short_name: ClassVar[str] = ""
@@ -161,15 +158,7 @@ def _stand_ins(
     With m = |N_u|, b the number of positives below m and a the rank of this one, that is negative number
     t = m - b + a of all, counting from 0. Before it are the positives p_k with p_k - k ≤ t (each p_k has p_k - k
     negatives before it), so it is item t + #{k : p_k - k ≤ t}. With row and value in one integer key, one binary
-    search works for all rows.
-
-    Args:
-        num_items: |I|.
-        owner: row of each positive, ascending.
-        items: the positives, ascending within a row.
-        starts: where each row begins in `items`, and the end.
-        row: row of each drawn positive.
-        positive: the drawn positive.
+    search works for all rows. `owner` and `items` are all positives by row, `starts` the rows' bounds.
     """
     base, begin = row * num_items, starts[row]
     keys = owner * num_items + items

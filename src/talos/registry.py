@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -106,11 +106,9 @@ def resolve(kind: Kind, choice: str | type[Any], *, where: str | None = None) ->
     elif ":" in choice:
         found = _imported(choice, where)
     else:
+        expected = "a short name or module:Class"
         raise ArgumentError(
-            f"{choice!r} is not known",
-            where=where,
-            expected="a short name or module:Class",
-            hint=nearest(choice, known),
+            f"{choice!r} is not known", where=where, expected=expected, hint=nearest(choice, known)
         )
     if not isinstance(found, type) or not issubclass(found, base) or found is base:
         name = choice if isinstance(choice, str) else choice.__qualname__
@@ -175,13 +173,11 @@ def help_of(kind: Kind, choice: str | type[Any]) -> str:
 def config_of(kind: Kind, choice: Any) -> str | dict[str, Any]:
     """How a config holds a choice: the name of a string or class; name and options of an object.
 
-    Negatives of this library are held as their short form. An object's options are read from its attributes of the
-    same names (or from its `constructor_options()`), and those that equal the default are left out. What comes from
-    the run (`context`: sizes, K, random generators) is not held, and neither are weights: a fit makes a new object.
+    Negatives of this library are held as their short form. Of an object, the options that differ from their defaults
+    are held; neither what comes from the run (`context`: sizes, K, generators) nor weights: a fit makes a new object.
 
     Raises:
-        ArgumentError: a class that cannot be imported by name, an option that cannot be read back, or an object of
-            another kind.
+        ArgumentError: a class that cannot be imported by name, an option that cannot be read back, another kind.
 
     >>> config_of("loss", losses.Softmax(tau=0.2)), config_of("loss", losses.Softmax)
     ({'name': 'sl', 'tau': 0.2}, 'sl')
@@ -300,33 +296,20 @@ def make_backbone(
 ) -> backbones.Backbone:
     """Make a backbone for the users, items and (if its constructor takes a graph) edges of `train`.
 
-    Args:
-        choice: the name, class or section of a config.
-        train: what it is to be trained on.
-        generator: of the starting values.
-        users: the rows of the user table that this process holds, for a divisible backbone; all if None.
-        items: likewise of the item table.
-        options: further arguments of the backbone, such as `dim`.
+    `generator` draws the starting values. `users` and `items` are the rows that this process holds of a divisible
+    backbone's tables; all if None.
 
     >>> train = Interactions.from_ids([1, 2], [7, 8])
     >>> make_backbone("mf", train, dim=2, generator=None)
     MF(num_users=2, num_items=2, dim=2)
     """
     name, cls, _ = _chosen("backbone", choice)
-    run: dict[str, Any] = {
-        "num_users": train.num_users,
-        "num_items": train.num_items,
-        "generator": generator,
-        "users": users,
-        "items": items,
-    }
+    run: dict[str, Any] = {"num_users": train.num_users, "num_items": train.num_items}
+    run |= {"generator": generator, "users": users, "items": items}
     if "graph" in _parameters(cls):
         if not isinstance(train, Interactions):
-            raise ArgumentError(
-                f"the backbone {name!r} without all interactions",
-                where="train",
-                expected="'mf', or all of them",
-            )
+            what, expected = f"the backbone {name!r} without all interactions", "'mf', or all of them"
+            raise ArgumentError(what, where="train", expected=expected)
         run["graph"] = backbones.BipartiteGraph.from_interactions(train)
     return cast(backbones.Backbone, _make("backbone", choice, run, options))
 
@@ -352,10 +335,7 @@ def _chosen(kind: Kind, choice: str | type[Any] | NamedConfig) -> tuple[str, typ
 
 
 def _make(
-    kind: Kind,
-    choice: str | type[Any] | NamedConfig,
-    run: Mapping[str, Any],
-    more: Mapping[str, Any],
+    kind: Kind, choice: str | type[Any] | NamedConfig, run: Mapping[str, Any], more: Mapping[str, Any]
 ) -> Any:
     """Make an object from the options of a choice and what its constructor takes of `run`."""
     name, cls, given = _chosen(kind, choice)
@@ -371,5 +351,4 @@ def _make(
     for argument, one in parameters.items():
         if one.default is one.empty and argument not in given:
             raise ArgumentError("is missing", where=argument, expected=f"a value, for the {kind} {name!r}")
-    build: Callable[..., Any] = cls
-    return build(**given)
+    return cls(**given)

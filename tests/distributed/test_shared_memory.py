@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from talos.distributed import SINGLE_PROCESS
-from talos.distributed import shared_memory as module
+from talos.distributed import torch_group as module
 
 Environment = Callable[..., dict[str, str]]
 

@@ -30,8 +30,8 @@ def made(
         losses.Talos(tau=0.2),
         SharedNegatives(9, users=users),
         FixedThreshold(0.1),
-        index,
         ObjectiveOptions(reduction=reduction, touched_rows=touched),
+        index=index,
     )
     return objective, index
 
@@ -91,7 +91,7 @@ def test_monte_carlo_thresholds_pool_all_positives_of_the_user() -> None:
     backbone = MF(index.num_users, index.num_items, dim=5, generator=torch.Generator().manual_seed(1))
     k, threshold = 6, MonteCarloQuantile(index.num_users, k=6)
     objective = PositiveObjective(
-        backbone, losses.SoftmaxAtK(tau=0.2), UniformNegatives(4), threshold, index, ObjectiveOptions()
+        backbone, losses.SoftmaxAtK(tau=0.2), UniformNegatives(4), threshold, index=index
     )
     members = torch.arange(40)  # positives of several users, most of them with several rows
     owners = torch.searchsorted(index.indptr, members, right=True) - 1

@@ -73,6 +73,41 @@ def test_same_seed_same_bytes_other_seed_other_bytes(planted: Split, name: str) 
     assert run(1) != run(2)
 
 
+@pytest.mark.parametrize(
+    ("loss", "negatives", "batch_size"),
+    [
+        ({"name": "bpr"}, "1", 4096),
+        ({"name": "talos"}, "8", 4096),
+        (
+            {"name": "talos", "form": "full"},
+            "1",
+            1 << 17,
+        ),  # one score a positive: torch needs many for two threads
+        ({"name": "advinfonce", "adv_every": 1}, "8", 4096),
+    ],
+)
+def test_two_threads_give_the_same_bytes_with_sampled_negatives(
+    random_data: Callable[..., Interactions], loss: dict[str, Any], negatives: str, batch_size: int
+) -> None:
+    data = random_data(2000, 40, 0.5)
+    settings = RunConfig.from_dict(
+        {"k": 5, "loss": loss, "negatives": negatives, "training": {"epochs": 2, "batch_size": batch_size}}
+    )
+
+    def run() -> list[bytes]:
+        trainer = Trainer(settings, data)
+        trainer.fit()
+        return vectors(trainer)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        first = run()
+        assert all(run() == first for _ in range(2))
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("steps", [1, 9, 20])
 def test_an_interrupted_run_ends_in_the_same_bytes(

@@ -25,18 +25,12 @@ class Backbone(nn.Module, ABC):
     The parameters are two tables, `users` (num_users, dim) and `items` (num_items, dim), made on the CPU
     with the given generator: `.to(device)` moves them, `state_dict` holds them and nothing else.
 
-    A subclass implements `vectors`. Its constructor's arguments are its options in configurations, except those
-    named in `context`, which the run provides: it takes those that it needs.
+    A subclass implements `vectors`; `talos.registry` says how it describes its options.
 
     Attributes:
-        num_users: rows of the user table.
-        num_items: rows of the item table.
-        dim: length of a vector.
-        short_name: the name in configurations and on the command line.
-        context: constructor arguments that come from the run: the sizes `num_users` and `num_items`, the
+        context: constructor arguments that come from the run, for those that take them: the sizes, the
             `BipartiteGraph` of the train interactions as `graph`, the `generator` of the starting values, and for
             a divisible backbone the ranges of rows, `users` and `items`, that this process holds.
-        search_space: what `talos tune` searches by default, by option.
         divisible: whether a vector depends on its own row alone, so that each of several processes can hold a
             range of users (and of items); `num_users` and `num_items` are then the sizes of these ranges.
 
@@ -91,13 +85,7 @@ class Backbone(nn.Module, ABC):
 def gaussian(
     rows: int, dim: int, generator: torch.Generator | None, *, only: range | None = None
 ) -> nn.Parameter:
-    """A table of N(0, 1) numbers; with `only`, just these rows of it, without holding the rest.
-
-    >>> whole, part = (
-    ...     gaussian(5, 3, torch.Generator().manual_seed(0), only=only) for only in (None, range(2, 4)))
-    >>> torch.equal(whole[2:4], part)
-    True
-    """
+    """A table of N(0, 1) numbers; with `only`, just these rows of it, without holding the rest."""
     if only is None:
         return nn.Parameter(torch.randn(rows, dim, generator=generator))
     # Torch fills a tensor from the front in groups of 16 numbers and does the last 16 again if some are left

@@ -32,11 +32,6 @@ class BipartiteGraph(nn.Module):
     but not persistent ones: they are data and not learnt. A user or item without edges has an empty row, whose sum
     is 0.
 
-    Attributes:
-        num_users: nodes on one side.
-        num_items: nodes on the other.
-        num_edges: interactions in train.
-
     >>> graph = BipartiteGraph.from_interactions(Interactions.from_ids(["a", "a", "b"], ["x", "y", "y"]))
     >>> graph
     BipartiteGraph(num_users=2, num_items=2, num_edges=3)
@@ -139,12 +134,7 @@ def propagate(graph: BipartiteGraph, users: Tensor, items: Tensor) -> tuple[Tens
     """One step along the edges, with autograd: (R̂·items, R̂ᵀ·users).
 
     e_u ← Σ_{i∈P_u} e_i / √(|P_u|·|P_i|), and likewise for items, from the vectors of the other side. Nodes
-    without edges get zeros. Nothing is kept for the backward pass.
-
-    Args:
-        graph: the graph, on the device of the tables.
-        users: (num_users, d).
-        items: (num_items, d).
+    without edges get zeros. Nothing is kept for the backward pass. The tables are on the graph's device.
 
     >>> graph = BipartiteGraph.from_interactions(Interactions.from_ids(["a", "a"], ["x", "y"]))
     >>> [side.tolist() for side in propagate(graph, torch.ones(1, 1), torch.tensor([[2.0], [4.0]]))]

@@ -16,13 +16,7 @@ class MF(Backbone):
     `vectors` returns the two leaf parameters themselves, so that a trainer can look up the rows of a batch
     with a sparse gradient (`F.embedding(ids, table, sparse=table.is_leaf)`) and pay for nothing else.
 
-    Args:
-        num_users: rows of the user table.
-        num_items: rows of the item table.
-        dim: length of a vector.
-        generator: of the starting values.
-        users: hold only these rows of the user table, with the starting values they have in the whole table.
-        items: likewise of the item table.
+    With `users` or `items` a table holds only these rows, with the starting values they have in the whole table.
 
     >>> mf = MF(2, 3, dim=4, generator=torch.Generator().manual_seed(0))
     >>> users, items = mf.vectors()

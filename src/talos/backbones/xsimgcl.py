@@ -102,40 +102,35 @@ class XSimGCL(Backbone):
         noisy = training and self.epsilon > 0
         if noisy and generator is None:
             raise ArgumentError("no generator", where="generator", expected="one, for the noise of training")
-        users: Tensor = self.users
-        items: Tensor = self.items
-        user_sum: Tensor | None = None
-        item_sum: Tensor | None = None
-        contrast = (users, items)
+        sides: tuple[Tensor, Tensor] = self.users, self.items
+        contrast, total = sides, None
         for layer in range(1, self.layers + 1):
-            users, items = propagate(self.graph, users, items)
+            sides = propagate(self.graph, *sides)
             if noisy:
-                perturb_(users, self.epsilon, generator)
-                perturb_(items, self.epsilon, generator)
+                for side in sides:
+                    perturb_(side, self.epsilon, generator)
             if layer == self.contrast_layer:
-                contrast = (users, items)
-            user_sum = users if user_sum is None else user_sum + users
-            item_sum = items if item_sum is None else item_sum + items
-        assert user_sum is not None
-        assert item_sum is not None
-        final = user_sum / self.layers, item_sum / self.layers
+                contrast = sides
+            total = sides if total is None else (total[0] + sides[0], total[1] + sides[1])
+        assert total is not None
+        users, items = total[0] / self.layers, total[1] / self.layers
         kept = training and self.contrast_weight > 0
-        self._views = ((final[0], contrast[0]), (final[1], contrast[1])) if kept else None
-        return final
+        self._views = ((users, contrast[0]), (items, contrast[1])) if kept else None
+        return users, items
 
     def auxiliary_loss(self, users: Tensor, items: Tensor) -> Tensor | None:
         """InfoNCE of the users plus that of the items, times the weight; None if the weight is 0."""
         if self.contrast_weight == 0:
             return None
         if self._views is None:
-            raise ArgumentError(
-                "nothing to contrast", where="auxiliary_loss", expected="vectors(training=True) before it"
+            expected = "vectors(training=True) before it"
+            raise ArgumentError("nothing to contrast", where="auxiliary_loss", expected=expected)
+        of_users, of_items = (
+            info_nce(final[rows], layer[rows], self.contrast_temperature)
+            for (final, layer), rows in zip(
+                self._views, (torch.unique(users), torch.unique(items)), strict=True
             )
-        (user_final, user_layer), (item_final, item_layer) = self._views
-        distinct_users, distinct_items = torch.unique(users), torch.unique(items)
-        tau = self.contrast_temperature
-        of_users = info_nce(user_final[distinct_users], user_layer[distinct_users], tau)
-        of_items = info_nce(item_final[distinct_items], item_layer[distinct_items], tau)
+        )
         return self.contrast_weight * (of_users + of_items)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -144,11 +139,8 @@ class XSimGCL(Backbone):
 
     def extra_repr(self) -> str:
         """Sizes and options, for `repr`."""
-        return (
-            f"{super().extra_repr()}, layers={self.layers}, epsilon={self.epsilon}, "
-            f"contrast_layer={self.contrast_layer}, contrast_temperature={self.contrast_temperature}, "
-            f"contrast_weight={self.contrast_weight}"
-        )
+        names = ("layers", "epsilon", "contrast_layer", "contrast_temperature", "contrast_weight")
+        return ", ".join([super().extra_repr(), *(f"{name}={getattr(self, name)}" for name in names)])
 
 
 @torch.no_grad()
@@ -208,10 +200,7 @@ def info_nce(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     Memory is bounded whatever the number of rows: the gradients come with the value, block by block. No rows
     give 0; a zero row has cosine 0 with everything. Not differentiable twice.
 
-    Args:
-        first: (n, d), the anchors x.
-        second: (n, d), the targets y that they are compared with.
-        temperature: τ.
+    `first` (n, d) are the anchors x, `second` (n, d) the targets y that they are compared with.
 
     >>> info_nce(torch.eye(2), torch.eye(2), 1.0)     # log(1 + 1/e)
     tensor(0.3133)

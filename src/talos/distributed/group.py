@@ -134,11 +134,7 @@ SINGLE_PROCESS = Group()
 
 
 class OwnedRows:
-    """The rows of one batch, of which every rank owns some consecutive ones.
-
-    Args:
-        group: the ranks.
-        counts: how many rows each rank owns.
+    """The rows of one batch, of which every rank r owns `counts[r]` consecutive ones.
 
     >>> import torch
     >>> rows = OwnedRows(SINGLE_PROCESS, [2])
@@ -166,15 +162,10 @@ class OwnedRows:
 
 
 def all_or_none(group: Group, act: Callable[[], Result] | None, what: str) -> Result | None:
-    """Run `act` on every rank, and return only if it succeeded on all of them; otherwise every rank raises.
-
-    Args:
-        group: the processes; each must call this.
-        act: what this rank has to do; None for nothing.
-        what: the beginning of the error message.
+    """Run `act` (None for nothing) on every rank, and return only if it succeeded on all; otherwise every rank raises.
 
     Raises:
-        TalosError: this rank's own error, or which other rank failed.
+        TalosError: this rank's own error, or, after `what`, which other rank failed.
 
     >>> all_or_none(SINGLE_PROCESS, lambda: 3, "counting")
     3

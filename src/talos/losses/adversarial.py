@@ -112,7 +112,8 @@ class AdvInfoNCE(Loss):
 
     def _hardness(self, users: Tensor, items: Tensor) -> Tensor:
         """Products a_u·b_j (B, N), by way of the smaller of (B, num_items) and (B, N, dim)."""
-        num_items, dim = self.item_table.shape
+        # by `F.embedding`, whose gradient adds up in a fixed order also with several threads
+        a, (num_items, dim) = F.embedding(users, self.user_table), self.item_table.shape
         if num_items <= items.shape[1] * dim:
-            return (self.user_table[users] @ self.item_table.T).gather(1, items)
-        return torch.einsum("bd,bnd->bn", self.user_table[users], self.item_table[items])
+            return (a @ self.item_table.T).gather(1, items)
+        return torch.einsum("bd,bnd->bn", a, F.embedding(items, self.item_table))

@@ -26,44 +26,27 @@ TAU_SPACE: Mapping[str, Any] = MappingProxyType({"low": 0.03, "high": 0.4, "log"
 class Needs:
     """What a loss asks of a trainer.
 
-    Args:
-        threshold: whether `threshold` must be given.
-        default_threshold: short name of the estimator that the published method uses; None where there is none.
-        negatives: `one` per positive, or `many`.
-        scores: `cosine` (of normalised vectors, in [-1, 1]) or `dot` (raw products).
-        user_separable: whether the negatives' part depends on the user alone, so that all positives of a
-            user can share it (see `UserSeparableLoss`).
-        ids: whether `users` and `items` must be given.
-        adversary: whether the loss has parameters to be updated as `adversaries()` says.
-        chosen: hyperparameters that were not given and the values the loss chose, to be stored with the run.
-
     >>> Needs(threshold=True, default_threshold="regression").scores
     'cosine'
     """
 
-    threshold: bool = False
-    default_threshold: str | None = None
-    negatives: Literal["one", "many"] = "many"
-    scores: Literal["cosine", "dot"] = "cosine"
-    user_separable: bool = False
-    ids: bool = False
-    adversary: bool = False
-    chosen: tuple[tuple[str, float], ...] = ()
+    threshold: bool = False  # whether `threshold` must be given
+    default_threshold: str | None = None  # short name of the estimator that the published method uses
+    negatives: Literal["one", "many"] = "many"  # per positive
+    scores: Literal["cosine", "dot"] = "cosine"  # of normalised vectors, in [-1, 1], or raw products
+    user_separable: bool = (
+        False  # whether all positives of a user share the negatives' part: `UserSeparableLoss`
+    )
+    ids: bool = False  # whether `users` and `items` must be given
+    adversary: bool = False  # whether the loss has parameters to be updated as `adversaries()` says
+    chosen: tuple[
+        tuple[str, float], ...
+    ] = ()  # values the loss chose for options not given; stored with the run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adversary:
     """How a trainer updates one group of a loss's own parameters: direction, timing and learning rate.
-
-    Args:
-        parameters: their names in `loss.named_parameters()`.
-        direction: `climb`, to maximise the loss (an adversary proper), or `descend`, to minimise it.
-        when: `joint`, in every step of the model, or `own-epoch`, in epochs that update nothing but this group.
-        lr: learning rate of the group's Adam; None for the model's.
-        lr_multiplier: a factor on the learning rate.
-        every_epochs: for `own-epoch`: the number of the model's epochs between two of the group's.
-        max_times: for `own-epoch`: the group's epochs at most; None for no limit.
-        clamps: name → (lowest, highest), applied before each step.
 
     >>> group = Adversary(
     ...     parameters=("gamma",), direction="climb", lr_multiplier=2.0, clamps={"gamma": (-1, 1)})
@@ -74,13 +57,14 @@ class Adversary:
     (0.2, True)
     """
 
-    parameters: tuple[str, ...]
-    direction: Literal["climb", "descend"]
-    when: Literal["joint", "own-epoch"] = "joint"
-    lr: float | None = None
+    parameters: tuple[str, ...]  # names in `loss.named_parameters()`
+    direction: Literal["climb", "descend"]  # `climb` maximises the loss (an adversary proper)
+    when: Literal["joint", "own-epoch"] = "joint"  # in every step of the model, or in epochs of its own
+    lr: float | None = None  # learning rate of the group's Adam; None for the model's
     lr_multiplier: float = 1.0
-    every_epochs: int | None = None
-    max_times: int | None = None
+    every_epochs: int | None = None  # for `own-epoch`: the model's epochs between two of the group's
+    max_times: int | None = None  # for `own-epoch`: the group's epochs at most; None for no limit
+    # name → (lowest, highest), applied before each step
     clamps: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
 
     def param_group(self, loss: nn.Module, *, lr: float) -> dict[str, Any]:
@@ -102,11 +86,7 @@ class Adversary:
             loss.get_parameter(name).clamp_(lowest, highest)
 
     def due(self, *, epochs_done: int, times_done: int) -> bool:
-        """Whether the next epoch is one of the group's own.
-
-        Args:
-            epochs_done: epochs of the model so far.
-            times_done: epochs of the group so far.
+        """Whether the next epoch is one of the group's own, after these epochs of the model and of the group.
 
         >>> group = Adversary(
         ...     parameters=("a",), direction="climb", when="own-epoch", every_epochs=5, max_times=2)
@@ -139,11 +119,7 @@ class Batch:
 class Loss(nn.Module):
     """A loss over positives and their negatives that returns one value per positive, unreduced.
 
-    A subclass states what it `needs` and implements `compute`. Its constructor's arguments are its options in
-    configurations, except those named in `context`, which the run provides. Three further class attributes are
-    read by `talos.registry`, all optional: `short_name`, the name in configurations and on the command line;
-    `search_space`, what `talos tune` searches by default, by option; and the first line of the docstring, its
-    line of help.
+    A subclass states what it `needs` and implements `compute`; `talos.registry` says how it describes its options.
 
     Scores in half precision are computed with in float32 and give float32 values, as losses under autocast
     do; gradients come back in the scores' own type. An empty batch gives an empty result.

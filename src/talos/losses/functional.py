@@ -20,7 +20,6 @@ __all__ = [
     "log_sum_sigmoid_power",
     "masked_log_sum_exp",
     "masked_mean",
-    "pairwise_log_activation",
     "reduce_per_positive",
     "reduce_per_user",
     "sharp_softplus",
@@ -100,8 +99,7 @@ def _log_sum_and_slopes(
 ) -> tuple[Tensor, Tensor | None]:
     """The sum log Σ_j σ(ω(s_j - β))^κ, (B,), and its gradient but for the factor κω, (B, N).
 
-    Autograd would write and read a (B, N) tensor for each of subtraction, log σ, power and log-sum-exp, and
-    again in the backward pass. Here each block of rows goes through all of them while it is in cache.
+    Each block of rows goes through all operations while it is in cache, where autograd would write (B, N) for each.
     """
     total = s.new_empty(s.shape[0])
     slopes = torch.empty_like(s) if want_slopes else None
@@ -130,11 +128,7 @@ def _log_sum_and_slopes(
 
 
 class _LogSumSigmoidPower(torch.autograd.Function):
-    """Value and gradient in one pass; the gradient, kept for the backward pass, is the only new (B, N) tensor.
-
-    The first backward pass scales that tensor in place, since fresh memory would cost as much as the
-    arithmetic. A second one (`retain_graph`) has to compute it again.
-    """
+    """Value and gradient in one pass; the gradient, kept for the backward pass, is the only new (B, N) tensor."""
 
     @staticmethod
     def forward(
@@ -154,6 +148,7 @@ class _LogSumSigmoidPower(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None, None]:
+        # scaled in place, as fresh memory costs as much as the arithmetic; a second pass computes it again
         slopes, ctx.slopes = ctx.slopes, None
         if slopes is None:
             s, beta, mask = ctx.saved_tensors
@@ -171,13 +166,7 @@ def log_sum_sigmoid_power(
 ) -> Tensor:
     """The denominator of Talos, log Σ_j σ(ω·(s_j - β))^κ over the last dimension, fused, in log space.
 
-    Args:
-        s: scores (B, N).
-        beta: thresholds (B, 1), or None for 0.
-        power: κ, a number or one per row (B, 1).
-        slope: ω, likewise.
-        mask: (B, N), True where an entry is left out; a row with every entry masked gives 0.
-
+    `s` and `mask` are (B, N), `beta` (None for 0) is (B, 1); `power` κ and `slope` ω are numbers or (B, 1).
     Differentiable once, with respect to `s` alone.
 
     >>> log_sum_sigmoid_power(torch.zeros(1, 4), power=10.0)   # log(4 · 2^-10)
@@ -195,27 +184,6 @@ def sharp_softplus(x: Tensor, sharpness: float = 5.0) -> Tensor:
     [0.1386..., 2.0000...]
     """
     return F.softplus(x, beta=sharpness, threshold=40.0)
-
-
-_ACTIVATION_FLOOR = 1e-8
-
-
-def pairwise_log_activation(difference: Tensor, activation: str) -> Tensor:
-    """log(1 + act(d)) for the activations of PSL, each 0 with slope one half or one at d = 0.
-
-    - `tanh`: 1 + tanh(d/2) = 2σ(d), so the logarithm is exact for every d;
-    - `relu`: 1 + (max(d, -1)) = (1 + d)+;
-    - `atan`: 1 + arctan(d), which is negative below d = -tan 1 ≈ -1.56.
-
-    The last two are clamped to 1e-8 from below, with gradient 0 there: such a negative already ranks far below.
-
-    >>> pairwise_log_activation(torch.zeros(1), "atan").item()
-    0.0
-    """
-    if activation == "tanh":
-        return log_sigmoid(difference) + torch.log(torch.tensor(2.0, dtype=difference.dtype)).item()
-    inner = difference if activation == "relu" else torch.atan(difference)
-    return torch.log((1 + inner).clamp(min=_ACTIVATION_FLOOR))
 
 
 def soft_rank(pos: Tensor, neg: Tensor, tau: float, mask: Tensor | None = None) -> Tensor:

@@ -48,9 +48,9 @@ class NegativePart(ABC):
     scale: float
 
     @property
-    @abstractmethod
     def params(self) -> tuple[float, ...]:
         """The numbers that, with `kind`, define φ."""
+        return ()
 
     @abstractmethod
     def aggregate(self, neg: Tensor, threshold: Tensor | None, mask: Tensor | None) -> Tensor:
@@ -176,11 +176,6 @@ class HingePart(MeanPart):
     scale: float = 1.0
     kind: ClassVar[str] = "hinge"
 
-    @property
-    def params(self) -> tuple[float, ...]:
-        """None."""
-        return ()
-
     def phi(self, s: Tensor, threshold: Tensor | None) -> Tensor:
         """(1 + s - β)+."""
         return F.relu(1 + s if threshold is None else 1 + s - threshold)
@@ -243,11 +238,6 @@ class ConstantPart(NegativePart):
     scale: float
     kind: ClassVar[str] = "constant"
     reduction: ClassVar[Literal["log-sum", "mean", "constant"]] = "constant"
-
-    @property
-    def params(self) -> tuple[float, ...]:
-        """None."""
-        return ()
 
     def aggregate(self, neg: Tensor, threshold: Tensor | None, mask: Tensor | None) -> Tensor:
         """`scale` in every row."""

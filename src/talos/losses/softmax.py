@@ -72,8 +72,7 @@ class BilateralSoftmax(UserSeparableLoss):
 
     def __init__(self, *, tau1: float = 0.1, tau2: float = 0.1) -> None:
         super().__init__()
-        self.tau1 = positive_number("tau1", tau1)
-        self.tau2 = positive_number("tau2", tau2)
+        self.tau1, self.tau2 = positive_number("tau1", tau1), positive_number("tau2", tau2)
 
     @property
     def negative_part(self) -> NegativePart:
@@ -89,7 +88,7 @@ class BilateralSoftmax(UserSeparableLoss):
         return torch.full_like(pos, -1 / self.tau1)
 
 
-class SoftmaxAtK(UserSeparableLoss):
+class SoftmaxAtK(Softmax):
     """SL@K: σ((s_ui - β_u)/τ_w) · log Σ_j exp((s_uj - s_ui)/τ), the weight a constant for the gradient.
 
     SL with the positives weighted by whether they are in the top K; a surrogate for NDCG@K. The original
@@ -115,8 +114,7 @@ class SoftmaxAtK(UserSeparableLoss):
     }
 
     def __init__(self, *, tau: float = 0.1, tau_w: float = 1.0, detach_weight: bool = True) -> None:
-        super().__init__()
-        self.tau = positive_number("tau", tau)
+        super().__init__(tau=tau)
         self.tau_w = positive_number("tau_w", tau_w)
         self.detach_weight = detach_weight
 
@@ -124,11 +122,6 @@ class SoftmaxAtK(UserSeparableLoss):
     def needs(self) -> Needs:
         """A threshold, by Monte Carlo as published; separable with a detached weight."""
         return Needs(threshold=True, default_threshold="monte-carlo", user_separable=self.detach_weight)
-
-    @property
-    def negative_part(self) -> NegativePart:
-        """R = log Σ_j exp(s_j/τ)."""
-        return ExpPart(self.tau)
 
     def _weight(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
         pos = pos.detach() if self.detach_weight else pos
@@ -153,7 +146,8 @@ class PairwiseSoftmax(Loss):
 
     Args:
         tau: temperature τ > 0.
-        activation: `tanh`, `atan` or `relu`. The last two reach 0 (at d = -1.56 and -1) and are clamped to 1e-8.
+        activation: `tanh`, `atan` or `relu`. The last two reach 0 (at d = -1.56 and -1) and are clamped to 1e-8, with
+            gradient 0 there: such a negative already ranks far below.
 
     >>> PairwiseSoftmax(tau=0.5)(torch.tensor([0.2]), torch.tensor([[0.2, 0.2]]))   # log 2
     tensor([0.6931])
@@ -169,7 +163,11 @@ class PairwiseSoftmax(Loss):
 
     def compute(self, batch: Batch) -> Tensor:
         """The loss log Σ_j (1 + act(d_j))^(1/τ)."""
-        log_phi = functional.pairwise_log_activation(batch.neg - batch.pos.unsqueeze(-1), self.activation)
+        d = batch.neg - batch.pos.unsqueeze(-1)
+        if self.activation == "tanh":  # 1 + tanh(d/2) = 2σ(d), so the logarithm is exact for every d
+            log_phi = functional.log_sigmoid(d) + d.new_tensor(2.0).log().item()
+        else:
+            log_phi = torch.log((1 + (d if self.activation == "relu" else torch.atan(d))).clamp(min=1e-8))
         return functional.masked_log_sum_exp(log_phi / self.tau, batch.mask)
 
 

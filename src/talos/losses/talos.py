@@ -193,4 +193,5 @@ def _log_sum_exp_by(x: Tensor, groups: Tensor) -> Tensor:
     highest = x.new_full((len(distinct),), -math.inf)
     highest = highest.scatter_reduce(0, row_of, x.detach(), "amax")
     total = x.new_zeros(len(distinct)).index_add(0, row_of, torch.exp(x - highest[row_of]))
-    return (highest + total.log())[row_of]
+    # its gradient adds up in a fixed order also with several threads, unlike that of an index in brackets
+    return (highest + total.log()).index_select(0, row_of)

@@ -29,11 +29,9 @@ class Sample:
 class Threshold(nn.Module):
     """One threshold per user, updated from the scores of each training step.
 
-    A subclass implements `value`, `update_sample` and `update_rows`. Its constructor's arguments are its options in
-    configurations, except those named in `context`, which the run provides.
+    A subclass implements `value`, `update_sample` and `update_rows`; `talos.registry` says how to describe options.
 
     Attributes:
-        short_name: the name in configurations and on the command line.
         needs_full_row: whether it can only be updated from all items' scores, with `update_rows`.
         pools_positives: whether every row of a sample must come with all positives of its user (`owner`).
         per_user: names of the buffers with one row per user.
@@ -100,7 +98,6 @@ class Threshold(nn.Module):
 
     def rest(self) -> None:
         """Take a step without any users of this process; an estimator with momentum moves here too."""
-        return
 
     @torch.no_grad()
     def error_against(self, exact: Tensor | Threshold, users: Tensor | None = None) -> float:
@@ -130,7 +127,7 @@ class PerUser(Threshold):
     table: Tensor
     per_user: ClassVar[tuple[str, ...]] = ("table",)
 
-    def __init__(self, num_users: int, *, k: int, num_items: int | None, unseen: float = 0.0) -> None:
+    def __init__(self, num_users: int, *, k: int, num_items: int | None = None, unseen: float = 0.0) -> None:
         super().__init__()
         self.num_users = positive_integer("num_users", num_users)
         self.num_items = None if num_items is None else positive_integer("num_items", num_items)

@@ -15,9 +15,6 @@ __all__ = ["ExactQuantile", "FixedThreshold", "MonteCarloQuantile"]
 
 
 class _KthScore(PerUser):
-    def __init__(self, num_users: int, *, k: int, num_items: int | None = None, unseen: float = 0.0) -> None:
-        super().__init__(num_users, k=k, num_items=num_items, unseen=unseen)
-
     @torch.no_grad()
     def update_rows(self, users: Tensor, scores: Tensor) -> None:
         """Store the K-th largest of each row."""
@@ -137,12 +134,7 @@ class FixedThreshold(Threshold):
 
 
 def _padded(flat: Tensor, owner: Tensor, rows: int, filler: float) -> Tensor:
-    """Ragged values (P,) with their rows (P,) as a matrix, the rest filled.
-
-    >>> _padded(torch.tensor([1, 2, 3]), torch.tensor([1, 0, 1]), 2, 0)
-    tensor([[2, 0],
-            [1, 3]])
-    """
+    """Ragged values (P,) with their rows (P,) as a matrix, the rest filled."""
     order = torch.argsort(owner, stable=True)
     count = torch.bincount(owner, minlength=rows)
     start = torch.cumsum(count, 0) - count

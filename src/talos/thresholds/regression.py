@@ -139,11 +139,7 @@ class QuantileRegression(PerUser):
 
 
 def _count_above(name: str, scores: Tensor, beta: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """How many scores of each row are above its β, and how many there are, both (B,); NaN raises.
-
-    >>> _count_above("scores", torch.tensor([[0.1, 0.9, 0.5]]), torch.tensor([0.4]), None)
-    (tensor([2.]), tensor([3.]))
-    """
+    """How many scores of each row are above its β, and how many there are, both (B,); NaN raises."""
     rows, columns = scores.shape
     exact = torch.promote_types(scores.dtype, torch.float32)
     above = scores.new_empty(rows, dtype=exact)

@@ -24,36 +24,22 @@ def generator_for(seed: int, *path: int) -> torch.Generator:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BatchOptions:
-    """How batches are made.
+    """How batches are made."""
 
-    Attributes:
-        kind: what the members of a batch are.
-        size: members of a batch.
-        only_users: train on these users only; on all of them, if None.
-        reduction: what the loss of a batch is the mean over.
-    """
-
-    kind: Literal["users", "positives"]
+    kind: Literal["users", "positives"]  # what the members of a batch are
     size: int
-    only_users: Tensor | None = None
-    reduction: Literal["positives", "users"] = "positives"
+    only_users: Tensor | None = None  # train on these users only; on all of them, if None
+    reduction: Literal["positives", "users"] = "positives"  # what the loss of a batch is the mean over
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchShare:
-    """The share of one process in a batch that several processes work on; its members are consecutive.
-
-    Attributes:
-        rank: the process.
-        before: how many members of the whole batch come before this process's.
-        total: members of the whole batch.
-        weight: the weight of the mean over this process's members in the mean over all members.
-    """
+    """The share of one process in a batch that several processes work on; its members are consecutive."""
 
     rank: int
-    before: int
-    total: int
-    weight: float
+    before: int  # how many members of the whole batch come before this process's
+    total: int  # members of the whole batch
+    weight: float  # of the mean over this process's members in the mean over all members
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,9 +80,8 @@ class History(Callback):
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
         """Drop the lines of epochs that will be trained again, and an incomplete last line."""
         kept = [line for line in read_history(self.path) if line["epoch"] <= epoch]
-        text = "".join(json.dumps(line) + "\n" for line in kept)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(self.path, text)
+        replace_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Append the record."""
@@ -122,10 +121,8 @@ class PlainProgress(Callback):
         """Print the epoch, the loss and the validation metrics."""
         if record["metrics"]:
             metrics = "  ".join(f"{name} {value:.4f}" for name, value in record["metrics"].items())
-            line = (
-                f"epoch {record['epoch']:>4}  loss {record['loss']:.4f}  {metrics}  {record['seconds']:.2f} s"
-            )
-            print(line, file=self.stream, flush=True)
+            head = f"epoch {record['epoch']:>4}  loss {record['loss']:.4f}"
+            print(f"{head}  {metrics}  {record['seconds']:.2f} s", file=self.stream, flush=True)
 
 
 class _Bar(Callback):
@@ -216,10 +213,7 @@ def stop_signals(ask: Callable[[], None]) -> Iterator[None]:
         yield
         return
 
-    def handle(number: int, frame: Any) -> None:
-        ask()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {one: signal.signal(one, lambda *_: ask()) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

@@ -68,27 +68,18 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedTensors:
-    """Tensors of which every process has a range of rows.
+    """Tensors of which every process has a range of rows."""
 
-    Attributes:
-        of: what a row belongs to, `users` or `items`.
-        rows: the rows that this process has.
-        names: the tensors.
-    """
-
-    of: str
-    rows: range
+    of: str  # what a row belongs to, `users` or `items`
+    rows: range  # the rows that this process has
     names: frozenset[str]
 
 
 class Checkpoints:
-    """The `checkpoint/` folder of a run.
+    """The `checkpoint/` folder of a run, created by the first write.
 
-    Args:
-        folder: created by the first write.
-        keep: how many checkpoints are kept.
-        group: the processes that write a checkpoint together.
-        sharded: the tensors whose rows are divided among them; every process has all of the others.
+    The processes of `group` write a checkpoint together. The rows of the `sharded` tensors are divided among them;
+    every process has all of the others. `keep` checkpoints are kept.
     """
 
     def __init__(
@@ -167,11 +158,8 @@ class Checkpoints:
             try:
                 facts = json.loads((self.folder / name / "state.json").read_text())
                 if facts["format"] != FORMAT:
-                    raise DataError(
-                        f"format {facts['format']}",
-                        where=str(self.folder / name),
-                        expected=f"format {FORMAT}",
-                    )
+                    found, where = f"format {facts['format']}", str(self.folder / name)
+                    raise DataError(found, where=where, expected=f"format {FORMAT}")
                 return self._read(self.folder / name / "state.safetensors"), facts
             except (OSError, ValueError, KeyError, SafetensorError) as error:
                 problems.append(f"{name}: {error}")
@@ -239,12 +227,7 @@ def _save(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | 
 
 
 def flatten(prefix: str, state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a nested state dict by dotted name, on the CPU; other values are left out.
-
-    >>> import torch
-    >>> list(flatten("a", {"b": {0: torch.ones(1)}, "c": 3}))
-    ['a.b.0']
-    """
+    """The tensors of a nested state dict by dotted name, on the CPU; other values are left out."""
     tensors: dict[str, Tensor] = {}
     for key, value in state.items():
         if isinstance(value, Tensor):
@@ -255,15 +238,9 @@ def flatten(prefix: str, state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def unflatten(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with a prefix, by the rest of the name.
-
-    >>> import torch
-    >>> list(unflatten("a", {"a.b": torch.ones(1), "c.d": torch.ones(1)}))
-    ['b']
-    """
-    return {
-        name[len(prefix) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")
-    }
+    """The tensors whose names begin with a prefix, by the rest of the name."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
 def best_weights(objective: Objective) -> dict[str, Tensor]:
@@ -280,13 +257,7 @@ def load_best_weights(objective: Objective, weights: Mapping[str, Tensor]) -> No
 
 
 def check_same_run(facts: Mapping[str, Any], config: RunConfig, data: Mapping[str, Any]) -> None:
-    """Raise an error if a checkpoint was written with other data or another config.
-
-    >>> config = RunConfig(k=5)
-    >>> check_same_run({"data": {"train": 1}, "config": config.as_dict()}, RunConfig(k=6), {"train": 1})
-    Traceback (most recent call last):
-    talos.errors.ConfigError: resume: k differ from those of the checkpoint; expected the settings it began with
-    """
+    """Raise an error if a checkpoint was written with other data or another config."""
     if facts["data"] != data:
         raise DataError(
             "the data differ from those of the checkpoint", where="resume", expected="the data it began with"

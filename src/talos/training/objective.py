@@ -23,7 +23,7 @@ from talos.losses import Loss, UserSeparableLoss, reduce_per_positive, reduce_pe
 from talos.negatives import Negatives
 from talos.thresholds import ExactQuantile, Threshold
 from talos.training.batches import Batch, BatchShare, generator_for
-from talos.training.gradient_buffers import GradientBuffers
+from talos.training.memory import GradientBuffers
 
 __all__ = ["Objective", "ObjectiveOptions", "PositiveObjective", "UserObjective"]
 
@@ -33,17 +33,13 @@ _ROW_BLOCK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveOptions:
-    """How the loss of a batch is computed.
+    """How the loss of a batch is computed."""
 
-    Attributes:
-        reduction: mean over `positives` or over `users`.
-        touched_rows: whether look-ups in a table of parameters have row-sparse gradients.
-        bfloat16: whether the kernels may round the factors of products, see `talos.kernels.user_batch_loss`.
-    """
-
-    reduction: Literal["positives", "users"] = "positives"
-    touched_rows: bool = False
-    bfloat16: bool = False
+    reduction: Literal["positives", "users"] = "positives"  # what it is the mean over
+    touched_rows: bool = False  # whether look-ups in a table of parameters have row-sparse gradients
+    bfloat16: bool = (
+        False  # whether kernels may round the factors of products: `talos.kernels.user_batch_loss`
+    )
 
 
 class Objective(nn.Module):
@@ -54,8 +50,8 @@ class Objective(nn.Module):
         loss: turns scores into numbers.
         negatives: where negatives come from.
         threshold: β per user; None for a loss without one.
-        index: the train interactions.
         options: how the loss is computed.
+        index: the train interactions.
         users: the users that the index and the thresholds have; all of the backbone's, if None.
     """
 
@@ -65,9 +61,9 @@ class Objective(nn.Module):
         loss: Loss,
         negatives: Negatives,
         threshold: Threshold | None,
-        index: TrainIndex,
         options: ObjectiveOptions = ObjectiveOptions(),  # noqa: B008  # frozen
         *,
+        index: TrainIndex,
         users: range | None = None,
     ) -> None:
         super().__init__()
@@ -197,11 +193,7 @@ class UserObjective(Objective):
 
     def _options(self) -> dict[str, Any]:
         """Options of the kernels that go over all items; they normalise them, too."""
-        return {
-            "reduction": self.reduction,
-            "normalize_items": self.cosine,
-            "bfloat16": self.in_bfloat16,
-        }
+        return {"reduction": self.reduction, "normalize_items": self.cosine, "bfloat16": self.in_bfloat16}
 
     def _over_samples(
         self,
@@ -322,7 +314,8 @@ class PositiveObjective(Objective):
         drawn = self.negatives.draw(self.index, owners, generator)
         users = self._rows(user_table, self._in_table(owners))
         items, (rows, others) = self._items(item_table, positives, drawn)
-        pos = (users * items[rows]).sum(-1)
+        # not `items[rows]`: with several threads its gradient adds up in an order that changes from run to run
+        pos = (users * F.embedding(rows, items)).sum(-1)
         neg = sampled_scores(users, items, others)
         beta = None
         if self.threshold is not None:

@@ -35,14 +35,7 @@ class RowAdam(Optimizer):
     single row costs about ten times as much as a row in a dense update (measured with a million rows of 64), so this
     pays off where fewer than a tenth of the rows have a gradient.
 
-    Args:
-        params: tensors or groups of them, as for any torch optimizer.
-        lr: learning rate.
-        betas: decay of the first and the second moment.
-        eps: added to the denominator.
-        weight_decay: λ in g ← g + λ·p, as `torch.optim.Adam` has it.
-
-    The state of a parameter is three tensors: `step` (a scalar), `exp_avg`, `exp_avg_sq`.
+    The arguments are those of `torch.optim.Adam`, and so is the state: `step` (a scalar), `exp_avg`, `exp_avg_sq`.
 
     >>> table = torch.nn.Parameter(torch.zeros(3, 2))
     >>> optimizer = RowAdam([table], lr=0.1)
@@ -106,18 +99,11 @@ class RowAdam(Optimizer):
             state["step"] = state["step"].to(parameter.device)
 
     def _step_rows(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
+        state, options = self.state[parameter], {name: group[name] for name in _OPTIONS}
         rows, values = _distinct_rows(parameter.grad)  # type: ignore[arg-type]  # not None, see `step`
         state["step"] += 1
-        row_adam_(
-            parameter,
-            rows,
-            values,
-            state["exp_avg"],
-            state["exp_avg_sq"],
-            step=int(state["step"]),
-            **{name: group[name] for name in _OPTIONS},
-        )
+        moments = state["exp_avg"], state["exp_avg_sq"]
+        row_adam_(parameter, rows, values, *moments, step=int(state["step"]), **options)
 
     def _step_dense(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         states = [self.state[parameter] for parameter in parameters]
@@ -194,17 +180,8 @@ def row_adam_(
         g ← g + λp,  m ← β1·m + (1-β1)·g,  v ← β2·v + (1-β2)·g²
         p ← p - lr/(1-β1^t) · m / ( √v / √(1-β2^t) + ε )
 
-    Args:
-        parameter: (N, …), changed.
-        rows: (m,), distinct.
-        gradient: (m, …), read.
-        exp_avg: (N, …), first moments, changed.
-        exp_avg_sq: (N, …), second moments, changed.
-        step: t, from 1.
-        lr: learning rate.
-        betas: β1 and β2.
-        eps: ε.
-        weight_decay: λ.
+    `parameter`, `exp_avg` (m) and `exp_avg_sq` (v) are (N, …); `rows` (n,) are distinct, `gradient` is (n, …). Steps t
+    count from 1.
 
     >>> p, m, v = torch.ones(2, 1), torch.zeros(2, 1), torch.zeros(2, 1)
     >>> row_adam_(p, torch.tensor([0]), torch.tensor([[3.0]]), m, v, step=1, lr=0.5)
@@ -218,45 +195,21 @@ def row_adam_(
         some = rows[start : start + count]
         p, m, v = (table.index_select(0, some) for table in tables)
         before = torch.full((), step - 1, dtype=torch.float32, device=parameter.device)
-        _adam(
-            [p],
-            [gradient[start : start + count]],
-            [m],
-            [v],
-            [before],
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-        )
+        g = gradient[start : start + count]
+        _adam([p], [g], [m], [v], [before], lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         for table, changed in zip(tables, (p, m, v), strict=True):
             table.index_copy_(0, some, changed)
 
 
 class Optimizers:
-    """The optimizer of the model, that of joint adversaries, and one for each adversary with epochs of its own.
-
-    Args:
-        model: the parameters of the model.
-        loss: the loss, with or without adversaries.
-        options: learning rate and weight decay.
-
-    >>> from talos import registry
-    >>> from talos.data.interactions import Interactions
-    >>> train = Interactions.from_ids([1, 1, 2], [7, 8, 7])
-    >>> backbone = registry.make_backbone("mf", train, dim=2, generator=None)
-    >>> optimizers = Optimizers(backbone.parameters(), registry.make_loss("sl"), OptimizerConfig(lr=0.1))
-    >>> optimizers.due(epochs_done=4), [type(one).__name__ for one in optimizers.of(None)]
-    ([], ['RowAdam'])
-    """
+    """The optimizer of the model, that of joint adversaries, and one for each adversary with epochs of its own."""
 
     def __init__(self, model: Iterable[Tensor], loss: Loss, options: OptimizerConfig) -> None:
         self.loss, self.rate = loss, float(options.lr)
         self.model = RowAdam(model, lr=self.rate, weight_decay=options.weight_decay)
         groups = loss.adversaries()
-        self.joint = [
-            group for group in groups if group.when == "joint"
-        ]  # stepped, and slowed down, with the model
+        # stepped, and slowed down, with the model
+        self.joint = [group for group in groups if group.when == "joint"]
         self.adversaries = [group for group in groups if group.when == "own-epoch"]
         self._of_joint = (
             torch.optim.Adam([group.param_group(loss, lr=self.rate) for group in self.joint])

@@ -32,21 +32,13 @@ _SMALL_TABLES = 1 << 23
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How a run will train.
+    """How a run will train."""
 
-    Attributes:
-        config: without any `auto`.
-        batches: what a batch consists of.
-        steps_per_epoch: batches in an epoch.
-        notes: what was chosen for each `auto`, and why; one line each.
-        sharding: one line that says what is divided among several processes; empty with one process.
-    """
-
-    config: RunConfig
-    batches: Literal["users", "positives"]
+    config: RunConfig  # without any `auto`
+    batches: Literal["users", "positives"]  # what a batch consists of
     steps_per_epoch: int
-    notes: tuple[str, ...]
-    sharding: str = ""
+    notes: tuple[str, ...]  # what was chosen for each `auto`, and why; one line each
+    sharding: str = ""  # one line that says what is divided among several processes; empty with one process
 
 
 def plan_for(config: RunConfig, train: Interactions | Share) -> Plan:

@@ -32,7 +32,7 @@ from talos.training.checkpoint import (
     unflatten,
 )
 from talos.training.memory import freed_memory_kept
-from talos.training.objective import Objective, ObjectiveOptions
+from talos.training.objective import ObjectiveOptions
 from talos.training.optimizer import Optimizers
 from talos.training.parallel.choose import choose_sharding
 from talos.training.plan import Plan, make_plan
@@ -103,25 +103,18 @@ class Trainer:
             )
         if backbone is None:
             backbone = self.sharding.backbone(config, generator, cosine=loss.needs.scores == "cosine")
-        self.objective: Objective = self.sharding.objective(
-            self.plan.batches,
-            backbone,
-            loss,
-            source,
-            threshold,
-            ObjectiveOptions(
-                reduction=config.training.reduction,
-                touched_rows=config.optimizer.rows == "touched",
-                bfloat16=config.training.arithmetic == "bfloat16",
-            ),
-        ).to(self.device)
+        settings = config.training
+        options = ObjectiveOptions(
+            reduction=settings.reduction,
+            touched_rows=config.optimizer.rows == "touched",
+            bfloat16=settings.arithmetic == "bfloat16",
+        )
+        kind, size = self.plan.batches, int(settings.batch_size)
+        self.objective = self.sharding.objective(kind, backbone, loss, source, threshold, options).to(
+            self.device
+        )
         self.batches = self.sharding.batches(
-            BatchOptions(
-                kind=self.plan.batches,
-                size=int(config.training.batch_size),
-                only_users=only_users,
-                reduction=config.training.reduction,
-            )
+            BatchOptions(kind=kind, size=size, only_users=only_users, reduction=settings.reduction)
         )
         self.parameters = list(self.objective.parameters())
         self.sync = self.sharding.gradient_sync(self.objective)
@@ -130,11 +123,9 @@ class Trainer:
         self.position = Position()
         self.checkpoints = None
         if folder is not None:
+            sharded = self.sharding.sharded_tensors(self.objective)
             self.checkpoints = Checkpoints(
-                folder,
-                keep=config.training.keep_checkpoints,
-                group=group,
-                sharded=self.sharding.sharded_tensors(self.objective),
+                folder, keep=settings.keep_checkpoints, group=group, sharded=sharded
             )
         self.best: dict[str, Tensor] | None = None
         self.resumed_generator: Tensor | None = None  # state of a generator in the middle of a pass
@@ -200,7 +191,10 @@ class Trainer:
                     callback.on_step(at.epoch, at.step, at.loss_sum / at.step)
             if self.sync.should_stop(self.stop_requested) and at.step < len(self.batches):
                 at.seconds += time.perf_counter() - began
-                self._interrupt(generator)
+                self.save(generator)
+                raise InterruptedRunError(
+                    f"stopped in epoch {at.epoch + 1} after step {at.step} of {len(self.batches)}; saved"
+                )
         at.pass_number, at.step = number + 1, 0
         at.seconds += time.perf_counter() - began
 
@@ -217,14 +211,10 @@ class Trainer:
         return total
 
     def _diverged(self, what: str) -> TalosError:
-        lr = self.config.optimizer.lr
-        kept = (
-            f"; the best weights, of epoch {self.position.best_epoch}, are kept"
-            if self.position.best_epoch
-            else ""
-        )
+        at, lr = self.position, self.config.optimizer.lr
+        kept = f"; the best weights, of epoch {at.best_epoch}, are kept" if at.best_epoch else ""
         return TalosError(
-            f"epoch {self.position.epoch + 1}, step {self.position.step + 1}: {what}. "
+            f"epoch {at.epoch + 1}, step {at.step + 1}: {what}. "
             f"The likely cause is a learning rate ({lr}) that is too high or a temperature that is too low{kept}"
         )
 
@@ -242,15 +232,14 @@ class Trainer:
             return {}
         k, at = self.config.k, self.position
         metrics = self.sharding.metrics(*self.vectors(), k)
-        watched = metrics[f"{self.config.training.metric}@{k}"]
+        first = f"{self.config.training.metric}@{k}"
+        watched = metrics[first]
         if watched > at.best:
             at.best, at.best_epoch, at.best_metrics = watched, at.epoch, metrics
             self._keep_best()
         elif at.epoch - at.best_epoch >= self.config.training.patience:
             at.finished = True
-        # the watched metric first: a progress bar shows the first one
-        first = f"{self.config.training.metric}@{k}"
-        return {first: watched, **{name: value for name, value in metrics.items() if name != first}}
+        return {first: watched} | metrics  # the watched metric first: a progress bar shows the first one
 
     def _end_epoch(self, metrics: dict[str, float]) -> None:
         at = self.position
@@ -347,13 +336,6 @@ class Trainer:
         if self.stop_requested:
             raise KeyboardInterrupt
         self.stop_requested = True
-
-    def _interrupt(self, generator: torch.Generator) -> None:
-        self.save(generator)
-        at = self.position
-        raise InterruptedRunError(
-            f"stopped in epoch {at.epoch + 1} after step {at.step} of {len(self.batches)}; saved"
-        )
 
 
 def _aligned(valid: Interactions | Share | None, train: Interactions | Share) -> Interactions | Share | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -44,15 +45,8 @@ def start_from(
     it: each gets the mean length of the random vectors that it replaces. Users and items without interactions keep
     their random vectors.
 
-    Args:
-        how: which factorisation.
-        backbone: whose tables are filled.
-        index: the interactions of all users, or of those whose rows this process has.
-        generator: draws the start of the factorisation.
-        cosine: whether scores are cosines.
-        users: the users in the backbone's table; all of them, if None.
-        items: likewise the items.
-        group: the processes that have the other users and items.
+    `index` has the interactions of all users, or of those whose rows this process has. `users` and `items` are those in
+    the backbone's tables, all of them if None; the processes of `group` have the others.
 
     >>> from talos.backbones import MF
     >>> from talos.data.interactions import Interactions
@@ -70,20 +64,12 @@ def start_from(
     sharded = users is not None and group.size > 1 and index.num_users == len(users)
     if how == "svd":
         if sharded:
-            raise ConfigError(
-                "'svd' without all interactions in every process",
-                where="training.init",
-                expected="'als' or 'random'",
-            )
+            what, expected = "'svd' without all interactions in every process", "'als' or 'random'"
+            raise ConfigError(what, where="training.init", expected=expected)
         found = singular_vectors(index, dim, generator)
-    elif sharded:
-        found = sharded_least_squares(
-            index.indptr, index.indices, index.num_items, dim=dim, generator=generator, group=group
-        )
     else:
-        found = alternating_least_squares(
-            index.indptr, index.indices, index.num_items, dim=dim, generator=generator
-        )
+        solve = partial(sharded_least_squares, group=group) if sharded else alternating_least_squares
+        found = solve(index.indptr, index.indices, index.num_items, dim=dim, generator=generator)
     own_users = found[0] if users is None or sharded else found[0][users.start : users.stop]
     own_items = found[1] if items is None else found[1][items.start : items.stop]
     tables = (

@@ -36,8 +36,9 @@ class BalancedUserSharding(UserSharding):
         """The batches of this process's steps."""
         return BalancedBatches(self.index, options, self.group)
 
-    def _objective(self, kind: Literal["users", "positives"]) -> tuple[type[Objective], dict[str, Any]]:
-        return BalancedObjective, {"group": self.group}
+    def objective(self, kind: Literal["users", "positives"], *choices: Any) -> Objective:
+        """The loss of this process's piece of a batch of users."""
+        return BalancedObjective(*choices, index=self.index, users=self.users, group=self.group)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -47,9 +48,7 @@ class _BalancedOrder(EpochOrder):
     weights: Tensor  # (steps,), of this process's piece in each step
     owned: Tensor  # (steps, ranks + 1), bounds of each rank's users in the ascending batch
     pieces: Tensor  # (steps, ranks + 1), bounds of each rank's piece
-    starts: (
-        Tensor  # (steps, ranks), index of the first user borrowed from each rank, among all borrowed users
-    )
+    starts: Tensor  # (steps, ranks), the first user borrowed from each rank, among all borrowed users
     degrees: Tensor  # number of interactions of each borrowed user
     ends: Tensor  # CSR bounds of their items
     items: Tensor  # their items
@@ -57,30 +56,20 @@ class _BalancedOrder(EpochOrder):
 
 @dataclass(frozen=True, kw_only=True)
 class BalancedShare(BatchShare):
-    """One process's piece of a batch.
+    """One process's piece of a batch."""
 
-    Attributes:
-        send: how many of its own members this process lends to each rank; those it keeps are sent to itself.
-        receive: how many members of its piece come from each rank.
-        ends: (B + 1,), CSR bounds of the positives of the piece's users.
-        positives: (P,), their items.
-    """
-
-    send: list[int]
-    receive: list[int]
-    ends: Tensor
-    positives: Tensor
+    send: list[
+        int
+    ]  # how many of its own members this process lends to each rank; those it keeps go to itself
+    receive: list[int]  # how many members of its piece come from each rank
+    ends: Tensor  # (B + 1,), CSR bounds of the positives of the piece's users
+    positives: Tensor  # (P,), their items
 
 
 class BalancedBatches(ShardedBatches):
     """Batches of users, each cut into one piece per process; pieces differ by at most one user.
 
     A batch's `members` are the users that this process owns, its `share` describes the piece that it works on.
-
-    Args:
-        index: the interactions of this process's users.
-        options: as for `Batches`; batches are of users.
-        group: the processes.
 
     >>> from talos.distributed import SINGLE_PROCESS
     >>> from talos.data.interactions import Interactions
@@ -107,7 +96,7 @@ class BalancedBatches(ShardedBatches):
         owned = torch.searchsorted(steps, self.bounds.expand(len(self), -1).contiguous())
         members = owned[:, -1:]
         pieces = members * torch.arange(size + 1) // size
-        step, at = ((steps >= self.first) & (steps < self.first + len(self.population))).nonzero().T
+        step, at = self._is_own(steps).nonzero().T
         mine = self.population.cpu()[steps[step, at] - self.first]
         worker = ((at + 1) * size - 1) // members[step, 0]  # the rank whose piece that is in
         weights = torch.zeros(len(self), size, dtype=torch.float64)
@@ -176,12 +165,7 @@ class BalancedBatches(ShardedBatches):
 
 
 class BalancedObjective(UserObjective):
-    """Batches of users with all their positives over all items; some of the users are borrowed from other processes.
-
-    Args:
-        group: the processes.
-        options: as for `Objective`.
-    """
+    """Batches of users with all their positives over all items; some of the users are borrowed from other processes."""
 
     def __init__(self, *choices: Any, group: Group, **options: Any) -> None:
         super().__init__(*choices, **options)
@@ -226,9 +210,5 @@ class _AllToAll(torch.autograd.Function):
 
 
 def _overlaps(here: range, cuts: Sequence[int]) -> list[int]:
-    """How many of some consecutive numbers lie between each cut and the next.
-
-    >>> _overlaps(range(2, 6), [0, 3, 4, 9])
-    [1, 1, 2]
-    """
+    """How many of some consecutive numbers lie between each cut and the next."""
     return [max(0, min(here.stop, stop) - max(here.start, start)) for start, stop in itertools.pairwise(cuts)]

@@ -31,13 +31,8 @@ def sharding_for(
 
     `items` means users and items. `parallel = "auto"` takes it where it is possible and either the item table is too
     large for every process to have it, or a process has fewer users of a batch than a vector has numbers: then it takes
-    longer to send and apply the items' gradient than to go over a part of the items again (see docs/scale.md).
-
-    Args:
-        config: without any `auto` but `parallel`.
-        num_users: users of all processes.
-        num_items: items of all processes.
-        size: the number of processes.
+    longer to send and apply the items' gradient than to go over a part of the items again (see docs/scale.md). The
+    config has no other `auto`; the sizes are those of all processes.
 
     >>> config = RunConfig().with_values({"negatives": "all", "threshold.name": "exact", "training.batch_size": 512})
     >>> sharding_for(config, 1_000_000, 10_000, 4)
@@ -80,14 +75,7 @@ def choose_sharding(
     group: Group,
     device: torch.device,
 ) -> tuple[UserSharding, str]:
-    """The sharding that a config asks for, and a line that describes it; a single process has all rows, and no line.
-
-    >>> from talos.distributed import SINGLE_PROCESS
-    >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 7])
-    >>> sharding, line = choose_sharding(RunConfig(negatives="1"), data, None, SINGLE_PROCESS, torch.device("cpu"))
-    >>> sharding.users, line
-    (range(0, 2), '')
-    """
+    """The sharding that a config asks for, and a line that describes it; a single process has all rows, and no line."""
     if config.training.parallel == "auto" and isinstance(train, Share) and train.columns is None:
         # the interactions of other processes' users with this one's items cannot be read
         config = config.with_values({"training.parallel": "users"})

@@ -21,13 +21,8 @@ class GradientSync:
     """Sums the gradients over the processes of a group, and shares the parameters that an optimizer updated.
 
     When it is made, parameters that all processes have are set to rank 0's values, so that they begin with equal bits.
-
-    Args:
-        group: the processes.
-        parameters: all parameters with gradients.
-        own: those of which this process has only its own rows. Their gradients are not summed.
-        sharded: those of which each process updates a range of rows. Their gradients are never sparse, and they have
-            at least as many rows as there are processes.
+    Of the `own` parameters this process has only its own rows; their gradients are not summed. Of the `sharded` ones
+    each process updates a range of rows; their gradients are never sparse, and each has a row for every process.
 
     >>> from talos.distributed import SINGLE_PROCESS
     >>> table = nn.Parameter(torch.zeros(2)); table.sum().backward()

@@ -37,14 +37,7 @@ _BLOCK = 4096
 
 
 class ItemSharding(UserSharding):
-    """Users and items divided among the processes of a group.
-
-    >>> from talos.distributed import SINGLE_PROCESS
-    >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 9])
-    >>> sharding = ItemSharding(data, None, SINGLE_PROCESS, torch.device("cpu"))
-    >>> sharding.items, sharding.user_degrees
-    (range(0, 3), tensor([2, 1]))
-    """
+    """Users and items divided among the processes of a group."""
 
     def __init__(
         self,
@@ -82,9 +75,16 @@ class ItemSharding(UserSharding):
         """Whole batches: every process works on all users of a batch."""
         return Batches(self.degrees, options)
 
-    def _objective(self, kind: Literal["users", "positives"]) -> tuple[type[Objective], dict[str, Any]]:
-        extra = {"group": self.group, "degrees": self.degrees, "num_items": self.whole.num_items}
-        return ItemObjective, extra
+    def objective(self, kind: Literal["users", "positives"], *choices: Any) -> Objective:
+        """The loss of a whole batch of users over this process's items."""
+        return ItemObjective(
+            *choices,
+            index=self.index,
+            users=self.users,
+            group=self.group,
+            degrees=self.degrees,
+            num_items=self.whole.num_items,
+        )
 
     def _metric_sums(self, users: Tensor, items: Tensor, k: int) -> Mapping[str, float]:
         sums = dict.fromkeys((f"{name}@{k}" for name in DEFAULT_METRICS), 0.0)
@@ -135,12 +135,6 @@ class ItemSharding(UserSharding):
         """Blocks of at most `size` of this rank's `count` rows, with the rows of all ranks' blocks.
 
         A rank whose rows are done takes part with empty blocks until those of all ranks are.
-
-        >>> from talos.distributed import SINGLE_PROCESS
-        >>> data = Interactions.from_ids([1, 2], [7, 8])
-        >>> sharding = ItemSharding(data, None, SINGLE_PROCESS, torch.device("cpu"))
-        >>> [(here, rows.counts) for here, rows in sharding._blocks(5, 3)]
-        [(slice(0, 3, None), [3]), (slice(3, 5, None), [2])]
         """
         counts = [int(theirs) for (theirs,) in self.group.all_gather_numbers([count])]
         for start in range(0, max(counts), size):
@@ -151,12 +145,8 @@ class ItemSharding(UserSharding):
 class ItemObjective(Objective):
     """Batches of users with all their positives, over this process's part of all items.
 
-    Args:
-        group: the processes.
-        degrees: interactions of all users, over all items.
-        num_items: of all processes.
-        options: as for `Objective`. The backbone has this process's users and items, the threshold (exact, fixed or
-            none) its users, the index the interactions of all users with its items; negatives are all items.
+    The backbone has this process's users and items, the threshold (exact, fixed or none) its users, the index the
+    interactions of all users with its items. `degrees` and `num_items` are those of all items.
     """
 
     loss: UserSeparableLoss
@@ -174,24 +164,24 @@ class ItemObjective(Objective):
         rows = OwnedRows(self.group, torch.searchsorted(members, self.bounds).diff().tolist())
         own = members[rows.own] - self.users.start
         threshold = self.threshold
-        exact = isinstance(threshold, ExactQuantile)
+        exact = threshold if isinstance(threshold, ExactQuantile) else None
         value, beta = differentiable_divided_loss(
             self._rows(user_table, own, distinct=True),
             item_table,
             F.pad(self.index.degrees[members].cumsum(0), (1, 0)),
             self.index.pairs_of(members)[1],
-            None if threshold is None or exact else threshold.value(own),
+            None if threshold is None or exact is not None else threshold.value(own),
             self.loss,
             rows,
             degrees=self.degrees[members],
             num_items=self.num_items,
-            k=threshold.k if isinstance(threshold, ExactQuantile) else None,
+            k=None if exact is None else exact.k,
             reduction=self.reduction,
             normalize_items=self.cosine,
             bfloat16=self.in_bfloat16,
         )
-        if isinstance(threshold, ExactQuantile):
-            threshold.set(own, beta)
+        if exact is not None:
+            exact.set(own, beta)
         return value
 
 

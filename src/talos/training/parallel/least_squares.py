@@ -35,20 +35,10 @@ def sharded_least_squares(
 ) -> tuple[Tensor, Tensor]:
     """Vectors of this process's users and of all items, as a single process with all users would find them.
 
-    Args:
-        indptr: (own users + 1,), int64, CSR bounds of the interactions of this process's users.
-        indices: (P,), int64, items.
-        num_items: |I|.
-        dim: length of a vector.
-        generator: draws the start; must be in the same state in every process.
-        group: the processes. The users of rank 0 come first, then those of rank 1, and so on.
-        sweeps: number of sweeps over users and items; if not given, `sweeps_for` the whole data.
-        regularization: λ.
-        weight: α.
-        steps: conjugate-gradient steps per row and sweep.
-
-    Returns:
-        Own users (U/N, d) and all items (I, d), float32, on the CPU; items have the same bits in every process.
+    `indptr` (own users + 1,) and `indices` are the CSR interactions of this process's users; rank 0's come first,
+    then rank 1's, and so on. `generator` must be in the same state in every process. The other arguments are
+    those of `talos.kernels.alternating_least_squares`. Returns float32 on the CPU, (own users, d) and (I, d); items
+    have the same bits in every process.
 
     >>> from talos.distributed import SINGLE_PROCESS
     >>> users, items = sharded_least_squares(

@@ -24,12 +24,9 @@ from talos.distributed import Group
 from talos.evaluation.evaluate import DEFAULT_METRICS, evaluate
 from talos.evaluation.ranking import DotScores
 from talos.kernels import kth_scores
-from talos.losses import Loss
-from talos.negatives import Negatives
-from talos.thresholds import Threshold
 from talos.training.batches import Batch, Batches, BatchOptions, BatchShare, EpochOrder
 from talos.training.checkpoint import ShardedTensors
-from talos.training.objective import Objective, ObjectiveOptions, PositiveObjective, UserObjective
+from talos.training.objective import Objective, PositiveObjective, UserObjective
 from talos.training.parallel.gradient_sync import GradientSync
 from talos.training.warm_start import start_from
 
@@ -39,16 +36,8 @@ __all__ = ["ShardedBatches", "UserSharding"]
 class UserSharding:
     """Users divided among the processes of a group; every process has all items.
 
-    Args:
-        train: the interactions of all users, or this process's share of them.
-        valid: likewise.
-        group: the processes.
-        device: where the tensors are.
-
-    Attributes:
-        users: the users that this process has.
-        items: the items that it has.
-        index: the interactions that its steps need.
+    `train` and `valid` are the interactions of all users, or this process's share of them. `users` and `items` are
+    those that this process has, `index` the interactions that its steps need.
 
     >>> from talos.distributed import SINGLE_PROCESS
     >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 9])
@@ -100,22 +89,10 @@ class UserSharding:
             return Batches(self.index.degrees, options)
         return ShardedBatches(self.index.degrees, options, self.group)
 
-    def objective(
-        self,
-        kind: Literal["users", "positives"],
-        backbone: Backbone,
-        loss: Loss,
-        negatives: Negatives,
-        threshold: Threshold | None,
-        options: ObjectiveOptions,
-    ) -> Objective:
-        """The loss of this process's share of a batch of users or of positives."""
-        made, more = self._objective(kind)
-        return made(backbone, loss, negatives, threshold, self.index, options, users=self.users, **more)
-
-    def _objective(self, kind: Literal["users", "positives"]) -> tuple[type[Objective], dict[str, Any]]:
-        """The class of the objective, and arguments beyond those of `Objective`."""
-        return UserObjective if kind == "users" else PositiveObjective, {}
+    def objective(self, kind: Literal["users", "positives"], *choices: Any) -> Objective:
+        """The loss of this process's share of a batch, from the first four arguments of `Objective` and its options."""
+        made = UserObjective if kind == "users" else PositiveObjective
+        return made(*choices, index=self.index, users=self.users)
 
     def _own_tables(self, backbone: Backbone) -> dict[str, Tensor]:
         """The tables of which this process has only its own rows, by name."""
@@ -206,12 +183,8 @@ class ShardedBatches(Batches):
     """Batches whose members belong to several processes; each takes its own.
 
     The order is drawn over the members of all processes, so the batches are those of a single process with all users.
-    Members of a batch ascend, and so do the users of the ranks, so a process's members are consecutive.
-
-    Args:
-        degrees: interactions of each user of this process.
-        options: as for `Batches`.
-        group: the processes.
+    Members of a batch ascend, and so do the users of the ranks, so a process's members are consecutive. `degrees` are
+    those of this process's users.
     """
 
     def __init__(self, degrees: Tensor, options: BatchOptions, group: Group) -> None:
@@ -222,13 +195,14 @@ class ShardedBatches(Batches):
     def order(self, generator: torch.Generator) -> EpochOrder:
         """Draw the order of one epoch."""
         positions = torch.randperm(self.total, generator=generator)
-        mine = (
-            ((positions >= self.first) & (positions < self.first + len(self.population))).nonzero().flatten()
-        )
+        mine = self._is_own(positions).nonzero().flatten()
         members = self.population.cpu()[positions[mine] - self.first]
         counts = torch.zeros(len(self), dtype=torch.float64)
         counts.index_add_(0, mine // self.size, self._weights(members, mine // self.size))
         return _SharedOrder(positions, counts / self.group.all_reduce_(counts.clone()))
+
+    def _is_own(self, positions: Tensor) -> Tensor:
+        return (positions >= self.first) & (positions < self.first + len(self.population))
 
     def _weights(self, members: Tensor, steps: Tensor) -> Tensor:
         """The weight of each member in the mean of its step."""
@@ -250,8 +224,8 @@ class ShardedBatches(Batches):
         assert isinstance(order, _SharedOrder)
         positions = self._positions(order, step)
         before = int((positions < self.first).sum())
-        own = positions[(positions >= self.first) & (positions < self.first + len(self.population))]
-        members = self.population[(own - self.first).to(self.population.device)]
+        own = positions[self._is_own(positions)] - self.first
+        members = self.population[own.to(self.population.device)]
         share = BatchShare(
             rank=self.group.rank, before=before, total=len(positions), weight=float(order.weights[step])
         )
