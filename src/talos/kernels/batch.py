@@ -109,6 +109,8 @@ def user_batch_loss(
     bfloat16: bool = False,
     users_per_chunk: int | None = None,
     items_per_tile: int = 4096,
+    item_gradient: Tensor | None = None,
+    unit_items: Tensor | None = None,
 ) -> UserBatch:
     """Loss of a batch of users with all their positives, and its gradients, in closed form.
 
@@ -139,6 +141,9 @@ def user_batch_loss(
             lengths; thresholds that take a pass of their own and all sums are float32. No effect in torch.
         users_per_chunk: users at a time; chosen by cache size if None.
         items_per_tile: items at a time, in torch.
+        item_gradient: (I, d), memory that the core may return as the items' gradient. A training loop that keeps it
+            from step to step saves the system the work of finding fresh pages for every step.
+        unit_items: (I, d), memory that the core may use for the normalised items, likewise.
 
     A user without positives contributes nothing. A user without negatives contributes the positives' part.
 
@@ -176,6 +181,8 @@ def user_batch_loss(
             item_ids=item_ids,
             bfloat16=bfloat16,
             users_per_chunk=users_per_chunk,
+            item_gradient=item_gradient,
+            unit_items=unit_items,
         )
     else:
         passes = TorchPasses(

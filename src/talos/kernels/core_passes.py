@@ -70,6 +70,8 @@ class CorePasses:
         item_ids: (n,), a sample of items to use as negatives in place of all.
         bfloat16: see `core_sweep`.
         users_per_chunk: users per block of a sweep; chosen by cache size if None.
+        item_gradient: (I, d), memory for the gradient of a sweep over all items; new memory if None.
+        unit_items: (I, d), memory for the normalised vectors; new memory if None.
     """
 
     def __init__(
@@ -83,12 +85,15 @@ class CorePasses:
         item_ids: Tensor | None = None,
         bfloat16: bool = False,
         users_per_chunk: int | None = None,
+        item_gradient: Tensor | None = None,
+        unit_items: Tensor | None = None,
     ) -> None:
+        self.item_gradient = item_gradient if item_ids is None else None
         self.table, self.lengths = item_vectors.detach().contiguous(), None
         self.indptr = torch.zeros(1, dtype=torch.int64) if indptr is None else indptr
         self.indices = torch.zeros(0, dtype=torch.int64) if indices is None else indices
         if normalize:
-            self.table, self.lengths = unit_rows(self.table)
+            self.table, self.lengths = unit_rows(self.table, out=unit_items)
         self.count = self.indptr.diff()
         self.owner = torch.arange(len(self.count)).repeat_interleave(self.count)
         if not bool(((self.indices.diff() > 0) | (self.owner.diff() > 0)).all()):
@@ -186,6 +191,7 @@ class CorePasses:
             excluded=self.excluded,
             users_per_block=self.users_per_chunk,
             bfloat16=self.bfloat16,
+            item_gradient=self.item_gradient,
         )
         item_gradient, positive_scores = found.item_gradient, found.excluded_scores
         if self.item_ids is not None:
@@ -272,6 +278,7 @@ def core_sweep(
     users_per_block: int | None = None,
     level: str | None = None,
     bfloat16: bool = False,
+    item_gradient: Tensor | None = None,
 ) -> CoreSweep:
     """One pass of the core over all items, for a whole batch of users.
 
@@ -291,6 +298,7 @@ def core_sweep(
         level: one of `library.levels()`; the highest if None.
         bfloat16: round the factors of all products to bfloat16 (8 bits of precision, sums in float32), at twice the
             speed where the processor has instructions for it; see `library.has_bfloat16`.
+        item_gradient: (n, d), float32 memory for the items' gradient; new memory if None.
 
     >>> found = core_sweep(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), part=None, k=2) \
             if library.available() else None
@@ -316,7 +324,9 @@ def core_sweep(
         negative=sized(part is not None, num_users),
         normalizer=sized(part is not None, num_users),
         user_gradient=sized(gradients, num_users, dim),
-        item_gradient=sized(gradients, num_items, dim),
+        item_gradient=sized(gradients, num_items, dim)
+        if item_gradient is None
+        else library.output("item_gradient", item_gradient, num_items, dim),
         kth=users.new_empty(num_users) if k else None,
         best=users.new_empty(num_users, k) if k and keep_best else None,
         excluded_scores=None if excluded is None else users.new_empty(len(excluded[1])),
@@ -397,9 +407,9 @@ def workspace_bytes(
 
 
 def unit_rows(
-    table: Tensor, *, level: str | None = None, threads: int | None = None
+    table: Tensor, *, out: Tensor | None = None, level: str | None = None, threads: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Rows divided by their lengths (at least 1e-12, as in `F.normalize`), and the lengths.
+    """Rows divided by their lengths (at least 1e-12, as in `F.normalize`), written to `out`, and the lengths.
 
     >>> unit, lengths = unit_rows(torch.tensor([[3.0, 4.0]])) if library.available() else (None, torch.tensor([5.0]))
     >>> lengths
@@ -407,7 +417,8 @@ def unit_rows(
     """
     core, at = library.level_of(level)
     rows = library.floats("table", table, *table.shape)
-    unit, lengths = torch.empty_like(rows), rows.new_empty(len(rows))
+    unit = torch.empty_like(rows) if out is None else library.output("out", out, *rows.shape)
+    lengths = rows.new_empty(len(rows))
     task = Rows(
         count=len(rows),
         dim=rows.shape[1],

@@ -177,7 +177,7 @@ class UserObjective(Objective):
         return self._with_auxiliary(value, members, positives, frozen, share)
 
     def _over_all(self, members: Tensor, users: Tensor, item_table: Tensor, positives: Tensor) -> Tensor:
-        threshold, ends, options = self.threshold, self._ends(members), self._options()
+        threshold, ends, options = self.threshold, self._ends(members), self._options(item_table)
         if isinstance(threshold, ExactQuantile):
             # the kernel computes all scores anyway, and finds the K-th best among them
             value, kth = exact_user_batch_loss(
@@ -191,9 +191,24 @@ class UserObjective(Objective):
             beta = threshold.value(members)
         return differentiable_user_batch_loss(users, item_table, ends, positives, beta, self.loss, **options)
 
-    def _options(self) -> dict[str, Any]:
-        """Options of the kernels that go over all items; they normalise them, too."""
-        return {"reduction": self.reduction, "normalize_items": self.cosine, "bfloat16": self.in_bfloat16}
+    def _options(self, item_table: Tensor) -> dict[str, Any]:
+        """Options of the kernels that go over all items, with the memory of the step before; they normalise them."""
+        reused: dict[str, Tensor] = {}
+        if (
+            item_table.device.type == "cpu"
+            and item_table.dtype == torch.float32
+            and item_table.is_contiguous()
+        ):
+            if self.cosine:
+                reused["unit_items"] = self.gradient_buffers.unit_rows(item_table)
+            if item_table.is_leaf and item_table.requires_grad:  # else the gradient does not come back to us
+                reused["item_gradient"] = self.gradient_buffers.take(item_table)
+        return {
+            "reduction": self.reduction,
+            "normalize_items": self.cosine,
+            "bfloat16": self.in_bfloat16,
+            **reused,
+        }
 
     def _over_samples(
         self,

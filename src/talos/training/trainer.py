@@ -31,7 +31,6 @@ from talos.training.checkpoint import (
     load_best_weights,
     unflatten,
 )
-from talos.training.memory import freed_memory_kept
 from talos.training.objective import ObjectiveOptions
 from talos.training.optimizer import Optimizers
 from talos.training.parallel.choose import choose_sharding
@@ -145,7 +144,6 @@ class Trainer:
             callback.on_start(at.epoch, settings.epochs, len(self.batches))
         try:
             with contextlib.ExitStack() as around:
-                around.enter_context(freed_memory_kept(max(p.nbytes for p in self.parameters)))
                 if self.checkpoints is not None:  # only where a run can be resumed
                     around.enter_context(stop_signals(self._ask_to_stop))
                 while not self._is_over():

@@ -183,7 +183,7 @@ class BalancedObjective(UserObjective):
             share.receive,
         )
         found = vectors.new_empty(0)
-        options = {**self._options(), "scale": share.weight}
+        options = {**self._options(item_table), "scale": share.weight}
         given = (vectors, item_table, share.ends, share.positives)
         if len(vectors) == 0:
             value = vectors.sum()  # 0, but with a backward pass, for which the lenders wait
