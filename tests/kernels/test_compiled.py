@@ -266,6 +266,10 @@ def test_scores_far_below_the_threshold(level, tau, use):
     )
 
 
+def test_a_workspace_for_nobody():
+    assert 0 < core_passes.workspace_bytes(0, 5, 64) < 2**20
+
+
 @pytest.mark.parametrize("bfloat16", [False, True])
 @pytest.mark.parametrize("dim", [64, 100])
 def test_the_workspace_is_bounded_whatever_the_number_of_items(bfloat16, dim):

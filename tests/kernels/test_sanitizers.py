@@ -2,53 +2,86 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-CORE = Path(__file__).parents[2] / "src" / "talos" / "kernels" / "core"
+HERE = Path(__file__).parent
+CORE = HERE.parents[1] / "src" / "talos" / "kernels" / "core"
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 LEVELS = {
     "plain": [],
     "avx2": ["-mavx2", "-mfma"],
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma"],
 }
+BFLOAT16 = [*LEVELS["avx512"], "-mavx512bf16", "-DTALOS_PAIRS"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["address,undefined", "thread"])
-def test_the_core_is_clean(kind, tmp_path):
+def build(kind: str, folder: Path, *more: str, sources: tuple[Path, ...] = ()) -> Path:
+    """The core with a sanitiser: a program with these further sources, or with -shared a library."""
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler")
     flags = ["-O1", "-g", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-pthread", f"-I{CORE}"]
-    flags += [f"-fsanitize={kind}", "-fno-sanitize-recover=all", *(["-DTALOS_X86"] if X86 else [])]
+    flags += [f"-fsanitize={kind}", "-fno-sanitize-recover=all", *(["-DTALOS_X86"] if X86 else []), *more]
 
-    def build(source: Path, name: str, *more: str) -> str:
-        target = str(tmp_path / f"{name}.o")
-        subprocess.run([compiler, *flags, *more, "-c", str(source), "-o", target], check=True)
+    def compiled(source: Path, name: str, *level: str) -> str:
+        target = str(folder / f"{name}.o")
+        subprocess.run([compiler, *flags, *level, "-c", str(source), "-o", target], check=True)
         return target
 
-    bfloat16 = [*LEVELS["avx512"], "-mavx512bf16", "-DTALOS_PAIRS"]
     tried = subprocess.run(
-        [compiler, *bfloat16, "-E", "-xc++", "/dev/null"], capture_output=True, check=False
+        [compiler, *BFLOAT16, "-E", "-xc++", "/dev/null"], capture_output=True, check=False
     )
     known = X86 and tried.returncode == 0
-    objects = [
-        build(CORE / "dispatch.cpp", "dispatch", *(["-DTALOS_BFLOAT16"] if known else [])),
-        build(Path(__file__).parent / "core_check.cpp", "main"),
-    ]
+    objects = [compiled(CORE / "dispatch.cpp", "dispatch", *(["-DTALOS_BFLOAT16"] if known else []))]
+    objects += [compiled(source, source.stem) for source in sources]
     for level in LEVELS if X86 else ["plain"]:
         for source in ("sweep", "rows", "least_squares"):
             level_flags = (f"-DTALOS_LEVEL={level}", *LEVELS[level])
-            objects.append(build(CORE / f"{source}.cpp", f"{source}-{level}", *level_flags))
-    if known:  # after the others: of a function that several objects hold the linker takes the first
-        objects.append(build(CORE / "sweep.cpp", "sweep-avx512bf16", "-DTALOS_LEVEL=avx512bf16", *bfloat16))
-    program = str(tmp_path / "check")
-    subprocess.run([compiler, *flags, *objects, "-o", program], check=True)
-    found = subprocess.run([program], capture_output=True, text=True, check=False)
+            objects.append(compiled(CORE / f"{source}.cpp", f"{source}-{level}", *level_flags))
+    if known:  # after the others: of a function that several objects define the linker takes the first
+        objects.append(compiled(CORE / "sweep.cpp", "sweep-bfloat16", "-DTALOS_LEVEL=avx512bf16", *BFLOAT16))
+    target = folder / "_core.so"
+    subprocess.run([compiler, *flags, *objects, "-o", str(target)], check=True)
+    return target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["address,undefined", "thread"])
+def test_the_core_is_clean(kind: str, tmp_path: Path) -> None:
+    program = build(kind, tmp_path, sources=(HERE / "core_check.cpp",))
+    found = subprocess.run([str(program)], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stdout.endswith("runs\n")
+
+
+@pytest.mark.slow
+def test_random_calls_are_clean(tmp_path: Path) -> None:
+    """The fuzz with a sanitised core; `TALOS_FUZZ_CALLS` applies here too."""
+    library = build("address,undefined", tmp_path, "-fPIC", "-shared")
+    linked = subprocess.run(["ldd", str(library)], capture_output=True, text=True, check=False).stdout
+    runtimes = [line.split()[2] for line in linked.splitlines() if "asan" in line or "ubsan" in line]
+    if not runtimes:
+        pytest.skip("the sanitisers' run-time libraries are not shared ones")
+    settings = {
+        "LD_PRELOAD": ":".join(runtimes),
+        # Python and torch don't free everything at the end.
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "TALOS_FUZZ_CORE": str(library),
+        "TALOS_KERNEL": "compiled",
+    }
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "-qs", "-p", "no:cacheprovider", str(HERE / "test_fuzz.py")],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout[-4000:] + found.stderr[-4000:]

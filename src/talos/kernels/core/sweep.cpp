@@ -97,8 +97,8 @@ struct Layout {
         copy = pad || kDeep > 1;
         depth = kDeep == 1 ? task.dim : padded_dim / kDeep;
         const int64_t most = task.users_per_block ? task.users_per_block : users_that_fit(task.items);
-        blocks = (task.users + most - 1) / most;
-        block = round_up((task.users + blocks - 1) / std::max<int64_t>(1, blocks), kColumns);
+        blocks = std::max<int64_t>(1, (task.users + most - 1) / most);
+        block = std::max<int64_t>(kColumns, round_up((task.users + blocks - 1) / blocks, kColumns));
         blocks = (task.users + block - 1) / block;  // after rounding up, fewer may suffice
         // Four coarse groups for each of the K: then little more than K scores reach the K-th largest maximum.
         coarse = std::max<int64_t>(1, groups / std::max<int64_t>(1, 4 * task.k));
