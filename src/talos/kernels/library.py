@@ -18,7 +18,7 @@ import mmap
 import os
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -53,100 +53,67 @@ _CPU: Final = torch.device("cpu")
 _CHOICES: Final = ("auto", "compiled", "torch")
 
 
-# The structs below repeat those of core/sweep.h field by field; `_load` compares the size of `Task`.
-_F32 = ctypes.c_void_p
-_I64 = ctypes.c_void_p
+# The structs below repeat those of core/sweep.h in the order of their fields; `_load` compares the size of `Task`.
+_POINTER, _INT64, _INT32, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
+
+
+def _fields(*runs: tuple[Any, str]) -> list[tuple[str, Any]]:
+    """Fields of a struct from runs of one type: (type, "name name …")."""
+    return [(name, kind) for kind, names in runs for name in names.split()]
 
 
 class Team(ctypes.Structure):
     """`talos::Team` of core/sweep.h."""
 
-    _fields_ = (("parallel", ctypes.c_void_p), ("size", ctypes.c_void_p))
+    _fields_ = _fields((_POINTER, "parallel size"))
 
 
 class Rows(ctypes.Structure):
     """`talos::Rows` of core/sweep.h."""
 
-    _fields_ = (
-        ("count", ctypes.c_int64),
-        ("dim", ctypes.c_int64),
-        ("threads", ctypes.c_int64),
-        ("team", Team),
-        ("rows", _F32),
-        ("unit", _F32),
-        ("lengths", _F32),
-    )
+    _fields_ = _fields((_INT64, "count dim threads"), (Team, "team"), (_POINTER, "rows unit lengths"))
 
 
 class Task(ctypes.Structure):
     """`talos::Task` of core/sweep.h."""
 
-    _fields_ = (
-        ("users", ctypes.c_int64),
-        ("items", ctypes.c_int64),
-        ("dim", ctypes.c_int64),
-        ("user_vectors", _F32),
-        ("item_vectors", _F32),
-        ("excluded_start", _I64),
-        ("excluded", _I64),
-        ("thresholds", _F32),
-        ("coefficients", _F32),
-        ("kind", ctypes.c_int32),
-        ("params", ctypes.c_float * 5),
-        ("scale", ctypes.c_float),
-        ("bfloat16", ctypes.c_int32),
-        ("k", ctypes.c_int64),
-        ("kth_is_threshold", ctypes.c_int32),
-        ("threads", ctypes.c_int32),
-        ("users_per_block", ctypes.c_int64),
-        ("team", Team),
-        ("workspace", _F32),
-        ("negative", _F32),
-        ("normalizer", _F32),
-        ("user_gradient", _F32),
-        ("item_gradient", _F32),
-        ("kth", _F32),
-        ("best", _F32),
-        ("excluded_scores", _F32),
-        ("moments", _F32),
+    _fields_ = _fields(
+        (_INT64, "users items dim"),
+        (_POINTER, "user_vectors item_vectors excluded_start excluded thresholds coefficients"),
+        (_INT32, "kind"),
+        (_FLOAT * 5, "params"),
+        (_FLOAT, "scale"),
+        (_INT32, "bfloat16"),
+        (_INT64, "k"),
+        (_INT32, "kth_is_threshold threads"),
+        (_INT64, "users_per_block"),
+        (Team, "team"),
+        (
+            _POINTER,
+            "workspace negative normalizer user_gradient item_gradient kth best excluded_scores moments",
+        ),
     )
 
 
 class Positives(ctypes.Structure):
     """`talos::Positives` of core/sweep.h."""
 
-    _fields_ = (
-        ("users", ctypes.c_int64),
-        ("items", ctypes.c_int64),
-        ("dim", ctypes.c_int64),
-        ("threads", ctypes.c_int64),
-        ("team", Team),
-        ("start", _I64),
-        ("items_of", _I64),
-        ("slopes", _F32),
-        ("user_vectors", _F32),
-        ("item_vectors", _F32),
-        ("lengths", _F32),
-        ("user_gradient", _F32),
-        ("item_gradient", _F32),
+    _fields_ = _fields(
+        (_INT64, "users items dim threads"),
+        (Team, "team"),
+        (_POINTER, "start items_of slopes user_vectors item_vectors lengths user_gradient item_gradient"),
     )
 
 
 class LeastSquares(ctypes.Structure):
     """`talos::LeastSquares` of core/sweep.h."""
 
-    _fields_ = (
-        ("rows", ctypes.c_int64),
-        ("dim", ctypes.c_int64),
-        ("threads", ctypes.c_int64),
-        ("steps", ctypes.c_int64),
-        ("team", Team),
-        ("start", _I64),
-        ("items_of", _I64),
-        ("fixed", _F32),
-        ("gram", _F32),
-        ("weight", ctypes.c_float),
-        ("solution", _F32),
+    _fields_ = _fields(
+        (_INT64, "rows dim threads steps"),
+        (Team, "team"),
+        (_POINTER, "start items_of fixed gram"),
+        (_FLOAT, "weight"),
+        (_POINTER, "solution"),
     )
 
 
