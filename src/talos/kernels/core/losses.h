@@ -65,23 +65,19 @@ struct SigmoidPower {
 };
 
 // The same for |ω(s - β)| ≤ kNear, which holds for cosines: σ and log σ are short polynomials. φ is taken relative to
-// σ(0)^κ, so that the exponent is small, and hence precise, around the threshold; or relative to the largest φ if all
-// scores are below the threshold, so that Σφ is at least 1 and its inverse, a factor of the gradients, stays in range.
+// σ(0)^κ, so that the exponent is small, and hence precise, around the threshold.
 struct SigmoidPowerNear {
     static constexpr int kSums = 1;
-    static constexpr bool kLogSum = true, kNeedsHighest = true;
+    static constexpr bool kLogSum = true, kNeedsHighest = false;
     static constexpr float kNear = 2.04f;
     static constexpr float kMaxPower = 55.0f;  // e^{-1.46·κ} and e^{0.6·κ} are within float's range
     float kappa, omega;
 
     explicit SigmoidPowerNear(const Task& task) : kappa(task.params[0]), omega(task.params[1]) {}
     float slope_factor() const { return kappa * omega; }
-    float shift(const float highest, const float beta) const {
-        const float x = omega * (highest - beta);
-        return x < 0 ? std::fmin(0.0f, kappa * kLog2E * (x - std::log1p(std::exp(x)) + kLn2)) : 0.0f;
-    }
-    float log_shift(const float shift) const { return (shift - kappa) * kLn2; }
-    Vector operator()(const Vector s, const Vector beta, const Vector shift, Vector (&sums)[1]) const {
+    float shift(float, float) const { return 0.0f; }
+    float log_shift(float) const { return -kappa * kLn2; }
+    Vector operator()(const Vector s, const Vector beta, Vector, Vector (&sums)[1]) const {
         // log cosh(x/2)/x² and tanh(x/2)/2x, both in x² on [0, 4.2].
         constexpr float c[] = {0.125f,          -0.00520830601f, 0.00034711507f, -2.61904715e-05f,
                                2.01705825e-06f, -1.33028422e-07f, 5.03809261e-09f};
@@ -89,7 +85,7 @@ struct SigmoidPowerNear {
                                1.96543406e-05f, -1.47653361e-06f, 6.01869417e-08f};
         const Vector x = s <= kGone ? Vector{} : (s - beta) * omega, square = x * x;
         const Vector relative = 0.5f * x - square * polynomial(c, square);
-        const Vector power = exp2_within(relative * (kappa * kLog2E) - shift);
+        const Vector power = exp2_within(relative * (kappa * kLog2E));
         const Vector phi = s <= kGone ? Vector{} : power;
         sums[0] += phi;
         return phi * (0.5f - x * polynomial(h, square));

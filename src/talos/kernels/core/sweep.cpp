@@ -40,6 +40,7 @@ constexpr int64_t kWorkPerThread = 1 << 20;   // multiplications; for less, anot
 constexpr int kMostSums = 3;                  // of any functor in losses.h
 constexpr int kHalvings = 12;                 // bisection steps, after which a bound is close enough
 constexpr float kRounding = kDeep == 1 ? 1.0001f : 1.01f;  // computed |u·v| / (|u||v|) is at most this
+constexpr float kFarBelow = 60.0f;            // -log2 of a φ, relative to φ at the threshold, whose inverse is a safe factor
 constexpr float kNothingYet = -std::numeric_limits<float>::infinity();
 
 int64_t round_up(const int64_t n, const int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -437,14 +438,18 @@ private:
         }
     }
 
-    // Whether |ω(s - β)| is small enough for SigmoidPowerNear, for all scores of the block.
+    // Whether |ω(s - β)| is small enough for SigmoidPowerNear, for all scores of the block. Its Σφ is relative to φ at the
+    // threshold; if all of a user's negatives are so far below that 1/Σφ might overflow as a factor, it is not used either.
     bool is_near() const {
         float items = 0, users = 0, beta = 0;
+        const float steepness = task_.params[0] * task_.params[1] * kLog2E;
         for (const Findings& theirs : shared_.findings) items = std::max(items, theirs.largest_norm);
         for (int64_t u = 0; u < count_; ++u) {
             const float* const vector = task_.user_vectors + (first_user_ + u) * task_.dim;
             users = std::max(users, dot(vector, vector, task_.dim));
             beta = std::max(beta, std::fabs(beta_[u]));
+            const float highest = highest_negative(u);
+            if (highest > kGone && steepness * (highest - beta_[u]) < -kFarBelow) return false;
         }
         const float bound = task_.params[1] * (std::sqrt(items * users) * kRounding + beta);
         return bound <= SigmoidPowerNear::kNear && task_.params[0] <= SigmoidPowerNear::kMaxPower;
@@ -466,9 +471,14 @@ private:
 
     template <class Phi>
     float shift_of(const Phi& phi, const int64_t u) const {
+        const float highest = highest_negative(u);
+        return highest <= kGone ? 0.0f : phi.shift(highest, beta_[u]);  // no negatives: any shift will do
+    }
+
+    float highest_negative(const int64_t u) const {
         float highest = kNothingYet;
         for (const Findings& theirs : shared_.findings) highest = std::max(highest, theirs.highest[u]);
-        return highest <= kGone ? 0.0f : phi.shift(highest, beta_[u]);  // no negatives: any shift will do
+        return highest;
     }
 
     // Replaces the scores of a tile by slopes and adds φ to the users' sums.
