@@ -55,7 +55,7 @@ smoke:
 
 # The compiled core against the readable version on random input, longer than `make test` does.
 fuzz: $(READY)
-	TALOS_FUZZ=10000 $(BIN)/python -m pytest tests/kernels/test_fuzz.py
+	TALOS_FUZZ_CALLS=10000 $(BIN)/python -m pytest tests/kernels/test_fuzz.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info src/talos_paper/*.egg-info benchmarks/*.egg-info
