@@ -31,7 +31,7 @@ def clicks(tmp_path: Path) -> Path:
 
 def test_help_answers_without_torch() -> None:
     code = (
-        "import sys, time; start = time.perf_counter()\n"
+        "import sys\n"
         "sys.argv = ['talos', '--help']\n"
         "from talos.cli import main\n"
         "try: main()\n"

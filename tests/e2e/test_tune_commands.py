@@ -125,10 +125,8 @@ def test_bad_input_is_refused_before_anything_is_read(
     talos: Run, tmp_path: Path, space: str, options: tuple[object, ...], said: str
 ) -> None:
     (tmp_path / "space.toml").write_text(space)
-    began = time.perf_counter()
     # the data do not exist: whoever complains about them has looked too early
     done = talos("tune", "nowhere.csv", "--space", "space.toml", "--out", "study", *options)
-    assert time.perf_counter() - began < 2
     assert done.returncode == 2
     assert said in done.stderr
     assert "secret" not in done.stderr

@@ -20,7 +20,7 @@ from talos.files import checksum_of
 from talos.model.recommender import Recommender
 from talos.model.run_directory import FILES
 
-SECONDS, MEGABYTES = 2.0, 500
+SECONDS, MEGABYTES = 2.0, 500  # of CPU time: another program on the machine is no fault of the reader
 # What somebody might write in place of any value.
 HOSTILE: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**63, 10**30, 1e308, float("nan"), "", "x", "../../etc/passwd", [], {},
@@ -121,7 +121,7 @@ def check_mutations(original: Path, scratch: Path, count: int, seed: int) -> dic
     for number in range(count):
         rng = random.Random(f"{seed}/{number}")
         forged = mutate(folder, rng)
-        began = time.perf_counter()
+        began = time.process_time()
         try:
             lists = Recommender.load(folder).recommend()
             outcomes["loaded"] += 1
@@ -133,7 +133,7 @@ def check_mutations(original: Path, scratch: Path, count: int, seed: int) -> dic
             outcomes["refused"] += 1
         except BaseException as error:
             raise AssertionError(f"mutation {number} of seed {seed}: {error!r}") from error
-        assert time.perf_counter() - began < SECONDS, number
+        assert time.process_time() - began < SECONDS, number
         for name, content in good.items():
             (folder / name).write_bytes(content)
     assert _peak() - before < MEGABYTES * 2**20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +86,9 @@ def test_a_bad_space_is_refused(values: dict[str, Any], said: str) -> None:
     ],
 )
 def test_a_space_that_no_run_could_use_is_refused_by_name(values: dict[str, Any], said: str) -> None:
-    check_space(default_space(RunConfig()), RunConfig())  # what is imported once is not counted
-    began = time.perf_counter()
     with pytest.raises(ConfigError) as error:
         check_space(Space.from_dict(values), RunConfig(), where="space.toml")
     assert said in str(error.value)
-    assert time.perf_counter() - began < 1
 
 
 def test_what_a_space_fixes_is_in_the_config() -> None:

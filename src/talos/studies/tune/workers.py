@@ -69,14 +69,15 @@ def signature() -> str:
 class Watcher:
     """Finds running trials whose worker is dead; ask it repeatedly."""
 
-    def __init__(self, *, grace: float) -> None:
+    def __init__(self, *, grace: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.grace = grace
+        self.clock = clock
         self._seen: dict[int, tuple[Any, float]] = {}
 
     def is_gone(self, trial: FrozenTrial) -> bool:
         """Whether the worker of this trial is known to be dead or has sent no heartbeat for the grace period."""
         signed = trial.user_attrs.get("worker")
-        sign, now = (signed, trial.user_attrs.get("beat")), time.monotonic()
+        sign, now = (signed, trial.user_attrs.get("beat")), self.clock()
         if self._seen.get(trial.number, (None, 0.0))[0] != sign:
             self._seen[trial.number] = (sign, now)
         if signed is not None and not _may_be_alive(str(signed)):
