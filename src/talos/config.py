@@ -106,12 +106,18 @@ class RunConfig(_Section):
 
     `negatives` is a short form such as `shared:1024`, or, for a class of one's own, its name with its options.
 
+    With a `baseline` nothing is trained: the sections of training are not part of the config, except
+    `training.metric`, by which a study compares its trials.
+
     >>> config = RunConfig.from_dict({"k": 10, "loss": {"name": "sl", "tau": 0.2}})
     >>> config.loss.name, config.loss.options, config.backbone.name
     ('sl', {'tau': 0.2}, 'mf')
     >>> RunConfig.from_dict({"training": {"epoch": 3}})
     Traceback (most recent call last):
     talos.errors.ConfigError: training.epoch: no such key (did you mean 'epochs'?)
+    >>> RunConfig.from_dict({"baseline": {"name": "ease"}, "loss": {"name": "sl"}})
+    Traceback (most recent call last):
+    talos.errors.ConfigError: loss: has no effect with a baseline; expected one of the two
     """
 
     k: Count = 20
@@ -123,10 +129,14 @@ class RunConfig(_Section):
     threshold: NamedConfig = NamedConfig(name="auto")
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
+    baseline: NamedConfig | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str = "") -> Self:
         """Validate nested plain values; the first mistake raises a `ConfigError` that names its key."""
+        for key in () if values.get("baseline") is None else _without_effect(values):
+            place = f"{where}: {key}" if where else key
+            raise ConfigError("has no effect with a baseline", where=place, expected="one of the two")
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -146,12 +156,16 @@ class RunConfig(_Section):
     def with_values(self, changes: Mapping[str, Any]) -> Self:
         """A copy with some values changed, by dotted name.
 
-        A new name for `loss`, `backbone` or `threshold` drops the options of the old one.
+        A new name for `loss`, `backbone` or `threshold` drops the options of the old one, and a name for `baseline`
+        everything that only training uses.
 
         >>> RunConfig().with_values({"loss.name": "sl", "loss.tau": 0.2, "training.epochs": 3}).training.epochs
         3
         """
         values = self.as_dict()
+        if "baseline.name" in changes or "baseline" in changes:
+            for key in _without_effect(values):
+                _remove(values, key)
         for dotted, value in sorted(changes.items(), key=lambda change: not change[0].endswith(".name")):
             *path, last = dotted.split(".")
             section = values
@@ -165,8 +179,14 @@ class RunConfig(_Section):
         return type(self).from_dict(values)
 
     def as_dict(self) -> dict[str, Any]:
-        """Nested plain values, ready for JSON."""
-        return self.model_dump()
+        """Nested plain values, ready for JSON; without those that have no effect."""
+        values = self.model_dump()
+        if self.baseline is None:
+            del values["baseline"]
+        else:
+            for key in _without_effect(values):
+                _remove(values, key)
+        return values
 
     def to_toml(self) -> str:
         """The config as a TOML file that `from_toml` reads back.
@@ -184,6 +204,24 @@ class RunConfig(_Section):
             if isinstance(section, dict)
         ]
         return "\n\n".join(["\n".join(top), *sections]) + "\n"
+
+
+# What a baseline does not use.
+_OF_TRAINING = ("backbone", "loss", "negatives", "threshold", "optimizer")
+
+
+def _without_effect(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys among nested plain values that have no effect with a baseline, dotted within `training`."""
+    training = values.get("training", {})
+    within = (
+        [f"training.{key}" for key in training if key != "metric"] if isinstance(training, Mapping) else []
+    )
+    return (*(key for key in _OF_TRAINING if key in values), *within)
+
+
+def _remove(values: dict[str, Any], dotted: str) -> None:
+    section, _, key = dotted.rpartition(".")
+    del (values[section] if section else values)[key]
 
 
 def _toml_value(value: Any) -> str:

@@ -1,11 +1,11 @@
-"""Losses, backbones, thresholds and sources of negatives by name.
+"""Losses, backbones, thresholds, sources of negatives and baselines by name.
 
-Wherever one of the four is chosen (Python, config, command line), it is given as a short name (`talos`), as
+Wherever one of them is chosen (Python, config, command line), it is given as a short name (`talos`), as
 `module:Class` for a class that Python can import, or, in Python, as a class or an object. A class describes itself:
 
 - `short_name`: its name, if it has a short one;
 - the arguments of its constructor are its options, except those that `context` lists, which come from the run;
-- `search_space`: what `talos tune` searches by default, option → values or range (losses and backbones);
+- `search_space`: what `talos tune` searches by default, option → values or range (losses, backbones, baselines);
 - the first line of its docstring: its line of help;
 - `constructor_options()`: the values of those options that an object does not keep in an attribute of the same name.
 
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from talos import backbones, losses, negatives, thresholds
+from talos import backbones, baselines, losses, negatives, thresholds
 from talos.config import NamedConfig
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, nearest
@@ -43,6 +43,7 @@ __all__ = [
     "config_of",
     "help_of",
     "make_backbone",
+    "make_baseline",
     "make_loss",
     "make_negatives",
     "make_threshold",
@@ -52,13 +53,14 @@ __all__ = [
     "search_space",
 ]
 
-Kind: TypeAlias = Literal["loss", "backbone", "threshold", "negatives"]
+Kind: TypeAlias = Literal["loss", "backbone", "threshold", "negatives", "baseline"]
 
 _KINDS: Mapping[str, tuple[ModuleType, type[Any]]] = {
     "loss": (losses, losses.Loss),
     "backbone": (backbones, backbones.Backbone),
     "threshold": (thresholds, thresholds.Threshold),
     "negatives": (negatives, negatives.Negatives),
+    "baseline": (baselines, baselines.Baseline),
 }
 
 
@@ -149,7 +151,7 @@ def options(kind: Kind, choice: str | type[Any]) -> dict[str, Any]:
     return {name: one.default for name, one in _parameters(cls).items() if name not in cls.context}
 
 
-def search_space(kind: Literal["loss", "backbone"], choice: str | type[Any]) -> dict[str, Any]:
+def search_space(kind: Literal["loss", "backbone", "baseline"], choice: str | type[Any]) -> dict[str, Any]:
     """What `talos tune` searches by default: option → list of values or range.
 
     >>> search_space("backbone", "lightgcn")
@@ -325,6 +327,15 @@ def make_negatives(choice: str | int | NamedConfig) -> negatives.Negatives:
             return negatives.parse(choice)
         choice = str(choice)
     return cast(negatives.Negatives, _make("negatives", choice, {}, {}))
+
+
+def make_baseline(choice: str | type[Any] | NamedConfig, **options: Any) -> baselines.Baseline:
+    """Make a baseline.
+
+    >>> make_baseline("itemknn", neighbours=50)
+    ItemKNN(neighbours=50, shrinkage=20.0)
+    """
+    return cast(baselines.Baseline, _make("baseline", choice, {}, options))
 
 
 def _chosen(kind: Kind, choice: str | type[Any] | NamedConfig) -> tuple[str, type[Any], dict[str, Any]]:

@@ -1,9 +1,9 @@
-"""`talos compare`: several losses and backbones on one split with several seeds."""
+"""`talos compare`: several losses, backbones and baselines on one split with several seeds."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 __all__ = ["compare", "configs_for"]
 
-_DECIDED_ELSEWHERE = {"seed": "--seeds", "loss.name": "--losses", "backbone.name": "--backbones"}
+_DECIDED_ELSEWHERE = {
+    "seed": "--seeds",
+    "loss.name": "--losses",
+    "backbone.name": "--backbones",
+    "baseline.name": "--baselines",
+}
 
 
 @with_options
@@ -43,6 +48,10 @@ def compare(
     backbones: Annotated[
         str, typer.Option("--backbones", help="Short names or module:Class, with commas.")
     ] = "mf",
+    baselines: Annotated[
+        str | None,
+        typer.Option("--baselines", help="Also compare with these: popularity, itemknn, ease, rp3beta, als."),
+    ] = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Fits of each model, with seeds 0, 1, …")] = 5,
     budget: Annotated[
         str | None, typer.Option("--budget", help="Time each fit may train: 90s, 10m, 1h.")
@@ -64,7 +73,8 @@ def compare(
         typer.Option(
             "--set",
             metavar="[NAME.]KEY=VALUE",
-            help="A key of the config: for all (training.epochs=50), or for one loss or backbone (sl.loss.tau=0.2).",
+            help="A key of the config: for all losses (training.epochs=50), or for one loss, backbone or baseline "
+            "(sl.loss.tau=0.2, als.baseline.dim=32).",
         ),
     ] = None,
     tuned: Annotated[
@@ -82,13 +92,20 @@ def compare(
     source: SourceOptions,
     json: Json = False,
 ) -> None:
-    """Compare losses and backbones on one data set over several seeds; the same command continues after a stop."""
+    """Compare losses, backbones and baselines on one data set over several seeds.
+
+    The same command continues after a stop.
+    """
     if out is None:
         raise ConfigError("is missing", where="--out", expected="a folder for the results")
     at_least_one(**{"--seeds": seeds})
     seconds = None if budget is None else parse_budget(budget)
     models = configs_for(
-        _names(losses, "--losses"), _names(backbones, "--backbones"), training.run_config(), set_ or []
+        _names(losses, "--losses"),
+        _names(backbones, "--backbones"),
+        training.run_config(),
+        set_ or [],
+        baselines=[] if baselines is None else _names(baselines, "--baselines"),
     )
     found: dict[str, Any] = {}
     if tuned is not None:
@@ -139,13 +156,20 @@ def _tune_models(
 
     import_optuna()
     at_least_one(**{"--tuned": trials, "--workers": workers})
-    spaces = {name: space_for(space, config) for name, config in models.items()}
+    from talos import registry
+
+    spaces = {
+        # a file or the paper's grids are for losses; a baseline knows its own space
+        name: space_for(space if config.baseline is None else "default", config)
+        for name, config in models.items()
+        if config.baseline is None or registry.search_space("baseline", config.baseline.name)
+    }
 
     from talos.data.open import open_fit_parts
     from talos.studies import tune
 
     parts = tune.fit_parts(*open_fit_parts(path, source, notify=say))
-    configs, found = {}, {}
+    configs, found = dict(models), {}
     for name, settings, tuned in tune.tune_models(
         spaces, parts, out, trials=trials, workers=workers, notify=say
     ):
@@ -164,9 +188,16 @@ def _tune_models(
 
 
 def configs_for(
-    losses: list[str], backbones: list[str], base: RunConfig, assignments: list[str]
+    losses: list[str],
+    backbones: list[str],
+    base: RunConfig,
+    assignments: list[str],
+    *,
+    baselines: Sequence[str] = (),
 ) -> dict[str, RunConfig]:
-    """Name → config for each loss on each backbone; where there is one backbone, the name is the loss's.
+    """Name → config for each loss on each backbone, then for each baseline.
+
+    Where there is one backbone, the name is the loss's. What is assigned to all models is for those that are trained.
 
     >>> from talos.config import RunConfig
     >>> configs = configs_for(["talos", "sl"], ["mf"], RunConfig(), ["training.epochs=3", "sl.loss.tau=0.2"])
@@ -179,7 +210,13 @@ def configs_for(
         registry.resolve("loss", name, where="--losses")
     for name in backbones:
         registry.resolve("backbone", name, where="--backbones")
-    changes = [_assignment(text, [*losses, *backbones]) for text in assignments]
+    for name in baselines:
+        registry.resolve("baseline", name, where="--baselines")
+        if name in (*losses, *backbones):
+            raise ConfigError(
+                f"{name!r} is also a loss or backbone", where="--baselines", expected="other names"
+            )
+    changes = [_assignment(text, [*losses, *backbones, *baselines]) for text in assignments]
     configs = {}
     for backbone in backbones:
         for loss in losses:
@@ -187,6 +224,10 @@ def configs_for(
             wanted |= {key: value for name, key, value in changes if name is None}
             wanted |= {key: value for name, key, value in changes if name in (loss, backbone)}
             configs[loss if len(backbones) == 1 else f"{backbone}/{loss}"] = base.with_values(wanted)
+    for baseline in baselines:
+        wanted = {"baseline.name": baseline}
+        wanted |= {key: value for name, key, value in changes if name == baseline}
+        configs[baseline] = base.with_values(wanted)
     return configs
 
 
@@ -201,7 +242,7 @@ def _assignment(text: str, names: list[str]) -> tuple[str | None, str, Any]:
     head = key.partition(".")[0]
     if name is None and head not in RunConfig.model_fields:
         known = [*RunConfig.model_fields, *names]
-        expected = "a section of the config, or a loss or backbone that is compared"
+        expected = "a section of the config, or a loss, backbone or baseline that is compared"
         raise ConfigError(f"{head!r}", where=f"--set {text}", expected=expected, hint=nearest(head, known))
     place = key if name is None else key[len(name) + 1 :]
     if place in _DECIDED_ELSEWHERE:

@@ -167,6 +167,10 @@ class TrainingOptions:
     k: int | None = _option("k", "List length to optimise for.")
     loss: str | None = _option("loss.name", "Short name, such as talos or sl, or module:Class.")
     backbone: str | None = _option("backbone.name", "Short name, such as mf, or module:Class.")
+    baseline: str | None = _option(
+        "baseline.name",
+        "Instead of loss and backbone: popularity, itemknn, ease, rp3beta, als, or module:Class.",
+    )
     tau: float | None = _option("loss.tau", "Temperature of the loss.")
     negatives: str | None = _option("negatives", "all, shared:N, N per positive, or auto.")
     threshold: str | None = _option(

@@ -75,7 +75,7 @@ def _share(path: str, config: RunConfig) -> SplitShare | None:
     from talos import distributed, registry
     from talos.data import shards
 
-    if not shards.is_shards(path) or config.training.parallel == "none":
+    if not shards.is_shards(path) or config.training.parallel == "none" or config.baseline is not None:
         return None
     if not registry.resolve("backbone", config.backbone.name).divisible:
         return None
@@ -97,6 +97,9 @@ def share_of(path: str, group: Group) -> SplitShare | None:
 
 
 def _explain(config: RunConfig, parts: Split, json: bool) -> None:
+    if config.baseline is not None:
+        _explain_baseline(config, parts, json)
+        return
     from talos.training import Trainer
 
     trainer = Trainer(config, parts.train, parts.valid)
@@ -115,6 +118,21 @@ def _explain(config: RunConfig, parts: Split, json: bool) -> None:
     shown = [(name.replace("_", " "), f"{facts[name]:,}") for name in list(facts)[:3]]
     print_facts([*shown, *(("chosen", note) for note in trainer.plan.notes)], title="what would be trained")
     typer.echo("\n" + trainer.config.to_toml())
+
+
+def _explain_baseline(config: RunConfig, parts: Split, json: bool) -> None:
+    from talos import registry
+
+    assert config.baseline is not None
+    chosen = config.baseline
+    registry.make_baseline(chosen).check(parts.train)
+    options = {**registry.options("baseline", chosen.name), **chosen.options}
+    config = config.with_values({f"baseline.{name}": value for name, value in options.items()})
+    if json:
+        print_json({"notes": [registry.help_of("baseline", chosen.name)], "config": config.as_dict()})
+        return
+    print_facts([("computed", registry.help_of("baseline", chosen.name))], title="what would be computed")
+    typer.echo("\n" + config.to_toml())
 
 
 def _run(
@@ -183,7 +201,8 @@ def _run(
     if model.metadata["threshold_error"] is not None:
         distance = f"{model.metadata['threshold_error']:.4f}"
         typer.echo(f"\nmean distance of the thresholds from the exact ones: {distance}")
-    typer.echo(f"best epoch {model.metadata['epoch']}, {seconds:.1f} s; written to {out}")
+    done = "computed" if config.baseline is not None else f"best epoch {model.metadata['epoch']}"
+    typer.echo(f"{done}, {seconds:.1f} s; written to {out}")
     say(f"next: talos recommend {out} --user ID   or   talos evaluate {out}")
 
 

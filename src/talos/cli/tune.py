@@ -66,7 +66,8 @@ def tune(
     search_seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
     *,
     training: Annotated[
-        TrainingOptions, Offer("config", "k", "metric", "loss", "backbone", "epochs", "seed", "assignments")
+        TrainingOptions,
+        Offer("config", "k", "metric", "loss", "backbone", "baseline", "epochs", "seed", "assignments"),
     ],
     source: SourceOptions,
     json: Json = False,

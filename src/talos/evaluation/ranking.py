@@ -15,10 +15,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from talos.baselines import ItemWeights
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, TalosError
 
-__all__ = ["DotScores", "FixedScores", "Scorer", "TopK", "iter_top_k", "mask_seen", "top_k"]
+__all__ = [
+    "DotScores",
+    "FixedScores",
+    "HistoryScores",
+    "Scorer",
+    "TopK",
+    "iter_top_k",
+    "mask_seen",
+    "top_k",
+]
 
 # Bytes: large enough for efficient matrix products, small enough for the cache; see benchmarks/ranking.py.
 DEFAULT_BUDGET = 64 << 20
@@ -82,6 +92,45 @@ class DotScores:
     def scores(self, users: Tensor, out: Tensor) -> None:
         """Write the scores of `users` into `out`: one matrix product."""
         torch.mm(self.user_vectors[users], self.item_vectors.T, out=out)
+
+
+class HistoryScores:
+    """Scores are sums of weights from the items of a user's history: s_ui = Σ_{h∈H_u} W[h, i].
+
+    >>> histories = Interactions.from_ids([1, 2, 2], [7, 7, 8])
+    >>> scorer = HistoryScores(histories, ItemWeights(torch.tensor([[0.0, 2.0], [3.0, 0.0]])))
+    >>> top_k(scorer, k=1).scores.tolist()
+    [[2.0], [3.0]]
+    """
+
+    def __init__(self, histories: Interactions, weights: ItemWeights) -> None:
+        if histories.num_items != weights.num_items:
+            what, expected = f"{histories.num_items} items", f"{weights.num_items}, those of the weights"
+            raise ArgumentError(what, where="histories", expected=expected)
+        self.histories = histories
+        self.weights = weights
+
+    @property
+    def num_users(self) -> int:
+        """The number of histories."""
+        return self.histories.num_users
+
+    @property
+    def num_items(self) -> int:
+        """The number of items."""
+        return self.weights.num_items
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU: weights stay there."""
+        return torch.device("cpu")
+
+    def scores(self, users: Tensor, out: Tensor) -> None:
+        """Write the scores of `users` into `out`: a product of their rows with the weights."""
+        codes = users.numpy()
+        ends = np.concatenate([[0], np.cumsum(self.histories.user_degrees[codes])])
+        items = self.histories.pairs_of(codes)[1].astype(np.int64)
+        self.weights.add_up(torch.from_numpy(ends), torch.from_numpy(items), out)
 
 
 class FixedScores:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from talos.data.vocabulary import Ids
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.errors import ArgumentError, DataError, TalosError, nearest
-from talos.evaluation.ranking import DotScores, iter_top_k
+from talos.evaluation.ranking import iter_top_k
 from talos.exports.databases import PostgresSink, SqliteSink
 from talos.exports.files import FileSink, check_out, file_kind, join_files
 from talos.files import replace_file
@@ -214,7 +214,7 @@ def _write(
 ) -> tuple[int, int]:
     """Write the lists of all users that this process has; the number of rows, and of users done before."""
     total, size = settings.users, settings.users_in_a_part
-    scorer = DotScores(model.user_vectors, model.item_vectors)
+    scorer = model.scorer()
     with closing(sink):
         start, rows = sink.begin()
         done = start

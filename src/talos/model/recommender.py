@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from talos import losses, registry
 from talos.backbones import Backbone
+from talos.baselines import Baseline, VectorBaseline
 from talos.config import OptimizerConfig, RunConfig, TrainingConfig
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
@@ -24,10 +25,11 @@ from talos.distributed import SINGLE_PROCESS, Group, current
 from talos.errors import ArgumentError, ConfigError
 from talos.evaluation.evaluate import DEFAULT_KS, Report, evaluate
 from talos.evaluation.metrics import Dialect
-from talos.evaluation.ranking import DotScores, FixedScores, top_k
+from talos.evaluation.ranking import DotScores, FixedScores, Scorer, top_k
+from talos.model.baseline import baseline_of, fit_baseline, scores_of_histories
 from talos.model.fold_in import fold_in, pull_of_history
 from talos.model.lists import FrameKind, OnUnknown, banned_items, list_frame, positions, to_frame
-from talos.model.run_directory import Model, load_model, save_model
+from talos.model.run_directory import ItemModel, Model, load_model, save_model
 from talos.negatives import Negatives
 from talos.thresholds import Threshold
 
@@ -48,12 +50,14 @@ class Recommender:
         backbone: likewise; `mf` is matrix factorisation.
         negatives: likewise: `all`, `shared:N`, `N` per positive; or `auto`.
         threshold: likewise; or `auto`, or `none`.
+        baseline: a model that is computed and not trained, such as `popularity`, `itemknn`, `ease`, `rp3beta` or `als`
+            (see `talos.baselines`), in place of the four above.
         seed: the seed of every random generator.
         device: a torch device, such as `cpu` or `cuda:0`.
         config: a whole config; the other arguments change single values of it.
         options: hyperparameters by name: of the loss (`tau`), the backbone (`dim`, `layers`), the optimizer
-            (`lr`, `weight_decay`) or the training (`epochs`, `batch_size`, …). A dotted name says the section itself:
-            `**{"threshold.lr": 0.1}`.
+            (`lr`, `weight_decay`) or the training (`epochs`, `batch_size`, …); or of the baseline. A dotted name says
+            the section itself: `**{"threshold.lr": 0.1}`.
 
     >>> data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
     >>> model = Recommender(k=1, tau=0.2, dim=8, epochs=3).fit(data)
@@ -69,6 +73,7 @@ class Recommender:
         backbone: str | type[Backbone] | Backbone | None = None,
         negatives: str | type[Negatives] | Negatives | None = None,
         threshold: str | type[Threshold] | Threshold | None = None,
+        baseline: str | type[Baseline] | Baseline | None = None,
         seed: int | None = None,
         device: str | None = None,
         config: RunConfig | None = None,
@@ -78,7 +83,13 @@ class Recommender:
         given = {name: value for name, value in plain.items() if value is not None}
         self.config = _configured(
             (config or RunConfig()).with_values(given),
-            {"loss": loss, "backbone": backbone, "negatives": negatives, "threshold": threshold},
+            {
+                "baseline": baseline,
+                "loss": loss,
+                "backbone": backbone,
+                "negatives": negatives,
+                "threshold": threshold,
+            },
             options,
         )
         self.model: Model | None = None
@@ -106,7 +117,12 @@ class Recommender:
         If this process started a group (`talos.distributed.start`), all its processes train one model, which rank 0
         has afterwards. If each process was given its `Share` of the interactions, each has its own users' part of the
         model afterwards, and all of them must call `evaluate` and `save` together.
+
+        A baseline is computed from all of `train` in one go: there is nothing to resume and no epoch to watch.
         """
+        if self.config.baseline is not None:
+            self.model = fit_baseline(self.config, train, valid)
+            return self
         from talos.training import History, Trainer
 
         folder = None if run is None else Path(run)
@@ -208,7 +224,7 @@ class Recommender:
         known, _ = _own(test).aligned_to(model.train)
         lost = len(test) - int(sum(count for (count,) in group.all_gather_numbers([float(len(known))])))
         report = evaluate(
-            DotScores(model.user_vectors, model.item_vectors),
+            model.scorer(),
             known,
             group=group,
             seen=model.train if dialect == "paper" else model.seen,
@@ -237,8 +253,8 @@ class Recommender:
             users: ids of users; all users of the model if neither users nor a history is given.
             k: list length; the K of training if not given. A list is shorter if fewer items are left.
             history: the items of one person whom the model does not know and who gets a vector by
-                `talos.model.fold_in`; user_id is then `history`. Or the interactions of many such people, whose
-                ids may be the same as those of users that the model knows.
+                `talos.model.fold_in`, or by the baseline's own means; user_id is then `history`. Or the interactions
+                of many such people, whose ids may be the same as those of users that the model knows.
             candidates: only these items may be recommended.
             exclude: these items may not.
             filter_seen: leave out items that the user is known to have.
@@ -253,16 +269,15 @@ class Recommender:
         item_ids = model.train.item_ids
         banned = banned_items(item_ids, candidates, exclude, on_unknown)
         if history is not None:
-            vectors, known = self._fold_in(history, on_unknown)
-            scores = DotScores(vectors, model.item_vectors)
+            known = self._known(history, on_unknown)
+            scores = self._scores_of(known)
             lists = top_k(scores, k=k, seen=known if filter_seen else None, banned=banned)
             return to_frame(list_frame(lists, known.user_ids.ids, item_ids), frame)
         wanted = model.train.user_ids.ids if users is None else as_id_series(users, "users")
         codes = positions(model.train.user_ids, wanted, kind="user", where="users", on_unknown=on_unknown)
         known_users, unknown = wanted.filter(pl.Series(codes >= 0)), wanted.filter(pl.Series(codes < 0))
         seen = model.seen if filter_seen else None
-        scores = DotScores(model.user_vectors, model.item_vectors)
-        lists = top_k(scores, codes[codes >= 0], k=k, seen=seen, banned=banned)
+        lists = top_k(model.scorer(), codes[codes >= 0], k=k, seen=seen, banned=banned)
         found = list_frame(lists, known_users, item_ids)
         if len(unknown) and on_unknown == "popular":
             popular = FixedScores(torch.tensor(model.train.item_degrees))
@@ -273,8 +288,14 @@ class Recommender:
         return to_frame(found, frame)
 
     def similar_items(self, item: str | int, k: int = 10, *, frame: FrameKind = "polars") -> Any:
-        """The items nearest to an item by the cosine of their vectors: columns item_id, score, rank."""
+        """The items nearest to an item by the cosine of their vectors: columns item_id, score, rank.
+
+        With a baseline of weights between items, those that the item alone speaks for most.
+        """
         model = self.fitted_model()
+        if isinstance(model, ItemModel):
+            found = self.recommend(history=[item], k=k)
+            return to_frame(found.drop("user_id"), frame)
         return self._similar(model.item_vectors, model.train.item_ids, item, "item", k, frame)
 
     def similar_users(self, user: str | int, k: int = 10, *, frame: FrameKind = "polars") -> Any:
@@ -287,17 +308,23 @@ class Recommender:
 
         The user is folded in from the history. At the folded-in vector û the pull of the history's items balances
         the push of all other items, û ∝ Σ_h a_h v_h - Σ_j w_j v_j, so the score û·v is a sum: one row for each a_h v_h,
-        largest first, and a last row (item_id null) with what the other items take away.
+        largest first, and a last row (item_id null) with what the other items take away. With a baseline of weights
+        between items the parts are these weights, and nothing is taken away.
         """
         model = self.fitted_model()
         (item_code,) = positions(model.train.item_ids, [item], kind="item", where="item")
         positions(model.train.user_ids, [user], kind="user", where="user")
-        history = model.seen.items_of(user)
-        vectors, known = self._fold_in(history, "raise")
-        places = torch.tensor(known.indices, dtype=torch.int64)
-        pulls = pull_of_history(vectors[0], model.item_vectors, places, self._loss(), k=self.config.k)
-        target = model.item_vectors[int(item_code)]
-        parts, score = pulls @ target, float(vectors[0] @ target)
+        if isinstance(model, ItemModel):
+            known = model.train.users([user])
+            parts = model.weights.column(int(item_code))[torch.tensor(known.indices, dtype=torch.int64)]
+            score = float(parts.sum())
+        else:
+            known = self._known(model.seen.items_of(user), "raise")
+            vectors = self._fold_in(known)
+            places = torch.tensor(known.indices, dtype=torch.int64)
+            pulls = pull_of_history(vectors[0], model.item_vectors, places, self._loss(), k=self.config.k)
+            target = model.item_vectors[int(item_code)]
+            parts, score = pulls @ target, float(vectors[0] @ target)
         order = torch.argsort(parts, descending=True, stable=True).numpy()
         named = model.train.item_ids.decode(known.indices).gather(order)
         table = pl.DataFrame({"item_id": named, "contribution": parts.double().numpy()[order]})
@@ -332,8 +359,15 @@ class Recommender:
     # ------------------------------------------------------------------- helpers
 
     def _loss(self) -> losses.Loss:
-        """The loss the model was trained with, its learnt scalars included."""
+        """The loss the model was trained with, its learnt scalars included; an error for a baseline."""
         model, config = self.fitted_model(), self.config
+        if config.baseline is not None:
+            raise ArgumentError(
+                f"the baseline {config.baseline.name!r} was not trained and has no loss",
+                where="Recommender",
+                expected="a trained model for this",
+                hint="a baseline is quick to fit again on all interactions",
+            )
         loss = registry.make_loss(config.loss, k=config.k, num_users=1, num_items=model.train.num_items)
         with torch.no_grad():
             for name, parameter in loss.named_parameters():
@@ -341,10 +375,8 @@ class Recommender:
                 parameter.fill_(float(model.metadata.get("loss_state", {}).get(name, 0.0)))
         return loss
 
-    def _fold_in(
-        self, history: Ids | Interactions, on_unknown: OnUnknown
-    ) -> tuple[torch.Tensor, Interactions]:
-        """A vector for each history, and the histories as interactions with the model's items."""
+    def _known(self, history: Ids | Interactions, on_unknown: OnUnknown) -> Interactions:
+        """Histories as interactions with the model's items."""
         model = self.fitted_model()
         if isinstance(history, Interactions):
             people, rows = history.user_ids, history.rows
@@ -353,15 +385,30 @@ class Recommender:
             items = as_id_series(history, "history")
             people, rows = Vocabulary.of(["history"]), np.zeros(len(items), np.int32)
         codes = positions(model.train.item_ids, items, kind="item", where="history", on_unknown=on_unknown)
-        known = Interactions.from_codes(
+        return Interactions.from_codes(
             rows[codes >= 0], codes[codes >= 0], user_ids=people, item_ids=model.train.item_ids
         )
+
+    def _scores_of(self, known: Interactions) -> Scorer:
+        """The scores of people whom the model does not know."""
+        model = self.fitted_model()
+        if self.config.baseline is not None:
+            return scores_of_histories(model, baseline_of(self.config), known)
+        return DotScores(self._fold_in(known), model.item_vectors)
+
+    def _fold_in(self, known: Interactions) -> torch.Tensor:
+        """A vector for each history, by the loss of training."""
+        model = self.fitted_model()
         ends, places = torch.tensor(known.indptr), torch.tensor(known.indices, dtype=torch.int64)
-        return fold_in(model.item_vectors, ends, places, self._loss(), k=self.config.k), known
+        return fold_in(model.item_vectors, ends, places, self._loss(), k=self.config.k)
 
     def _similar(
         self, vectors: torch.Tensor, ids: Vocabulary, one: str | int, kind: str, k: int, frame: FrameKind
     ) -> Any:
+        baseline = None if self.config.baseline is None else baseline_of(self.config)
+        if isinstance(baseline, VectorBaseline) and not baseline.compares_items:
+            what = f"the vectors of {type(baseline).__name__} say nothing about similar {kind}s"
+            raise ArgumentError(what, where=f"similar_{kind}s", expected="another model")
         (code,) = positions(ids, [one], kind=kind, where=kind)
         units = F.normalize(vectors)
         lists = top_k(DotScores(units[int(code)].unsqueeze(0), units), k=k, banned=np.array([code]))
@@ -398,7 +445,8 @@ def place_of(name: str, config: RunConfig) -> str:
     """Where in a config an option given by its bare name belongs.
 
     The first that has the option among the optimiser, the training, the chosen backbone and the chosen loss; the
-    loss also gets a name that nobody has, and refuses it when it is made. Dotted names are places already.
+    loss also gets a name that nobody has, and refuses it when it is made. If there is a baseline, it gets all of them.
+    Dotted names are places already.
 
     >>> place_of("epochs", RunConfig()), place_of("tau", RunConfig()), place_of("threshold.lr", RunConfig())
     ('training.epochs', 'loss.tau', 'threshold.lr')
@@ -407,6 +455,8 @@ def place_of(name: str, config: RunConfig) -> str:
         if name.split(".")[0] not in RunConfig.model_fields:
             raise ConfigError("no such section", where=name, expected="one of the config's sections")
         return name
+    if config.baseline is not None:
+        return f"training.{name}" if name == "metric" else f"baseline.{name}"
     for section, fields in (("optimizer", OptimizerConfig), ("training", TrainingConfig)):
         if name in fields.model_fields:
             return f"{section}.{name}"

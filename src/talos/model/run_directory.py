@@ -8,7 +8,13 @@
 
 A model that several processes trained, none of which has all users, is stored in format 2: the tensors of users
 A to B-1 are in `users-A-B.safetensors`, written by the process that has them, and `model.safetensors` holds the item
-vectors alone. Training also leaves `history.jsonl` and `checkpoint/` in the directory; neither is read here.
+vectors alone.
+
+A baseline of weights between items is stored in format 3: `model.safetensors` has no vectors but the dense
+`item_weights` (items, items), or sparse ones as CSR in `item_weights.indptr`, `.indices` and `.values`; row h has what
+item h adds to the scores.
+
+Training also leaves `history.jsonl` and `checkpoint/` in the directory; neither is read here.
 
 Each file is written under a temporary name and renamed. `model.json` comes last, so a directory that has one is
 complete. Loading checks names, types, shapes, values and checksums before anything is used, and nothing in the
@@ -18,7 +24,7 @@ Keys of `model.json`:
 
 | key | value |
 |---|---|
-| `format` | 1; 2 if the users are divided over several files |
+| `format` | 1; 2 if the users are divided over several files; 3 with weights between items instead of vectors |
 | `config` | the run config with every `auto` resolved (`RunConfig.as_dict`) |
 | `epoch` | the epoch of these vectors: the best on validation, or the last |
 | `valid` | metrics on the validation set at that epoch; empty without validation |
@@ -30,7 +36,7 @@ Keys of `model.json`:
 | `source` | `talos train`: the data and the split, for `talos evaluate RUN` |
 | `fit_seconds` | `talos train`: how long training took |
 | … | whatever else `Recommender.save(folder, name=value)` was given |
-| `shape` | `users`, `items`, `dim` |
+| `shape` | `users`, `items`, `dim`; in format 3 no `dim` |
 | `versions` | `talos`, `torch`, `python` at the time of saving |
 | `checksums` | SHA-256 of every other file listed above |
 | `user_files` | format 2: `[A, B]` of each `users-A-B.safetensors`, in order |
@@ -43,7 +49,7 @@ import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -55,15 +61,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from talos.baselines import ItemWeights
 from talos.data.interactions import Interactions, Provenance
 from talos.data.vocabulary import Vocabulary
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.errors import ArgumentError, DataError
+from talos.evaluation.ranking import DotScores, HistoryScores, Scorer
 from talos.files import checksum_of, replace_file, replace_text
 
-__all__ = ["FILES", "FORMAT", "Model", "load_model", "save_model"]
+__all__ = ["FILES", "FORMAT", "ItemModel", "Model", "load_model", "save_model"]
 
-FORMAT = 2
+FORMAT = 3
 FILES = ("model.safetensors", "users.parquet", "items.parquet")
 
 _DEFAULT_K = 20
@@ -109,15 +117,70 @@ class Model:
             raise ArgumentError(f"{k}", where="k", expected=f"1 to {items}, the number of items")
         return k
 
+    def scorer(self) -> Scorer:
+        """The scores of this model's users."""
+        return DotScores(self.user_vectors, self.item_vectors)
+
+    def on_cpu(self) -> Model:
+        """The same model with its tensors on the CPU, where numpy can read them."""
+        return replace(
+            self,
+            user_vectors=self.user_vectors.detach().cpu(),
+            item_vectors=self.item_vectors.detach().cpu(),
+            thresholds=None if self.thresholds is None else self.thresholds.detach().cpu(),
+        )
+
+    def scored_with(self) -> tuple[Tensor, ...]:
+        """The tensors that scores are computed from."""
+        return self.user_vectors, self.item_vectors
+
     def fingerprint(self) -> str:
-        """A hash of everything that lists depend on: vectors, ids and known interactions."""
+        """A hash of everything that lists depend on: vectors or weights, ids and known interactions."""
         digest = hashlib.blake2b(digest_size=16)
-        for vectors in (self.user_vectors, self.item_vectors):
-            digest.update(str(tuple(vectors.shape)).encode())
-            digest.update(np.ascontiguousarray(vectors.detach().cpu().numpy()).data)
+        for tensor in self.scored_with():
+            digest.update(str(tuple(tensor.shape)).encode())
+            digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
         for part in (self.train, self.valid):
             digest.update(b"-" if part is None else part.fingerprint().encode())
         return digest.hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemModel(Model):
+    """A model whose scores are sums of weights from the items of a history: a user is its train interactions.
+
+    It has no vectors: what needs them, such as an export to Faiss, gets an error that says so.
+
+    Attributes:
+        weights: from every item of a history to every item.
+    """
+
+    weights: ItemWeights
+    user_vectors: Tensor = field(init=False, repr=False, compare=False)
+    item_vectors: Tensor = field(init=False, repr=False, compare=False)
+    thresholds: Tensor | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("user_vectors", "item_vectors"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        baseline = self.metadata.get("config", {}).get("baseline", {}).get("name", "this model")
+        raise ArgumentError(
+            f"the baseline {baseline!r} scores with weights between items and has no vectors",
+            where="model",
+            expected="a model of vectors, such as a trained one or the baseline 'als'",
+        )
+
+    def scorer(self) -> Scorer:
+        """The scores of this model's users."""
+        return HistoryScores(self.train, self.weights)
+
+    def on_cpu(self) -> Model:
+        """The model itself: weights stay on the CPU."""
+        return self
+
+    def scored_with(self) -> tuple[Tensor, ...]:
+        """The tensors that scores are computed from, beside the train interactions."""
+        return tuple(self.weights.tensors().values())
 
 
 # ------------------------------------------------------------------- saving
@@ -134,7 +197,8 @@ def save_model(model: Model, folder: Path, *, group: Group = SINGLE_PROCESS) -> 
         _save_divided(model, folder, group)
         return
     replace_file(folder / "users.parquet", _user_ids(model).write_parquet)
-    _write_rest(model, folder, _user_tensors(model), model.train.num_users, {}, {"format": 1})
+    number = 3 if isinstance(model, ItemModel) else 1
+    _write_rest(model, folder, _user_tensors(model), model.train.num_users, {}, {"format": number})
 
 
 def _save_divided(model: Model, folder: Path, group: Group) -> None:
@@ -182,14 +246,16 @@ def _write_rest(
     layout: dict[str, Any],
 ) -> None:
     """Write `model.safetensors` and `items.parquet`, then `model.json`, which makes the directory complete."""
-    tensors = {"item_vectors": _stored(model.item_vectors), **user_tensors}
+    tensors = {**_item_tensors(model), **user_tensors}
     replace_file(folder / "model.safetensors", lambda path: save_file(tensors, path))
     items = pl.DataFrame({"item_id": model.train.item_ids.ids})
     if model.train.item_titles is not None:
         items = items.with_columns(title=model.train.item_titles)
     replace_file(folder / "items.parquet", items.write_parquet)
     kept = {name: value for name, value in model.metadata.items() if name != "user_files"}
-    shape = {"users": num_users, "items": model.train.num_items, "dim": model.user_vectors.shape[1]}
+    shape = {"users": num_users, "items": model.train.num_items}
+    if not isinstance(model, ItemModel):
+        shape["dim"] = model.user_vectors.shape[1]
     versions = {
         "talos": version("talos-rec"),
         "torch": torch.__version__,
@@ -217,8 +283,14 @@ def _stored(tensor: Tensor) -> Tensor:
     return tensor.detach().float().cpu().contiguous()
 
 
+def _item_tensors(model: Model) -> dict[str, Tensor]:
+    if isinstance(model, ItemModel):
+        return model.weights.tensors()
+    return {"item_vectors": _stored(model.item_vectors)}
+
+
 def _user_tensors(model: Model) -> dict[str, Tensor]:
-    tensors = {"user_vectors": _stored(model.user_vectors)}
+    tensors = {} if isinstance(model, ItemModel) else {"user_vectors": _stored(model.user_vectors)}
     if model.thresholds is not None:
         tensors["thresholds"] = _stored(model.thresholds)
     for name, part in (("train", model.train), ("valid", model.valid)):
@@ -255,7 +327,10 @@ def load_model(folder: Path, *, group: Group = SINGLE_PROCESS) -> Model:
         if (name in FILES or name in needed) and checksum_of(path) != layout.checksums[name]:
             what = "differs from its checksum in model.json"
             raise DataError(what, where=str(path), expected="the file as saved")
-    item_vectors = _read_item_vectors(folder / "model.safetensors", layout)
+    item_tensors = folder / "model.safetensors"
+    scored_with = (
+        _read_item_vectors(item_tensors, layout) if layout.dim else _read_weights(item_tensors, layout)
+    )
     parts = [_read_users(folder / name, layout, rows) for name, rows in needed.items()]
     user_ids, _ = _read_ids(folder / "users.parquet", "user_id", layout.users, wanted)
     item_ids, titles = _read_ids(folder / "items.parquet", "item_id", layout.items, range(layout.items))
@@ -274,14 +349,17 @@ def load_model(folder: Path, *, group: Group = SINGLE_PROCESS) -> Model:
         for name in ("train", "valid")
         if f"{name}.indptr" in tensors
     }
+    known: dict[str, Any] = {
+        "train": interactions["train"],
+        "valid": interactions.get("valid"),
+        "metadata": metadata,
+        "users": None if group.size == 1 else wanted,
+    }
+    if isinstance(scored_with, ItemWeights):
+        return ItemModel(weights=scored_with, **known)
+    thresholds = tensors.get("thresholds")
     return Model(
-        user_vectors=tensors["user_vectors"],
-        item_vectors=item_vectors,
-        thresholds=tensors.get("thresholds"),
-        train=interactions["train"],
-        valid=interactions.get("valid"),
-        metadata=metadata,
-        users=None if group.size == 1 else wanted,
+        user_vectors=tensors["user_vectors"], item_vectors=scored_with, thresholds=thresholds, **known
     )
 
 
@@ -316,7 +394,7 @@ class _Layout:
 
     users: int
     items: int
-    dim: int
+    dim: int  # 0 if there are weights between items instead of vectors
     divided: bool
     user_files: dict[str, range]  # which users each file with user tensors holds
     checksums: dict[str, str]
@@ -324,9 +402,12 @@ class _Layout:
     @classmethod
     def of(cls, metadata: Mapping[str, Any], path: Path) -> _Layout:
         try:
-            users, items, dim = (int(metadata["shape"][name]) for name in ("users", "items", "dim"))
+            users, items = (int(metadata["shape"][name]) for name in ("users", "items"))
+            dim = 0 if metadata["format"] == 3 else int(metadata["shape"]["dim"])
             if not (0 < users <= _MOST_ROWS and 0 < items <= _MOST_ROWS):
                 raise ValueError(f"shape has {users} users and {items} items")
+            if dim < 1 and metadata["format"] != 3:
+                raise ValueError(f"shape has vectors of length {dim}")
             files = {
                 _user_file(range(*bounds)): range(*map(int, bounds))
                 for bounds in metadata.get("user_files", [])
@@ -371,20 +452,59 @@ def _read_item_vectors(path: Path, layout: _Layout) -> Tensor:
     return vectors
 
 
+_WEIGHTS = "item_weights"
+
+
+def _weights_wanted(items: int) -> dict[str, tuple[str, list[int] | None]]:
+    return {
+        _WEIGHTS: ("F32", [items, items]),
+        f"{_WEIGHTS}.indptr": ("I64", [items + 1]),
+        f"{_WEIGHTS}.indices": ("I32", None),
+        f"{_WEIGHTS}.values": ("F32", None),
+    }
+
+
+def _read_weights(path: Path, layout: _Layout) -> ItemWeights:
+    items = layout.items
+    with _opened(path, _weights_wanted(items), [], others=True) as file:
+        names = {name for name in file.keys() if name in _weights_wanted(items)}  # noqa: SIM118
+        if names == {_WEIGHTS}:
+            found: Tensor = file.get_tensor(_WEIGHTS)
+            weights, values = ItemWeights(found), found
+        elif names == {name for name in _weights_wanted(items) if name != _WEIGHTS}:
+            indptr, indices = _read_csr(file, _WEIGHTS, 0, items, items, items, f"{path}: {_WEIGHTS}")
+            values = file.get_tensor(f"{_WEIGHTS}.values")
+            if len(values) != len(indices):
+                what, where = f"{len(values):,} values", f"{path}: {_WEIGHTS}"
+                raise DataError(what, where=where, expected=f"{len(indices):,}, as many as indices")
+            weights = ItemWeights.from_csr(indptr, indices, values)
+        else:
+            what = f"has {', '.join(sorted(names)) or 'no item_weights'}"
+            raise DataError(
+                what, where=str(path), expected="item_weights, or all three arrays of sparse ones"
+            )
+    if not torch.isfinite(values).all():
+        raise DataError(f"{_WEIGHTS} has numbers that are not finite", where=str(path))
+    return weights
+
+
 def _read_users(path: Path, layout: _Layout, rows: range) -> dict[str, Tensor]:
     """The tensors of the users `rows`, who are some or all of those in the file."""
     stored = layout.user_files[path.name]
     count, first, last = len(stored), rows.start - stored.start, rows.stop - stored.start
     wanted: dict[str, tuple[str, list[int] | None]] = {
-        "user_vectors": ("F32", [count, layout.dim]),
-        "thresholds": ("F32", [count]),
         **{f"{part}.indptr": ("I64", [count + 1]) for part in ("train", "valid")},
         **{f"{part}.indices": ("I32", None) for part in ("train", "valid")},
     }
-    if not layout.divided:
-        wanted["item_vectors"] = ("F32", [layout.items, layout.dim])
+    required = ["train.indptr", "train.indices"]
+    if layout.dim:
+        wanted |= {"user_vectors": ("F32", [count, layout.dim]), "thresholds": ("F32", [count])}
+        wanted |= {} if layout.divided else {"item_vectors": ("F32", [layout.items, layout.dim])}
+        required.append("user_vectors")
+    else:
+        wanted |= _weights_wanted(layout.items)
     tensors: dict[str, Tensor] = {}
-    with _opened(path, wanted, ["user_vectors", "train.indptr", "train.indices"], others=False) as file:
+    with _opened(path, wanted, required, others=False) as file:
         names = set(file.keys())
         for name in ("user_vectors", "thresholds"):
             if name in names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -12,11 +13,12 @@ from numpy.typing import NDArray
 from talos.data.interactions import Interactions
 from talos.evaluation.evaluate import measure_lists, users_with_tests
 from talos.evaluation.metrics import RANKING_METRICS, coverage, exposure_gini, mean_popularity_rank
-from talos.evaluation.ranking import DotScores, FixedScores, Scorer, top_k
-from talos.kernels import kth_scores
+from talos.evaluation.ranking import DEFAULT_BUDGET, FixedScores, Scorer, top_k
 from talos.model.run_directory import Model
 
 __all__ = ["Lists", "ScoreSample", "by_activity", "by_popularity", "make_lists", "sample_scores"]
+
+_Pairs: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 # Borders of the popularity groups as shares of the catalogue; narrow at the top, where most interactions are.
 POPULARITY_SHARES = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
@@ -28,6 +30,7 @@ class Lists:
 
     users: NDArray[np.int64]  # (U,)
     items: NDArray[np.int64]  # (U, longest K), -1 where a list is shorter
+    scores: NDArray[np.float32]  # of the same shape
     ks: tuple[int, ...]
     per_user: dict[str, NDArray[np.float64]]  # recall@20, …: (U,)
     coverage: tuple[float, ...]  # at each K
@@ -52,11 +55,13 @@ def make_lists(
     popularity = torch.tensor(model.train.item_degrees)
 
     def lists_of(scorer: Scorer) -> Lists:
-        items = top_k(scorer, users, k=ks[-1], seen=model.seen).items
+        lists = top_k(scorer, users, k=ks[-1], seen=model.seen)
+        items = lists.items
         shown = [torch.from_numpy(items[:, :k]) for k in ks]
         return Lists(
             users=users,
             items=items,
+            scores=lists.scores,
             ks=tuple(ks),
             per_user=measure_lists(items, users, test, ks, tuple(RANKING_METRICS), "standard"),
             coverage=tuple(coverage(head, scorer.num_items) for head in shown),
@@ -64,7 +69,7 @@ def make_lists(
             gini=tuple(exposure_gini(head, scorer.num_items) for head in shown),
         )
 
-    return lists_of(DotScores(model.user_vectors, model.item_vectors)), lists_of(FixedScores(popularity))
+    return lists_of(model.scorer()), lists_of(FixedScores(popularity))
 
 
 @dataclass(frozen=True)
@@ -97,31 +102,54 @@ def sample_scores(
     users = users[model.train.user_degrees[users] > 0]  # the others were not trained on
     if len(users) > most_users:
         users = np.sort(rng.choice(users, most_users, replace=False))
-    vectors = model.user_vectors[torch.from_numpy(users)]
-    exact = kth_scores(vectors, model.item_vectors, k)
 
-    def centred(owner: NDArray[np.int64], items: NDArray[np.integer]) -> NDArray[np.float64]:
+    def sampled(owner: NDArray[np.int64], items: NDArray[np.integer]) -> _Pairs:
         if len(owner) > most_scores:
             kept = np.sort(rng.choice(len(owner), most_scores, replace=False))
             owner, items = owner[kept], items[kept]
-        rows = torch.from_numpy(owner)
-        columns = torch.from_numpy(items.astype(np.int64))
-        scores = (vectors[rows] * model.item_vectors[columns]).sum(1) - exact[rows]
-        return scores.double().numpy()
+        return owner, items.astype(np.int64)
 
     owner = np.repeat(np.arange(len(users)), negatives)
     num_items = model.train.num_items
     others = rng.integers(0, num_items, len(owner))
     known = [rows * num_items + items for rows, items in (model.seen.pairs_of(users), test.pairs_of(users))]
     other = ~np.isin(owner * num_items + others, np.concatenate(known))
+    pairs = (
+        sampled(*model.train.pairs_of(users)),
+        sampled(*test.pairs_of(users)),
+        sampled(owner[other], others[other]),
+    )
+    exact, (of_train, of_test, of_others) = _exact_and_centred(model.scorer(), users, k, pairs)
     learned = model.thresholds
     return ScoreSample(
-        train=centred(*model.train.pairs_of(users)),
-        test=centred(*test.pairs_of(users)),
-        negatives=centred(owner[other], others[other]),
-        exact=exact.double().numpy(),
+        train=of_train,
+        test=of_test,
+        negatives=of_others,
+        exact=exact,
         learned=None if learned is None else learned[torch.from_numpy(users)].double().numpy(),
     )
+
+
+def _exact_and_centred(
+    scorer: Scorer, users: NDArray[np.int64], k: int, pairs: Sequence[_Pairs]
+) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
+    """The K-th best score of each user, and the scores of (position in `users`, item) pairs minus that of their user.
+
+    Users are scored some at a time; the owners of pairs ascend.
+    """
+    exact = np.empty(len(users))
+    centred = [np.empty(len(owner)) for owner, _ in pairs]
+    chunk = max(1, DEFAULT_BUDGET // (4 * scorer.num_items))
+    for start in range(0, len(users), chunk):
+        block = users[start : start + chunk]
+        scores = torch.empty(len(block), scorer.num_items, device=scorer.device)
+        scorer.scores(torch.from_numpy(block).to(scorer.device), scores)
+        exact[start : start + chunk] = scores.topk(k).values[:, -1].cpu().numpy()
+        rows = scores.cpu().numpy()
+        for (owner, items), found in zip(pairs, centred, strict=True):
+            here = slice(*np.searchsorted(owner, [start, start + len(block)]))
+            found[here] = rows[owner[here] - start, items[here]] - exact[owner[here]]
+    return exact, centred
 
 
 def by_activity(degrees: NDArray[np.int64], groups: int = 5) -> list[tuple[str, NDArray[np.bool_]]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from html import escape
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
 from talos.model.recommender import Recommender
@@ -62,12 +62,7 @@ def run_report(
     model = recommender.model
     if model is None:
         raise ArgumentError("is not fitted", where="recommender", expected="one that was fitted or loaded")
-    model = replace(  # on the CPU, where numpy can read it
-        model,
-        user_vectors=model.user_vectors.detach().cpu(),
-        item_vectors=model.item_vectors.detach().cpu(),
-        thresholds=None if model.thresholds is None else model.thresholds.detach().cpu(),
-    )
+    model = model.on_cpu()
     config, train = recommender.config, model.train
     k = config.k
     known, lost = test.aligned_to(train)
@@ -75,7 +70,7 @@ def run_report(
     ks = sorted({at for at in (*CURVE_KS, k) if at <= longest})
     lists, popular = make_lists(model, known, ks=ks, most_users=most_users, seed=seed)
     size = f"{train.num_users:,} users, {train.num_items:,} items, {len(train):,} train interactions"
-    subtitle = f"Loss {config.loss.name} on backbone {config.backbone.name}, K = {k}. {size}."
+    subtitle = f"{_what_it_is(config)}, K = {k}. {size}."
     cards = _sample_cards(model, known, lists, shown=shown_users, seed=seed)
     sections = [
         Section("At a glance", html=_glance(lists, popular, k), note=_notes(known, lists, lost)),
@@ -88,6 +83,12 @@ def run_report(
         Section("Settings", html=_settings(recommender, model)),
     ]
     return page(title, subtitle, sections, date=date)
+
+
+def _what_it_is(config: RunConfig) -> str:
+    if config.baseline is not None:
+        return f"Baseline {config.baseline.name}"
+    return f"Loss {config.loss.name} on backbone {config.backbone.name}"
 
 
 def _notes(test: Interactions, lists: Lists, lost: int) -> str:
@@ -277,7 +278,7 @@ def _scores(sample: ScoreSample, k: int) -> Section:
         key="line",
     )
     if sample.learned is None:
-        note = "This loss has no thresholds: there are no learned ones to compare."
+        note = "This model has no thresholds: there are no learned ones to compare."
         return Section("Scores and thresholds", [around], note=note)
     return Section("Scores and thresholds", [around, _thresholds(sample.exact, sample.learned)])
 
@@ -339,9 +340,9 @@ def _card(model: Model, test: Interactions, lists: Lists, place: int) -> str:
     telling = has[np.argsort(model.train.item_degrees[has], kind="stable")][:_CARD_HISTORY]
     names = "; ".join(_title_of(model.train, int(item)) for item in telling) or "nothing"
     rows = []
-    for item in lists.items[place, :_CARD_LENGTH].tolist():
+    best = zip(lists.items[place].tolist(), lists.scores[place].tolist(), strict=True)
+    for item, score in islice(best, _CARD_LENGTH):
         if item >= 0:
-            score = float(model.user_vectors[user] @ model.item_vectors[item])
             hit = ' <span class="hit">✓ in test</span>' if item in wanted else ""
             rows.append(f"<li>{escape(_title_of(model.train, item))} <small>{score:.3f}</small>{hit}</li>")
     name = escape(str(model.train.user_ids.ids[user]))

@@ -15,9 +15,10 @@ from talos.data.splits import Split
 from talos.errors import ArgumentError, ConfigError, DataError, InputError, TalosError, nearest
 from talos.evaluation.evaluate import Report, evaluate, users_with_tests
 from talos.evaluation.metrics import RANKING_METRICS, Dialect
-from talos.evaluation.ranking import DotScores
+from talos.evaluation.ranking import DotScores, Scorer
 from talos.evaluation.significance import Alternative
 from talos.files import digest_of, replace_text
+from talos.model.baseline import baseline_of, fit_baseline
 from talos.studies.compare.table import ComparisonTable, RunResult, build_table
 from talos.studies.folder import FolderKind, file_name, load_fit, open_folder, read_folder, save_fit
 from talos.training import InterruptedRunError, Trainer
@@ -107,7 +108,10 @@ def compare(
     users_with_tests(split.test)
     for name, config in models.items():  # a config that cannot run is refused before the first fit
         try:
-            Trainer(config, split.train, split.valid)
+            if config.baseline is None:
+                Trainer(config, split.train, split.valid)
+            else:
+                baseline_of(config).check(split.train)
         except InputError as error:
             raise ConfigError(str(error), where=f"model {name}") from None
     folder = None if out is None else Path(out)
@@ -115,11 +119,14 @@ def compare(
         view = {"seeds": list(seeds), "metrics": list(metrics), "alternative": alternative}
         open_folder(folder, _COMPARISON, settings.as_dict(), {"view": view})
     results: dict[str, list[RunResult]] = {name: [] for name in models}
+    earlier: dict[str, RunResult] = {}  # of baselines, with all per-user values
     jobs = [(name, seed) for seed in seeds for name in models]
     for number, (name, seed) in enumerate(jobs, start=1):
         try:
             stored = None if folder is None else _load(folder, settings, name, seed)
-            result = stored or _fit(split, settings, name, seed)
+            result = stored or _fit(split, settings, name, seed, earlier=earlier.get(name))
+            if models[name].baseline is not None:
+                earlier[name] = result
             if folder is not None and stored is None:
                 _save(folder, settings, result)
         except (InterruptedRunError, KeyboardInterrupt):  # the latter is Ctrl-C between two fits
@@ -227,40 +234,58 @@ class _BudgetStop(Records):
             self.out_of_time = self.trainer.position.finished = True
 
 
-def _fit(split: Split, settings: CompareSettings, name: str, seed: int) -> RunResult:
-    stop = _BudgetStop(settings.budget)
-    began = time.perf_counter()
+def _fit(
+    split: Split, settings: CompareSettings, name: str, seed: int, *, earlier: RunResult | None
+) -> RunResult:
+    """Fit and measure one model; `earlier` is its result with another seed, if there is one."""
     config = settings.models[name].with_values({"seed": seed})
-    trainer = stop.trainer = Trainer(config, split.train, split.valid, callbacks=[stop])
+    if earlier is not None and config.baseline is not None and not baseline_of(config).random:
+        return replace(earlier, seed=seed, config=config.as_dict())  # every seed gives the same
+    fit = _fit_trained if config.baseline is None else _fit_baseline
     try:
-        trainer.fit()
+        scorer, facts = fit(config, split, settings)
     except InterruptedRunError:
         raise
     except TalosError as error:
         raise TalosError(f"{name}, seed {seed}: {error}") from error
-    seconds = time.perf_counter() - began
     seen = split.train
     if split.valid is not None and settings.dialect != "paper":  # that dialect does not mask validation
         seen = seen.union(split.valid)
     report = evaluate(
-        DotScores(*trainer.vectors()),
+        scorer,
         split.test,
         seen=seen,
         ks=settings.ks,
         dialect=settings.dialect,
         popularity=split.train.item_degrees,
     )
+    return RunResult(model=name, seed=seed, report=report, **facts)
+
+
+def _fit_trained(config: RunConfig, split: Split, settings: CompareSettings) -> tuple[Scorer, dict[str, Any]]:
+    """The scores of a trained model, and what its result says about the fit."""
+    stop = _BudgetStop(settings.budget)
+    began = time.perf_counter()
+    trainer = stop.trainer = Trainer(config, split.train, split.valid, callbacks=[stop])
+    trainer.fit()
     at = trainer.position
-    return RunResult(
-        model=name,
-        seed=seed,
-        config=trainer.config.as_dict(),
-        report=report,
-        history=stop.lines,
-        fit_seconds=round(seconds, 3),
-        epoch=at.best_epoch or at.epoch,
-        stopped="budget" if stop.out_of_time else "patience" if at.finished else "epochs",
-    )
+    return DotScores(*trainer.vectors()), {
+        "config": trainer.config.as_dict(),
+        "history": stop.lines,
+        "fit_seconds": round(time.perf_counter() - began, 3),
+        "epoch": at.best_epoch or at.epoch,
+        "stopped": "budget" if stop.out_of_time else "patience" if at.finished else "epochs",
+    }
+
+
+def _fit_baseline(
+    config: RunConfig, split: Split, settings: CompareSettings
+) -> tuple[Scorer, dict[str, Any]]:
+    """The same of a baseline, which learns from train alone, as trained models do."""
+    began = time.perf_counter()
+    model = fit_baseline(config, split.train)
+    facts = {"config": config.as_dict(), "history": [], "epoch": 0, "stopped": "computed"}
+    return model.scorer(), facts | {"fit_seconds": round(time.perf_counter() - began, 3)}
 
 
 def _file_stem(settings: CompareSettings, model: str, seed: int) -> str:

@@ -32,7 +32,7 @@ class RunResult:
     seed: int  # the seed of its training
     fit_seconds: float  # wall-clock time of the fit, validation included
     epoch: int  # the epoch whose weights were kept
-    stopped: Literal["epochs", "patience", "budget"]  # what ended the fit
+    stopped: Literal["epochs", "patience", "budget", "computed"]  # what ended the fit; a baseline is computed
     config: dict[str, Any]  # the config as trained, with every `auto` resolved
     report: Report  # metrics on the test part, with per-user values
     history: list[dict[str, Any]] = field(repr=False)  # one record for each epoch, as in `history.jsonl`
@@ -60,7 +60,7 @@ class ModelRow:
     """One model: means and standard deviations over its seeds, and its tests against the first model."""
 
     model: str
-    loss: str
+    loss: str  # empty for a baseline, as is the next
     backbone: str
     seeds: tuple[int, ...]
     means: dict[str, float]
@@ -237,8 +237,8 @@ def _row(name: str, runs: Sequence[RunResult], mean: Report, metrics: Sequence[s
     seconds = [run.fit_seconds for run in runs]
     return ModelRow(
         model=name,
-        loss=runs[0].config["loss"]["name"],
-        backbone=runs[0].config["backbone"]["name"],
+        loss=runs[0].config.get("loss", {}).get("name", ""),
+        backbone=runs[0].config.get("backbone", {}).get("name", ""),
         seeds=tuple(run.seed for run in runs),
         means={metric: mean.metrics[metric] for metric in metrics},
         stds={metric: _std([run.report.metrics[metric] for run in runs]) for metric in metrics},

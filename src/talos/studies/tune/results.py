@@ -253,7 +253,9 @@ def finalize(
         raise DataError(what, where=source, expected=f"the data and the split of {out}")
     assert split.valid is not None
     best, summary = tuned.summary.best, tuned.summary
-    config = summary.config.with_values({"training.epochs": max(1, best.epoch)})
+    config = summary.config
+    if config.baseline is None:
+        config = config.with_values({"training.epochs": max(1, best.epoch)})
     everything = split.train.union(split.valid)
     began = time.perf_counter()
     model = Recommender(config=config).fit(everything, run=out / RUN, resume=True, callbacks=callbacks)

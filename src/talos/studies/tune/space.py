@@ -35,9 +35,11 @@ _FIXED_BY_CONFIG = {
     "device": "the value of the config",
     "loss.name": "the loss of the config: tune each loss in a study of its own",
     "backbone.name": "the backbone of the config: tune each backbone in a study of its own",
+    "baseline.name": "the baseline of the config: tune each baseline in a study of its own",
     "training.metric": "the value of the config: all trials must maximise the same metric",
     "training.evaluate_every": "the value of the config: the pruner compares trials at the same epochs",
 }
+_NAMED = ("loss", "backbone", "threshold", "baseline")  # sections of a name with options of its own
 _LARGEST_FILE = 1 << 20
 
 
@@ -257,9 +259,9 @@ def check_space(space: Space, base: RunConfig, *, where: str = "") -> RunConfig:
     settled = base.with_values(space.fixed)
     for key, value in corners:
         with _located(key, where):
-            resolved = _toy(settled.with_values({key: value})).config
+            resolved = _toy_config(settled.with_values({key: value}))
             section, _, name = key.rpartition(".")
-            if section in ("loss", "backbone", "threshold"):
+            if section in _NAMED:
                 chosen = getattr(resolved, section)
                 if name not in chosen.options:
                     expected = f"an option of the {section} {chosen.name!r}"
@@ -276,13 +278,13 @@ def default_point(space: Space, base: RunConfig) -> dict[str, Any] | None:
     >>> default_point(Space.from_dict({"loss": {"tau": [0.2, 0.3]}}), RunConfig()) is None
     True
     """
-    resolved = _toy(base).config
+    resolved = _toy_config(base)
     point = {key: _value_of(resolved, key) for key in space.entries}
     return point if space.contains(point) else None
 
 
 def default_space(config: RunConfig) -> Space:
-    """What the chosen loss and backbone state as their search space, and the optimiser's numbers.
+    """What the chosen loss and backbone, or the baseline, state as their search space; and the optimiser's numbers.
 
     Every default of the config lies within it, so that the first trial can be the defaults themselves and the result
     is never worse than they are on the validation set.
@@ -294,6 +296,12 @@ def default_space(config: RunConfig) -> Space:
 
     from talos import registry
 
+    if config.baseline is not None:
+        space = registry.search_space("baseline", config.baseline.name)
+        if not space:
+            what = f"the baseline {config.baseline.name!r} has nothing to choose"
+            raise ConfigError(what, where="baseline", expected="a baseline with options")
+        return Space.from_dict({"baseline": space})
     sizes = {"k": config.k, "num_users": 1, "num_items": config.k}
     loss = registry.make_loss(config.loss, generator=torch.Generator(), **sizes)
     bounded = loss.needs.scores == "cosine"  # dot products have no bound and need smaller steps
@@ -312,18 +320,24 @@ def default_space(config: RunConfig) -> Space:
 def _value_of(config: RunConfig, key: str) -> Any:
     section, _, name = key.rpartition(".")
     part: Any = getattr(config, section) if section else config
-    if section not in ("loss", "backbone", "threshold"):
+    if section not in _NAMED:
         return getattr(part, name)
     if name in part.options or section == "threshold":
         return part.options.get(name)
     from talos import registry
 
-    default = registry.options("loss" if section == "loss" else "backbone", part.name).get(name)
+    kinds: dict[str, registry.Kind] = {"loss": "loss", "backbone": "backbone", "baseline": "baseline"}
+    default = registry.options(kinds[section], part.name).get(name)
     return None if default is inspect.Parameter.empty else default
 
 
-def _toy(config: RunConfig) -> Any:
-    """A trainer of this config on a handful of interactions; it is built and never run."""
+def _toy_config(config: RunConfig) -> RunConfig:
+    """The config with every `auto` resolved, by a trainer on a handful of interactions that is built and never run."""
+    if config.baseline is not None:
+        from talos.model.baseline import baseline_of
+
+        baseline_of(config)
+        return config
     from talos.data.interactions import Interactions
     from talos.training import Trainer
 
@@ -332,7 +346,7 @@ def _toy(config: RunConfig) -> Any:
     data = Interactions.from_ids(np.concatenate([users, np.full(items, 3)]),
                                  np.concatenate([np.arange(6) % items, np.arange(items)]))  # fmt: skip
     # the last user has all items, so that the catalogue has k + 2 of them, and is not trained on
-    return Trainer(config.with_values({"device": "cpu"}), data.where(data.rows < 3))
+    return Trainer(config.with_values({"device": "cpu"}), data.where(data.rows < 3)).config
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.errors import TalosError
 from talos.files import digest_of, replace_file
+from talos.model.baseline import fit_baseline
 from talos.studies.tune.data import FitParts
 from talos.training import Callback, Trainer
 
@@ -76,6 +77,8 @@ def fit(
     `report` is called after every epoch with its number and the validation metric (None if the epoch was not
     evaluated), and returns whether to go on. `shared` is a folder in which trials share their initial vectors.
     """
+    if config.baseline is not None:
+        return _fit_baseline(config, parts, report)
     reporter, began = _TrialReporter(report), time.perf_counter()
     initial = None if shared is None else _load_initial(shared, config, parts.train)
     trainer = reporter.trainer = Trainer(config, *parts, callbacks=[reporter], backbone=initial)
@@ -91,6 +94,24 @@ def fit(
         seconds=round(time.perf_counter() - began, 3),
         metrics=dict(at.best_metrics),
         ended=ended if ended != "go on" else "patience" if at.finished else "epochs",
+    )
+
+
+def _fit_baseline(
+    config: RunConfig, parts: FitParts, report: Callable[[int, float | None], Verdict]
+) -> TrialOutcome:
+    """A baseline is computed and measured in one go: as one epoch, for the pruner."""
+    began = time.perf_counter()
+    metrics = fit_baseline(config, *parts).metadata["valid"]
+    value = next(iter(metrics.values()))
+    report(1, value)
+    return TrialOutcome(
+        value=value,
+        epoch=1,
+        epochs=1,
+        seconds=round(time.perf_counter() - began, 3),
+        metrics=metrics,
+        ended="epochs",
     )
 
 

@@ -1,0 +1,84 @@
+"""Weights between items: how much each item of a history adds to the score of every item."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from talos.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+__all__ = ["ItemWeights"]
+
+
+class ItemWeights:
+    """W (items, items): with a history H, the score of item i is Σ_{h∈H} W[h, i]. Dense, or sparse as CSR.
+
+    Args:
+        weights: a float32 tensor (items, items), or a `scipy.sparse.csr_array` of that shape.
+
+    >>> weights = ItemWeights(torch.tensor([[0.0, 2.0], [1.0, 0.0]]))
+    >>> out = torch.empty(2, 2)
+    >>> weights.add_up(torch.tensor([0, 1, 3]), torch.tensor([0, 0, 1]), out)
+    >>> out
+    tensor([[0., 2.],
+            [1., 2.]])
+    """
+
+    def __init__(self, weights: Tensor | scipy.sparse.csr_array) -> None:
+        if len(weights.shape) != 2 or weights.shape[0] != weights.shape[1]:
+            raise ArgumentError(f"{tuple(weights.shape)}", where="weights", expected="items × items")
+        self.weights = weights
+
+    @classmethod
+    def from_csr(cls, indptr: Tensor, indices: Tensor, values: Tensor) -> ItemWeights:
+        """Sparse weights from CSR arrays: row h has the items that h speaks for."""
+        import scipy.sparse
+
+        arrays = (values.numpy(), indices.numpy(), indptr.numpy())
+        return cls(scipy.sparse.csr_array(arrays, shape=(len(indptr) - 1,) * 2))
+
+    @property
+    def num_items(self) -> int:
+        """The number of items."""
+        return int(self.weights.shape[0])
+
+    def add_up(self, indptr: Tensor, indices: Tensor, out: Tensor) -> None:
+        """Write the scores of B histories, given as CSR, into `out` (B, items)."""
+        if isinstance(self.weights, Tensor):
+            # the weighted sum of rows that embedding_bag is; it gathers nothing
+            sums = F.embedding_bag(indices, self.weights, indptr, mode="sum", include_last_offset=True)
+        else:
+            import scipy.sparse
+
+            ones = np.ones(len(indices), np.float32)
+            shape = (len(indptr) - 1, self.num_items)
+            histories = scipy.sparse.csr_array((ones, indices.numpy(), indptr.numpy()), shape=shape)
+            sums = torch.from_numpy((histories @ self.weights).toarray())
+        out.copy_(sums)
+
+    def column(self, item: int) -> Tensor:
+        """What every item adds to the score of one item, (items,)."""
+        if isinstance(self.weights, Tensor):
+            return self.weights[:, item]
+        return torch.from_numpy(self.weights[:, [item]].toarray()[:, 0])
+
+    def dense(self) -> Tensor:
+        """W as a dense tensor: for tests and small examples."""
+        return self.weights if isinstance(self.weights, Tensor) else torch.from_numpy(self.weights.toarray())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a file stores, by name: one dense tensor, or the three arrays of CSR."""
+        if isinstance(self.weights, Tensor):
+            return {"item_weights": self.weights}
+        return {
+            "item_weights.indptr": torch.from_numpy(self.weights.indptr.astype(np.int64)),
+            "item_weights.indices": torch.from_numpy(self.weights.indices.astype(np.int32)),
+            "item_weights.values": torch.from_numpy(self.weights.data.astype(np.float32)),
+        }

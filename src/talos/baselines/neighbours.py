@@ -1,0 +1,166 @@
+"""Item-item neighbourhoods from items that the same users have: ItemKNN and RP3beta.
+
+Both are products of sparse matrices that are computed for some items at a time, of which the largest weights are kept.
+Memory is bounded by the block and by items × neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse
+import torch
+from numpy.typing import NDArray
+
+from talos.baselines.base import ItemBaseline
+from talos.baselines.item_weights import ItemWeights
+from talos.checks import positive_integer
+from talos.data.interactions import Interactions
+from talos.errors import ArgumentError
+
+__all__ = ["ItemKNN", "RP3beta"]
+
+# Products of a block before equal pairs are added up: about 200 MB.
+_BLOCK = 1 << 24
+
+
+class ItemKNN(ItemBaseline):
+    """ItemKNN: cosine of the columns of two items, with shrinkage, summed over an item's nearest neighbours.
+
+    sim(i, h) = c_ih / (√(n_i·n_h) + shrinkage), where c counts the users who have both and n those who have one.
+    The score of i is the sum of sim(i, h) over the items h of the history that are among the `neighbours` items most
+    similar to i (Sarwar, Karypis, Konstan & Riedl, WWW 2001). Shrinkage lowers similarities that few users support.
+    Equal similarities are kept in the order of items.
+
+    >>> data = Interactions.from_ids([1, 1, 2, 2], [7, 8, 8, 9])
+    >>> ItemKNN(neighbours=1, shrinkage=0).fit(data).dense().round(decimals=2)
+    tensor([[0.0000, 0.7100, 0.0000],
+            [0.7100, 0.0000, 0.7100],
+            [0.0000, 0.0000, 0.0000]])
+    """
+
+    short_name = "itemknn"
+    search_space: ClassVar[Mapping[str, Any]] = {
+        "neighbours": [20, 50, 100, 200, 500],
+        "shrinkage": [0.0, 3.0, 10.0, 30.0, 100.0],
+    }
+
+    def __init__(self, *, neighbours: int = 200, shrinkage: float = 20.0) -> None:
+        self.neighbours = positive_integer("neighbours", neighbours)
+        self.shrinkage = _not_negative("shrinkage", shrinkage)
+
+    def fit(self, train: Interactions, generator: torch.Generator | None = None) -> ItemWeights:
+        """The similarities, sparse; nothing is random."""
+        links, degrees = train.to_scipy(), train.item_degrees.astype(np.float64)
+
+        def similarity(rows: NDArray[Any], columns: NDArray[Any], common: NDArray[Any]) -> NDArray[Any]:
+            found: NDArray[Any] = common / (np.sqrt(degrees[rows] * degrees[columns]) + self.shrinkage)
+            return found
+
+        nearest = _largest_of_product(links.T.tocsr(), links, self.neighbours, similarity)
+        # row i has the neighbours of i; W[h, i] is what h adds to i
+        return ItemWeights(nearest.T.tocsr())
+
+
+class RP3beta(ItemBaseline):
+    """RP3beta: three steps of a random walk from the user's items, with popular ends held back by n_i^β.
+
+    W[h, i] = Σ_u (1/n_h)^α·(1/n_u)^α / n_i^β over the users u who have both: from h to one of its users and on to one
+    of that user's items, where n counts interactions. The `neighbours` largest weights of each h are kept, equal ones
+    in the order of items (Paudel, Christoffel, Newell & Bernstein, ACM TiiS 2017).
+
+    >>> data = Interactions.from_ids([1, 1, 2, 2], [7, 8, 8, 9])
+    >>> RP3beta(alpha=1, beta=0).fit(data).dense()
+    tensor([[0.0000, 0.5000, 0.0000],
+            [0.2500, 0.0000, 0.2500],
+            [0.0000, 0.5000, 0.0000]])
+    """
+
+    short_name = "rp3beta"
+    search_space: ClassVar[Mapping[str, Any]] = {
+        "alpha": {"low": 0.2, "high": 2.0},
+        "beta": {"low": 0.0, "high": 1.0},
+        "neighbours": [20, 50, 100, 200, 500],
+    }
+
+    def __init__(self, *, alpha: float = 0.5, beta: float = 0.3, neighbours: int = 200) -> None:
+        self.alpha = _not_negative("alpha", alpha)
+        self.beta = _not_negative("beta", beta)
+        self.neighbours = positive_integer("neighbours", neighbours)
+
+    def fit(self, train: Interactions, generator: torch.Generator | None = None) -> ItemWeights:
+        """The probabilities of the walk, sparse; nothing is random."""
+        links = train.to_scipy().astype(np.float64)
+        of_items = np.maximum(train.item_degrees, 1).astype(np.float64)
+        of_users = np.maximum(train.user_degrees, 1).astype(np.float64)
+        steps = links.copy()
+        steps.data = np.repeat(of_users**-self.alpha, train.user_degrees)
+        starts, ends = of_items**-self.alpha, of_items**-self.beta
+
+        def walk(rows: NDArray[Any], columns: NDArray[Any], sums: NDArray[Any]) -> NDArray[Any]:
+            found: NDArray[Any] = starts[rows] * sums * ends[columns]
+            return found
+
+        return ItemWeights(_largest_of_product(links.T.tocsr(), steps, self.neighbours, walk))
+
+
+def _largest_of_product(
+    left: scipy.sparse.csr_array,
+    right: scipy.sparse.csr_array,
+    count: int,
+    weigh: Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], NDArray[Any]],
+) -> scipy.sparse.csr_array:
+    """The `count` largest entries of each row of `weigh(left @ right)`, float32, without the diagonal.
+
+    `weigh` gets the rows, columns and values of the entries of a block that are not 0.
+    """
+    blocks = []
+    for rows in _row_blocks(left, np.diff(right.indptr)):
+        product = (left[rows] @ right).tocoo()
+        row, column = product.coords
+        other = row + rows.start != column
+        row, column, values = row[other], column[other], product.data[other]
+        weights = weigh(row + rows.start, column, values)
+        found = scipy.sparse.csr_array((weights, (row, column)), shape=product.shape)
+        found.sort_indices()
+        blocks.append(_largest_of_rows(found, count))
+    return scipy.sparse.csr_array(scipy.sparse.vstack(blocks, format="csr"))
+
+
+def _row_blocks(left: scipy.sparse.csr_array, lengths: NDArray[Any]) -> Iterator[slice]:
+    """Slices of consecutive rows whose product has at most `_BLOCK` terms; at least one row each.
+
+    `lengths` (columns of `left`,) is how many terms an entry in that column makes.
+    """
+    terms = np.concatenate([[0], np.cumsum(lengths[left.indices])])[left.indptr]
+    first, last = 0, left.shape[0]
+    while first < last:
+        end = int(np.searchsorted(terms, terms[first] + _BLOCK, side="right")) - 1
+        end = min(max(end, first + 1), last)
+        yield slice(first, end)
+        first = end
+
+
+def _largest_of_rows(matrix: scipy.sparse.csr_array, count: int) -> scipy.sparse.csr_array:
+    """The `count` largest entries of each row as float32; of equal ones those in the first columns."""
+    keep = np.ones(len(matrix.data), bool)
+    for row in np.flatnonzero(np.diff(matrix.indptr) > count).tolist():
+        entries = slice(int(matrix.indptr[row]), int(matrix.indptr[row + 1]))
+        values = matrix.data[entries]
+        last = np.partition(values, -count)[-count]
+        above = values > last
+        tied = np.flatnonzero(values == last)[: count - int(above.sum())]
+        above[tied] = True
+        keep[entries] = above
+    ends = np.concatenate([[0], np.cumsum(keep)])[matrix.indptr]
+    arrays = (matrix.data[keep].astype(np.float32), matrix.indices[keep], ends)
+    return scipy.sparse.csr_array(arrays, shape=matrix.shape)
+
+
+def _not_negative(name: str, value: object) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not np.isfinite(value) or value < 0:  # type: ignore[call-overload,operator]
+        raise ArgumentError(f"got {value!r}", where=name, expected="a finite number of 0 or more")
+    return float(value)  # type: ignore[arg-type]
