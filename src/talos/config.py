@@ -134,9 +134,7 @@ class RunConfig(_Section):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str = "") -> Self:
         """Validate nested plain values; the first mistake raises a `ConfigError` that names its key."""
-        for key in () if values.get("baseline") is None else _without_effect(values):
-            place = f"{where}: {key}" if where else key
-            raise ConfigError("has no effect with a baseline", where=place, expected="one of the two")
+        _check_baseline(values, where)
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -217,6 +215,15 @@ def _without_effect(values: Mapping[str, Any]) -> tuple[str, ...]:
         [f"training.{key}" for key in training if key != "metric"] if isinstance(training, Mapping) else []
     )
     return (*(key for key in _OF_TRAINING if key in values), *within)
+
+
+def _check_baseline(values: Any, where: str) -> None:
+    """Refuse a baseline beside settings of training; what is no mapping is left to pydantic."""
+    if not isinstance(values, Mapping) or values.get("baseline") is None:
+        return
+    for key in _without_effect(values):
+        place = f"{where}: {key}" if where else key
+        raise ConfigError("has no effect with a baseline", where=place, expected="one of the two")
 
 
 def _remove(values: dict[str, Any], dotted: str) -> None:

@@ -115,7 +115,7 @@ def test_what_makes_no_sense_is_one_clear_error(split: Split, tmp_path: Path) ->
     for kind in ("npz", "parquet", "faiss", "onnx"):
         pytest.importorskip({"faiss": "faiss", "onnx": "onnx"}.get(kind, "numpy"))
         with pytest.raises(
-            ArgumentError, match="'ease' scores with weights between items and has no vectors"
+            ArgumentError, match="'ease': scores with weights between items and has no vectors"
         ):
             export(model, kind, tmp_path / kind)
         assert not (tmp_path / kind).exists()

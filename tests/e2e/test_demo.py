@@ -55,8 +55,8 @@ def test_a_table_lists_and_a_page(demo: Callable[..., tuple[str, str]], tmp_path
     out, err = demo()
     assert "using a synthetic set" in err
     table = out[out.index("ranked by") :].splitlines()
-    names = [line.split()[0] for line in table[2:7]]
-    assert names == ["popularity", "als", "bpr", "sl", "talos"]
+    names = [line.split()[0] for line in table[2:10]]
+    assert names == ["popularity", "itemknn", "rp3beta", "ease", "als", "bpr", "sl", "talos"]
     assert out.count(" has, among others: Film ") == 3
     assert out.count("\n  10. Film ") == 3
     assert (tmp_path / "runs" / "demo" / "report.html").is_file()
@@ -66,6 +66,6 @@ def test_a_table_lists_and_a_page(demo: Callable[..., tuple[str, str]], tmp_path
 def test_json(demo: Callable[..., tuple[str, str]]) -> None:
     out, _ = demo("--json", "--out", "elsewhere")
     result = json.loads(out)
-    assert set(result["models"]) == {"popularity", "als", "bpr", "sl", "talos"}
+    assert set(result["models"]) == {*module.BASELINES, "bpr", "sl", "talos"}
     assert result["models"]["als"]["metrics"]["precision@20"] > 0
     assert result["report"] == "elsewhere/report.html"

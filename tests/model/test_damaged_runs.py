@@ -31,6 +31,10 @@ HOSTILE: tuple[Any, ...] = (
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small run with string ids, titles and a validation part."""
+    return _run(tmp_path_factory, dim=8, epochs=2)
+
+
+def _run(tmp_path_factory: pytest.TempPathFactory, **options: Any) -> Path:
     pairs = np.argwhere(np.random.default_rng(0).random((30, 20)) < 0.3)
     data = Interactions.from_ids(
         [f"u{u:02d}" for u in pairs[:, 0]],
@@ -39,7 +43,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     parts = data.split(seed=0)
     folder = tmp_path_factory.mktemp("artifact") / "run"
-    Recommender(k=3, dim=8, epochs=2).fit(parts.train, parts.valid).save(folder)
+    Recommender(k=3, **options).fit(parts.train, parts.valid).save(folder)
     return folder
 
 
@@ -149,6 +153,14 @@ def _peak() -> int:
 def test_mutated_runs(original: Path, tmp_path: Path) -> None:
     outcomes = check_mutations(original, tmp_path, 200, seed=0)
     assert min(outcomes.values()) > 0  # both were tried
+
+
+@pytest.mark.parametrize("baseline", ["itemknn", "ease"])
+def test_mutated_runs_of_baselines(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, baseline: str
+) -> None:
+    outcomes = check_mutations(_run(tmp_path_factory, baseline=baseline), tmp_path, 100, seed=2)
+    assert min(outcomes.values()) > 0
 
 
 @pytest.mark.slow

@@ -158,7 +158,7 @@ def test_a_loss_without_thresholds_and_a_run_without_history(split: Split) -> No
     model = Recommender(k=5, loss="sl", dim=8, epochs=1).fit(split.train)
     text = run_report(model, split.test)
     checked(text)
-    assert "This loss has no thresholds" in text
+    assert "This model has no thresholds" in text
     assert "No history was kept" in text
     assert "Learned against exact" not in text
 

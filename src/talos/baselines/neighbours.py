@@ -44,7 +44,7 @@ class ItemKNN(ItemBaseline):
     short_name = "itemknn"
     search_space: ClassVar[Mapping[str, Any]] = {
         "neighbours": [20, 50, 100, 200, 500],
-        "shrinkage": [0.0, 3.0, 10.0, 30.0, 100.0],
+        "shrinkage": [0.0, 5.0, 20.0, 50.0, 150.0],
     }
 
     def __init__(self, *, neighbours: int = 200, shrinkage: float = 20.0) -> None:

@@ -88,6 +88,8 @@ def scores_of_histories(model: Model, baseline: Baseline, histories: Interaction
     """The scores of people whom the model does not know, from their histories over the model's items."""
     if isinstance(model, ItemModel):
         return HistoryScores(histories, model.weights)
-    assert isinstance(baseline, VectorBaseline)
+    if not isinstance(baseline, VectorBaseline):  # a model.json that somebody changed
+        what, expected = f"{type(baseline).__name__} with a model of vectors", "the baseline of the model"
+        raise ArgumentError(what, where="baseline", expected=expected)
     ends, items = torch.tensor(histories.indptr), torch.tensor(histories.indices, dtype=torch.int64)
     return DotScores(baseline.fold_in(model.item_vectors, ends, items), model.item_vectors)

@@ -163,12 +163,16 @@ class ItemModel(Model):
     def __getattr__(self, name: str) -> Any:
         if name not in ("user_vectors", "item_vectors"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        baseline = self.metadata.get("config", {}).get("baseline", {}).get("name", "this model")
         raise ArgumentError(
-            f"the baseline {baseline!r} scores with weights between items and has no vectors",
-            where="model",
+            "scores with weights between items and has no vectors",
+            where=f"baseline {self._name()!r}",
             expected="a model of vectors, such as a trained one or the baseline 'als'",
         )
+
+    def _name(self) -> str:
+        config = self.metadata.get("config")
+        baseline = config.get("baseline") if isinstance(config, dict) else None
+        return str(baseline.get("name")) if isinstance(baseline, dict) else "unknown"
 
     def scorer(self) -> Scorer:
         """The scores of this model's users."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from talos import registry
 from talos.config import RunConfig
 from talos.data.splits import Split
 from talos.errors import ArgumentError, ConfigError, DataError, InputError, TalosError, nearest
@@ -119,14 +120,15 @@ def compare(
         view = {"seeds": list(seeds), "metrics": list(metrics), "alternative": alternative}
         open_folder(folder, _COMPARISON, settings.as_dict(), {"view": view})
     results: dict[str, list[RunResult]] = {name: [] for name in models}
-    earlier: dict[str, RunResult] = {}  # of baselines, with all per-user values
+    fixed: dict[str, RunResult] = {}  # of baselines that no seed changes, with all per-user values
     jobs = [(name, seed) for seed in seeds for name in models]
     for number, (name, seed) in enumerate(jobs, start=1):
         try:
             stored = None if folder is None else _load(folder, settings, name, seed)
-            result = stored or _fit(split, settings, name, seed, earlier=earlier.get(name))
-            if models[name].baseline is not None:
-                earlier[name] = result
+            result = stored or _repeated(fixed.get(name), seed) or _fit(split, settings, name, seed)
+            baseline = models[name].baseline
+            if baseline is not None and not registry.resolve("baseline", baseline.name).random:
+                fixed[name] = result
             if folder is not None and stored is None:
                 _save(folder, settings, result)
         except (InterruptedRunError, KeyboardInterrupt):  # the latter is Ctrl-C between two fits
@@ -234,13 +236,13 @@ class _BudgetStop(Records):
             self.out_of_time = self.trainer.position.finished = True
 
 
-def _fit(
-    split: Split, settings: CompareSettings, name: str, seed: int, *, earlier: RunResult | None
-) -> RunResult:
-    """Fit and measure one model; `earlier` is its result with another seed, if there is one."""
+def _repeated(earlier: RunResult | None, seed: int) -> RunResult | None:
+    """The result with another seed as that with this one, for what no seed changes; None if there is none yet."""
+    return None if earlier is None else replace(earlier, seed=seed, config={**earlier.config, "seed": seed})
+
+
+def _fit(split: Split, settings: CompareSettings, name: str, seed: int) -> RunResult:
     config = settings.models[name].with_values({"seed": seed})
-    if earlier is not None and config.baseline is not None and not baseline_of(config).random:
-        return replace(earlier, seed=seed, config=config.as_dict())  # every seed gives the same
     fit = _fit_trained if config.baseline is None else _fit_baseline
     try:
         scorer, facts = fit(config, split, settings)
