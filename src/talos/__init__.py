@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from talos import baselines as baselines
     from talos import errors as errors
     from talos import exports as exports
     from talos import losses as losses
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "baselines": "baselines",
     "datasets": "data.datasets",
     "errors": "errors",
     "exports": "exports",
