@@ -19,7 +19,11 @@ from talos.errors import ConfigError, TalosError
 __all__ = ["PluginGroup", "entry_points_of", "not_installed"]
 
 # Commands of the project's own that are not in the library's wheel → the distribution that has them.
-COMPANIONS = {"reproduce": "talos-rec-paper", "bench": "talos-rec-benchmarks"}
+COMPANIONS = {
+    "reproduce": "talos-rec-paper",
+    "leaderboard": "talos-rec-paper",
+    "bench": "talos-rec-benchmarks",
+}
 
 
 class PluginGroup(TyperGroup):
