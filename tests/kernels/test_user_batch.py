@@ -12,6 +12,9 @@ from talos.kernels import torch_passes
 
 SEPARABLE = {
     "talos": lambda: losses.Talos(tau=0.1),
+    "talos-balanced": lambda: losses.Talos(tau=0.1, user_power=0.5, positive_power=0.3, negative_weight=1.2),
+    "sl-balanced": lambda: losses.Softmax(tau=0.2, user_power=0.25, positive_power=1.0, negative_weight=0.8),
+    "sl@k-balanced": lambda: losses.SoftmaxAtK(tau=0.2, tau_w=0.5, user_power=0.0, negative_weight=1.2),
     "talos-inner": lambda: losses.Talos(tau=0.2, temperature="inner"),
     "talos-no-quantile": lambda: losses.Talos(tau=0.2, quantile=False),
     "talos-no-denominator": lambda: losses.Talos(tau=0.1, denominator=False, k=3),
@@ -56,10 +59,11 @@ class Problem:
         neg = scores[owner][:, columns]
         mask = self.belongs[owner][:, columns]
         beta = self.beta[owner] if loss.needs.threshold else None
-        values = loss(scores[self.belongs], neg, threshold=beta, mask=mask)
-        if reduction == "users":
-            return losses.reduce_per_user(values, owner), values
-        return (values.sum() if reduction == "sum" else losses.reduce_per_positive(values)), values
+        values = loss(scores[self.belongs], neg, threshold=beta, mask=mask, users=owner)
+        count = self.belongs.sum(1).double()[owner]
+        weights = count ** (loss.user_power - (2 if reduction == "users" else 1))
+        total = 1 if reduction == "sum" else weights.sum()
+        return (weights * values).sum() / total, values
 
 
 @pytest.mark.parametrize("reduction", ["positives", "users", "sum"])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from talos.backbones import Backbone
 from talos.data.csr import TrainIndex, meetings
-from talos.kernels import differentiable_user_batch_loss, exact_user_batch_loss, kth_scores
+from talos.kernels import differentiable_user_batch_loss, exact_user_batch_loss, kth_scores, user_exponent
 from talos.kernels.sampled import sampled_scores
 from talos.losses import Loss, UserSeparableLoss, reduce_per_positive, reduce_per_user
 from talos.negatives import Negatives
@@ -263,9 +263,12 @@ class UserObjective(Objective):
             )
             for cut, group, items in zip(cuts, groups, vectors, strict=True)
         ]
-        # the mean over the batch, from the means over each group's positives or users
-        shares = counts if self.reduction == "positives" else [len(group.users) for group in groups]
-        return torch.stack(values) @ (users.new_tensor(shares) / sum(shares))
+        # the mean over the batch, from the weighted means of the groups
+        exponent = user_exponent(self.loss.user_power, self.reduction)
+        shares = torch.stack(
+            [(self.index.degrees[group.users].double() ** exponent).sum() for group in groups]
+        )
+        return torch.stack(values) @ (shares / shares.sum()).to(users.dtype)
 
     def _ends(self, users: Tensor) -> Tensor:
         """CSR bounds of the users' positives, (B + 1,)."""
@@ -343,6 +346,8 @@ class PositiveObjective(Objective):
             users=owners + self.users.start,
             items=drawn if self.loss.needs.ids else None,
         )
+        if self.loss.user_power != 1:
+            values = values * self.index.degrees[owners].to(values.dtype) ** (self.loss.user_power - 1)
         value = (
             reduce_per_positive(values) if self.reduction == "positives" else reduce_per_user(values, owners)
         )

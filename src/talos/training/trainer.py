@@ -113,7 +113,13 @@ class Trainer:
             self.device
         )
         self.batches = self.sharding.batches(
-            BatchOptions(kind=kind, size=size, only_users=only_users, reduction=settings.reduction)
+            BatchOptions(
+                kind=kind,
+                size=size,
+                only_users=only_users,
+                reduction=settings.reduction,
+                user_power=loss.user_power,
+            )
         )
         self.parameters = list(self.objective.parameters())
         self.sync = self.sharding.gradient_sync(self.objective)

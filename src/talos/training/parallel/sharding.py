@@ -23,7 +23,7 @@ from talos.data.shards import Share
 from talos.distributed import Group
 from talos.evaluation.evaluate import DEFAULT_METRICS, evaluate
 from talos.evaluation.ranking import DotScores
-from talos.kernels import kth_scores
+from talos.kernels import kth_scores, user_exponent
 from talos.training.batches import Batch, Batches, BatchOptions, BatchShare, EpochOrder
 from talos.training.checkpoint import ShardedTensors
 from talos.training.objective import Objective, PositiveObjective, UserObjective
@@ -208,7 +208,8 @@ class ShardedBatches(Batches):
         """The weight of each member in the mean of its step."""
         ones = torch.ones(len(members), dtype=torch.float64)
         if self.options.kind == "users":
-            return self.degrees.cpu()[members].double() if self.options.reduction == "positives" else ones
+            exponent = user_exponent(self.options.user_power, self.options.reduction)
+            return self.degrees.cpu()[members].double().pow(exponent)
         if self.options.reduction == "positives":
             return ones
         # a user counts once a step, however many positives of theirs it has
