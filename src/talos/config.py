@@ -77,6 +77,11 @@ class TrainingConfig(_Section):
         evaluate_every: epochs between evaluations on the validation set.
         patience: epochs without a better validation metric before early stopping.
         metric: the validation metric for early stopping; K is the run's.
+        effort: how much is tried for the settings of the loss that are not given, where there is a validation set:
+            `quick` takes a formula, `normal` races the temperature and the weight of negatives, `high` all that
+            the loss offers, other losses and the dimension. See `talos.training.race`.
+        averaging: weight of the newest epoch in the average of weights that is validated and kept: see
+            `talos.training.averaging`; 1 keeps the weights as they are.
         checkpoint_every: epochs between checkpoints.
         keep_checkpoints: how many of the newest checkpoints are kept.
         arithmetic: number format of the products in whole-batch kernels: `float32`, or `bfloat16` where the
@@ -95,6 +100,8 @@ class TrainingConfig(_Section):
     evaluate_every: Count = 5
     patience: Count = 25
     metric: Literal["precision", "recall", "ndcg", "mrr", "hit_rate", "map"] = "precision"
+    effort: Literal["quick", "normal", "high"] = "normal"
+    averaging: Annotated[float, BeforeValidator(_not_a_flag), Field(gt=0, le=1)] = 0.2
     checkpoint_every: Count = 5
     keep_checkpoints: Count = 2
     arithmetic: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -138,6 +138,8 @@ class Loss(nn.Module):
     user_power: float = 1.0
     context: ClassVar[tuple[str, ...]] = ("k", "num_users", "num_items", "generator")
     search_space: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    # Options that a race may decide if they are not given, the most important first, and the values worth trying.
+    candidates: ClassVar[Mapping[str, tuple[float, ...]]] = MappingProxyType({})
 
     def __init__(self) -> None:
         # `nn.Module` would take any arguments at all; a loss without hyperparameters takes none.

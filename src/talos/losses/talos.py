@@ -66,6 +66,12 @@ class Talos(UserSeparableLoss):
 
     short_name = "talos"
     search_space: ClassVar[Mapping[str, Any]] = {"tau": TAU_SPACE}
+    candidates: ClassVar[Mapping[str, tuple[float, ...]]] = {
+        "tau": (0.04, 0.06, 0.09, 0.13, 0.19, 0.28),
+        "negative_weight": (1.0, 0.85, 1.2, 1.4),
+        "user_power": (0.5, 0.25, 1.0),
+        "positive_power": (0.0, 0.2, 0.5),
+    }
 
     def __init__(
         self,

@@ -107,24 +107,25 @@ class Recommender:
         has afterwards. If each process was given its `Share` of the interactions, each has its own users' part of the
         model afterwards, and all of them must call `evaluate` and `save` together.
         """
-        from talos.training import History, Trainer
+        from talos.training import History, make_trainer
 
         folder = None if run is None else Path(run)
         if folder is not None:
             callbacks = [History(folder / "history.jsonl"), *callbacks]
-        trainer = Trainer(
+        trainer, race = make_trainer(
             self.config,
             train,
             valid,
-            folder=None if folder is None else folder / "checkpoint",
+            folder=folder,
             callbacks=callbacks,
             group=current() if group is None else group,
+            resume=resume,
         )
-        if resume:
-            trainer.resume()
         trainer.fit()
         self.config = trainer.config
         self._adopt(trainer)
+        if self.model is not None and race.chosen:
+            self.model.metadata["race"] = race.as_dict()
         return self
 
     def _adopt(self, trainer: Trainer) -> None:

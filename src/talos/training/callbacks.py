@@ -39,6 +39,9 @@ class Callback:
     def on_plan(self, plan: Plan) -> None:
         """The trainer has been made, by this plan."""
 
+    def on_race(self, record: dict[str, Any]) -> None:
+        """Before training starts, one candidate of a race has done a leg; see `talos.training.race.RaceResult`."""
+
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
         """Training starts, or resumes, after `epoch` of `epochs` epochs of `steps` steps each."""
 
@@ -72,14 +75,20 @@ class PlanLines(Callback):
 
 
 class History(Callback):
-    """Writes one JSON line an epoch to a file, which a resumed run continues."""
+    """Writes one JSON line an epoch to a file, which a resumed run continues; before them those of a race."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def on_race(self, record: dict[str, Any]) -> None:
+        """Append the record of a leg."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        place = {name: record[name] for name in ("stage", "candidate")}
+        self.on_epoch({"epoch": record["epoch"], "race": place, "metrics": record["metrics"]})
+
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
         """Drop the lines of epochs that will be trained again, and an incomplete last line."""
-        kept = [line for line in read_history(self.path) if line["epoch"] <= epoch]
+        kept = [line for line in read_history(self.path, races=True) if line["epoch"] <= epoch]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
@@ -100,15 +109,18 @@ class Records(Callback):
         self.lines.append(record)
 
 
-def read_history(path: Path) -> list[dict[str, Any]]:
-    """The records of a history file, without an incomplete last line; none if there is no such file."""
+def read_history(path: Path, *, races: bool = False) -> list[dict[str, Any]]:
+    """The records of a history file, without an incomplete last line; none if there is no such file.
+
+    `races` includes the legs of a race before the first epoch.
+    """
     records = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
             records.append(json.loads(line))
         except ValueError:  # the process was killed while it wrote this line
             break
-    return records
+    return [record for record in records if races or "race" not in record]
 
 
 class PlainProgress(Callback):
@@ -117,12 +129,21 @@ class PlainProgress(Callback):
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr
 
+    def on_race(self, record: dict[str, Any]) -> None:
+        """Print the candidate and the first of its metrics."""
+        print(_race_line(record), file=self.stream, flush=True)
+
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Print the epoch, the loss and the validation metrics."""
         if record["metrics"]:
             metrics = "  ".join(f"{name} {value:.4f}" for name, value in record["metrics"].items())
             head = f"epoch {record['epoch']:>4}  loss {record['loss']:.4f}"
             print(f"{head}  {metrics}  {record['seconds']:.2f} s", file=self.stream, flush=True)
+
+
+def _race_line(record: dict[str, Any]) -> str:
+    name, value = next(iter(record["metrics"].items()))
+    return f"race  {record['candidate']:<24} epoch {record['epoch']:>3}  {name} {value:.4f}"
 
 
 class _Bar(Callback):
@@ -142,6 +163,10 @@ class _Bar(Callback):
             console=Console(stderr=True),
             transient=False,
         )
+
+    def on_race(self, record: dict[str, Any]) -> None:
+        """Print the candidate above the bar."""
+        self.bar.console.print(_race_line(record), highlight=False)
 
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
         """Show the bar."""

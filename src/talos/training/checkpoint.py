@@ -63,6 +63,7 @@ class Position:
     best: float = -math.inf
     best_epoch: int = 0
     best_metrics: dict[str, float] = field(default_factory=dict)
+    last_metrics: dict[str, float] = field(default_factory=dict)  # of the newest validation
     finished: bool = False
 
 
@@ -95,6 +96,10 @@ class Checkpoints:
         for part in sharded:
             bounds = group.all_gather_numbers([part.rows.start, part.rows.stop])
             self.ranges[part.of] = [range(int(start), int(stop)) for start, stop in bounds]
+
+    def elsewhere(self, folder: Path) -> Checkpoints:
+        """Checkpoints of the same tensors in another folder."""
+        return Checkpoints(folder, keep=self.keep, group=self.group, sharded=self.sharded)
 
     def save(self, epoch: int, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Path:
         """Write a checkpoint, then remove those beyond `keep`. A failed write leaves the earlier ones as they are."""

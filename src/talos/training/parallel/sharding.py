@@ -126,7 +126,10 @@ class UserSharding:
             names["users"] += [f"threshold.{name}" for name in objective.threshold.per_user]
         for of in own:
             names[of].append(f"backbone.{of}")
-        found = {of: [f"{top}.{name}" for top in ("objective", "best") for name in names[of]] for of in names}
+        found = {
+            of: [f"{top}.{name}" for top in ("objective", "best", "average") for name in names[of]]
+            for of in names
+        }
         # the optimizer numbers the parameters of the backbone in order
         for number, parameter in enumerate(objective.backbone.parameters()):
             for of, table in (own | updated).items():

@@ -1,0 +1,255 @@
+"""A race between settings that nobody gave: candidates train side by side, the worse half is dropped, one continues.
+
+Which settings are worth racing is stated by the loss (`Loss.candidates`), in the order in which they matter. The first
+of them, its temperature, starts from the common starting vectors; every later one branches off the state of the winner
+so far, so nothing is trained twice from the beginning. After each leg the candidates are compared by the run's own
+validation metric, and the better half goes on (successive halving: Jamieson & Talwalkar, AISTATS 2016). Test data are
+never here.
+
+    effort = "quick"     no race: what is left open follows a formula
+    effort = "normal"    the loss's first two candidates, for Talos the temperature and the weight of the negatives
+    effort = "high"      all of them, the other losses with a race of their own, and the dimension
+
+A race is part of its run: it is written to `race.json` in the run's folder, every candidate has checkpoints of its own
+there, and a killed run continues to the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from talos import registry
+from talos.config import RunConfig
+from talos.data.interactions import Interactions
+from talos.data.shards import Share
+from talos.distributed import SINGLE_PROCESS, Group
+from talos.errors import DataError
+from talos.files import read_sealed, write_sealed
+from talos.training.callbacks import Callback
+from talos.training.trainer import Trainer
+
+__all__ = ["RaceResult", "make_trainer", "stages_of"]
+
+# Epochs of each leg: the first decides between many candidates that are far apart, later ones between few.
+LEGS: Final = (2, 2, 4, 4, 8)
+# How many of the loss's candidates `normal` races.
+NORMAL_OPTIONS: Final = 2
+# Dimensions that `high` compares; the run's own is always among them.
+DIMENSIONS: Final = (64, 128, 256)
+_FORMAT: Final = 1
+
+Changes = dict[str, Any]
+"""Values of the config by dotted name."""
+
+
+@dataclass(frozen=True)
+class RaceResult:
+    """What a race tried and chose.
+
+    Attributes:
+        chosen: values of the config, by dotted name.
+        legs: one record for each candidate and leg: `stage`, `candidate`, `epoch`, `metrics`, `seconds`.
+    """
+
+    chosen: Changes = field(default_factory=dict)
+    legs: tuple[dict[str, Any], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `model.json` holds it."""
+        return {"chosen": dict(self.chosen), "legs": [dict(leg) for leg in self.legs]}
+
+
+def stages_of(config: RunConfig) -> list[list[Changes]]:
+    """The stages of the race that a config asks for, each a list of candidates; none if nothing is to be raced.
+
+    Options that the config gives are not raced. Whoever gives the first one, the temperature, wants this loss as it is
+    written down: then there is no race.
+
+    >>> stages_of(RunConfig().with_values({"loss.tau": 0.1}))
+    []
+    >>> [len(stage) for stage in stages_of(RunConfig())]
+    [6, 4]
+    """
+    effort, given = config.training.effort, config.loss.options
+    offered = registry.resolve("loss", config.loss.name).candidates
+    names = list(offered)
+    if effort == "quick" or not names or names[0] in given:
+        return []
+    first = [{f"loss.{names[0]}": value} for value in offered[names[0]]]
+    if effort == "normal":
+        names = names[:NORMAL_OPTIONS]
+    elif not given:
+        first += [change for name in registry.names("loss") for change in _of_another_loss(name, config)]
+    later = [[{f"loss.{name}": value} for value in offered[name]] for name in names[1:] if name not in given]
+    if effort == "high" and "dim" not in config.backbone.options:
+        later.append([{"backbone.dim": dim} for dim in DIMENSIONS])
+    return [first, *later]
+
+
+def _of_another_loss(name: str, config: RunConfig) -> list[Changes]:
+    """Candidates of a loss that races an option of its own; none of the run's own loss."""
+    offered = registry.resolve("loss", name).candidates
+    if name == config.loss.name or not offered:
+        return []
+    option, values = next(iter(offered.items()))
+    return [{"loss.name": name, f"loss.{option}": value} for value in values]
+
+
+def make_trainer(
+    config: RunConfig,
+    train: Interactions | Share,
+    valid: Interactions | Share | None = None,
+    *,
+    folder: Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    group: Group = SINGLE_PROCESS,
+    resume: bool = False,
+) -> tuple[Trainer, RaceResult]:
+    """A trainer that is ready to `fit`: after the race, if there is something to race, and resumed, if asked.
+
+    The arguments are those of `Trainer`; checkpoints go to `folder/checkpoint`. Without validation data there is no
+    race: what is open follows the loss's formula.
+    """
+    stages = stages_of(config) if valid is not None and len(valid) else []
+    checkpoints = None if folder is None else folder / "checkpoint"
+    if not stages:
+        trainer = Trainer(config, train, valid, folder=checkpoints, callbacks=callbacks, group=group)
+        if resume:
+            trainer.resume()
+        return trainer, RaceResult()
+    race = _Race(config, train, valid, folder=folder, callbacks=callbacks, group=group, resume=resume)
+    if race.result.chosen:  # it ended before the run was interrupted
+        settled = config.with_values(race.result.chosen)
+        trainer = Trainer(settled, train, valid, folder=checkpoints, callbacks=callbacks, group=group)
+        trainer.resume()
+        return trainer, race.result
+    trainer = race.run(stages)
+    trainer.move(checkpoints, callbacks)
+    race.end(trainer)
+    for callback in trainer.callbacks:
+        if isinstance(callback, Callback):
+            callback.on_plan(trainer.plan)
+    return trainer, race.result
+
+
+class _Race:
+    """The state of one race: its results so far, on disk if the run has a folder."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        train: Interactions | Share,
+        valid: Interactions | Share | None,
+        *,
+        folder: Path | None,
+        callbacks: Sequence[Callback],
+        group: Group,
+        resume: bool,
+    ) -> None:
+        self.config, self.data, self.group, self.folder = config, (train, valid), group, folder
+        self.callbacks = callbacks if group.rank == 0 else ()
+        self.result = RaceResult()
+        self.changes: Changes = {}
+        if folder is not None and resume and (folder / "race.json").exists():
+            stored = read_sealed(folder / "race.json", hint="Delete the run's folder to start again.")
+            if stored["config"] != json.loads(json.dumps(config.as_dict())):
+                raise DataError(
+                    "belongs to another config", where=str(folder / "race.json"), expected="that of this run"
+                )
+            self.result = RaceResult(stored["chosen"], tuple(stored["legs"]))
+        elif folder is not None and group.rank == 0:
+            shutil.rmtree(folder / "race", ignore_errors=True)
+
+    def run(self, stages: Sequence[Sequence[Changes]]) -> Trainer:
+        """Race stage by stage; returns the winner of the last one."""
+        leader: Trainer | None = None
+        for number, stage in enumerate(stages):
+            leader = self._stage(number, stage, leader)
+        assert leader is not None
+        return leader
+
+    def _stage(self, number: int, stage: Sequence[Changes], leader: Trainer | None) -> Trainer:
+        """Race some candidates from the leader's state, or from the starting vectors; returns the winner."""
+        named = {_label(changes): changes for changes in stage}
+        runners: dict[str, Trainer] = {}
+        parent = leader
+        for label, changes in named.items():
+            config = self.config.with_values({**self.changes, **changes})
+            folder = None if self.folder is None else self.folder / "race" / f"{number}-{label}"
+            if parent is not None and parent.config.backbone == config.backbone:
+                runner = parent.branch(config, folder=folder)
+            else:
+                runner = Trainer(config, *self.data, folder=folder, group=self.group)
+            if (
+                leader is None
+            ):  # the others copy the first one's starting vectors, unless it has left them already
+                parent = parent or runner
+            runners[label] = runner
+        epoch = 0 if leader is None else leader.position.epoch
+        for runner in runners.values():
+            runner.resume()
+        for leg in LEGS:
+            epoch += leg
+            scores = {label: self._leg(number, label, runner, epoch) for label, runner in runners.items()}
+            ranked = sorted(runners, key=lambda label: -scores[label])  # of equal ones the first stays ahead
+            runners = {label: runners[label] for label in ranked[: (len(ranked) + 1) // 2]}
+            if len(runners) == 1:
+                break
+        winner = next(iter(runners))
+        self.changes |= named[winner]
+        return runners[winner]
+
+    def _leg(self, stage: int, label: str, runner: Trainer, epoch: int) -> float:
+        """Train one candidate up to an epoch and note what validation says."""
+        config = self.config
+        watched = f"{config.training.metric}@{config.k}"
+        for leg in self.result.legs:
+            if (leg["stage"], leg["candidate"], leg["epoch"]) == (stage, label, epoch):
+                return float(leg["metrics"][watched])
+        runner.train_until(epoch)
+        metrics = runner.position.last_metrics
+        record = {"stage": stage, "candidate": label, "epoch": epoch, "metrics": metrics}
+        self.result = replace(self.result, legs=(*self.result.legs, record))
+        self._write()
+        for callback in self.callbacks:
+            if isinstance(callback, Callback):  # others may have been written before there was such a method
+                callback.on_race(record)
+        return metrics[watched]
+
+    def end(self, winner: Trainer) -> None:
+        """Note the choice; the candidates' checkpoints are no longer needed."""
+        self.result = replace(self.result, chosen=dict(self.changes))
+        winner.plan = replace(winner.plan, notes=(*winner.plan.notes, self._line()))
+        self._write()
+        if self.folder is not None and self.group.rank == 0:
+            shutil.rmtree(self.folder / "race", ignore_errors=True)
+
+    def _line(self) -> str:
+        tried = len({(leg["stage"], leg["candidate"]) for leg in self.result.legs})
+        chosen = ", ".join(_label({name: value}).replace("-", " ", 1) for name, value in self.changes.items())
+        return f"{chosen}: the best of {tried} candidates on validation"
+
+    def _write(self) -> None:
+        if self.folder is None or self.group.rank != 0:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        values = {"format": _FORMAT, "config": self.config.as_dict(), **self.result.as_dict()}
+        write_sealed(self.folder / "race.json", values)
+
+
+def _label(changes: Mapping[str, Any]) -> str:
+    """A candidate in short, for people and as the name of a folder.
+
+    >>> _label({"loss.name": "sl", "loss.tau": 0.1})
+    'sl-tau-0.1'
+    """
+    parts = [
+        str(value) if name.endswith(".name") else f"{name.partition('.')[2]}-{value:g}"
+        for name, value in changes.items()
+    ]
+    return "-".join(parts).replace("@", "-at-")
