@@ -37,6 +37,8 @@ __all__ = ["RaceResult", "make_trainer", "stages_of"]
 
 # Epochs of each leg: the first decides between many candidates that are far apart, later ones between few.
 LEGS: Final = (2, 2, 4, 4, 8)
+# Runs of fewer epochs have no room for a race.
+SHORTEST_RUN: Final = 20
 # How many of the loss's candidates `normal` races.
 NORMAL_OPTIONS: Final = 2
 # Dimensions that `high` compares; the run's own is always among them.
@@ -68,7 +70,7 @@ def stages_of(config: RunConfig) -> list[list[Changes]]:
     """The stages of the race that a config asks for, each a list of candidates; none if nothing is to be raced.
 
     Options that the config gives are not raced. Whoever gives the first one, the temperature, wants this loss as it is
-    written down: then there is no race.
+    written down: then there is no race. Nor is there one in a run of fewer than 20 epochs.
 
     >>> stages_of(RunConfig().with_values({"loss.tau": 0.1}))
     []
@@ -78,7 +80,7 @@ def stages_of(config: RunConfig) -> list[list[Changes]]:
     effort, given = config.training.effort, config.loss.options
     offered = registry.resolve("loss", config.loss.name).candidates
     names = list(offered)
-    if effort == "quick" or not names or names[0] in given:
+    if effort == "quick" or config.training.epochs < SHORTEST_RUN or not names or names[0] in given:
         return []
     first = [{f"loss.{names[0]}": value} for value in offered[names[0]]]
     if effort == "normal":

@@ -166,6 +166,7 @@ class Trainer:
     def train_until(self, last: int) -> None:
         """Train up to epoch `last`, or until early stopping; validate and save at the end."""
         at, settings = self.position, self.config.training
+        last = min(last, settings.epochs)
         with contextlib.ExitStack() as around:
             if self.checkpoints is not None:  # only where a run can be resumed
                 around.enter_context(stop_signals(self._ask_to_stop))
