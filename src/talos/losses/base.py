@@ -138,8 +138,9 @@ class Loss(nn.Module):
     user_power: float = 1.0
     context: ClassVar[tuple[str, ...]] = ("k", "num_users", "num_items", "generator")
     search_space: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    # Options that a race may decide if they are not given, the most important first, and the values worth trying.
-    candidates: ClassVar[Mapping[str, tuple[float, ...]]] = MappingProxyType({})
+    # What a race decides if it is not given: stages in the order in which they matter, each with the candidates for
+    # some options. The first stage is about the temperature.
+    race: ClassVar[tuple[tuple[Mapping[str, float], ...], ...]] = ()
 
     def __init__(self) -> None:
         # `nn.Module` would take any arguments at all; a loss without hyperparameters takes none.

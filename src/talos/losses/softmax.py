@@ -34,7 +34,9 @@ class Softmax(UserSeparableLoss):
 
     short_name = "sl"
     search_space: ClassVar[Mapping[str, Any]] = {"tau": TAU_SPACE}
-    candidates: ClassVar[Mapping[str, tuple[float, ...]]] = {"tau": (0.06, 0.09, 0.13, 0.19, 0.28)}
+    race: ClassVar[tuple[tuple[Mapping[str, float], ...], ...]] = (
+        tuple({"tau": tau} for tau in (0.06, 0.09, 0.13, 0.19, 0.28)),
+    )
 
     def __init__(
         self,

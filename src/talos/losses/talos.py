@@ -66,12 +66,12 @@ class Talos(UserSeparableLoss):
 
     short_name = "talos"
     search_space: ClassVar[Mapping[str, Any]] = {"tau": TAU_SPACE}
-    candidates: ClassVar[Mapping[str, tuple[float, ...]]] = {
-        "tau": (0.04, 0.06, 0.09, 0.13, 0.19, 0.28),
-        "negative_weight": (1.0, 0.85, 1.2, 1.4),
-        "user_power": (0.5, 0.25, 1.0),
-        "positive_power": (0.0, 0.2, 0.5),
-    }
+    race: ClassVar[tuple[tuple[Mapping[str, float], ...], ...]] = (
+        tuple({"tau": tau, "user_power": 0.5} for tau in (0.045, 0.065, 0.095, 0.14, 0.2)),
+        tuple({"negative_weight": weight} for weight in (1.0, 1.15, 1.3)),
+        tuple({"positive_power": power} for power in (0.0, 0.2)),
+        tuple({"user_power": power} for power in (0.5, 0.25, 1.0)),
+    )
 
     def __init__(
         self,

@@ -1,14 +1,18 @@
 """A race between settings that nobody gave: candidates train side by side, the worse half is dropped, one continues.
 
-Which settings are worth racing is stated by the loss (`Loss.candidates`), in the order in which they matter. The first
-of them, its temperature, starts from the common starting vectors; every later one branches off the state of the winner
-so far, so nothing is trained twice from the beginning. After each leg the candidates are compared by the run's own
-validation metric, and the better half goes on (successive halving: Jamieson & Talwalkar, AISTATS 2016). Test data are
-never here.
+Which settings are worth racing is stated by the loss (`Loss.race`), in stages, in the order in which they matter. The
+first stage, about its temperature, starts from the common starting vectors; every later one branches off the state of
+the winner so far, so nothing is trained twice from the beginning. After each leg the candidates are compared by the
+run's own validation metric, and the better half goes on (successive halving: Jamieson & Talwalkar, AISTATS 2016). Test
+data are never here.
 
     effort = "quick"     no race: what is left open follows a formula
-    effort = "normal"    the loss's first two candidates, for Talos the temperature and the weight of the negatives
-    effort = "high"      all of them, the other losses with a race of their own, and the dimension
+    effort = "normal"    the first three stages of the loss, for Talos: the temperature τ, the weight λ of the
+                         negatives, and the power mean ρ over the positives
+    effort = "high"      all stages, the other losses with a race of their own, and the dimension
+
+The legs of later stages are longer: they start from a model that is nearly trained, where some settings gain at once
+and lose after a few epochs.
 
 A race is part of its run: it is written to `race.json` in the run's folder, every candidate has checkpoints of its own
 there, and a killed run continues to the same bytes.
@@ -35,12 +39,13 @@ from talos.training.trainer import Trainer
 
 __all__ = ["RaceResult", "make_trainer", "stages_of"]
 
-# Epochs of each leg: the first decides between many candidates that are far apart, later ones between few.
-LEGS: Final = (2, 2, 4, 4, 8)
+# Epochs of each leg of the first stage, and of later stages.
+FIRST_LEGS: Final = (2, 2, 2, 2)
+LATER_LEGS: Final = (4, 4, 4)
 # Runs of fewer epochs have no room for a race.
 SHORTEST_RUN: Final = 20
-# How many of the loss's candidates `normal` races.
-NORMAL_OPTIONS: Final = 2
+# How many of the loss's stages `normal` races.
+NORMAL_STAGES: Final = 3
 # Dimensions that `high` compares; the run's own is always among them.
 DIMENSIONS: Final = (64, 128, 256)
 _FORMAT: Final = 1
@@ -75,31 +80,41 @@ def stages_of(config: RunConfig) -> list[list[Changes]]:
     >>> stages_of(RunConfig().with_values({"loss.tau": 0.1}))
     []
     >>> [len(stage) for stage in stages_of(RunConfig())]
-    [6, 4]
+    [5, 3, 2]
     """
     effort, given = config.training.effort, config.loss.options
-    offered = registry.resolve("loss", config.loss.name).candidates
-    names = list(offered)
-    if effort == "quick" or config.training.epochs < SHORTEST_RUN or not names or names[0] in given:
+    offered = registry.resolve("loss", config.loss.name).race
+    if effort == "quick" or config.training.epochs < SHORTEST_RUN or not offered:
         return []
-    first = [{f"loss.{names[0]}": value} for value in offered[names[0]]]
-    if effort == "normal":
-        names = names[:NORMAL_OPTIONS]
-    elif not given:
-        first += [change for name in registry.names("loss") for change in _of_another_loss(name, config)]
-    later = [[{f"loss.{name}": value} for value in offered[name]] for name in names[1:] if name not in given]
-    if effort == "high" and "dim" not in config.backbone.options:
-        later.append([{"backbone.dim": dim} for dim in DIMENSIONS])
-    return [first, *later]
+    if next(iter(offered[0][0])) in given:
+        return []
+    wanted = offered if effort == "high" else offered[:NORMAL_STAGES]
+    stages = [_distinct([_changes(one, given) for one in stage]) for stage in wanted]
+    if effort == "high":
+        if not given:
+            stages[0] += [
+                change for name in registry.names("loss") for change in _of_another_loss(name, config)
+            ]
+        if "dim" not in config.backbone.options:
+            stages.append([{"backbone.dim": dim} for dim in DIMENSIONS])
+    return [stage for stage in stages if len(stage) > 1]
+
+
+def _changes(options: Mapping[str, float], given: Mapping[str, Any]) -> Changes:
+    """A candidate's options that the config does not give, as values of the config."""
+    return {f"loss.{name}": value for name, value in options.items() if name not in given}
+
+
+def _distinct(candidates: Sequence[Changes]) -> list[Changes]:
+    return [one for number, one in enumerate(candidates) if one not in candidates[:number]]
 
 
 def _of_another_loss(name: str, config: RunConfig) -> list[Changes]:
-    """Candidates of a loss that races an option of its own; none of the run's own loss."""
-    offered = registry.resolve("loss", name).candidates
+    """The first stage of a loss that races something itself; none of the run's own loss."""
+    offered = registry.resolve("loss", name).race
     if name == config.loss.name or not offered:
         return []
-    option, values = next(iter(offered.items()))
-    return [{"loss.name": name, f"loss.{option}": value} for value in values]
+    return [{"loss.name": name, **_changes(one, {})} for one in offered[0]]
 
 
 def make_trainer(
@@ -195,7 +210,7 @@ class _Race:
         epoch = 0 if leader is None else leader.position.epoch
         for runner in runners.values():
             runner.resume()
-        for leg in LEGS:
+        for leg in FIRST_LEGS if leader is None else LATER_LEGS:
             epoch += leg
             scores = {label: self._leg(number, label, runner, epoch) for label, runner in runners.items()}
             ranked = sorted(runners, key=lambda label: -scores[label])  # of equal ones the first stays ahead
