@@ -137,8 +137,8 @@ class Recipe:
         return [self.with_settings(one) for one in self.search] or [self]
 
     def config(self, seed: int) -> RunConfig:
-        """The run config, with random initial vectors and float32 as in the paper, whatever the defaults are."""
-        fixed = {"training.init": "random", "training.arithmetic": "float32"}
+        """The run config, with random initial vectors, float32 and the last weights as they are, as in the paper."""
+        fixed = {"training.init": "random", "training.arithmetic": "float32", "training.averaging": 1.0}
         return RunConfig().with_values({**fixed, **self.settings, "seed": seed})
 
     def deviations(self) -> tuple[str, ...]:

@@ -126,7 +126,13 @@ def _trained(
     moving[torch.from_numpy(moving_items)] = 1.0
     backbone.items.register_hook(lambda gradient: gradient * moving)  # type: ignore[no-untyped-call]
     # with rows="all" a row without gradients has no momentum here, so it does not move
-    changes = {"backbone.name": "mf", "optimizer.weight_decay": 0.0, "optimizer.rows": "all"}
+    # a few epochs are to move the vectors, not to be averaged with what was there
+    changes = {
+        "backbone.name": "mf",
+        "optimizer.weight_decay": 0.0,
+        "optimizer.rows": "all",
+        "training.averaging": 1.0,
+    }
     moved = torch.from_numpy(moving_users)
     trainer = Trainer(config.with_values(changes), merged, backbone=backbone, only_users=moved)
     trainer.fit()
