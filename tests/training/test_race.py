@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -59,18 +58,21 @@ def test_what_is_raced() -> None:
 def test_the_best_half_goes_on_and_the_winner_without_starting_again(planted: Split) -> None:
     legs = Legs()
     trainer, race = make_trainer(config(), planted.train, planted.valid, callbacks=[legs])
-    assert trainer.position.epoch == sum(FIRST_LEGS[:3]) + sum(LATER_LEGS[:2]) + LATER_LEGS[0]
+    settled = [record["epoch"] for record in legs.records if record["stage"] == 0][-1]
+    assert trainer.position.epoch == settled + 2 * sum(LATER_LEGS)
     by_leg: dict[tuple[int, int], dict[str, float]] = {}
     for record in legs.records:
         place = by_leg.setdefault((record["stage"], record["epoch"]), {})
         place[record["candidate"]] = record["metrics"]["precision@5"]
     sizes = [len(scores) for scores in by_leg.values()]
-    assert sizes == [5, 3, 2, 3, 2, 2]
+    assert sizes == [5, 3, *[1] * (len(sizes) - 4), 3, 2]
     ordered = list(by_leg.values())
-    for before, after in itertools.pairwise(ordered[:3]):
-        dropped = [score for name, score in before.items() if name not in after]
-        assert max(dropped) <= min(before[name] for name in after)
-    won = max(ordered[2], key=lambda name: ordered[2][name])
+    dropped = [score for name, score in ordered[0].items() if name not in ordered[1]]
+    assert max(dropped) <= min(ordered[0][name] for name in ordered[1])
+    won = max(ordered[1], key=lambda name: ordered[1][name])
+    assert set(ordered[2]) == {won}
+    alone = [score for scores in ordered[2:-2] for score in scores.values()]
+    assert alone[-1] <= max(alone[:-1])  # it trained on until a validation brought nothing new
     assert race.chosen["loss.tau"] == float(won.split("-")[1])
     assert trainer.config.loss.options["tau"] == race.chosen["loss.tau"]
     assert list(race.legs) == legs.records
@@ -91,7 +93,7 @@ def test_a_candidate_trains_as_it_would_alone(planted: Split) -> None:
     assert alone.position.last_metrics == third["metrics"]
 
 
-@pytest.mark.parametrize("last", [1, 7, 10, 13, 17])
+@pytest.mark.parametrize("last", [1, 6, 8, 10, 12])
 def test_an_interrupted_race_continues_to_the_same_bytes(planted: Split, tmp_path: Path, last: int) -> None:
     whole, expected = make_trainer(config(), planted.train, planted.valid)
     whole.fit()
@@ -146,7 +148,7 @@ def test_a_run_tells_what_was_tried(planted: Split, tmp_path: Path) -> None:
     assert race["chosen"]["loss.tau"] == model.config.loss.options["tau"]
     history = tmp_path / "run" / "history.jsonl"
     legs = [line for line in read_history(history, races=True) if "race" in line]
-    assert len(legs) == len(race["legs"]) == 17
+    assert len(legs) == len(race["legs"]) > 12
     assert all("race" not in line for line in read_history(history))
     assert not (tmp_path / "run" / "race").exists()
 

@@ -46,6 +46,7 @@ from talos.kernels.checks import (
     check_arguments,
     check_finite,
     check_k,
+    check_positive_weights,
     check_positives,
     check_vectors,
     checked_indices,
@@ -109,6 +110,7 @@ def user_batch_loss(
     exclude_positives: bool = True,
     item_ids: Tensor | None = None,
     weights: Tensor | None = None,
+    positive_weights: Tensor | None = None,
     normalize_items: bool = False,
     scale: float = 1.0,
     bfloat16: bool = False,
@@ -139,6 +141,8 @@ def user_batch_loss(
         item_ids: (n,), a sample of items, shared by all users, to use as negatives in place of all items; an item
             that is drawn twice counts twice.
         weights: (n,) or (I,), how much each negative counts; for samples that are not uniform.
+        positive_weights: (P,), how much each positive counts, above 0; 1 if None. A weight of 2 is a positive that
+            occurs twice: n becomes the sum of a user's weights, and means over positives are weighted.
         normalize_items: divide the rows of `item_vectors` by their lengths first; the gradient is that of the
             rows as given.
         scale: factor of the value and of all gradients, at no cost.
@@ -170,6 +174,8 @@ def user_batch_loss(
     )
     device, num_items = item_vectors.device, len(item_vectors)
     indptr, indices = check_positives(indptr, indices, len(user_vectors), num_items, device)
+    if positive_weights is not None:
+        indices, positive_weights = check_positive_weights(positive_weights, indptr, indices, num_items)
     if item_ids is not None:
         item_ids = checked_indices("item_ids", item_ids, num_items, device)
     for name, size in (("users_per_chunk", users_per_chunk), ("items_per_tile", items_per_tile)):
@@ -213,6 +219,7 @@ def user_batch_loss(
         reduction=reduction,
         scale=scale,
         local=indptr.diff(),
+        weights=positive_weights,
     )
 
 
@@ -308,11 +315,13 @@ def _batch_loss(
     exchange: Exchange = ALONE,
     degrees: Tensor | None = None,
     num_items: int = 0,
+    weights: Tensor | None = None,
 ) -> UserBatch:
     """The formula, see the module.
 
     `local` (B,) are the positives of each user on this process, `degrees` those on all. `in_one_pass` says that the
-    sweep goes over the whole table, so that it can find K-th scores as well.
+    sweep goes over the whole table, so that it can find K-th scores as well. `weights` (P,) are those of the positives,
+    for a single process: n_u is then their sum, and the means over positives are weighted.
     """
     part, has_beta = loss.negative_part, loss.needs.threshold
     rho, factor = loss.positive_power, loss.negative_weight
@@ -321,8 +330,12 @@ def _batch_loss(
     parts = passes.parts(len(local))
     whole = exchange is ALONE and len(parts) == 1
     users = exchange.spread(user_vectors.detach().to(dtype))
-    share = _shares(degrees, user_exponent(loss.user_power, reduction), reduction, dtype) * scale
-    per_positive = share[owner]
+    mass = degrees
+    if weights is not None:
+        weights = weights.to(dtype)
+        mass = users.new_zeros(len(users)).index_add_(0, owner, weights)
+    share = _shares(mass, user_exponent(loss.user_power, reduction), reduction, dtype) * scale
+    per_positive = share[owner] if weights is None else share[owner] * weights
 
     # The coefficient of R_u may depend on β. Where it does not, β can be found during the sweep.
     weight = constant_weight(loss)
@@ -341,7 +354,7 @@ def _batch_loss(
         coefficients = users.new_zeros(len(users)).index_add_(0, owner, factor * per_positive * c)
         coefficients = exchange.spread(_total(coefficients, exchange))
     else:
-        coefficients = factor * weight * share * degrees
+        coefficients = factor * weight * share * mass
 
     if part.reduction == "constant":
         found = _constant_sweep(passes, users, part)
@@ -364,7 +377,7 @@ def _batch_loss(
     a, c = (x.detach() for x in loss.positive_part(pos, pos_beta))
     pulls = per_positive
     if rho != 0:
-        mean = _power_mean(a, rho, owner, degrees, exchange)[owner]
+        mean = _power_mean(a, rho, owner, mass, exchange, weights)[owner]
         a, pulls = mean, per_positive * torch.exp(rho * (mean - a))
     slopes = pulls * loss.da(pos, pos_beta).detach()
     item_gradient = passes.add_positives(found.user_gradient, found.item_gradient, users, slopes)
@@ -378,7 +391,10 @@ def _batch_loss(
         user_gradient=_total(found.user_gradient, exchange).to(user_vectors.dtype),
         item_gradient=item_gradient,
         parameter_gradients=by_parameter,
-        per_user=users.new_zeros(len(users)).index_add_(0, owner, values) / degrees.clamp(min=1),
+        per_user=users.new_zeros(len(users)).index_add_(
+            0, owner, values if weights is None else weights * values
+        )
+        / torch.where(mass > 0, mass, 1),
         num_positives=degrees,
         normalizer=found.normalizer,
         thresholds=thresholds,
@@ -463,13 +479,16 @@ def _total(rows: Tensor, exchange: Exchange) -> Tensor:
     return parts[0] if len(parts) == 1 else parts.sum(0)
 
 
-def _power_mean(a: Tensor, rho: float, owner: Tensor, degrees: Tensor, exchange: Exchange) -> Tensor:
-    """A_u = -(1/ρ) log mean_i e^{-ρ a_i} of every user, (B,); its derivative in a_i is e^{ρ(A_u - a_i)}/n_u."""
-    highest = a.new_full(degrees.shape, -torch.inf).scatter_reduce_(0, owner, -rho * a, "amax")
-    total = a.new_zeros(degrees.shape).index_add_(0, owner, torch.exp(-rho * a - highest[owner]))
+def _power_mean(
+    a: Tensor, rho: float, owner: Tensor, mass: Tensor, exchange: Exchange, weights: Tensor | None
+) -> Tensor:
+    """A_u = -(1/ρ) log mean_i e^{-ρ a_i} of every user, (B,); its derivative in a_i is e^{ρ(A_u - a_i)} w_i/n_u."""
+    highest = a.new_full(mass.shape, -torch.inf).scatter_reduce_(0, owner, -rho * a, "amax")
+    terms = torch.exp(-rho * a - highest[owner])
+    total = a.new_zeros(mass.shape).index_add_(0, owner, terms if weights is None else weights * terms)
     local = torch.where(total > 0, highest + total.log(), -torch.inf)
     whole = exchange.spread(torch.logsumexp(exchange.collect(local), dim=0))
-    return torch.where(degrees > 0, (degrees.clamp(min=1).to(a.dtype).log() - whole) / rho, 0.0)
+    return torch.where(mass > 0, (mass.to(a.dtype).log() - whole) / rho, 0.0)
 
 
 def user_exponent(power: float, reduction: Literal["positives", "users", "sum"]) -> float:
@@ -486,13 +505,14 @@ def user_exponent(power: float, reduction: Literal["positives", "users", "sum"])
 def _shares(
     count: Tensor, exponent: float, reduction: Literal["positives", "users", "sum"], dtype: torch.dtype
 ) -> Tensor:
-    """The weight of one positive of each user in the loss, (B,), given how many each user has."""
-    if reduction == "sum":
-        each = torch.ones_like(count, dtype=dtype)
-        return each if exponent == 1 else count.clamp(min=1).to(dtype) ** (exponent - 1)
+    """The weight of one positive of each user in the loss, (B,), given how many (or how much) each user has."""
+    if reduction == "sum" and exponent == 1:
+        return torch.ones_like(count, dtype=dtype)
     if exponent == 1:
-        return torch.full_like(count, 1 / max(1, int(count.sum())), dtype=dtype)
-    some = count.clamp(min=1).to(torch.float64)
+        return torch.full_like(count, 1 / (float(count.sum()) or 1.0), dtype=dtype)
+    some = torch.where(count > 0, count, 1).to(torch.float64)
+    if reduction == "sum":
+        return (some ** (exponent - 1)).to(dtype)
     total = (
         float((some**exponent * (count > 0)).sum()) or 1.0
     )  # without any positives every share is of nothing

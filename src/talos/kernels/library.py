@@ -47,7 +47,7 @@ __all__ = [
 
 # Instruction sets, lowest first; the position is the core's number for it.
 LEVELS: Final = ("plain", "AVX2", "AVX-512")
-_VERSION: Final = 7
+_VERSION: Final = 8
 _LARGE_PAGE: Final = 1 << 21
 _CPU: Final = torch.device("cpu")
 _CHOICES: Final = ("auto", "compiled", "torch")
@@ -111,7 +111,7 @@ class LeastSquares(ctypes.Structure):
     _fields_ = _fields(
         (_INT64, "rows dim threads steps"),
         (Team, "team"),
-        (_POINTER, "start items_of fixed gram"),
+        (_POINTER, "start items_of weights fixed gram"),
         (_FLOAT, "weight"),
         (_POINTER, "solution"),
     )

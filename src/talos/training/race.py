@@ -11,8 +11,9 @@ data are never here.
                          negatives, and the power mean ρ over the positives
     effort = "high"      all stages, the other losses with a race of their own, and the dimension
 
-The legs of later stages are longer: they start from a model that is nearly trained, where some settings gain at once
-and lose after a few epochs.
+Before the second stage the winner of the first trains on until a validation brings nothing new. From there a few epochs
+show what a setting is worth; from an unfinished model they show how fast it learns, and what learns fast (a larger λ or
+ρ) may end lower.
 
 A race is part of its run: it is written to `race.json` in the run's folder, every candidate has checkpoints of its own
 there, and a killed run continues to the same bytes.
@@ -21,6 +22,7 @@ there, and a killed run continues to the same bytes.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,9 +41,9 @@ from talos.training.trainer import Trainer
 
 __all__ = ["RaceResult", "make_trainer", "stages_of"]
 
-# Epochs of each leg of the first stage, and of later stages.
-FIRST_LEGS: Final = (2, 2, 2, 2)
-LATER_LEGS: Final = (4, 4, 4)
+# Epochs of each leg of the first stage, and of later stages; after the last leg the best candidate wins.
+FIRST_LEGS: Final = (2, 2)
+LATER_LEGS: Final = (3,)
 # Runs of fewer epochs have no room for a race.
 SHORTEST_RUN: Final = 20
 # How many of the loss's stages `normal` races.
@@ -184,11 +186,25 @@ class _Race:
 
     def run(self, stages: Sequence[Sequence[Changes]]) -> Trainer:
         """Race stage by stage; returns the winner of the last one."""
-        leader: Trainer | None = None
-        for number, stage in enumerate(stages):
+        leader = self._stage(0, stages[0], None)
+        if len(stages) > 1:
+            self._settle(leader, _label(self.changes))
+        for number, stage in enumerate(stages[1:], start=1):
+            if leader.position.epoch + sum(LATER_LEGS) > self.config.training.epochs:
+                break
             leader = self._stage(number, stage, leader)
-        assert leader is not None
         return leader
+
+    def _settle(self, leader: Trainer, label: str) -> None:
+        """Train the winner of the first stage until a validation is no better than the best before it."""
+        every, last = self.config.training.evaluate_every, self.config.training.epochs
+        best, epoch = -math.inf, sum(FIRST_LEGS)
+        while epoch < last:
+            epoch = min(last, (epoch // every + 1) * every)
+            score = self._leg(0, label, leader, epoch)
+            if score <= best:
+                return
+            best = score
 
     def _stage(self, number: int, stage: Sequence[Changes], leader: Trainer | None) -> Trainer:
         """Race some candidates from the leader's state, or from the starting vectors; returns the winner."""
@@ -215,8 +231,6 @@ class _Race:
             scores = {label: self._leg(number, label, runner, epoch) for label, runner in runners.items()}
             ranked = sorted(runners, key=lambda label: -scores[label])  # of equal ones the first stays ahead
             runners = {label: runners[label] for label in ranked[: (len(ranked) + 1) // 2]}
-            if len(runners) == 1:
-                break
         winner = next(iter(runners))
         self.changes |= named[winner]
         return runners[winner]
