@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from talos.errors import ConfigError, nearest
 
-__all__ = ["NamedConfig", "OptimizerConfig", "RunConfig", "TrainingConfig"]
+__all__ = ["EventsConfig", "NamedConfig", "OptimizerConfig", "RunConfig", "TrainingConfig"]
 
 
 def _not_a_flag(value: Any) -> Any:
@@ -108,6 +108,18 @@ class TrainingConfig(_Section):
     parallel: Literal["auto", "none", "users", "items"] = "auto"
 
 
+class EventsConfig(_Section):
+    """How much each interaction counts in training: see `talos.data.event_weights`.
+
+    Attributes:
+        weights: `equal`, or in proportion to the `rating`.
+        half_life: the age after which an interaction counts half, such as `30d`; None if age does not matter.
+    """
+
+    weights: Literal["equal", "rating"] = "equal"
+    half_life: str | None = None
+
+
 class RunConfig(_Section):
     """The config of one run. Equal configs on equal data give equal bytes on the same machine.
 
@@ -128,6 +140,7 @@ class RunConfig(_Section):
     loss: NamedConfig = NamedConfig(name="talos")
     negatives: str | NamedConfig = "auto"
     threshold: NamedConfig = NamedConfig(name="auto")
+    events: EventsConfig = EventsConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
 
@@ -186,7 +199,12 @@ class RunConfig(_Section):
             f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)
         ]
         sections = [
-            "\n".join([f"[{name}]", *(f"{key} = {_toml_value(value)}" for key, value in section.items())])
+            "\n".join(
+                [
+                    f"[{name}]",
+                    *(f"{key} = {_toml_value(value)}" for key, value in section.items() if value is not None),
+                ]
+            )
             for name, section in values.items()
             if isinstance(section, dict)
         ]

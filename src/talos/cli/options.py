@@ -168,6 +168,9 @@ class TrainingOptions:
     loss: str | None = _option("loss.name", "Short name, such as talos or sl, or module:Class.")
     backbone: str | None = _option("backbone.name", "Short name, such as mf, or module:Class.")
     tau: float | None = _option("loss.tau", "Temperature of the loss.")
+    effort: str | None = _option(
+        "training.effort", "What is tried for settings not given: quick (a formula), normal (a race), high."
+    )
     negatives: str | None = _option("negatives", "all, shared:N, N per positive, or auto.")
     threshold: str | None = _option(
         "threshold.name", "Short name, such as exact, or module:Class; none or auto."
@@ -185,6 +188,12 @@ class TrainingOptions:
     )
     metric: str | None = _option(
         "training.metric", "Validation metric at K: precision, recall, ndcg, mrr, hit_rate, map."
+    )
+    half_life: str | None = _option(
+        "events.half_life", "Age after which an interaction counts half, such as 30d; needs timestamps."
+    )
+    weights: str | None = _option(
+        "events.weights", "How much an interaction counts: equal, or rating (in proportion to it)."
     )
     seed: int | None = _option("seed", "Seed of everything random in training.")
     device: str | None = _option("device", "Any device of torch, such as cpu or cuda:0.")

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from talos import registry
@@ -36,8 +38,9 @@ __all__ = ["ShardedBatches", "UserSharding"]
 class UserSharding:
     """Users divided among the processes of a group; every process has all items.
 
-    `train` and `valid` are the interactions of all users, or this process's share of them. `users` and `items` are
-    those that this process has, `index` the interactions that its steps need.
+    `train` and `valid` are the interactions of all users, or this process's share of them; `weights`, for a single
+    process, those of the train interactions. `users` and `items` are those that this process has, `index` the
+    interactions that its steps need.
 
     >>> from talos.distributed import SINGLE_PROCESS
     >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 9])
@@ -52,15 +55,16 @@ class UserSharding:
         valid: Interactions | Share | None,
         group: Group,
         device: torch.device,
+        weights: NDArray[np.float32] | None = None,
     ) -> None:
-        self.whole, self.group = train, group
+        self.whole, self.group, self.weights = train, group, weights
         self.users, self.items = group.share(train.num_users), range(train.num_items)
         self.train = train.user_range(self.users)
         self.valid = None if valid is None else valid.user_range(self.users)
         self.index = self._index(device)
 
     def _index(self, device: torch.device) -> TrainIndex:
-        return TrainIndex.from_interactions(self.train, device)
+        return TrainIndex.from_interactions(self.train, device, weights=self.weights)
 
     @property
     def user_degrees(self) -> Tensor:
