@@ -24,7 +24,10 @@ _COMMENTS = {
     "device": "anything torch knows: cpu, cuda:0, mps",
     "negatives": "all items; shared:N, N drawn for a batch; N, drawn for each positive; or auto",
     "dim": "length of the vectors",
-    "tau": "temperature: lower looks harder at the top of the list; try 0.05 to 0.3",
+    "tau": "temperature: auto tries several on the validation set; a number from 0.05 to 0.3 fixes it",
+    "effort": "what is tried for settings not given: quick (a formula), normal (a race), high (all, and longer)",
+    "averaging": "weight of the newest epoch in the averaged weights; 1 keeps weights as they are",
+    "weights": "how much an interaction counts: equal, or rating",
     "lr": "auto: 0.1 for cosine scores, 0.001 for dot products",
     "lr_decay": "the rate is multiplied by this after each epoch; or auto",
     "init": "where vectors start: random, als or svd (a quick factorisation first), or auto",
@@ -51,23 +54,29 @@ def init(
     from talos.data.open import open_split
     from talos.files import replace_text
     from talos.training import plan_for
+    from talos.training.race import stages_of
 
     if out.exists():
         raise ConfigError("exists", where=f"--out {out}", expected="a new file")
     parts = open_split(path, source, notify=say)
     k = min(20, parts.train.num_items)
-    config = RunConfig.from_dict({"k": k, "backbone": {"name": "mf", "dim": 64}, "loss": {"name": "talos"}})
+    config = RunConfig.from_dict(
+        {"k": k, "backbone": {"name": "mf", "dim": 64}, "loss": {"name": "talos", "tau": "auto"}}
+    )
     plan = plan_for(config, parts.train)
-    # people change the loss's own numbers first: the file has those that were chosen
-    config = config.with_values({f"loss.{name}": value for name, value in plan.config.loss.options.items()})
-    replace_text(out, commented(config, plan.notes))
+    notes = plan.notes
+    if parts.valid is not None and len(parts.valid):
+        tried = ", ".join(f"{one['loss.tau']:g}" for one in stages_of(config)[0])
+        raced = f"tau and what else the loss leaves open: the best on validation, of tau {tried}"
+        notes = (*(note for note in notes if not note.startswith("tau ")), raced)
+    replace_text(out, commented(config, notes))
     run = Path(path).stem if "://" not in path else "database"
     command = f"talos train {shlex.quote(path)}{as_flags(source)} --config {out} --out runs/{run}"
     if json:
-        print_json({"config": str(out), "next": command, "notes": list(plan.notes), "data": parts.how})
+        print_json({"config": str(out), "next": command, "notes": list(notes), "data": parts.how})
         return
     rows = [(name, f"{len(part):,} interactions") for name, part in parts.parts.items()]
-    print_facts([*rows, *(("auto means", note) for note in plan.notes)], title=path)
+    print_facts([*rows, *(("auto means", note) for note in notes)], title=path)
     typer.echo(f"\nwrote {out}; now run\n\n    {command}\n")
 
 

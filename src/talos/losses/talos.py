@@ -41,7 +41,8 @@ class Talos(UserSeparableLoss):
     Args:
         tau: τ > 0; or an `AdaptiveTau` such as `DRORadius`, which gives every user a temperature of their own; or,
             in a training loop of your own that calls `set_progress`, a function of the progress in [0, 1] (a config
-            cannot hold one). If not given, 0.1, and less for more than ten thousand items: `tau_for`.
+            cannot hold one). If not given, or "auto": 0.1, and less for more than ten thousand items: `tau_for`; a run
+            with validation data races several (`talos.training.race`).
         form: `training` or `full`.
         quantile: False takes β = 0 (ablation); no threshold is needed then.
         temperature: `outer`, σ(x)^(1/τ), or `inner`, σ(x/τ) (ablation).
@@ -76,7 +77,7 @@ class Talos(UserSeparableLoss):
     def __init__(
         self,
         *,
-        tau: float | Schedule | AdaptiveTau | None = None,
+        tau: float | Literal["auto"] | Schedule | AdaptiveTau | None = None,
         form: Literal["training", "full"] = "training",
         quantile: bool = True,
         temperature: Literal["outer", "inner"] = "outer",
@@ -101,7 +102,7 @@ class Talos(UserSeparableLoss):
                 raise ArgumentError("given together with tau", where="eta", expected="one of the two")
             tau = DRORadius(eta=eta)
         self._chosen: tuple[tuple[str, float], ...] = ()
-        if tau is None:
+        if tau is None or tau == "auto":
             tau = tau_for(num_items)
             self._chosen = (("tau", tau),)
         self.adaptive: AdaptiveTau | None = None

@@ -17,7 +17,7 @@ from talos.model.recommender import Recommender
 from talos.model.run_directory import Model
 from talos.report.measures import Lists, ScoreSample, by_activity, by_popularity, make_lists, sample_scores
 from talos.report.page import Figure, Section, TextTable, flat_settings, page, table_html, tiles
-from talos.report.svg import Frame, Series, bars, fixed, lines, number, points
+from talos.report.svg import COLOURS, Frame, Series, bars, fixed, lines, number, points
 
 __all__ = ["run_report"]
 
@@ -80,6 +80,7 @@ def run_report(
     sections = [
         Section("At a glance", html=_glance(lists, popular, k), note=_notes(known, lists, lost)),
         _learning(history, int(model.metadata.get("epoch", 0))),
+        *_race(model.metadata.get("race", {})),
         Section("Accuracy", _accuracy(lists, popular)),
         Section("Who it works for", _users_and_items(model, known, lists, popular, k)),
         _scores(sample_scores(model, known, lists.users, k=k, seed=seed), k),
@@ -150,6 +151,34 @@ def _learning(history: Sequence[Mapping[str, Any]], best: int) -> Section:
     note = f"{sum(seconds):.1f} s in {len(epochs):,} epochs, {np.mean(seconds):.2f} s each; validation not counted."
     found.append(_curve("Time profile", "seconds", epochs, seconds, zero=True, note=note))
     return Section("Learning", found)
+
+
+def _race(race: Mapping[str, Any]) -> list[Section]:
+    """What was tried before training, stage by stage; none if nothing was raced."""
+    legs = race.get("legs", [])
+    if not legs:
+        return []
+    watched = next(iter(legs[0]["metrics"]))
+    figures = []
+    for stage in sorted({leg["stage"] for leg in legs}):
+        own = [leg for leg in legs if leg["stage"] == stage]
+        names = list(dict.fromkeys(leg["candidate"] for leg in own))[:COLOURS]
+        series = [
+            Series(
+                name,
+                [leg["epoch"] for leg in own if leg["candidate"] == name],
+                [leg["metrics"][watched] for leg in own if leg["candidate"] == name],
+            )
+            for name in names
+        ]
+        label = f"Line chart of validation {watched} against epochs for {len(names)} candidates: {', '.join(names)}"
+        rows = [[leg["candidate"], str(leg["epoch"]), fixed(leg["metrics"][watched])] for leg in own]
+        svg = lines(series, Frame(label, "epoch", watched), zero=False, whole=True)
+        table = TextTable(["candidate", "epoch", watched], rows)
+        figures.append(Figure(f"Stage {stage + 1}", svg, table, legend=names))
+    chosen = ", ".join(f"{name} {value}" for name, value in race.get("chosen", {}).items())
+    note = f"Candidates train side by side; after each leg the worse half is dropped. Chosen on validation: {chosen}."
+    return [Section("The race", figures, note=note)]
 
 
 def _curve(

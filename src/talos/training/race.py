@@ -84,7 +84,8 @@ def stages_of(config: RunConfig) -> list[list[Changes]]:
     >>> [len(stage) for stage in stages_of(RunConfig())]
     [5, 3, 2]
     """
-    effort, given = config.training.effort, config.loss.options
+    effort = config.training.effort
+    given = {name: value for name, value in config.loss.options.items() if value != "auto"}
     offered = registry.resolve("loss", config.loss.name).race
     if effort == "quick" or config.training.epochs < SHORTEST_RUN or not offered:
         return []
