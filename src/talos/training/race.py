@@ -43,7 +43,7 @@ __all__ = ["RaceResult", "make_trainer", "stages_of"]
 
 # Epochs of each leg of the first stage, and of later stages; after the last leg the best candidate wins.
 FIRST_LEGS: Final = (2, 2)
-LATER_LEGS: Final = (3,)
+LATER_LEGS: Final = (4, 2)
 # Runs of fewer epochs have no room for a race.
 SHORTEST_RUN: Final = 20
 # How many of the loss's stages `normal` races.
