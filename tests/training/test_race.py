@@ -19,7 +19,7 @@ from talos.training.race import FIRST_LEGS, LATER_LEGS, stages_of
 
 
 def config(**values: Any) -> RunConfig:
-    base = {"k": 5, "backbone.dim": 8, "training.epochs": 24, "training.batch_size": 16}
+    base = {"k": 5, "backbone.dim": 8, "training.epochs": 40, "training.batch_size": 16}
     return RunConfig().with_values(base | values)
 
 
