@@ -164,6 +164,46 @@ class Recommender:
         self._adopt(trainer, facts, None if on == "all" else before.held_out)
         return self
 
+    @classmethod
+    def from_choice(
+        cls,
+        config: RunConfig,
+        train: Interactions,
+        valid: Interactions | None = None,
+        *,
+        known: Interactions | None = None,
+        epoch: int,
+        epochs_from: str,
+        metrics: Mapping[str, float] | None = None,
+    ) -> Recommender:
+        """A recommender whose settings and number of epochs were chosen elsewhere, as by a search; `refit` fits it.
+
+        Args:
+            config: the chosen settings.
+            train: the interactions they were chosen on.
+            valid: those by which they were chosen, over the same vocabularies.
+            known: as in `fit`.
+            epoch: how many epochs are best.
+            epochs_from: how that was found, for the metadata.
+            metrics: metrics on `valid` at that epoch.
+
+        >>> data = Interactions.from_ids([1, 1, 2, 2], [5, 6, 6, 7])
+        >>> train, valid = data.where(data.indices < 2), data.where(data.indices == 2)
+        >>> config = RunConfig.from_dict({"k": 1, "backbone": {"name": "mf", "dim": 4}})
+        >>> model = Recommender.from_choice(config, train, valid, epoch=2, epochs_from="a guess").refit()
+        >>> len(model.fitted_model().train), model.config.training.epochs
+        (4, 2)
+        """
+        chosen = cls(config=config)
+        facts = {"trained_on": {"train": len(train)}, "epoch": epoch, "epochs_from": epochs_from}
+        chosen._fitted = Fitted(
+            train=train,
+            valid=valid,
+            held_out=_held_out(known, train, valid),
+            facts={**facts, "valid": dict(metrics or {})},
+        )
+        return chosen
+
     def _last_fit(self) -> Fitted:
         """What `fit`, or the fit of a loaded model, has settled."""
         if self.model is None and self._fitted is not None:  # rank 0 of the group has the model
