@@ -22,11 +22,14 @@ Keys of `model.json`:
 | `format` | 1; 2 if the users are divided over several files |
 | `config` | the run config with every `auto` resolved (`RunConfig.as_dict`) |
 | `epoch` | the epoch of these vectors: the best on validation, or the last |
+| `trained_on` | how many interactions were learnt from, by part: `train`, `valid`, `test`, `updates` |
+| `epochs_from` | how the number of epochs was chosen |
+| `chosen_from` | of a refitted model: `trained_on`, `epoch`, `epochs_from`, `valid`, … of the one it was chosen from |
 | `valid` | metrics on the validation set at that epoch; empty without validation |
 | `threshold_error` | mean absolute difference between estimated and exact thresholds; null if the loss has none |
 | `loss_state` | scalars that the loss has learnt, by the name of the parameter |
 | `updates` | how often `partial_fit` was called; absent if never |
-| `metrics` | metrics on the test set; empty if nothing was measured |
+| `metrics` | metrics on the test set; empty if nothing was measured, or the model was fitted on it |
 | `baseline` | `talos train`: metrics of ranking by popularity on the same test set |
 | `source` | `talos train`: the data and the split, for `talos evaluate RUN` |
 | `fit_seconds` | `talos train`: how long training took |
