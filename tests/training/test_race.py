@@ -153,6 +153,32 @@ def test_a_run_tells_what_was_tried(planted: Split, tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "race").exists()
 
 
+def test_a_refit_follows_the_path_of_the_winner(planted: Split) -> None:
+    """The same losses for the same epochs, on the same data, give the winner's own vectors to the bit."""
+    settings = config(**{"loss.user_power": 1.0})
+    winner, race = make_trainer(settings, planted.train, planted.valid)
+    # whoever won: a path with a change on the way
+    path = [{"until": 3, "loss": {"name": "sl", "tau": 0.3}}, *race.path]
+    again = Trainer(winner.config, planted.train, earlier=race.path)
+    again.train_until(winner.position.epoch)
+    assert tables(again) == tables(winner)
+    other = Trainer(winner.config, planted.train, earlier=path)
+    other.train_until(winner.position.epoch)
+    assert tables(other) != tables(winner)
+
+
+def test_refit_after_a_race(planted: Split) -> None:
+    model = Recommender(config=config()).fit(planted.train, planted.valid)
+    settled, epoch = model.config, model.fitted_model().metadata["epoch"]
+    path = model.fitted_model().metadata["race"]["path"]
+    model.refit()
+    joined = planted.train.union(planted.valid)
+    alone = Trainer(settled.with_values({"training.epochs": epoch}), joined, earlier=path)
+    alone.fit()
+    assert model.fitted_model().user_vectors.numpy().tobytes() == tables(alone)[0]
+    assert model.fitted_model().metadata["chosen_from"]["race"]["path"] == path
+
+
 def test_without_validation_there_is_no_race(planted: Split) -> None:
     trainer, race = make_trainer(config(), planted.train)
     assert not race.chosen

@@ -12,6 +12,7 @@ import typer
 
 from talos.cli import compare, data, demo, doctor, evaluate, export, init, recommend, report, train, tune
 from talos.cli.messages import message_of
+from talos.cli.options import Command
 from talos.cli.plugins import PluginGroup
 from talos.errors import TalosError
 
@@ -31,7 +32,7 @@ for _command in (
     *(demo.demo, init.init, train.train, evaluate.evaluate, recommend.recommend, report.report),
     *(compare.compare, tune.tune, export.export, doctor.doctor),
 ):
-    app.command()(_command)
+    app.command(cls=Command)(_command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +18,16 @@ if TYPE_CHECKING:
     from talos.evaluation.evaluate import Report
     from talos.evaluation.metrics import Dialect
 
-__all__ = ["evaluate", "parse_ks"]
+__all__ = ["evaluate", "fitted_on_test", "parse_ks"]
+
+
+def fitted_on_test(facts: Mapping[str, Any]) -> bool:
+    """Whether `model.json` says that a run has learnt from its test part, which then measures nothing.
+
+    >>> fitted_on_test({"trained_on": {"train": 7, "valid": 1, "test": 2}}), fitted_on_test({})
+    (True, False)
+    """
+    return "test" in facts.get("trained_on", {})
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
@@ -95,7 +105,15 @@ def _of_run(
 
     group = distributed.start()
     recommender = Recommender.load(run, group=group)
-    trained_on = recommender.fitted_model().metadata.get("source")
+    facts = recommender.fitted_model().metadata
+    if path is None and fitted_on_test(facts):
+        raise ConfigError(
+            "was fitted on its test part too (--refit all)",
+            where=str(run),
+            expected="a PATH with other data",
+            hint="chosen_from in model.json has the test metrics of the model it was chosen from",
+        )
+    trained_on = facts.get("source")
     # every process reads all of a PATH
     share = share_of((trained_on or {}).get("path", ""), group) if path is None else None
     test = open_test(trained_on, path, source, run=run, notify=say) if share is None else share.test

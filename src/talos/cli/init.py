@@ -39,6 +39,12 @@ _COMMENTS = {
     "patience": "early stopping: epochs without a better validation metric",
     "metric": "validation metric for early stopping, at K",
 }
+# Not a key of the config: a refitted run has the config of a run on the joined data.
+_REFIT = (
+    "Training learns from train, and validation decides when it stops. With --refit it then fits once more, with",
+    "the settings and the number of epochs that were chosen, on train and validation; with --refit all on the test",
+    "part too, for deployment: that model has no test figure, and the run shows those of the one it was chosen from.",
+)
 
 
 @with_options
@@ -78,6 +84,8 @@ def init(
     rows = [(name, f"{len(part):,} interactions") for name, part in parts.parts.items()]
     print_facts([*rows, *(("auto means", note) for note in notes)], title=path)
     typer.echo(f"\nwrote {out}; now run\n\n    {command}\n")
+    if parts.valid is not None:
+        typer.echo("\n".join(_REFIT))
 
 
 def commented(config: RunConfig, notes: tuple[str, ...]) -> str:
@@ -94,7 +102,8 @@ def commented(config: RunConfig, notes: tuple[str, ...]) -> str:
         comments[f"[{kind}]"] = f"{', '.join(registry.names(kind))}, or module:Class{more}"
         if chosen.name not in ("auto", "none"):
             comments[f'name = "{chosen.name}"'] = registry.help_of(kind, chosen.name)
-    lines = ["# A run of Talos. Every key is here; a key that you delete falls back to its default.", ""]
+    lines = ["# A run of Talos. Every key is here; a key that you delete falls back to its default."]
+    lines += [f"# {line}" for line in _REFIT] + [""]
     lines += [f"# auto means here: {note}" for note in notes] + [""]
     for line in config.to_toml().splitlines():
         comment = comments.get(line, comments.get(line.split(" = ")[0]))

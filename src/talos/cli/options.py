@@ -16,12 +16,13 @@ import inspect
 import json
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from talos.config import RunConfig
 
 __all__ = [
+    "Command",
     "Json",
     "Offer",
     "PathArgument",
@@ -42,6 +44,7 @@ __all__ = [
     "config_keys",
     "parse_budget",
     "parse_value",
+    "with_bare_flags",
     "with_options",
 ]
 
@@ -68,6 +71,33 @@ _FLAGS = {
     "format": "--input-format",
     "assignments": "--set",
 }
+
+
+# Flags that may stand without a value → the values they take; the first is meant where there is none.
+_BARE = {"--refit": ("train+valid", "all")}
+
+
+class Command(TyperCommand):
+    """A command some of whose flags may stand without a value, which neither typer nor click offer by themselves."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse a line after giving each bare flag the value that it means."""
+        return super().parse_args(ctx, with_bare_flags(args))
+
+
+def with_bare_flags(arguments: Sequence[str]) -> list[str]:
+    """A line on which every flag that may stand alone has a value; what follows it is its value if it can be.
+
+    >>> with_bare_flags(["--refit", "clicks.csv", "--out", "run"])
+    ['--refit=train+valid', 'clicks.csv', '--out', 'run']
+    >>> with_bare_flags(["clicks.csv", "--refit", "all"])
+    ['clicks.csv', '--refit', 'all']
+    """
+    following = [*arguments[1:], ""]
+    return [
+        f"{one}={_BARE[one][0]}" if one in _BARE and after not in _BARE[one] else one
+        for one, after in zip(arguments, following, strict=True)
+    ]
 
 
 class Offer:

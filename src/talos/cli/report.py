@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from talos.cli.evaluate import fitted_on_test
 from talos.cli.options import Json, TestArgument, UnsplitOptions, with_options
 from talos.cli.output import print_json, say
 from talos.errors import ConfigError
@@ -42,9 +43,13 @@ def report(
         text = comparison_report(comparison.load(run), title=f"Comparison {run.name}", date=today)
     else:
         recommender = Recommender.load(run)
-        test = open_test(recommender.fitted_model().metadata.get("source"), path, source, run=run, notify=say)
+        facts = recommender.fitted_model().metadata
+        test = None
+        if path is not None or not fitted_on_test(facts):
+            test = open_test(facts.get("source"), path, source, run=run, notify=say)
         history, title = read_history(run / "history.jsonl"), f"Run {run.resolve().name}"
-        text = run_report(recommender, test, history, title=title, seed=seed, date=today)
+        again = read_history(run / "history-refit.jsonl")
+        text = run_report(recommender, test, history, refit_history=again, title=title, seed=seed, date=today)
     write_page(text, target)
     if json:
         print_json({"report": str(target), "bytes": target.stat().st_size})

@@ -307,6 +307,18 @@ class Interactions:
             provenance=self.provenance,
         )
 
+    def difference(self, other: Interactions) -> Interactions:
+        """The interactions that `other` does not have; both must share vocabularies.
+
+        >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 8])
+        >>> data.difference(data.where(np.array([True, False, True]))).to_polars().rows()
+        [(1, 8)]
+        """
+        if self.user_ids != other.user_ids or self.item_ids != other.item_ids:
+            raise ArgumentError("other users or items", where="other", expected="the same vocabularies")
+        mine, theirs = (part.rows * np.int64(self.num_items) + part.indices for part in (self, other))
+        return self.where(~np.isin(mine, theirs, assume_unique=True))
+
     # -------------------------------------------------------------- converting
 
     def to_scipy(self) -> scipy.sparse.csr_array:

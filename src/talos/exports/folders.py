@@ -77,7 +77,7 @@ def write_ids(folder: Path, model: Model, *, user_vectors: bool, item_vectors: b
 
 def sample_users(model: Model, size: int) -> NDArray[np.int64]:
     """Positions of users to verify an export with: evenly spread, and those with the fewest and the most items."""
-    degrees = model.seen.user_degrees
+    degrees = model.known.user_degrees
     spread = np.linspace(0, len(degrees) - 1, min(size, len(degrees))).astype(np.int64)
     return np.unique([*spread, int(degrees.argmin()), int(degrees.argmax())])
 

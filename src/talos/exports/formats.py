@@ -88,7 +88,7 @@ def write_parquet(model: Model, out: Path, *, overwrite: bool = False) -> dict[s
 def write_npz(model: Model, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
     """Write a file for `numpy.load(…, allow_pickle=False)`: ids, vectors, and each user's known items as CSR."""
     check_out(out, overwrite=overwrite)
-    seen = model.seen
+    seen = model.known
     arrays: dict[str, NDArray[Any]] = {
         "user_ids": _id_array(model.train.user_ids.ids, "user ids"),
         "item_ids": _id_array(model.train.item_ids.ids, "item ids"),

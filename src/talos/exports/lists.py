@@ -219,7 +219,7 @@ def _write(
         start, rows = sink.begin()
         done = start
         show(done, total)
-        seen = model.seen if settings.filter_seen else None
+        seen = model.known if settings.filter_seen else None
         try:
             while done < total:
                 users, frames = np.arange(done, min(done + size, total)), []

@@ -1,7 +1,8 @@
 """The run directory: a trained model on disk, which loads without its training data.
 
 - `model.safetensors`: `item_vectors` (items, dim), `user_vectors` (users, dim), `thresholds` (users,) if the loss has
-  them; the interactions of training as CSR in `train.indptr` and `train.indices`, those of validation likewise.
+  them; the interactions of training as CSR in `train.indptr` and `train.indices`, those of validation (`valid`) and
+  those that are only known (`held_out`, such as the test part) likewise. Runs written before there was `held_out` load.
 - `users.parquet`: `user_id`, ascending; the row is the user's position in every tensor.
 - `items.parquet`: `item_id`, ascending, and `title` if items have titles.
 - `model.json`: the metadata, see below.
@@ -21,11 +22,14 @@ Keys of `model.json`:
 | `format` | 1; 2 if the users are divided over several files |
 | `config` | the run config with every `auto` resolved (`RunConfig.as_dict`) |
 | `epoch` | the epoch of these vectors: the best on validation, or the last |
+| `trained_on` | how many interactions were learnt from, by part: `train`, `valid`, `test`, `updates` |
+| `epochs_from` | how the number of epochs was chosen |
+| `chosen_from` | of a refitted model: `trained_on`, `epoch`, `epochs_from`, `valid`, … of the one it was chosen from |
 | `valid` | metrics on the validation set at that epoch; empty without validation |
 | `threshold_error` | mean absolute difference between estimated and exact thresholds; null if the loss has none |
 | `loss_state` | scalars that the loss has learnt, by the name of the parameter |
 | `updates` | how often `partial_fit` was called; absent if never |
-| `metrics` | metrics on the test set; empty if nothing was measured |
+| `metrics` | metrics on the test set; empty if nothing was measured, or the model was fitted on it |
 | `baseline` | `talos train`: metrics of ranking by popularity on the same test set |
 | `source` | `talos train`: the data and the split, for `talos evaluate RUN` |
 | `fit_seconds` | `talos train`: how long training took |
@@ -44,6 +48,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -66,6 +71,11 @@ __all__ = ["FILES", "FORMAT", "Model", "load_model", "save_model"]
 FORMAT = 2
 FILES = ("model.safetensors", "users.parquet", "items.parquet")
 
+_PARTS = (
+    "train",
+    "valid",
+    "held_out",
+)  # interactions that are stored, by the name of the field and of the tensors
 _DEFAULT_K = 20
 _LARGEST_HEADER = 1 << 20
 _LARGEST_JSON = 8 << 20
@@ -82,9 +92,11 @@ class Model:
         thresholds: (users,), the score of the K-th best item; None if the loss has no thresholds.
         train: the interactions of training.
         valid: those of validation, over the same vocabularies; None if there were none.
+        held_out: other interactions that these users are known to have, such as those of the test part: the model has
+            learnt nothing from them, metrics do not mask them, and no list offers them. None if there are none.
         metadata: the content of `model.json`; the module's docstring lists the keys.
         users: the positions of the users that this model has, if it is one process's part of a larger model;
-            `user_vectors`, `thresholds`, `train` and `valid` then hold these users only.
+            `user_vectors`, `thresholds`, `train`, `valid` and `held_out` then hold these users only.
     """
 
     user_vectors: Tensor
@@ -92,13 +104,19 @@ class Model:
     thresholds: Tensor | None
     train: Interactions
     valid: Interactions | None
+    held_out: Interactions | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     users: range | None = None
 
     @property
     def seen(self) -> Interactions:
-        """All interactions that the model knows: training and validation."""
+        """The interactions of training and validation: what metrics mask in the standard dialect."""
         return self.train if self.valid is None else self.train.union(self.valid)
+
+    @cached_property
+    def known(self) -> Interactions:
+        """All interactions that users are known to have: what no list offers them."""
+        return self.seen if self.held_out is None else self.seen.union(self.held_out)
 
     def list_length(self, k: int | None) -> int:
         """`k` if this model has as many items; without `k`, the K of training, or all items if they are fewer."""
@@ -117,6 +135,8 @@ class Model:
             digest.update(np.ascontiguousarray(vectors.detach().cpu().numpy()).data)
         for part in (self.train, self.valid):
             digest.update(b"-" if part is None else part.fingerprint().encode())
+        if self.held_out is not None:
+            digest.update(self.held_out.fingerprint().encode())
         return digest.hexdigest()
 
 
@@ -221,7 +241,8 @@ def _user_tensors(model: Model) -> dict[str, Tensor]:
     tensors = {"user_vectors": _stored(model.user_vectors)}
     if model.thresholds is not None:
         tensors["thresholds"] = _stored(model.thresholds)
-    for name, part in (("train", model.train), ("valid", model.valid)):
+    for name in _PARTS:
+        part = getattr(model, name)
         if part is not None:
             tensors[f"{name}.indptr"] = torch.tensor(part.indptr)
             tensors[f"{name}.indices"] = torch.tensor(part.indices)
@@ -271,7 +292,7 @@ def load_model(folder: Path, *, group: Group = SINGLE_PROCESS) -> Model:
             item_titles=titles,
             provenance=Provenance(source=str(folder), format="run directory"),
         )
-        for name in ("train", "valid")
+        for name in _PARTS
         if f"{name}.indptr" in tensors
     }
     return Model(
@@ -280,6 +301,7 @@ def load_model(folder: Path, *, group: Group = SINGLE_PROCESS) -> Model:
         thresholds=tensors.get("thresholds"),
         train=interactions["train"],
         valid=interactions.get("valid"),
+        held_out=interactions.get("held_out"),
         metadata=metadata,
         users=None if group.size == 1 else wanted,
     )
@@ -378,8 +400,8 @@ def _read_users(path: Path, layout: _Layout, rows: range) -> dict[str, Tensor]:
     wanted: dict[str, tuple[str, list[int] | None]] = {
         "user_vectors": ("F32", [count, layout.dim]),
         "thresholds": ("F32", [count]),
-        **{f"{part}.indptr": ("I64", [count + 1]) for part in ("train", "valid")},
-        **{f"{part}.indices": ("I32", None) for part in ("train", "valid")},
+        **{f"{part}.indptr": ("I64", [count + 1]) for part in _PARTS},
+        **{f"{part}.indices": ("I32", None) for part in _PARTS},
     }
     if not layout.divided:
         wanted["item_vectors"] = ("F32", [layout.items, layout.dim])
@@ -391,7 +413,7 @@ def _read_users(path: Path, layout: _Layout, rows: range) -> dict[str, Tensor]:
                 tensors[name] = file.get_slice(name)[first:last]
                 if not torch.isfinite(tensors[name]).all():
                     raise DataError(f"{name} has numbers that are not finite", where=str(path))
-        for part in ("train", "valid"):
+        for part in _PARTS:
             if f"{part}.indptr" in names:
                 indptr, indices = _read_csr(file, part, first, last, count, layout.items, f"{path}: {part}")
                 tensors[f"{part}.indptr"], tensors[f"{part}.indices"] = indptr, indices

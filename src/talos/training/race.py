@@ -62,15 +62,21 @@ class RaceResult:
 
     Attributes:
         chosen: values of the config, by dotted name.
-        legs: one record for each candidate and leg: `stage`, `candidate`, `epoch`, `metrics`, `seconds`.
+        legs: one record for each candidate and leg: `stage`, `candidate`, `epoch`, `metrics`.
+        path: the losses before the last one, with which the winner trained `until` an epoch; a refit follows them.
     """
 
     chosen: Changes = field(default_factory=dict)
     legs: tuple[dict[str, Any], ...] = ()
+    path: tuple[dict[str, Any], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """As `model.json` holds it."""
-        return {"chosen": dict(self.chosen), "legs": [dict(leg) for leg in self.legs]}
+        return {
+            "chosen": dict(self.chosen),
+            "legs": [dict(leg) for leg in self.legs],
+            "path": [dict(one) for one in self.path],
+        }
 
 
 def stages_of(config: RunConfig) -> list[list[Changes]]:
@@ -175,13 +181,14 @@ class _Race:
         self.callbacks = callbacks if group.rank == 0 else ()
         self.result = RaceResult()
         self.changes: Changes = {}
+        self.path: list[dict[str, Any]] = []
         if folder is not None and resume and (folder / "race.json").exists():
             stored = read_sealed(folder / "race.json", hint="Delete the run's folder to start again.")
             if stored["config"] != json.loads(json.dumps(config.as_dict())):
                 raise DataError(
                     "belongs to another config", where=str(folder / "race.json"), expected="that of this run"
                 )
-            self.result = RaceResult(stored["chosen"], tuple(stored["legs"]))
+            self.result = RaceResult(stored["chosen"], tuple(stored["legs"]), tuple(stored["path"]))
         elif folder is not None and group.rank == 0:
             shutil.rmtree(folder / "race", ignore_errors=True)
 
@@ -234,6 +241,12 @@ class _Race:
             runners = {label: runners[label] for label in ranked[: (len(ranked) + 1) // 2]}
         winner = next(iter(runners))
         self.changes |= named[winner]
+        if leader is not None:
+            before, after = leader.config, runners[winner].config
+            if before.backbone != after.backbone:  # it began from starting vectors of its own
+                self.path = []
+            elif before.loss != after.loss:
+                self.path.append({"until": leader.position.epoch, "loss": before.loss.model_dump()})
         return runners[winner]
 
     def _leg(self, stage: int, label: str, runner: Trainer, epoch: int) -> float:
@@ -255,7 +268,7 @@ class _Race:
 
     def end(self, winner: Trainer) -> None:
         """Note the choice; the candidates' checkpoints are no longer needed."""
-        self.result = replace(self.result, chosen=dict(self.changes))
+        self.result = replace(self.result, chosen=dict(self.changes), path=tuple(self.path))
         winner.plan = replace(winner.plan, notes=(*winner.plan.notes, self._line()))
         self._write()
         if self.folder is not None and self.group.rank == 0:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from talos import registry
 from talos.backbones import Backbone
-from talos.config import RunConfig
+from talos.config import NamedConfig, RunConfig
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
@@ -54,6 +54,8 @@ class Trainer:
         callbacks: called with the plan, and while training; on rank 0 only.
         backbone: used in place of the one that the config names.
         only_users: learn from the interactions of these users only.
+        earlier: losses of the first epochs, each with the epoch `until` which it is used, ascending: see
+            `talos.training.race.RaceResult.path`.
         sharding: that of another trainer on the same data, to share its copy of them; see `branch`.
         group: the processes that train together. Each is given the same config and data, and keeps the rows, thresholds
             and optimizer state of its own users (and maybe items, see `talos.training.parallel`).
@@ -77,6 +79,7 @@ class Trainer:
         backbone: Backbone | None = None,
         only_users: Tensor | None = None,
         group: Group = SINGLE_PROCESS,
+        earlier: Sequence[Mapping[str, Any]] = (),
         sharding: UserSharding | None = None,
     ) -> None:
         self.group = group = SINGLE_PROCESS if config.training.parallel == "none" else group
@@ -128,6 +131,14 @@ class Trainer:
                 user_power=loss.user_power,
             )
         )
+        self.earlier = [
+            (
+                int(one["until"]),
+                registry.make_loss(NamedConfig(**one["loss"]), k=config.k, generator=generator, **context),
+            )
+            for one in earlier
+        ]
+        self.loss = loss
         self.parameters = list(self.objective.parameters())
         self.sync = self.sharding.gradient_sync(self.objective)
         updated = self.sync.optimized(self.objective.backbone.parameters())
@@ -171,6 +182,9 @@ class Trainer:
             if self.checkpoints is not None:  # only where a run can be resumed
                 around.enter_context(stop_signals(self._ask_to_stop))
             while not self._is_over() and at.epoch < last:
+                self.objective.loss = next(
+                    (loss for until, loss in self.earlier if at.epoch < until), self.loss
+                )
                 self.objective.loss.set_progress(at.epoch / settings.epochs)
                 self.optimizers.scale_rate(float(self.config.optimizer.lr_decay) ** at.epoch)
                 for number, adversary in enumerate([None, *self.optimizers.due(epochs_done=at.epoch)]):

@@ -30,7 +30,7 @@ from talos.studies.tune.storage import (
     parse_storage,
     quiet,
 )
-from talos.training import Callback
+from talos.training import Callback, plan_for
 
 if TYPE_CHECKING:
     import optuna
@@ -230,8 +230,9 @@ def finalize(
     facts: Mapping[str, Any] | None = None,
     callbacks: tuple[Callback, ...] = (),
 ) -> FinalResult:
-    """Fit the winner on train + validation for the number of epochs found, and evaluate it on test, once.
+    """Refit the winner on train + validation for the number of epochs found, and evaluate it on test, once.
 
+    This is `Recommender.refit` with the settings of the best trial, as it resolved them where they are `auto`.
     A second call returns the stored result and computes nothing. A split whose train and validation differ from
     those of the search is refused: its test part could contain what the search has seen.
 
@@ -253,11 +254,19 @@ def finalize(
         raise DataError(what, where=source, expected=f"the data and the split of {out}")
     assert split.valid is not None
     best, summary = tuned.summary.best, tuned.summary
-    config = summary.config.with_values({"training.epochs": max(1, best.epoch)})
-    everything = split.train.union(split.valid)
+    config = _resolved(tuned)
     began = time.perf_counter()
-    model = Recommender(config=config).fit(everything, run=out / RUN, resume=True, callbacks=callbacks)
+    model = Recommender.from_choice(
+        config,
+        split.train,
+        split.valid,
+        known=split.test,
+        epoch=max(1, best.epoch),
+        epochs_from=f"the best epoch of trial {best.number} of {len(summary.rows)}",
+        metrics={summary.metric: tuned.value},
+    ).refit(run=out / RUN, resume=True, callbacks=callbacks)
     seconds = round(time.perf_counter() - began, 2)
+    everything = model.fitted_model().train
     ks = sorted({k for k in (*_KS, config.k) if k <= everything.num_items})
     report = model.evaluate(split.test, k=ks, popularity=everything.item_degrees)
     baseline = popularity_report(everything, split.test, seen=everything, ks=ks)
@@ -279,3 +288,12 @@ def finalize(
     model.save(out / RUN, metrics=report.metrics, **shared, **(facts or {}))
     write_sealed(out / FINAL, answer)
     return FinalResult(facts=answer, fresh=True)
+
+
+def _resolved(tuned: Tuned) -> RunConfig:
+    """The best trial's config with every `auto` as the trial resolved it; trials of older studies did not store it."""
+    trial = tuned.study.get_trials(deepcopy=False)[tuned.summary.best.number]
+    stored = trial.user_attrs.get("resolved")
+    if stored is None:
+        return plan_for(tuned.config, tuned.parts.train).config
+    return RunConfig.from_dict(stored, where=f"trial {trial.number}")
