@@ -7,6 +7,7 @@ are made (`talos.registry`). `auto` lets the trainer choose; its choice is repor
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,12 +17,34 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from talos.errors import ConfigError, nearest
 
-__all__ = ["EventsConfig", "NamedConfig", "OptimizerConfig", "RunConfig", "TrainingConfig"]
+__all__ = ["EventsConfig", "NamedConfig", "OptimizerConfig", "RunConfig", "TrainingConfig", "parse_half_life"]
 
 
 def _not_a_flag(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("a number")
+    return value
+
+
+_SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0, "y": 365.25 * 86_400.0}
+
+
+def parse_half_life(text: str) -> float:
+    """Seconds in `12h`, `30d`, `8w` or `1.5y`.
+
+    >>> parse_half_life("30d") / 86_400
+    30.0
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([hdwy])", text.strip())
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    if not seconds > 0:
+        raise ValueError("a time such as 12h, 30d, 8w or 1y")
+    return seconds
+
+
+def _a_half_life(value: Any) -> Any:
+    if value is not None:
+        parse_half_life(str(value))
     return value
 
 
@@ -117,7 +140,7 @@ class EventsConfig(_Section):
     """
 
     weights: Literal["equal", "rating"] = "equal"
-    half_life: str | None = None
+    half_life: Annotated[str | None, BeforeValidator(_a_half_life)] = None
 
 
 class RunConfig(_Section):

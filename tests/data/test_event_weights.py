@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talos.config import EventsConfig, RunConfig
-from talos.data.event_weights import event_weights, parse_half_life
+from talos.data.event_weights import event_weights
 from talos.data.interactions import Interactions
 from talos.errors import ConfigError, DataError
 from talos.training import Trainer
@@ -63,8 +63,8 @@ def test_what_the_data_do_not_have_is_an_error() -> None:
     with pytest.raises(DataError, match=r"a rating of 0"):
         event_weights(events(ratings=[0.0, 2.0]), EventsConfig(weights="rating"))
     for text in ("30", "d", "-1d", "0d", "30 days"):
-        with pytest.raises(ConfigError, match=r"events.half_life"):
-            parse_half_life(text)
+        with pytest.raises(ConfigError, match=r"events.half_life: .* a time such as"):
+            RunConfig.from_dict({"events": {"half_life": text}})
 
 
 @pytest.mark.parametrize("negatives", ["all", "shared:8/4", "8"])

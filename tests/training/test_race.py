@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from talos.errors import DataError
 from talos.model.recommender import Recommender
 from talos.training import Callback, Trainer, make_trainer
 from talos.training.callbacks import read_history
-from talos.training.race import FIRST_LEGS, LATER_LEGS, stages_of
+from talos.training.race import FIRST_LEGS, LATER_LEGS, SETTLED, stages_of
 
 
 def config(**values: Any) -> RunConfig:
@@ -72,7 +73,8 @@ def test_the_best_half_goes_on_and_the_winner_without_starting_again(planted: Sp
     won = max(ordered[1], key=lambda name: ordered[1][name])
     assert set(ordered[2]) == {won}
     alone = [score for scores in ordered[2:-4] for score in scores.values()]
-    assert alone[-1] <= max(alone[:-1])  # it trained on until a validation brought nothing new
+    assert alone[-1] < SETTLED * alone[-2]  # it trained on until a validation brought little new
+    assert all(after >= SETTLED * before for before, after in itertools.pairwise(alone[:-1]))
     assert race.chosen["loss.tau"] == float(won.split("-")[1])
     assert trainer.config.loss.options["tau"] == race.chosen["loss.tau"]
     assert list(race.legs) == legs.records

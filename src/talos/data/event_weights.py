@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from talos.config import EventsConfig
+from talos.config import EventsConfig, parse_half_life
 from talos.data.interactions import Interactions
-from talos.errors import ConfigError, DataError
+from talos.errors import DataError
 
-__all__ = ["event_weights", "parse_half_life"]
+__all__ = ["event_weights"]
 
-_SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0, "y": 365.25 * 86_400.0}
 # The oldest event of a long history still counts this much of the newest.
 _LEAST = 1e-4
 
@@ -59,19 +57,6 @@ def event_weights(train: Interactions, events: EventsConfig) -> NDArray[np.float
         return None
     scaled: NDArray[np.float32] = (weights / weights.mean()).astype(np.float32)
     return scaled
-
-
-def parse_half_life(text: str) -> float:
-    """Seconds in `12h`, `30d`, `8w` or `1.5y`.
-
-    >>> parse_half_life("30d") / 86_400
-    30.0
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([hdwy])", text.strip())
-    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
-    if not seconds > 0:
-        raise ConfigError(f"{text!r}", where="events.half_life", expected="a time such as 12h, 30d, 8w or 1y")
-    return seconds
 
 
 def _in_seconds(stamps: NDArray[Any]) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ data are never here.
                          negatives, and the power mean ρ over the positives
     effort = "high"      all stages, the other losses with a race of their own, and the dimension
 
-Before the second stage the winner of the first trains on until a validation brings nothing new. From there a few epochs
+Before the second stage the winner of the first trains on until a validation brings little new. From there a few epochs
 show what a setting is worth; from an unfinished model they show how fast it learns, and what learns fast (a larger λ or
 ρ) may end lower.
 
@@ -44,6 +44,8 @@ __all__ = ["RaceResult", "make_trainer", "stages_of"]
 # Epochs of each leg of the first stage, and of later stages; after the last leg the best candidate wins.
 FIRST_LEGS: Final = (2, 2)
 LATER_LEGS: Final = (4, 2)
+# The winner of the first stage has settled when a validation is not at least this much better than the one before.
+SETTLED: Final = 1.005
 # Runs of fewer epochs have no room for a race.
 SHORTEST_RUN: Final = 20
 # How many of the loss's stages `normal` races.
@@ -204,13 +206,13 @@ class _Race:
         return leader
 
     def _settle(self, leader: Trainer, label: str) -> None:
-        """Train the winner of the first stage until a validation is no better than the best before it."""
+        """Train the winner of the first stage until a validation is hardly better than the one before it."""
         every, last = self.config.training.evaluate_every, self.config.training.epochs
         best, epoch = -math.inf, sum(FIRST_LEGS)
         while epoch < last:
             epoch = min(last, (epoch // every + 1) * every)
             score = self._leg(0, label, leader, epoch)
-            if score <= best:
+            if score < best * SETTLED:
                 return
             best = score
 

@@ -21,6 +21,7 @@ from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ArgumentError, ConfigError, DataError, TalosError
+from talos.thresholds import ExactQuantile
 from talos.training.averaging import AveragedWeights
 from talos.training.batches import Batch, BatchOptions, generator_for
 from talos.training.callbacks import Callback, InterruptedRunError, stop_signals
@@ -364,11 +365,22 @@ class Trainer:
         self.sync.release()
         if self.position.best_epoch == 0:
             self.average.apply()
+            self._refresh_thresholds()
             return
         best = self.best if self.checkpoints is None else self.checkpoints.load_best(self.position.best_epoch)
         assert best is not None
         load_best_weights(self.objective, best)
         self.average = AveragedWeights(self.objective.backbone, newest=1.0)
+        self._refresh_thresholds()
+
+    def _refresh_thresholds(self) -> None:
+        """Compute exact thresholds anew: those found while training are of other vectors than the averaged ones."""
+        threshold = self.objective.threshold
+        if self.config.training.averaging < 1 and isinstance(threshold, ExactQuantile):
+            users = self.sharding.user_degrees.nonzero().flatten()
+            user_vectors, item_vectors = self.vectors()
+            exact = self.sharding.kth_scores(user_vectors[users], item_vectors, self.config.k)
+            threshold.set(users, exact)
 
     def save(self, generator: torch.Generator | None = None) -> None:
         """Write a checkpoint from which training resumes to the same result, bit by bit."""
