@@ -7,6 +7,7 @@ never imports a trainer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from talos.evaluation.metrics import Dialect
 from talos.evaluation.ranking import DotScores, FixedScores, top_k
 from talos.model.fold_in import fold_in, pull_of_history
 from talos.model.lists import FrameKind, OnUnknown, banned_items, list_frame, positions, to_frame
-from talos.model.run_directory import Model, load_model, save_model
+from talos.model.run_directory import Model, load_model, lock_run, save_model
 from talos.negatives import Negatives
 from talos.thresholds import Threshold
 
@@ -98,7 +99,8 @@ class Recommender:
         Args:
             train: the interactions to learn from.
             valid: validation interactions, matched to those of `train` by id.
-            run: a folder for the history and checkpoints, so that an interrupted fit can be resumed.
+            run: a folder for the history and checkpoints, so that an interrupted fit can be resumed; another fit into
+                it at the same time is refused.
             resume: continue from the newest checkpoint in `run`, if there is one.
             callbacks: called at the start, after each step, after each epoch and at the end.
             group: the processes that train together; None is the group that was started, see `talos.distributed`.
@@ -110,19 +112,23 @@ class Recommender:
         from talos.training import History, Trainer
 
         folder = None if run is None else Path(run)
-        if folder is not None:
-            callbacks = [History(folder / "history.jsonl"), *callbacks]
-        trainer = Trainer(
-            self.config,
-            train,
-            valid,
-            folder=None if folder is None else folder / "checkpoint",
-            callbacks=callbacks,
-            group=current() if group is None else group,
-        )
-        if resume:
-            trainer.resume()
-        trainer.fit()
+        group = current() if group is None else group
+        with ExitStack() as held:
+            if folder is not None:
+                callbacks = [History(folder / "history.jsonl"), *callbacks]
+                together = SINGLE_PROCESS if self.config.training.parallel == "none" else group
+                held.enter_context(lock_run(folder, "training", group=together))
+            trainer = Trainer(
+                self.config,
+                train,
+                valid,
+                folder=None if folder is None else folder / "checkpoint",
+                callbacks=callbacks,
+                group=group,
+            )
+            if resume:
+                trainer.resume()
+            trainer.fit()
         self.config = trainer.config
         self._adopt(trainer)
         return self

@@ -7,12 +7,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from talos.errors import MissingExtraError, TalosError
+from talos.errors import DataError, MissingExtraError, TalosError
 from talos.files import replace_text
 from talos.training.plan import Plan
 
@@ -72,7 +73,7 @@ class PlanLines(Callback):
 
 
 class History(Callback):
-    """Writes one JSON line an epoch to a file, which a resumed run continues."""
+    """Writes one JSON line an epoch to a file, which a resumed run continues. Every line has its own checksum."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -81,12 +82,15 @@ class History(Callback):
         """Drop the lines of epochs that will be trained again, and an incomplete last line."""
         kept = [line for line in read_history(self.path) if line["epoch"] <= epoch]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+        replace_text(self.path, "".join(map(_history_line, kept)))
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Append the record."""
-        with self.path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(_history_line(record))
+        except OSError as error:
+            raise TalosError(f"{self.path} could not be written ({error})") from error
 
 
 class Records(Callback):
@@ -100,14 +104,43 @@ class Records(Callback):
         self.lines.append(record)
 
 
+def _history_line(record: Mapping[str, Any]) -> str:
+    return json.dumps({**record, "crc32": _crc(record)}) + "\n"
+
+
+def _crc(record: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(record, sort_keys=True).encode()):08x}"
+
+
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """The records of a history file, without an incomplete last line; none if there is no such file."""
+    """The records of a history file, without an incomplete last line; none if there is no such file.
+
+    Raises:
+        DataError: a line is damaged, or the file is no history. Lines without a checksum are of older versions.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror})", where=str(path)) from None
     records = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline was being written
         try:
-            records.append(json.loads(line))
-        except ValueError:  # the process was killed while it wrote this line
-            break
+            record = json.loads(line)
+            if not isinstance(record, dict) or type(record.get("epoch")) is not int:
+                raise ValueError("it has no epoch")
+            if (crc := record.pop("crc32", None)) is not None and crc != _crc(record):
+                raise ValueError("it differs from its checksum")
+        except (ValueError, RecursionError) as error:
+            hint = "without this file a run continues all the same"
+            raise DataError(
+                f"is damaged: {error}",
+                where=f"{path}, line {number}",
+                expected="a line of a history of training",
+                hint=hint,
+            ) from None
+        records.append(record)
     return records
 
 
