@@ -244,8 +244,10 @@ _held = _Held()
 
 
 @contextmanager
-def locked(file: Path, *, guards: Path, purpose: str) -> Iterator[None]:
-    """Hold a lock within this block; refuse to wait for another process that holds it.
+def locked(
+    file: Path, *, guards: Path, purpose: str, wait: Callable[[str], object] | None = None
+) -> Iterator[None]:
+    """Hold a lock within this block; an error if another process holds it, unless `wait` is given.
 
     The lock belongs to the process and ends with it, however it ends: what a killed process left is taken over. The
     file says who holds it, and is removed at the end. A thread may take a lock that it holds already. On a file system
@@ -255,6 +257,7 @@ def locked(file: Path, *, guards: Path, purpose: str) -> Iterator[None]:
         file: the lock file; its folder must exist.
         guards: what must not be written by two at once, for the message.
         purpose: what this process does, for the message that another one gets.
+        wait: wait for the other process, after calling this with a line that says so.
 
     Raises:
         InUseError: another process, or another thread of this one, holds the lock.
@@ -278,7 +281,11 @@ def locked(file: Path, *, guards: Path, purpose: str) -> Iterator[None]:
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        raise InUseError(f"{guards} is being written by {_owner(place)}") from None
+        message = f"{guards} is being written by {_owner(place)}"
+        if wait is None:
+            raise InUseError(message) from None
+        wait(f"{message}: waiting for it")
+        lock.acquire(poll_interval=0.1)
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
             raise TalosError(f"{guards} could not be written ({error})") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -11,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, TextIO
 
 from talos.errors import DataError, MissingExtraError, TalosError
@@ -148,14 +150,17 @@ class PlainProgress(Callback):
     """Prints a line after every validation: for logs and pipes."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self.stream = stream or sys.stderr
+        self.stream: TextIO | None = stream or sys.stderr  # None if the process was started without one
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Print the epoch, the loss and the validation metrics."""
-        if record["metrics"]:
+        if record["metrics"] and self.stream is not None:
             metrics = "  ".join(f"{name} {value:.4f}" for name, value in record["metrics"].items())
             head = f"epoch {record['epoch']:>4}  loss {record['loss']:.4f}"
-            print(f"{head}  {metrics}  {record['seconds']:.2f} s", file=self.stream, flush=True)
+            try:
+                print(f"{head}  {metrics}  {record['seconds']:.2f} s", file=self.stream, flush=True)
+            except (OSError, ValueError):  # nobody reads any more: no reason to stop training
+                self.stream = None
 
 
 class _Bar(Callback):
@@ -180,11 +185,13 @@ class _Bar(Callback):
         """Show the bar."""
         self.steps, self.began = steps, time.perf_counter()
         self.task = self.bar.add_task("training", total=epochs, completed=epoch, rate="", status="")
-        self.bar.start()
+        with contextlib.suppress(OSError):  # the terminal was closed: no reason to stop training
+            self.bar.start()
 
     def on_step(self, epoch: int, step: int, loss: float) -> None:
         """Advance the bar."""
-        self.bar.update(self.task, completed=epoch + step / self.steps)
+        with contextlib.suppress(OSError):
+            self.bar.update(self.task, completed=epoch + step / self.steps)
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Show the loss and the last validation."""
@@ -192,16 +199,18 @@ class _Bar(Callback):
         if record["metrics"]:
             name, value = next(iter(record["metrics"].items()))
             fields["status"] = f"loss {record['loss']:.3f}  {name} {value:.4f}"
-        self.bar.update(self.task, completed=record["epoch"], **fields)
+        with contextlib.suppress(OSError):
+            self.bar.update(self.task, completed=record["epoch"], **fields)
 
     def on_end(self) -> None:
         """Stop updating; the bar stays on the screen."""
-        self.bar.stop()
+        with contextlib.suppress(OSError):
+            self.bar.stop()
 
 
 def progress() -> Callback:
     """A progress bar on a terminal, plain lines elsewhere; both on stderr."""
-    return _Bar() if sys.stderr.isatty() else PlainProgress()
+    return _Bar() if sys.stderr is not None and sys.stderr.isatty() else PlainProgress()
 
 
 class TensorBoard(Callback):
@@ -232,7 +241,10 @@ class InterruptedRunError(TalosError):
 
 @contextmanager
 def stop_signals(ask: Callable[[], None]) -> Iterator[None]:
-    """Within this block SIGINT and SIGTERM call `ask` instead of ending the process.
+    """Within this block SIGINT, SIGTERM and SIGHUP call `ask` instead of ending the process.
+
+    SIGHUP, which a closed terminal sends, stays ignored if it is (`nohup`). A handler of SIGINT from before that has a
+    true attribute `asked` was called already, and what it raised got lost on the way: `ask` is called at once.
 
     Python allows signal handlers in the main thread only; in another one signals do what they did before.
 
@@ -246,8 +258,22 @@ def stop_signals(ask: Callable[[], None]) -> Iterator[None]:
         yield
         return
 
-    before = {one: signal.signal(one, lambda *_: ask()) for one in (signal.SIGINT, signal.SIGTERM)}
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        # a closed terminal sends SIGHUP more than once: not to be taken for somebody who is impatient
+        if number in (signal.SIGINT, signal.SIGTERM) or not asked:
+            asked = True
+            ask()
+
+    before = {one: signal.signal(one, handle) for one in signals}
     try:
+        if getattr(before[signal.SIGINT], "asked", False):
+            handle(signal.SIGINT, None)
         yield
     finally:
         for number, handler in before.items():
