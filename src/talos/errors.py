@@ -15,6 +15,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DownloadError",
+    "InUseError",
     "InputError",
     "MissingExtraError",
     "TalosError",
@@ -76,6 +77,10 @@ class ArgumentError(InputError):
 
 class DownloadError(TalosError):
     """A named dataset could not be fetched from any of its sources."""
+
+
+class InUseError(TalosError):
+    """Another process is writing to the same place; the message names it."""
 
 
 class MissingExtraError(TalosError, ImportError):

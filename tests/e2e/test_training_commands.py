@@ -42,7 +42,7 @@ def test_from_clicks_to_recommendations(talos: Run, clicks: Path, tmp_path: Path
     assert files == wanted
     facts = json.loads((tmp_path / "run" / "model.json").read_text())
     assert facts["metrics"] == result["metrics"]
-    assert facts["format"] == 1
+    assert facts["format"] == 3
 
     measured = talos("evaluate", "run", "--k", "5", "--json")
     assert json.loads(measured.stdout)["metrics"]["recall@5"] == pytest.approx(result["metrics"]["recall@5"])

@@ -5,8 +5,11 @@ Nothing here imports torch or polars at the top, so that `talos --help` answers 
 
 from __future__ import annotations
 
+import signal
 import sys
-from typing import Annotated
+import threading
+from types import FrameType
+from typing import Annotated, Any
 
 import typer
 
@@ -57,6 +60,7 @@ def main() -> None:
     """Run the command line: exit code 0 done, 1 failed, 2 the user's input is wrong, 130 interrupted."""
     command = typer.main.get_command(app)
     debug = "--debug" in sys.argv
+    before = _listen_for_ctrl_c()
     # accepted anywhere on the line, not only before the command's name
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
@@ -73,3 +77,28 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         sys.stderr.close()
         sys.exit(1)
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+class _CtrlC:
+    """Python's own handler of SIGINT, which remembers that it was called.
+
+    What it raises may get lost while other libraries are imported or call back; training looks at `asked` when it
+    begins (`talos.training.callbacks.stop_signals`).
+    """
+
+    asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        raise KeyboardInterrupt
+
+
+def _listen_for_ctrl_c() -> Any:
+    """Put `_CtrlC` in place of Python's handler; returns that, or None if there is another one."""
+    default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not default or threading.current_thread() is not threading.main_thread():
+        return None
+    return signal.signal(signal.SIGINT, _CtrlC())

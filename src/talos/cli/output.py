@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Sequence
@@ -41,8 +42,9 @@ def print_facts(facts: Sequence[tuple[str, str]], *, title: str) -> None:
 
 
 def say(text: str) -> None:
-    """Print a line of progress or advice on stderr."""
-    typer.echo(text, err=True)
+    """Print a line of progress or advice on stderr; if nobody can read it any more, the work goes on all the same."""
+    with contextlib.suppress(OSError, ValueError):
+        typer.echo(text, err=True)
 
 
 def _finite(value: Any) -> Any:

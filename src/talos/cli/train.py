@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import ExitStack
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -29,6 +30,7 @@ __all__ = ["share_of", "train"]
 
 Refit: TypeAlias = Literal["train+valid", "all"]
 _IN_WORDS = {"train+valid": "train and validation", "all": "all the data"}
+_OF_TRAINING = ("checkpoint", "history.jsonl", "history-refit.jsonl", "race", "race.json", "tensorboard")
 
 
 @with_options
@@ -69,9 +71,16 @@ def train(
             return  # the process was lost after the run was finished
         resume = True
     out = _check_out(out, resume, refit)
-    parts = _share(path, config) or open_split(path, source, notify=say)
-    _check_refit(refit, parts)
-    _run(config, parts, out, source.as_dict(path), refit, resume=resume, tensorboard=tensorboard, json=json)
+    with ExitStack() as held:
+        if os.environ.get("RANK", "0") in ("", "0"):  # rank 0 holds the lock for the processes of torchrun
+            from talos.model.run_directory import lock_run
+
+            held.enter_context(lock_run(out, "talos train"))
+            _check_out(out, resume, refit)  # again: another process may have finished in between
+        parts = _share(path, config) or open_split(path, source, notify=say)
+        _check_refit(refit, parts)
+        recorded = source.as_dict(path)
+        _run(config, parts, out, recorded, refit, resume=resume, tensorboard=tensorboard, json=json)
 
 
 def _check_out(out: Path | None, resume: bool, refit: Refit | None) -> Path:
@@ -79,8 +88,12 @@ def _check_out(out: Path | None, resume: bool, refit: Refit | None) -> Path:
         raise ConfigError("is missing", where="--out", expected="the run directory to write")
     if (out / "model.json").exists():
         raise ConfigError("is a finished run", where=f"--out {out}", expected="a new directory")
-    if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        hint = "add --resume to continue it" if (out / "checkpoint").is_dir() else None
+    if not out.exists():
+        return out
+    names = sorted(entry.name for entry in out.iterdir() if entry.name != ".lock") if out.is_dir() else [""]
+    if not resume and names:
+        begun = (out / "checkpoint").is_dir() or (out / "race.json").is_file()
+        hint = "add --resume to continue it" if begun else None
         raise ConfigError(
             "exists and is not empty", where=f"--out {out}", expected="a new directory", hint=hint
         )
@@ -89,6 +102,11 @@ def _check_out(out: Path | None, resume: bool, refit: Refit | None) -> Path:
         if wanted != refit:
             what = f"was interrupted in --refit {wanted}"
             raise ConfigError(what, where=f"--out {out}", expected=f"--resume with --refit {wanted}")
+    # a run that was stopped before its first checkpoint has nothing but these
+    strangers = [name for name in names if name not in _OF_TRAINING and not name.endswith(".tmp")]
+    if strangers and not any((out / "checkpoint").glob("*/state.json")):
+        what, expected = f"has no checkpoint, but has {strangers[0]}", "a run to continue, or a new directory"
+        raise ConfigError(what if out.is_dir() else "is a file", where=f"--out {out}", expected=expected)
     return out
 
 

@@ -7,6 +7,7 @@ never imports a trainer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from talos.evaluation.ranking import DotScores, FixedScores, top_k
 from talos.model.fold_in import fold_in, pull_of_history
 from talos.model.lists import FrameKind, OnUnknown, banned_items, list_frame, positions, to_frame
 from talos.model.refit import Fitted, RefitOn, refit_data
-from talos.model.run_directory import Model, load_model, save_model
+from talos.model.run_directory import Model, load_model, lock_run, save_model
 from talos.negatives import Negatives
 from talos.thresholds import Threshold
 
@@ -104,7 +105,8 @@ class Recommender:
             valid: validation interactions, matched to those of `train` by id.
             known: what users have beside that, such as the test part, matched by id. Nothing is learnt from it and
                 metrics do not mask it, but no list offers it, and `refit("all")` fits on it too.
-            run: a folder for the history and checkpoints, so that an interrupted fit can be resumed.
+            run: a folder for the history and checkpoints, so that an interrupted fit can be resumed; another fit into
+                it at the same time is refused.
             resume: continue from the newest checkpoint in `run`, if there is one.
             callbacks: called at the start, after each step, after each epoch and at the end.
             group: the processes that train together; None is the group that was started, see `talos.distributed`.
@@ -116,16 +118,16 @@ class Recommender:
         from talos.training import History, make_trainer
 
         folder = None if run is None else Path(run)
-        trainer, race = make_trainer(
-            self.config,
-            train,
-            valid,
-            folder=folder,
-            callbacks=callbacks if folder is None else [History(folder / "history.jsonl"), *callbacks],
-            group=current() if group is None else group,
-            resume=resume,
-        )
-        trainer.fit()
+        group = current() if group is None else group
+        with ExitStack() as held:
+            if folder is not None:
+                callbacks = [History(folder / "history.jsonl"), *callbacks]
+                together = SINGLE_PROCESS if self.config.training.parallel == "none" else group
+                held.enter_context(lock_run(folder, "training", group=together))
+            trainer, race = make_trainer(
+                self.config, train, valid, folder=folder, callbacks=callbacks, group=group, resume=resume
+            )
+            trainer.fit()
         facts: dict[str, Any] = {"trained_on": {"train": len(train)}, "epochs_from": _epochs_from(trainer)}
         if race.chosen:
             facts["race"] = race.as_dict()

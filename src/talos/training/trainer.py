@@ -20,7 +20,7 @@ from talos.config import NamedConfig, RunConfig
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
-from talos.errors import ArgumentError, ConfigError, DataError, TalosError
+from talos.errors import ArgumentError, ConfigError, DataError, TalosError, first_line
 from talos.thresholds import ExactQuantile
 from talos.training.averaging import AveragedWeights
 from talos.training.batches import Batch, BatchOptions, generator_for
@@ -394,7 +394,7 @@ class Trainer:
             tensors["generator"] = generator.get_state()
         facts = {"position": asdict(at), "config": self.config.as_dict(), "data": self.fingerprint()}
         self.checkpoints.save(at.epoch, at.pass_number * len(self.batches) + at.step, tensors, facts)
-        self.checkpoints.forget_best_before(at.best_epoch)
+        self.checkpoints.forget_old_best()
 
     def resume(self) -> bool:
         """Load the newest checkpoint; False if there is none. One of other data or another config is refused."""
@@ -403,11 +403,21 @@ class Trainer:
         if found is None:
             return False
         tensors, facts = found
-        check_same_run(facts, self.config, self.fingerprint())
-        self.objective.load_state_dict(unflatten("objective", tensors))
-        self.optimizers.load_state(tensors)
-        self.position = Position(**facts["position"])
-        self.average.load_state(tensors, self.position.epoch)
+        try:
+            check_same_run(facts, self.config, self.fingerprint())
+            self.objective.load_state_dict(unflatten("objective", tensors))
+            self.optimizers.load_state(tensors)
+            self.position = Position(**facts["position"])
+            self.average.load_state(tensors, self.position.epoch)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            if isinstance(error, TalosError):
+                raise
+            assert self.checkpoints is not None
+            what, where = (
+                f"its content does not fit this run ({first_line(error)})",
+                str(self.checkpoints.folder),
+            )
+            raise DataError(what, where=where, expected="a checkpoint of the same run") from error
         self.resumed_generator = tensors.get("generator")
         return True
 

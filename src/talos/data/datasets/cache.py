@@ -22,7 +22,7 @@ from talos.data.datasets.catalogue import Counts, DatasetInfo, Download, info
 from talos.data.datasets.download import ChecksumError, Progress, download
 from talos.data.interactions import Interactions
 from talos.errors import DataError, DownloadError
-from talos.files import checksum_of
+from talos.files import checksum_of, locked
 
 __all__ = ["LOCAL", "Fetched", "cache_folder", "fetch", "is_cached", "load", "local_copy"]
 
@@ -113,6 +113,27 @@ def fetch(
         return _from_cache(one, folder, record)
     if record is None:
         tell(f"{one.title}. {one.licence}")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DownloadError(f"{one.name}: cannot write to {folder} ({error.strerror or error})") from error
+    # a second process waits, and finds the dataset in the cache
+    lock = folder.with_name(f".{folder.name}.lock")
+    with locked(lock, guards=folder, purpose="downloading", wait=tell):
+        record = _read_record(folder)
+        if record is not None and not force:
+            return _from_cache(one, folder, record)
+        return _download(one, folder, record, progress, tell)
+
+
+def _download(
+    one: DatasetInfo,
+    folder: Path,
+    record: Mapping[str, Any] | None,
+    progress: Progress | None,
+    tell: Callable[[str], object],
+) -> Fetched:
+    """Try the sources in order."""
     failures: list[DownloadError] = []
     for source in one.downloads:
         try:

@@ -1,10 +1,10 @@
 """Where trials are stored, and which of them count.
 
 Storage is a journal file (the default), SQLite, or PostgreSQL for workers on several machines. A journal gets one line
-for each change, appended under a file lock that the kernel releases when its process dies, so a killed worker neither
-damages the file nor blocks the others; Optuna's own locks are files that a killed process leaves behind. SQLite cannot
-lock a row, so changes of a trial's state take a file lock there, too. An unreachable server is reported before
-anything else happens.
+for each change (`talos.studies.tune.journal`), appended under a file lock that the kernel releases when its process
+dies, so a killed worker neither damages the file nor blocks the others; Optuna's own locks are files that a killed
+process leaves behind. SQLite cannot lock a row, so changes of a trial's state take a file lock there, too. An
+unreachable server is reported before anything else happens.
 
 A trial whose worker died is run again. The trials of a study therefore form *chains* of attempts: a trial without
 `retry_of` starts a chain, and the first trial that names another one in `retry_of` continues it. Only the last attempt
@@ -114,6 +114,10 @@ def check_reachable(address: StorageAddress) -> None:
         if not parent.is_dir() or not os.access(parent, os.W_OK):
             what = f"{address.shown} cannot be written to"
             raise ConfigError(what, where="storage", expected="a file in a writable folder")
+        if address.kind == "journal":
+            from talos.studies.tune.journal import check_journal
+
+            check_journal(Path(address.url))
         return
     try:
         parts = urlsplit(address.url)
@@ -173,11 +177,9 @@ def open_store(address: StorageAddress, name: str) -> TrialStore:
 
 def _storage(address: StorageAddress, optuna: Any) -> Any:
     if address.kind == "journal":
-        lock = _lock(address)
-        _cut_torn_line(Path(address.url), lock)
-        return optuna.storages.JournalStorage(
-            optuna.storages.journal.JournalFileBackend(address.url, lock_obj=lock)
-        )
+        from talos.studies.tune.journal import SealedJournal
+
+        return optuna.storages.JournalStorage(SealedJournal(Path(address.url), _lock(address)))
     from sqlalchemy.pool import NullPool
 
     url, limits = f"sqlite:///{address.url}", {"timeout": 60}
@@ -189,17 +191,6 @@ def _storage(address: StorageAddress, optuna: Any) -> Any:
 
 def _lock(address: StorageAddress) -> FileLock:
     return FileLock(f"{address.url}.lock", poll_interval=0.01)
-
-
-def _cut_torn_line(path: Path, lock: FileLock) -> None:
-    """Remove a last line that a power cut left half written; its writer never reported it as stored."""
-    if not path.exists():
-        return
-    with lock, path.open("r+b") as file:
-        content = file.read()
-        complete = content.rfind(b"\n") + 1
-        if complete < len(content):
-            file.truncate(complete)
 
 
 def _is_race(error: Exception) -> bool:
@@ -215,7 +206,11 @@ def _is_race(error: Exception) -> bool:
 
 def _input_error(error: Exception, address: StorageAddress) -> Exception:
     foreign = type(error).__module__.startswith(("sqlalchemy", "optuna", "alembic"))
-    if isinstance(error, TalosError) or not (foreign or isinstance(error, OSError | ValueError)):
+    # what Optuna raises for entries that do not fit together
+    damaged = isinstance(
+        error, OSError | ValueError | LookupError | TypeError | AttributeError | AssertionError
+    )
+    if isinstance(error, TalosError) or not (foreign or damaged):
         return error
     return ConfigError(
         f"{address.shown} cannot be used ({first_line(error.__cause__ or error)})",
