@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from talos.config import RunConfig
 
 __all__ = [
+    "DataOption",
     "Json",
     "Offer",
     "PathArgument",
@@ -53,6 +54,15 @@ TestArgument: TypeAlias = Annotated[
     typer.Argument(
         metavar="[PATH]",
         help="A test set, read like the run's own data unless options differ; the run's test part if not given.",
+    ),
+]
+DataOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="The run's own data, named again: where they have moved, or are in a database, "
+        "which a run never opens by itself.",
     ),
 ]
 RunArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]

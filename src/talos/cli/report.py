@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from talos.cli.options import Json, TestArgument, UnsplitOptions, with_options
+from talos.cli.options import DataOption, Json, TestArgument, UnsplitOptions, with_options
 from talos.cli.output import print_json, say
 from talos.errors import ConfigError
 
@@ -23,6 +23,7 @@ def report(
     path: TestArgument = None,
     out: Annotated[Path | None, typer.Option("--out", help="The file; RUN/report.html if not given.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the samples of users and items that are shown.")] = 0,
+    data: DataOption = None,
     *,
     source: UnsplitOptions,
     json: Json = False,
@@ -42,7 +43,8 @@ def report(
         text = comparison_report(comparison.load(run), title=f"Comparison {run.name}", date=today)
     else:
         recommender = Recommender.load(run)
-        test = open_test(recommender.fitted_model().metadata.get("source"), path, source, run=run, notify=say)
+        record = recommender.fitted_model().metadata.get("source")
+        test = open_test(record, path, source, run=run, data=data, notify=say)
         history, title = read_history(run / "history.jsonl"), f"Run {run.resolve().name}"
         text = run_report(recommender, test, history, title=title, seed=seed, date=today)
     write_page(text, target)

@@ -41,7 +41,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a recommender and write it to a run directory."""
-    from talos.data.open import open_split
+    from talos.data.open import open_split, record_of
 
     config = training.run_config()
     if explain:
@@ -54,7 +54,9 @@ def train(
         resume = True
     out = _check_out(out, resume)
     parts = _share(path, config) or open_split(path, source, notify=say)
-    _run(config, parts, out, source.as_dict(path), resume=resume, tensorboard=tensorboard, json=json)
+    _run(
+        config, parts, out, record_of(path, source, parts), resume=resume, tensorboard=tensorboard, json=json
+    )
 
 
 def _check_out(out: Path | None, resume: bool) -> Path:

@@ -63,7 +63,11 @@ def write_parts(folder: Path, parts: FitParts) -> None:
 def map_parts(folder: Path) -> FitParts:
     """The parts that `write_parts` wrote; their arrays are memory-mapped and shared between processes."""
     try:
-        ids = (pl.read_ipc(folder / f"{name}.arrow")["id"] for name in ("users", "items"))
+        # scanned, because `read_ipc` takes a path for a pattern
+        ids = (
+            pl.scan_ipc(folder / f"{name}.arrow", glob=False, hive_partitioning=False).collect()["id"]
+            for name in ("users", "items")
+        )
         users, items = map(Vocabulary, ids)
         train, valid = (_map_part(folder, name, users, items) for name in FitParts._fields)
     except (OSError, ValueError, KeyError, pl.exceptions.PolarsError) as error:
