@@ -190,6 +190,8 @@ def configs_for(
             wanted |= {key: value for name, key, value in changes if name is None}
             wanted |= {key: value for name, key, value in changes if name in (loss, backbone)}
             configs[loss if len(backbones) == 1 else f"{backbone}/{loss}"] = base.with_values(wanted)
+    for config in configs.values():
+        registry.check(config)
     return configs
 
 

@@ -32,6 +32,9 @@ def message_of(error: TalosError, command: Any, arguments: Sequence[str]) -> str
     given = {argument.partition("=")[0] for argument in arguments}
     keys = {key: flags[name] for key, name in config_keys().items() if flags.get(name) in given}
     sections, assigned = _assigned(arguments)
+    for kind in ("loss", "backbone", "threshold"):  # an unknown name is found at the choice
+        if f"{kind}.name" in assigned and flags.get(kind) not in given:
+            assigned[kind] = assigned[f"{kind}.name"]
     return in_flags(error, {**sections, **flags, **assigned, **keys}, {**others, **flags})
 
 

@@ -212,6 +212,7 @@ class TrainingOptions:
         {'tau': 0.2}
         """
         from talos.config import RunConfig
+        from talos.registry import check
 
         config = RunConfig() if self.config is None else RunConfig.from_toml(self.config)
         given = {key: getattr(self, name) for key, name in config_keys().items()}
@@ -222,7 +223,9 @@ class TrainingOptions:
                 expected = "KEY=VALUE, such as loss.tau=0.1"
                 raise ConfigError(f"{assignment!r}", where="--set", expected=expected)
             changes[name] = parse_value(text)
-        return config.with_values(changes)
+        config = config.with_values(changes)
+        check(config)  # before any data are read
+        return config
 
 
 def config_keys() -> Mapping[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from talos.errors import DataError, MissingExtraError, first_line
+from talos.files import expanded
 
 __all__ = [
     "SQLITE_ERRORS",
@@ -142,7 +143,7 @@ class DatabaseURL:
     def sqlite_path(self) -> Path | None:
         """The file of `sqlite:///FILE`; None if the URL names none."""
         name = unquote(self.address.removeprefix("sqlite:///").partition("?")[0])
-        return Path(name).expanduser() if name and self.address.startswith("sqlite:///") else None
+        return expanded(name) if name and self.address.startswith("sqlite:///") else None
 
 
 def _escaped(password: str) -> str:

@@ -31,6 +31,7 @@ from talos.data.shards import (
 from talos.data.source_options import SourceOptions
 from talos.data.splits import Split
 from talos.errors import ConfigError, DataError, nearest
+from talos.files import expanded
 
 __all__ = [
     "SourceOptions",
@@ -255,7 +256,7 @@ def open_recorded(
             where=os.fspath(run),
             expected=f"query='SQL'; the run has {recorded.query!r}",
         )
-    if data is None and _exists(path) and not Path(path).expanduser().is_dir():
+    if data is None and _exists(path) and not expanded(path).is_dir():
         _check_still_there(path, os.fspath(run))
     parts = open_split(path, replace(recorded, **{**asked.given(), "query": asked.query}), notify=notify)
     check_unchanged(source, parts, run=run, path=path)
@@ -292,7 +293,7 @@ def check_unchanged(
 
 
 def _check_still_there(path: str, run: str) -> None:
-    if not Path(path).expanduser().is_file():
+    if not expanded(path).is_file():
         raise DataError(
             f"the data of {run} came from a pipe or a device",
             where=path,
@@ -349,7 +350,7 @@ def _is_split(path: str) -> bool:
     """Whether a PATH has a train and a test part; an error if it has a train part alone."""
     if "://" in path:
         return False
-    folder = Path(path).expanduser()
+    folder = expanded(path)
     if is_shards(path) or not folder.is_dir():
         return is_shards(path)
     files = part_files(folder, required=("train",))
@@ -360,15 +361,15 @@ def _is_split(path: str) -> bool:
 
 def _exists(path: str) -> bool:
     try:
-        return Path(path).expanduser().exists()
-    except (OSError, RuntimeError):
+        return expanded(path).exists()
+    except (OSError, ValueError):
         return True
 
 
 def _check_exists(path: str) -> None:
     if "://" in path or _exists(path):
         return
-    folder, known = Path(path).expanduser().parent, [info.name for info in datasets.available()]
+    folder, known = expanded(path).parent, [info.name for info in datasets.available()]
     try:
         beside = [entry.name for entry in folder.iterdir()]
     except OSError:

@@ -136,6 +136,9 @@ def as_id_series(ids: Ids | Iterable[Any], name: str) -> pl.Series:
         return pl.Series(name, ids.astype(np.int64, copy=False))
     try:
         series = ids if isinstance(ids, pl.Series) else pl.Series(name, ids, strict=True)
+    except UnicodeEncodeError as error:
+        found = error.object[error.start : error.end]
+        raise DataError(f"half a character ({found!r})", where=name, expected="valid Unicode") from None
     except (TypeError, pl.exceptions.PolarsError, OverflowError) as error:
         raise DataError("mixed types", where=name, expected="all strings or all integers") from error
     if series.null_count():
