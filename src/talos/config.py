@@ -13,17 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 
 from talos.errors import ConfigError, nearest
 
 __all__ = ["EventsConfig", "NamedConfig", "OptimizerConfig", "RunConfig", "TrainingConfig", "parse_half_life"]
-
-
-def _not_a_flag(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("a number")
-    return value
 
 
 _SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0, "y": 365.25 * 86_400.0}
@@ -48,7 +42,9 @@ def _a_half_life(value: Any) -> Any:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_not_a_flag), Field(ge=1)]
+# Strict: a text, a flag or a fraction is no whole number, and a text is no number.
+Count = Annotated[int, Strict(), Field(ge=1, le=2**53)]
+Seed = Annotated[int, Strict(), Field(ge=0, lt=2**63)]
 
 
 class _Section(BaseModel):
@@ -82,9 +78,9 @@ class OptimizerConfig(_Section):
         rows: `touched` updates only the rows of a table that a step looked up; `all` is plain Adam.
     """
 
-    lr: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    lr_decay: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = "auto"
+    lr: Annotated[float, Strict(), Field(gt=0)] | Literal["auto"] = "auto"
+    weight_decay: Annotated[float, Strict(), Field(ge=0)] = 0.0
+    lr_decay: Annotated[float, Strict(), Field(gt=0, le=1)] | Literal["auto"] = "auto"
     rows: Literal["auto", "touched", "all"] = "auto"
 
 
@@ -124,7 +120,7 @@ class TrainingConfig(_Section):
     patience: Count = 25
     metric: Literal["precision", "recall", "ndcg", "mrr", "hit_rate", "map"] = "precision"
     effort: Literal["quick", "normal", "high"] = "normal"
-    averaging: Annotated[float, BeforeValidator(_not_a_flag), Field(gt=0, le=1)] = 0.2
+    averaging: Annotated[float, Strict(), Field(gt=0, le=1)] = 0.2
     checkpoint_every: Count = 5
     keep_checkpoints: Count = 2
     arithmetic: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -157,7 +153,7 @@ class RunConfig(_Section):
     """
 
     k: Count = 20
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     device: str = "cpu"
     backbone: NamedConfig = NamedConfig(name="mf")
     loss: NamedConfig = NamedConfig(name="talos")
@@ -257,7 +253,21 @@ def _explained(error: ValidationError, where: str) -> ConfigError:
     if first["type"] == "missing":
         return ConfigError("is missing", where=place, expected="a value")
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return ConfigError(f"{first['input']!r}", where=place, expected=message)
+    if first["type"] == "model_type":
+        message = "a section" + (f", such as {names[-1]}.name" if names and names[-1] in _CHOICES else "")
+    value = first["input"]
+    hint = None
+    if first["type"] == "literal_error" and isinstance(value, str):
+        hint = nearest(value, re.findall(r"'([^']+)'", message))
+    return ConfigError(_shown(value), where=place, expected=message, hint=hint)
+
+
+_CHOICES = ("backbone", "loss", "negatives", "threshold")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _is_type(part: str) -> bool:

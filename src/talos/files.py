@@ -30,6 +30,7 @@ from talos.errors import DataError, InUseError, TalosError
 __all__ = [
     "checksum_of",
     "digest_of",
+    "expanded",
     "locked",
     "read_sealed",
     "remove_leftovers",
@@ -228,6 +229,18 @@ def read_sealed(path: Path, *, hint: str, format: int = 1) -> dict[str, Any]:  #
     if values.get("format") != format:
         raise DataError(f"format {values.get('format')!r}", where=str(path), expected=f"{format}", hint=hint)
     return values
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """A path with the home folder in place of `~`; as it is where there is no such home.
+
+    >>> str(expanded("~no-such-user/clicks.csv"))
+    '~no-such-user/clicks.csv'
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # no such user, or no home
+        return Path(path)
 
 
 # ---------------------------------------------------------------------- locks

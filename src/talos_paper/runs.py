@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import torch
 
+from talos.data.parquet import scan_file
 from talos.data.splits import Split
 from talos.errors import InputError, TalosError
 from talos.evaluation.evaluate import Report, evaluate
@@ -228,7 +229,7 @@ class Runner:
     def per_user(self, recipe: Recipe, seed: int) -> pl.DataFrame | None:
         """The metrics of each user, for significance tests; None if the work folder does not have them."""
         path = self._per_user_path(recipe, seed)
-        return pl.read_parquet(path) if path.exists() else None
+        return scan_file(path).collect() if path.exists() else None
 
     def _save_per_user(self, recipe: Recipe, seed: int, report: Report) -> None:
         path = self._per_user_path(recipe, seed)

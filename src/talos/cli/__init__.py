@@ -8,14 +8,17 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
 from talos.cli import compare, data, demo, doctor, evaluate, export, init, recommend, report, train, tune
+from talos.cli.failures import bug_report, close_stdout, outside_failure, traceback_of
 from talos.cli.messages import message_of
 from talos.cli.options import Command
+from talos.cli.output import LONGEST_MESSAGE, printable, say
 from talos.cli.plugins import PluginGroup
 from talos.errors import TalosError
 
@@ -64,22 +67,40 @@ def main() -> None:
     # accepted anywhere on the line, not only before the command's name
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        command(arguments, prog_name="talos")
-    except TalosError as error:
-        if debug:
+        try:
+            command(arguments, prog_name="talos")
+        except SystemExit as end:
+            if end.code == 130:  # typer turned a KeyboardInterrupt into this, without a word
+                say("interrupted")
+            sys.stdout.flush()  # here, where it can be said that it fails
             raise
-        typer.echo(f"error: {message_of(error, command, arguments)}", err=True)
-        sys.exit(error.exit_code)
-    except SystemExit as end:
-        if end.code == 130:  # typer turned a KeyboardInterrupt into this, without a word
-            typer.echo("interrupted", err=True)
-        raise
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
-        sys.stderr.close()
+        close_stdout()
         sys.exit(1)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # polars panics with an exception of its own
+        text, code = _failure(error, command, arguments)
+        if not isinstance(error, TalosError):
+            close_stdout()
+        say(traceback_of(error) if debug else text, lines=True)
+        sys.exit(code)
     finally:
         if before is not None:
             signal.signal(signal.SIGINT, before)
+
+
+def _failure(error: BaseException, command: Any, arguments: Sequence[str]) -> tuple[str, int]:
+    """Message and exit code of an error."""
+    if isinstance(error, TalosError):
+        return (
+            f"error: {printable(message_of(error, command, arguments), longest=LONGEST_MESSAGE)}",
+            error.exit_code,
+        )
+    found = outside_failure(error, arguments)
+    if found is None:
+        return bug_report(error), 1
+    return f"error: {printable(found[0], longest=LONGEST_MESSAGE)}", found[1]
 
 
 class _CtrlC:

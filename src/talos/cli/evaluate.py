@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from talos.cli.options import Json, TestArgument, UnsplitOptions, with_options
+from talos.cli.options import DataOption, Json, TestArgument, UnsplitOptions, with_options
 from talos.cli.output import print_json, print_table, say
 from talos.cli.train import share_of
 from talos.data.source_options import SourceOptions
@@ -57,6 +57,7 @@ def evaluate(
     truth: Annotated[str | None, typer.Option("--truth", help="The test set for --recs.")] = None,
     k: Annotated[str, typer.Option(help="List lengths.")] = "10,20,50",
     dialect: Annotated[str, typer.Option(help="Definitions of the metrics: standard or paper.")] = "standard",
+    data: DataOption = None,
     *,
     source: UnsplitOptions,
     json: Json = False,
@@ -76,7 +77,7 @@ def evaluate(
     ks = parse_ks(k)
     report: Report | None
     if run is not None and recs is None and truth is None:
-        name, report = str(run), _of_run(run, path, source, ks, chosen)
+        name, report = str(run), _of_run(run, path, data, source, ks, chosen)
     elif run is None and recs is not None and truth is not None:
         lists, test = readers.read_lists(recs), open_interactions(truth, source, notify=say)
         name, report = recs, evaluate_lists(lists, test, ks=ks, dialect=chosen)
@@ -96,11 +97,16 @@ def evaluate(
 
 
 def _of_run(
-    run: Path, path: str | None, source: SourceOptions, ks: tuple[int, ...], dialect: Dialect
+    run: Path,
+    path: str | None,
+    data: str | None,
+    source: SourceOptions,
+    ks: tuple[int, ...],
+    dialect: Dialect,
 ) -> Report | None:
     """Metrics of a run; of several processes each measures some of the users, and rank 0 returns the result."""
     from talos import distributed
-    from talos.data.open import open_test
+    from talos.data.open import check_unchanged, open_test
     from talos.model.recommender import Recommender
 
     group = distributed.start()
@@ -114,9 +120,14 @@ def _of_run(
             hint="chosen_from in model.json has the test metrics of the model it was chosen from",
         )
     trained_on = facts.get("source")
-    # every process reads all of a PATH
-    share = share_of((trained_on or {}).get("path", ""), group) if path is None else None
-    test = open_test(trained_on, path, source, run=run, notify=say) if share is None else share.test
+    test: Any
+    own = data or str(trained_on["path"]) if isinstance(trained_on, dict) and "path" in trained_on else ""
+    share = share_of(own, group) if path is None else None  # every process reads all of a PATH
+    if share is None:
+        test = open_test(trained_on, path, source, run=run, data=data, notify=say)
+    else:
+        check_unchanged(trained_on or {}, share, run=run, path=own)
+        test = share.test
     report = recommender.evaluate(test, ks, dialect=dialect)
     distributed.stop()
     return report if group.rank == 0 else None

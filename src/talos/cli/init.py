@@ -10,6 +10,7 @@ import typer
 
 from talos.cli.options import Json, PathArgument, as_flags, with_options
 from talos.cli.output import print_facts, print_json, say
+from talos.data.databases import without_password
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
 
@@ -77,12 +78,13 @@ def init(
         notes = (*(note for note in notes if not note.startswith("tau ")), raced)
     replace_text(out, commented(config, notes))
     run = Path(path).stem if "://" not in path else "database"
-    command = f"talos train {shlex.quote(path)}{as_flags(source)} --config {out} --out runs/{run}"
+    place = without_password(path)  # PGPASSWORD or ~/.pgpass has the password
+    command = f"talos train {shlex.quote(place)}{as_flags(source)} --config {out} --out runs/{run}"
     if json:
         print_json({"config": str(out), "next": command, "notes": list(notes), "data": parts.how})
         return
     rows = [(name, f"{len(part):,} interactions") for name, part in parts.parts.items()]
-    print_facts([*rows, *(("auto means", note) for note in notes)], title=path)
+    print_facts([*rows, *(("auto means", note) for note in notes)], title=place)
     typer.echo(f"\nwrote {out}; now run\n\n    {command}\n")
     if parts.valid is not None:
         typer.echo("\n".join(_REFIT))

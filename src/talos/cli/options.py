@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Command",
+    "DataOption",
     "Json",
     "Offer",
     "PathArgument",
@@ -56,6 +57,15 @@ TestArgument: TypeAlias = Annotated[
     typer.Argument(
         metavar="[PATH]",
         help="A test set, read like the run's own data unless options differ; the run's test part if not given.",
+    ),
+]
+DataOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="The run's own data, named again: where they have moved, or are in a database, "
+        "which a run never opens by itself.",
     ),
 ]
 RunArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
@@ -241,6 +251,7 @@ class TrainingOptions:
         {'tau': 0.2}
         """
         from talos.config import RunConfig
+        from talos.registry import check
 
         config = RunConfig() if self.config is None else RunConfig.from_toml(self.config)
         given = {key: getattr(self, name) for key, name in config_keys().items()}
@@ -251,7 +262,9 @@ class TrainingOptions:
                 expected = "KEY=VALUE, such as loss.tau=0.1"
                 raise ConfigError(f"{assignment!r}", where="--set", expected=expected)
             changes[name] = parse_value(text)
-        return config.with_values(changes)
+        config = config.with_values(changes)
+        check(config)  # before any data are read
+        return config
 
 
 def config_keys() -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from talos.cli.evaluate import fitted_on_test
-from talos.cli.options import Json, TestArgument, UnsplitOptions, with_options
+from talos.cli.options import DataOption, Json, TestArgument, UnsplitOptions, with_options
 from talos.cli.output import print_json, say
 from talos.errors import ConfigError
 
@@ -27,6 +27,7 @@ def report(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file even if it is not a report.")
     ] = False,
+    data: DataOption = None,
     *,
     source: UnsplitOptions,
     json: Json = False,
@@ -49,7 +50,7 @@ def report(
         facts = recommender.fitted_model().metadata
         test = None
         if path is not None or not fitted_on_test(facts):
-            test = open_test(facts.get("source"), path, source, run=run, notify=say)
+            test = open_test(facts.get("source"), path, source, run=run, data=data, notify=say)
         history, title = read_history(run / "history.jsonl"), f"Run {run.resolve().name}"
         again = read_history(run / "history-refit.jsonl")
         text = run_report(recommender, test, history, refit_history=again, title=title, seed=seed, date=today)

@@ -59,7 +59,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a recommender and write it to a run directory."""
-    from talos.data.open import open_split
+    from talos.data.open import open_split, record_of
 
     config = training.run_config()
     if explain:
@@ -79,8 +79,8 @@ def train(
             _check_out(out, resume, refit)  # again: another process may have finished in between
         parts = _share(path, config) or open_split(path, source, notify=say)
         _check_refit(refit, parts)
-        recorded = source.as_dict(path)
-        _run(config, parts, out, recorded, refit, resume=resume, tensorboard=tensorboard, json=json)
+        record = record_of(path, source, parts)
+        _run(config, parts, out, record, refit, resume=resume, tensorboard=tensorboard, json=json)
 
 
 def _check_out(out: Path | None, resume: bool, refit: Refit | None) -> Path:
@@ -92,8 +92,8 @@ def _check_out(out: Path | None, resume: bool, refit: Refit | None) -> Path:
         return out
     names = sorted(entry.name for entry in out.iterdir() if entry.name != ".lock") if out.is_dir() else [""]
     if not resume and names:
-        begun = (out / "checkpoint").is_dir() or (out / "race.json").is_file()
-        hint = "add --resume to continue it" if begun else None
+        resumable = (out / "checkpoint").is_dir() or (out / "race.json").is_file()
+        hint = "add --resume to continue it" if resumable else None
         raise ConfigError(
             "exists and is not empty", where=f"--out {out}", expected="a new directory", hint=hint
         )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import polars as pl
 
+from talos.data.parquet import scan_file
 from talos.errors import ArgumentError, TalosError, first_line, nearest
 from talos.files import (
     checksum_of,
@@ -162,7 +163,7 @@ class FileSink:
 def join_files(parts: Sequence[Path], path: Path, kind: str) -> None:
     """Concatenate files of lists; only the first of them may have a header."""
     if kind == "parquet":
-        pl.scan_parquet(list(parts)).sink_parquet(path, row_group_size=1 << 18)
+        scan_file(list(parts)).sink_parquet(path, row_group_size=1 << 18)
         return
     with path.open("wb") as whole:  # gzip files one after the other are a gzip file
         for part in parts:

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 from talos import losses, registry
 from talos.backbones import Backbone
+from talos.checks import positive_integer
 from talos.config import OptimizerConfig, RunConfig, TrainingConfig
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
@@ -117,6 +118,12 @@ class Recommender:
         """
         from talos.training import History, make_trainer
 
+        registry.check(self.config)
+        if not hasattr(train, "fingerprint") or not (valid is None or hasattr(valid, "fingerprint")):
+            wrong = "train" if not hasattr(train, "fingerprint") else "valid"
+            given = train if wrong == "train" else valid
+            expected = "interactions, as `talos.read` returns them"
+            raise ArgumentError(f"is a {type(given).__name__}", where=wrong, expected=expected)
         folder = None if run is None else Path(run)
         group = current() if group is None else group
         with ExitStack() as held:
@@ -389,7 +396,7 @@ class Recommender:
         model = self.fitted_model()
         if users is not None and history is not None:
             raise ArgumentError("both given", where="users, history", expected="one of them")
-        k = self.config.k if k is None else k
+        k = self.config.k if k is None else positive_integer("k", k)
         item_ids = model.train.item_ids
         banned = banned_items(item_ids, candidates, exclude, on_unknown)
         if history is not None:

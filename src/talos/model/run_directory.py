@@ -67,6 +67,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from talos.data.interactions import Interactions, Provenance
+from talos.data.parquet import scan_file
 from talos.data.vocabulary import Vocabulary
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.errors import ArgumentError, DataError, TalosError
@@ -262,7 +263,7 @@ def _save_divided(model: Model, folder: Path, group: Group, what: str) -> None:
                 raise OSError(f"{piece.name} is not here: do all processes see this folder?")
         checksums = {_user_file(users): checksum for users, checksum in files.items()}
         checksums["users.parquet"] = _stage(
-            folder, "users.parquet", lambda path: pl.scan_parquet(pieces).sink_parquet(path)
+            folder, "users.parquet", lambda path: scan_file(pieces).sink_parquet(path)
         )
         layout = {"user_files": [[users.start, users.stop] for users in files]}
         for piece in pieces:
@@ -678,10 +679,10 @@ def _opened(
 def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocabulary, pl.Series | None]:
     """The ids in the rows `wanted` of a file with `count` rows, and the titles if it has some."""
     try:
-        rows = pl.scan_parquet(path).select(pl.len()).collect().item()
+        rows = scan_file(path).select(pl.len()).collect().item()
         if rows != count:
             raise DataError(f"{rows:,} rows", where=str(path), expected=f"{count:,}, as model.json says")
-        frame = pl.scan_parquet(path).slice(wanted.start, len(wanted)).collect()
+        frame = scan_file(path).slice(wanted.start, len(wanted)).collect()
         if len(frame) != len(wanted):  # a damaged file, whose footer and row groups disagree
             raise DataError(f"{len(frame):,} rows", where=str(path), expected=f"{len(wanted):,}")
         ids = frame[column]

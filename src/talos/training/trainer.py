@@ -20,7 +20,7 @@ from talos.config import NamedConfig, RunConfig
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
-from talos.errors import ArgumentError, ConfigError, DataError, TalosError, first_line
+from talos.errors import ArgumentError, DataError, TalosError, first_line
 from talos.thresholds import ExactQuantile
 from talos.training.averaging import AveragedWeights
 from talos.training.batches import Batch, BatchOptions, generator_for
@@ -87,7 +87,7 @@ class Trainer:
         valid = _aligned(valid, train)
         self.train, self.valid, self.callbacks = train, valid, callbacks if group.rank == 0 else ()
         group.check_same(config=lambda: str(config.as_dict()), data=lambda: str(self.fingerprint()))
-        self.device = _device(config.device)
+        self.device = registry.check_device(config.device)
         context = {"num_users": train.num_users, "num_items": train.num_items}
         generator = generator_for(config.seed, 0)  # of all random starting values
         loss = registry.make_loss(config.loss, k=config.k, generator=generator, **context)
@@ -445,14 +445,3 @@ def _aligned(valid: Interactions | Share | None, train: Interactions | Share) ->
             "has no interaction between a user and an item of train", where="valid", expected="the same ids"
         )
     return aligned
-
-
-def _device(name: str) -> torch.device:
-    """The device of that name, if it can be used."""
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{name!r} cannot be used ({reason})", where="device") from None
-    return device

@@ -22,7 +22,7 @@ from talos.data.datasets.catalogue import Counts, DatasetInfo, Download, info
 from talos.data.datasets.download import ChecksumError, Progress, download
 from talos.data.interactions import Interactions
 from talos.errors import DataError, DownloadError
-from talos.files import checksum_of, locked
+from talos.files import checksum_of, expanded, locked
 
 __all__ = ["LOCAL", "Fetched", "cache_folder", "fetch", "is_cached", "load", "local_copy"]
 
@@ -63,7 +63,7 @@ def cache_folder() -> Path:
     >>> _ = os.environ.pop("TALOS_CACHE") if before is None else os.environ.update(TALOS_CACHE=before)
     """
     if chosen := os.environ.get("TALOS_CACHE"):
-        return Path(chosen).expanduser()
+        return expanded(chosen)
     return platformdirs.user_cache_path("talos", appauthor=False, opinion=False)
 
 
@@ -203,7 +203,7 @@ def local_copy(name: str, folder: Path | None = None) -> Path | None:
 
 def _folder(name: str | DatasetInfo, cache: str | os.PathLike[str] | None) -> Path:
     one = info(name) if isinstance(name, str) else name
-    return (cache_folder() if cache is None else Path(cache).expanduser()) / one.name
+    return (cache_folder() if cache is None else expanded(cache)) / one.name
 
 
 def _fetch_from(

@@ -176,7 +176,17 @@ def _from_package_index(requirement: str, part: Path) -> None:
     if importlib.util.find_spec("pip") is None:
         raise DownloadError(f"pip:{requirement}: pip is not installed in this environment")
     with tempfile.TemporaryDirectory(dir=part.parent) as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+        # -P: without it a folder `pip` in the current folder would be run
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--only-binary=:all:",
+        ]
         command += ["--disable-pip-version-check", "--no-input", "--timeout", "10", "--retries", "1"]
         try:
             done = subprocess.run(

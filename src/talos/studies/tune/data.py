@@ -78,7 +78,11 @@ def map_parts(folder: Path) -> FitParts:
             for name, checksum in read_sealed(folder / _INDEX, hint=_HINT)["checksums"].items():
                 if name not in _FILES or checksum_of(folder / name) != checksum:
                     raise ValueError(f"{name} differs from its checksum")
-        ids = (pl.read_ipc(folder / f"{name}.arrow")["id"] for name in ("users", "items"))
+        # scanned, because `read_ipc` takes a path for a pattern
+        ids = (
+            pl.scan_ipc(folder / f"{name}.arrow", glob=False, hive_partitioning=False).collect()["id"]
+            for name in ("users", "items")
+        )
         users, items = map(Vocabulary, ids)
         train, valid = (_map_part(folder, name, users, items) for name in FitParts._fields)
     except (OSError, ValueError, KeyError, pl.exceptions.PolarsError) as error:

@@ -29,6 +29,7 @@ from talos.studies.tune.storage import (
     open_store,
     parse_storage,
     quiet,
+    recorded_storage,
 )
 from talos.training import Callback, plan_for
 
@@ -196,7 +197,7 @@ class Tuned:
 def open_study(out: Path, storage: str | None = None) -> tuple[TuneSettings, dict[str, Any], Tuned]:
     """The settings, facts and current results of a study; nothing is run."""
     settings, facts = read_folder(out)
-    address = parse_storage(storage or facts.get("storage"), out)
+    address = recorded_storage(facts.get("storage"), out) if storage is None else parse_storage(storage, out)
     check_reachable(address)
     with quiet():
         store = open_store(address, str(facts.get("study", settings.study_name)))
@@ -239,7 +240,7 @@ def finalize(
     Args:
         out: the study's folder; the run directory is written to `final` in it.
         split: the whole split.
-        storage: the storage of the study; needed only if its address has a password.
+        storage: the storage of the study; needed if it is not a file in the study's folder.
         facts: written to the run's `model.json`.
         callbacks: callbacks of the fit.
     """

@@ -22,10 +22,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from filelock import FileLock
 
+from talos.data.databases import DatabaseURL, without_password, without_passwords
 from talos.errors import ConfigError, MissingExtraError, TalosError, first_line
 
 if TYPE_CHECKING:
@@ -74,9 +75,7 @@ class StorageAddress:
         """The address without a password, for messages and files."""
         if self.kind != "postgresql":
             return self.url if self.kind == "journal" else f"sqlite:///{self.url}"
-        parts = urlsplit(self.url)
-        user, at, host = parts.netloc.rpartition("@")
-        return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}"))
+        return without_password(self.url)
 
 
 def parse_storage(text: str | None, folder: Path) -> StorageAddress:
@@ -98,9 +97,32 @@ def parse_storage(text: str | None, folder: Path) -> StorageAddress:
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return StorageAddress(kind="sqlite", url=rest[1:])
     if scheme in ("postgresql", "postgres") and rest:
-        return StorageAddress(kind="postgresql", url=f"postgresql://{rest}")
+        # taken apart once, so that a password with / or @ in it is one
+        return StorageAddress(kind="postgresql", url=DatabaseURL.parse(f"postgresql://{rest}").address)
     expected = "a file, sqlite:///FILE or postgresql://USER@HOST/DATABASE"
-    raise ConfigError(f"{text!r}" if text else "is empty", where="storage", expected=expected)
+    what = repr(without_passwords(text)) if text else "is empty"
+    raise ConfigError(what, where="storage", expected=expected)
+
+
+def recorded_storage(text: Any, folder: Path) -> StorageAddress:
+    """The storage that a study's record names, where it is a file in the study's own folder.
+
+    A record may be a stranger's: it neither opens a server nor a file elsewhere by itself.
+
+    >>> recorded_storage("postgresql://db.example/tune", Path("out"))
+    Traceback (most recent call last):
+    talos.errors.ConfigError: storage: the trials are in postgresql://db.example/tune, which a study does not open ...
+    """
+    if text is None:
+        return parse_storage(None, folder)
+    address = parse_storage(str(text), folder)
+    if address.kind == "postgresql" or Path(address.url).resolve().parent != folder.resolve():
+        raise ConfigError(
+            f"the trials are in {address.shown}, which a study does not open by itself",
+            where="storage",
+            expected="storage= to name it again",
+        )
+    return address
 
 
 def check_reachable(address: StorageAddress) -> None:
@@ -213,7 +235,7 @@ def _input_error(error: Exception, address: StorageAddress) -> Exception:
     if isinstance(error, TalosError) or not (foreign or damaged):
         return error
     return ConfigError(
-        f"{address.shown} cannot be used ({first_line(error.__cause__ or error)})",
+        f"{address.shown} cannot be used ({without_passwords(first_line(error.__cause__ or error))})",
         where="storage",
         expected="a database or file of a study",
     )
