@@ -155,7 +155,9 @@ class Recommender:
         files = None
         if run is not None:
             files = Path(run) / "history-refit.jsonl", Path(run) / "checkpoint" / f"refit-{on}"
-            files[1].mkdir(parents=True, exist_ok=True)  # before the first checkpoint, so that `on` is on record
+            files[1].mkdir(
+                parents=True, exist_ok=True
+            )  # before the first checkpoint, so that `on` is on record
         trainer = _trained(config, data, None, files, resume, callbacks, group)
         facts = {
             "trained_on": trained_on,
