@@ -169,3 +169,11 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     """Until a file has something in it, or the process has ended."""
     while process.poll() is None and not (path.exists() and path.stat().st_size):
         time.sleep(0.02)
+
+
+def test_init_explains_it(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    printed = done(talos("init", clicks))
+    comment = (tmp_path / "run.toml").read_text()
+    assert "--refit all" in printed
+    assert "# part too, for deployment" in comment
+    assert RunConfig.from_toml(tmp_path / "run.toml").k == 20

@@ -102,11 +102,15 @@ def with_bare_flags(arguments: Sequence[str]) -> list[str]:
     ['--refit=train+valid', 'clicks.csv', '--out', 'run']
     >>> with_bare_flags(["clicks.csv", "--refit", "all"])
     ['clicks.csv', '--refit', 'all']
+    >>> with_bare_flags([])
+    []
     """
     following = [*arguments[1:], ""]
     return [
         f"{one}={_BARE[one][0]}" if one in _BARE and after not in _BARE[one] else one
-        for one, after in zip(arguments, following, strict=True)
+        for one, after in zip(
+            arguments, following, strict=False
+        )  # an empty line has nothing but what follows
     ]
 
 
