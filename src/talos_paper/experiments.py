@@ -15,10 +15,11 @@ from talos.errors import ConfigError, nearest
 from talos_paper import published
 from talos_paper.recipes import BACKBONES, LOSSES, Fidelity, Recipe, recipe
 
-__all__ = ["ADAPTIVE", "EXPERIMENTS", "NOT_RUN", "TUNED", "Experiment", "Row", "by_name"]
+__all__ = ["ADAPTIVE", "EXPERIMENTS", "NOT_RUN", "SHARED", "TUNED", "Experiment", "Row", "by_name"]
 
 TUNED = "talos, tuned on validation"
 ADAPTIVE = "talos, adaptive τ"
+SHARED = "talos, shared negatives"
 _TOP_20 = ("precision@20", "recall@20", "ndcg@20", "mrr@20")
 _SLOW = ("advinfonce", "smoothi@k", "rs@k")
 _THREE_SEEDS = (
@@ -181,7 +182,7 @@ _add(
     core=("beauty",),
 )
 def _overall(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
-    """Every loss on every backbone; on MF also three variants of Talos that the paper does not have."""
+    """Every loss on every backbone; on MF also four variants of Talos that the paper does not have."""
     for backbone, first in zip(BACKBONES, (0, 5, 7), strict=True):
         for loss in LOSSES:
             yield Row(
@@ -197,22 +198,35 @@ def _overall(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
         talos = partial(Row, dataset=dataset, published=_printed("overall", dataset, "talos", backbone="mf"))
         sampled = recipe(dataset, "mf", "talos", fidelity="paper")
         yield talos(method="talos, 1,024 negatives", recipe=sampled, core=False)
+        yield talos(method=SHARED, recipe=_shared(dataset), core=False)
         yield talos(method=ADAPTIVE, recipe=_adaptive(dataset), core=False)
         tuned = recipe(dataset, "mf", "talos", search=_TUNED_CANDIDATES)
         yield talos(method=TUNED, recipe=tuned, seeds=5, order=8)
 
 
+def _shared(dataset: str) -> Recipe:
+    """1,024 negatives shared by some users of a batch, else as the library's default; validation says by how many."""
+    made = recipe(dataset, "mf", "talos", fidelity="paper")
+    own = {**_WARM, "negatives": "shared:1024", "threshold.lr": 0.01, "training.batch_size": 512}
+    return replace(
+        made,
+        fidelity="fast",
+        settings={**made.settings, **own},
+        search=tuple({"negatives": f"shared:1024/{users}"} for users in (16, 32, 64, 128)),
+    )
+
+
 def _adaptive(dataset: str) -> Recipe:
     """One radius η for all users in place of one τ; the loss is then no longer separable, so negatives are sampled.
 
-    On Beauty a Talos run at τ = .1 has a mean radius of .6 nats over 256 negatives: candidates are .3, .6 and 1.2.
+    On Beauty a Talos run at τ = .1 has a mean radius of .6 nats over 256 negatives: candidates are .3, .6, 1.2 and 2.4.
     """
     made = recipe(dataset, "mf", "talos", fidelity="paper", changes={"negatives": "256"})
     return replace(
         made,
         fidelity="fast",
         settings={name: value for name, value in made.settings.items() if name != "loss.tau"},
-        search=tuple({"loss.eta": eta} for eta in (0.3, 0.6, 1.2)),
+        search=tuple({"loss.eta": eta} for eta in (0.3, 0.6, 1.2, 2.4)),
         printed={**made.printed, "negatives": "1024"},
     )
 
@@ -341,7 +355,21 @@ def _few_negatives(dataset: str, loss: str, n: int) -> Recipe:
     """`n` negatives per positive, with the threshold estimator of the method's authors."""
     made = recipe(dataset, "mf", loss, fidelity="paper", changes={"negatives": str(n), "optimizer.lr": 0.1})
     short = {**made.settings, "training.epochs": 60, "training.patience": 10}
-    return replace(made, settings=short, search=tuple({"loss.tau": tau} for tau in (0.1, 0.2)))
+    made = replace(made, settings=short, search=tuple({"loss.tau": tau} for tau in (0.1, 0.2)))
+    return _either_weight(made) if loss == "sl@k" else made
+
+
+def _either_weight(made: Recipe) -> Recipe:
+    """SL@K with the weight detached and, as in its authors' code, not detached; validation chooses."""
+    return replace(
+        made,
+        search=tuple(
+            {**one, "loss.detach_weight": detached}
+            for one in made.search or ({},)
+            for detached in (True, False)
+        ),
+        printed={**made.printed, "loss.detach_weight": False},
+    )
 
 
 @_table(
@@ -362,13 +390,14 @@ def _quantile_error(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
         made = recipe(dataset, "mf", loss, fidelity=own_fidelity)
         if method == "monte-carlo":
             # It keeps no state, so a short run shows its error; regression needs the whole run to settle.
-            made = replace(made, settings={**made.settings, "training.epochs": 40, "training.patience": 15})
+            short = {**made.settings, "training.epochs": 40, "training.patience": 15}
+            made = _either_weight(replace(made, settings=short))
         yield Row(
             dataset=dataset,
             method=method,
             recipe=made,
             published=_printed("quantile-error", dataset, method),
-            metrics=("error", "recall@20"),
+            metrics=("error", "fresh error", "recall@20"),
             order=2,
         )
 

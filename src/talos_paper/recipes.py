@@ -146,7 +146,9 @@ class Recipe:
         found = []
         for name, value in self.settings.items():
             there = self.printed.get(name)
-            if name == "training.batch_size" and self.settings["negatives"] == "all":
+            if name == "training.batch_size" and str(self.settings["negatives"]).startswith(
+                ("all", "shared")
+            ):
                 found.append(f"batches of {value} users (paper {there} positives)")
             elif name == "training.epochs" and value != there:
                 found.append(f"at most {value} epochs (paper: no limit named)")
@@ -170,6 +172,7 @@ _WORDS = {
     "loss.tau2": "τ2",
     "loss.tau_w": "τ_w",
     "loss.eta": "radius η",
+    "loss.detach_weight": "weight detached",
     "training.init": "start from",
     "backbone.contrast_weight": "contrast weight",
 }
@@ -313,7 +316,9 @@ def _fast(
             settings["training.batch_size"] = 4096  # each batch propagates through the whole graph
     if loss == "bpr":
         settings = _fast_bpr(settings, backbone, scenario)
-        return settings, _tried_on_graph(settings, backbone, loss)
+        if backbone != "mf":
+            return settings, _tried_on_graph(settings, backbone, loss)
+        return settings, _tried(loss, scenario, printed=printed)
     # Initial vectors from N(0, 1) have a length of 8: at a learning rate of .001 they take thousands of steps to turn.
     if backbone != "xsimgcl" and settings["optimizer.lr"] < 0.1 and loss not in ("llpauc", "aatp"):
         settings["optimizer.lr"] = 0.1
@@ -364,6 +369,12 @@ def _tried(loss: str, scenario: Scenario, *, printed: bool) -> list[Settings]:
         return [{}, {"loss.tau1": 0.05, "loss.tau2": 5.0}]
     if loss == "sl@k":
         return [{"loss.tau": tau} for tau in (0.15, 0.2)]
+    if loss == "bpr" and scenario == "iid":
+        return [
+            {"optimizer.lr": lr, "optimizer.weight_decay": decay}
+            for lr in (0.001, 0.01, 0.1)
+            for decay in (1e-6, 1e-5, 1e-4)
+        ]
     return []
 
 

@@ -8,13 +8,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from talos.errors import DataError
+from talos.training import Trainer
 from talos_paper import data as paper_data
-from talos_paper.recipes import Recipe
+from talos_paper.recipes import Recipe, recipe
 from talos_paper.reproduce import Selection, reproduce, status
 from talos_paper.results import ResultStore
-from talos_paper.runs import OutOfTimeError, Runner
+from talos_paper.runs import OutOfTimeError, Runner, fresh_threshold_error
 
 
 def test_a_run_is_kept_and_not_made_again(runner: Runner, store: ResultStore, short: Recipe) -> None:
@@ -101,6 +103,26 @@ def test_mean_scores_are_recorded_where_asked_for(runner: Runner, short: Recipe)
     positive, everything, threshold = run.scores[-1]
     assert positive > everything
     assert threshold > everything
+
+
+def test_fresh_thresholds_are_measured_on_vectors_that_stay(runner: Runner, short: Recipe) -> None:
+    split = runner.data("beauty", "iid")
+    trainer = Trainer(short.config(0), split.train, split.valid)
+    trainer.fit()
+    before, old = trainer.vectors(), trainer.threshold_error()
+    fresh = fresh_threshold_error(trainer)
+    assert old is not None
+    assert fresh is not None
+    assert fresh < 1e-6 < old
+    for left, right in zip(before, trainer.vectors(), strict=True):
+        assert torch.equal(left, right)
+    run = runner.run(short, 0)
+    assert (run.threshold_error, run.fresh_threshold_error) == (round(old, 6), round(fresh, 6))
+
+
+def test_a_loss_without_thresholds_has_no_fresh_error(runner: Runner, short: Recipe) -> None:
+    run = runner.run(recipe("beauty", "mf", "bpr", changes={"training.epochs": 1}, search=()), 0)
+    assert run.fresh_threshold_error is None
 
 
 @pytest.mark.parametrize("damage", ["metric", "seed", "hash", "cut", "not-json"])
