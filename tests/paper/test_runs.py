@@ -13,6 +13,8 @@ import torch
 from talos.errors import DataError
 from talos.training import Trainer
 from talos_paper import data as paper_data
+from talos_paper.experiments import Row
+from talos_paper.measurements import significance_tests
 from talos_paper.recipes import Recipe, recipe
 from talos_paper.reproduce import Selection, reproduce, status
 from talos_paper.results import ResultStore
@@ -213,3 +215,43 @@ def test_a_checkpoint_of_other_settings_is_left_and_the_run_begins_anew(
     other.deadline = None
     assert other.run(short, 0).metrics == whole.metrics
     assert "starts from the beginning" in said[0]
+
+
+def test_tests_against_rivals_outlive_the_per_user_metrics_and_not_their_runs(
+    runner: Runner, store: ResultStore, tmp_path: Path
+) -> None:
+    changes = {"training.epochs": 2, "backbone.dim": 8, "negatives": "8"}
+    rows = [
+        Row(
+            dataset="beauty",
+            method=loss,
+            recipe=recipe("beauty", "mf", loss, fidelity="paper", changes=changes, search=()),
+        )
+        for loss in ("talos", "sl", "psl")
+    ]
+    for row in rows:
+        runner.run(row.recipe, 0)
+    whole = significance_tests(rows, store, runner, {})
+    assert whole is not None
+    assert set(whole["groups"]["mf"]["recall@20"]["against"]) == {"sl", "psl"}
+
+    empty = replace(runner, work=tmp_path / "empty")
+    assert significance_tests(rows, store, empty, whole) is None, "nothing is new"
+    (rows[2], other) = (replace(rows[2], recipe=rows[2].recipe.with_settings({"loss.tau": 0.3})), rows[2])
+    runner.run(rows[2].recipe, 0)
+    left = significance_tests(rows, store, empty, whole)
+    assert left is not None
+    assert set(left["groups"]["mf"]["recall@20"]["against"]) == {"sl"}, "the row has another run now"
+    again = significance_tests(rows, store, runner, whole)
+    assert again is not None
+    assert again["inputs"]["mf"]["sl"] == whole["inputs"]["mf"]["sl"]
+    assert again["inputs"]["mf"]["psl"] != whole["inputs"]["mf"]["psl"]
+
+    rows[2] = other
+    other_figures = runner.run(rows[1].recipe, 0)
+    store.save_run(
+        rows[1].recipe, replace(other_figures, metrics={**other_figures.metrics, "recall@20": 0.9})
+    )
+    left = significance_tests(rows, store, empty, whole)
+    assert left is not None
+    assert set(left["groups"]["mf"]["recall@20"]["against"]) == {"psl"}, "the figures are others now"
