@@ -166,7 +166,12 @@ def tables_of(
     for group, members in groups(rows).items():
         if not any(row.runs for row in members):
             continue
-        metrics = members[0].spec.metrics
+        # runs made before fresh errors were measured have none
+        metrics = [
+            metric
+            for metric in members[0].spec.metrics
+            if metric != "fresh error" or any(row.values(metric) for row in members)
+        ]
         width = 3 if len(metrics) == 3 else 2
         for start in range(0, len(metrics), width):
             chosen = metrics[start : start + width]
