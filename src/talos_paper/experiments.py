@@ -15,11 +15,10 @@ from talos.errors import ConfigError, nearest
 from talos_paper import published
 from talos_paper.recipes import BACKBONES, LOSSES, Fidelity, Recipe, recipe
 
-__all__ = ["ADAPTIVE", "EXPERIMENTS", "NOT_RUN", "SHARED", "TUNED", "Experiment", "Row", "by_name"]
+__all__ = ["ADAPTIVE", "EXPERIMENTS", "NOT_RUN", "TUNED", "Experiment", "Row", "by_name"]
 
 TUNED = "talos, tuned on validation"
 ADAPTIVE = "talos, adaptive τ"
-SHARED = "talos, shared negatives"
 _TOP_20 = ("precision@20", "recall@20", "ndcg@20", "mrr@20")
 _SLOW = ("advinfonce", "smoothi@k", "rs@k")
 _THREE_SEEDS = (
@@ -182,7 +181,7 @@ _add(
     core=("beauty",),
 )
 def _overall(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
-    """Every loss on every backbone; on MF also four variants of Talos that the paper does not have."""
+    """Every loss on every backbone; on MF also three variants of Talos that the paper does not have."""
     for backbone, first in zip(BACKBONES, (0, 5, 7), strict=True):
         for loss in LOSSES:
             yield Row(
@@ -198,22 +197,9 @@ def _overall(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
         talos = partial(Row, dataset=dataset, published=_printed("overall", dataset, "talos", backbone="mf"))
         sampled = recipe(dataset, "mf", "talos", fidelity="paper")
         yield talos(method="talos, 1,024 negatives", recipe=sampled, core=False)
-        yield talos(method=SHARED, recipe=_shared(dataset), core=False)
         yield talos(method=ADAPTIVE, recipe=_adaptive(dataset), core=False)
         tuned = recipe(dataset, "mf", "talos", search=_TUNED_CANDIDATES)
         yield talos(method=TUNED, recipe=tuned, seeds=5, order=8)
-
-
-def _shared(dataset: str) -> Recipe:
-    """1,024 negatives shared by some users of a batch, else as the library's default; validation says by how many."""
-    made = recipe(dataset, "mf", "talos", fidelity="paper")
-    own = {**_WARM, "negatives": "shared:1024", "threshold.lr": 0.01, "training.batch_size": 512}
-    return replace(
-        made,
-        fidelity="fast",
-        settings={**made.settings, **own},
-        search=tuple({"negatives": f"shared:1024/{users}"} for users in (16, 32, 64, 128)),
-    )
 
 
 def _adaptive(dataset: str) -> Recipe:
@@ -355,18 +341,7 @@ def _few_negatives(dataset: str, loss: str, n: int) -> Recipe:
     """`n` negatives per positive, with the threshold estimator of the method's authors."""
     made = recipe(dataset, "mf", loss, fidelity="paper", changes={"negatives": str(n), "optimizer.lr": 0.1})
     short = {**made.settings, "training.epochs": 60, "training.patience": 10}
-    made = replace(made, settings=short, search=tuple({"loss.tau": tau} for tau in (0.1, 0.2)))
-    return _either_weight(made) if loss == "sl@k" else made
-
-
-def _either_weight(made: Recipe) -> Recipe:
-    """SL@K's candidates, which detach the weight, and the last one as in its authors' code, which does not."""
-    return replace(
-        made,
-        settings={**made.settings, "loss.detach_weight": True},
-        search=(*(made.search or ({},)), {**dict(*made.search[-1:]), "loss.detach_weight": False}),
-        printed={**made.printed, "loss.detach_weight": False},
-    )
+    return replace(made, settings=short, search=tuple({"loss.tau": tau} for tau in (0.1, 0.2)))
 
 
 @_table(
@@ -387,10 +362,7 @@ def _quantile_error(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
         made = recipe(dataset, "mf", loss, fidelity=own_fidelity)
         if method == "monte-carlo":
             # It keeps no state, so a short run shows its error; regression needs the whole run to settle.
-            short = {**made.settings, "training.epochs": 40, "training.patience": 15}
-            made = replace(made, settings=short)
-            if dataset == "beauty":
-                made = _either_weight(made)
+            made = replace(made, settings={**made.settings, "training.epochs": 40, "training.patience": 15})
         yield Row(
             dataset=dataset,
             method=method,

@@ -316,9 +316,7 @@ def _fast(
             settings["training.batch_size"] = 4096  # each batch propagates through the whole graph
     if loss == "bpr":
         settings = _fast_bpr(settings, backbone, scenario)
-        if backbone != "mf":
-            return settings, _tried_on_graph(settings, backbone, loss)
-        return settings, _tried(loss, scenario, printed=printed)
+        return settings, _tried_on_graph(settings, backbone, loss)
     # Initial vectors from N(0, 1) have a length of 8: at a learning rate of .001 they take thousands of steps to turn.
     if backbone != "xsimgcl" and settings["optimizer.lr"] < 0.1 and loss not in ("llpauc", "aatp"):
         settings["optimizer.lr"] = 0.1
@@ -369,12 +367,6 @@ def _tried(loss: str, scenario: Scenario, *, printed: bool) -> list[Settings]:
         return [{}, {"loss.tau1": 0.05, "loss.tau2": 5.0}]
     if loss == "sl@k":
         return [{"loss.tau": tau} for tau in (0.15, 0.2)]
-    if loss == "bpr" and scenario == "iid":
-        return [
-            {"optimizer.lr": lr, "optimizer.weight_decay": decay}
-            for lr in (0.001, 0.01, 0.1)
-            for decay in (1e-6, 1e-5)
-        ]
     return []
 
 
