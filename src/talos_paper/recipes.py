@@ -146,7 +146,9 @@ class Recipe:
         found = []
         for name, value in self.settings.items():
             there = self.printed.get(name)
-            if name == "training.batch_size" and self.settings["negatives"] == "all":
+            if name == "training.batch_size" and str(self.settings["negatives"]).startswith(
+                ("all", "shared")
+            ):
                 found.append(f"batches of {value} users (paper {there} positives)")
             elif name == "training.epochs" and value != there:
                 found.append(f"at most {value} epochs (paper: no limit named)")
@@ -170,6 +172,7 @@ _WORDS = {
     "loss.tau2": "τ2",
     "loss.tau_w": "τ_w",
     "loss.eta": "radius η",
+    "loss.detach_weight": "weight detached",
     "training.init": "start from",
     "backbone.contrast_weight": "contrast weight",
 }
