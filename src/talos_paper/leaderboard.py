@@ -3,9 +3,9 @@
 For every method and split:
 
 1. `hold_out`: a tenth of train, drawn per user with a fixed seed, becomes the validation part;
-2. `choose`: every candidate is fitted on the rest, and validation Recall@20 decides on the settings and, where there
-   are epochs, on their number;
-3. `fit_on_all`: one fit on all of train with what was chosen, for each seed;
+2. `choose`: every candidate is fitted on the rest, and validation Recall@20 decides on the settings (a trained model
+   races those that the candidate leaves open, as it does by default) and, where there are epochs, on their number;
+3. `fit_on_all`: `Recommender.refit`, one fit on all of train with what was chosen, for each seed;
 4. `measure`: the test part, once for each of these fits, in the standard dialect.
 
 Steps 2 and 3 know nothing of test: they are not given it. After every step the result so far is written to a sealed
@@ -15,7 +15,8 @@ file, so a call that was stopped continues with the next step.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -117,11 +118,23 @@ squared takes 6.7 GB and half an hour a fit on one core, so that a grid of setti
 
 @dataclass(frozen=True)
 class Choice:
-    """What validation chose: the whole config, with the number of epochs where there are any; and what was tried."""
+    """What validation chose: the best of the trials, and all that were tried."""
 
-    config: RunConfig
-    trials: list[dict[str, Any]]  # of every candidate: its settings, validation metrics, epoch and seconds
+    trials: list[dict[str, Any]]  # of every candidate: its settings, race, validation metrics, epoch, seconds
     best: int
+
+    def recommender(self, rest: Interactions, valid: Interactions, seed: int) -> Recommender:
+        """The chosen model before its refit on all of train, which are these two parts."""
+        trial = self.trials[self.best]
+        return Recommender.from_choice(
+            RunConfig.from_dict(trial["config"]).with_values({"seed": seed}),
+            rest,
+            valid,
+            epoch=max(1, trial["epoch"]),
+            epochs_from=f"the best epoch of candidate {self.best + 1} of {len(self.trials)}",
+            metrics=trial["valid"],
+            race=trial.get("race"),
+        )
 
 
 def load(dataset: str, folder: Path | None = None) -> tuple[Interactions, Interactions]:
@@ -167,13 +180,16 @@ def choose(
         base = RunConfig().with_values({"k": K, "training.metric": METRIC, **candidates[place]})
         began, clock = time.perf_counter(), time.process_time()
         model = Recommender(config=base)
-        _fit(model, rest, valid, None if work is None else work / f"trial-{place}")
+        folder = None if work is None or base.baseline is not None else work / f"trial-{place}"
+        with _says_where(folder):
+            model.fit(rest, valid, run=folder, resume=folder is not None)
         facts = model.fitted_model().metadata
         trials.append(
             {
                 "settings": dict(candidates[place]),
                 "valid": {name: round(value, 6) for name, value in facts["valid"].items()},
                 "epoch": facts["epoch"],
+                **({"race": facts["race"]} if "race" in facts else {}),
                 "seconds": round(time.perf_counter() - began, 1),
                 "cpu_seconds": round(time.process_time() - clock, 1),
                 "config": model.config.as_dict(),
@@ -181,33 +197,31 @@ def choose(
         )
         save(trials)
     best = max(range(len(trials)), key=lambda place: (trials[place]["valid"][f"{METRIC}@{K}"], -place))
-    config = RunConfig.from_dict(trials[best]["config"])
-    if config.baseline is None:
-        config = config.with_values({"training.epochs": max(1, trials[best]["epoch"])})
-    return Choice(config, trials, best)
+    return Choice(trials, best)
 
 
 def fit_on_all(
-    choice: Choice, train: Interactions, seed: int, *, work: Path | None = None
+    choice: Choice, rest: Interactions, valid: Interactions, seed: int, *, work: Path | None = None
 ) -> tuple[Recommender, dict[str, Any]]:
-    """The chosen model fitted on all of train, and how long it took."""
+    """The chosen model fitted again on all of train, which are these two parts, and how long it took."""
     began, clock = time.perf_counter(), time.process_time()
-    model = Recommender(config=choice.config, seed=seed)
-    _fit(model, train, None, work)
+    model = choice.recommender(rest, valid, seed)
+    with _says_where(work):
+        model.refit("train+valid", run=work, resume=work is not None)
     return model, {
         "seconds": round(time.perf_counter() - began, 1),
         "cpu_seconds": round(time.process_time() - clock, 1),
     }
 
 
-def _fit(model: Recommender, train: Interactions, valid: Interactions | None, work: Path | None) -> None:
-    """Fit, going on from a checkpoint in `work` if it is one of the same fit."""
-    if model.config.baseline is not None or work is None:
-        model.fit(train, valid)
-        return
+@contextmanager
+def _says_where(work: Path | None) -> Iterator[None]:
+    """Errors about the checkpoints of another fit say what to do with the folder."""
     try:
-        model.fit(train, valid, run=work, resume=True)
+        yield
     except InputError as error:
+        if work is None:
+            raise
         raise DataError(
             str(error), where=str(work), hint="delete this folder to start the fit again"
         ) from error
@@ -299,7 +313,8 @@ def _run_method(
     choice = choose(candidates, rest, valid, done=result["trials"], work=work, save=save_trials)
     result["best"] = choice.best
     for seed in range(len(result["runs"]), method.seeds if seeds is None else min(seeds, method.seeds)):
-        model, times = fit_on_all(choice, train, seed, work=None if work is None else work / f"final-{seed}")
+        place = None if work is None else work / f"final-{seed}"
+        model, times = fit_on_all(choice, rest, valid, seed, work=place)
         run = {"seed": seed, **measure(model, test), **times, "config": model.config.as_dict()}
         result["runs"].append({**run, "threads": torch.get_num_threads(), "versions": versions()})
         store.save_measurement(name, result)

@@ -38,8 +38,8 @@ Time is the wall clock of one fit on all of train, and of the whole choice befor
 the machine was shared with other work, so it is an upper bound.
 """
 _NOT_RUN = """EASE is not among our rows: a matrix of 41 or 38 thousand items squared takes 6.7 or 5.8 GB and half
-an hour on one core for a single fit, so a choice of λ on validation is out of reach here. `talos train --baseline ease --set
-baseline.memory_gb=7` fits it.
+an hour on one core for a single fit, so a choice of λ on validation is out of reach here. `talos train --baseline ease
+--set baseline.memory_gb=7` fits it.
 """
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,11 +19,13 @@ from talos.baselines import ItemBaseline, ItemKNN
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.splits import Split
-from talos.errors import ArgumentError, ConfigError, DataError
+from talos.errors import ArgumentError, ConfigError, DataError, InUseError
 from talos.evaluation.evaluate import popularity_report
 from talos.exports import export, write_lists
-from talos.files import checksum_of
+from talos.files import checksum_of, sealed_text, unseal
+from talos.model import run_directory
 from talos.model.recommender import Recommender
+from talos.model.refit import RefitOn
 from talos.model.run_directory import ItemModel
 from talos.report import run_report
 
@@ -69,6 +73,87 @@ def test_what_a_user_has_is_not_recommended(split: Split, name: str) -> None:
     user = split.train.user_ids.ids[0]
     found = set(model.recommend([user])["item_id"].to_list())
     assert not found & set(model.fitted_model().seen.items_of(user).to_list())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nobody_is_offered_what_is_known_of_them(split: Split, tmp_path: Path, name: str) -> None:
+    model = Recommender(baseline=name, k=30).fit(split.train, split.valid, known=split.test)
+    plain = Recommender(baseline=name, k=30).fit(split.train, split.valid)
+    assert model.evaluate(split.test, k=5).metrics == plain.evaluate(split.test, k=5).metrics
+    model.save(tmp_path / "run")
+    everything = split.train.union(split.valid).union(split.test)
+    for one in (model, Recommender.load(tmp_path / "run"), plain.add_known(split.test)):
+        assert one.fitted_model().fingerprint() == model.fitted_model().fingerprint()
+        write_lists(one, tmp_path / "lists.csv", k=30, overwrite=True)
+        for lists in (one.recommend(), pl.read_csv(tmp_path / "lists.csv")):
+            offered = dict(lists.group_by("user_id").agg("item_id").iter_rows())
+            for user in split.train.user_ids.ids.to_list():
+                assert not set(offered[user]) & set(everything.items_of(user).to_list())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("on", ["train+valid", "all"])
+def test_a_refit_is_a_fit_on_the_joined_data(split: Split, tmp_path: Path, name: str, on: RefitOn) -> None:
+    assert split.valid is not None
+    model = Recommender(baseline=name, k=5).fit(
+        split.train, split.valid, known=split.test, run=tmp_path / "run"
+    )
+    assert not (tmp_path / "run").exists()  # nothing was written there but the lock
+    chosen = model.fitted_model().metadata
+    assert chosen["trained_on"] == {"train": len(split.train)}
+    model.save(tmp_path / "run")
+    model = Recommender.load(tmp_path / "run").refit(on, run=tmp_path / "run", resume=True)
+    joined = split.train.union(split.valid)
+    joined = joined.union(split.test) if on == "all" else joined
+    alone = Recommender(baseline=name, k=5).fit(joined, known=None if on == "all" else split.test)
+    assert model.fitted_model().fingerprint() == alone.fitted_model().fingerprint()
+    counts = {"train": len(split.train), "valid": len(split.valid), "test": len(split.test)}
+    counts = counts if on == "all" else {part: counts[part] for part in ("train", "valid")}
+    metadata = model.fitted_model().metadata
+    assert metadata["trained_on"] == counts
+    assert metadata["chosen_from"]["valid"] == chosen["valid"]
+    if on == "all":
+        with pytest.raises(ArgumentError, match="fitted on these interactions"):
+            model.evaluate(split.test, k=5)
+        assert "chosen from" in run_report(model, None)
+    else:
+        assert model.evaluate(split.test, k=5).metrics == alone.evaluate(split.test, k=5).metrics
+
+
+def test_a_refit_without_validation_is_refused(split: Split) -> None:
+    with pytest.raises(ArgumentError, match="no validation part"):
+        Recommender(baseline="ease", k=5).fit(split.train).refit()
+
+
+def test_a_fit_into_a_folder_in_use_is_refused(split: Split, tmp_path: Path) -> None:
+    """Of another process: within one, whoever holds a lock may take it again."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD_LOCK, str(tmp_path / "run")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "locked\n"
+        model = Recommender(baseline="popularity", k=5)
+        with pytest.raises(InUseError):
+            model.fit(split.train, run=tmp_path / "run")
+        assert model.model is None
+        model.fit(split.train)
+        with pytest.raises(InUseError):
+            model.save(tmp_path / "run")
+        other.communicate("go on\n")
+    model.save(tmp_path / "run")
+
+
+_HOLD_LOCK = """
+import sys
+from pathlib import Path
+from talos.model.run_directory import lock_run
+with lock_run(Path(sys.argv[1]), "testing"):
+    print("locked", flush=True)
+    sys.stdin.readline()
+"""
 
 
 def test_popularity_is_what_every_report_shows(split: Split) -> None:
@@ -154,6 +239,27 @@ def test_seeds_matter_to_als_alone(split: Split) -> None:
         assert (first.fingerprint() != second.fingerprint()) == registry.resolve("baseline", name).random
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"baseline.name": "ease", "baseline.regularisation": 5}, "regularisation: the baseline 'ease' has no such"),
+        ({"baseline.name": "ease", "baseline.regularization": "5"}, "regularization: got '5'; expected a number"),
+        ({"baseline.name": "ease", "baseline.regularization": -5.0}, "regularization: got -5"),
+        ({"baseline.name": "itemknn", "baseline.neighbours": True}, "neighbours: got True; expected an integer"),
+        ({"baseline.name": "eese"}, "baseline: 'eese' is not known"),
+        ({"baseline.name": "ease", "device": "meta"}, "device: 'meta' cannot be used"),
+    ],
+)  # fmt: skip
+def test_a_config_is_checked_without_data(options: dict[str, object], message: str) -> None:
+    with pytest.raises((ArgumentError, ConfigError), match=f"^{message}"):
+        registry.check(RunConfig().with_values(options))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_default_passes_the_check(name: str) -> None:
+    registry.check(RunConfig().with_values({"baseline.name": name}))
+
+
 # ------------------------------------------------------------------------------------- configs
 
 
@@ -175,7 +281,16 @@ def test_a_config_round_trips_through_toml(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["loss.tau", "loss.name", "backbone.dim", "optimizer.lr", "training.epochs", "negatives"]
+    "key",
+    [
+        "loss.tau",
+        "loss.name",
+        "backbone.dim",
+        "optimizer.lr",
+        "training.epochs",
+        "negatives",
+        "events.half_life",
+    ],
 )
 def test_settings_of_training_are_refused(key: str) -> None:
     place = key if key.startswith("training") else key.partition(".")[0]
@@ -198,9 +313,9 @@ def _change(run: Path, **tensors: torch.Tensor | None) -> None:
     path = run / "model.safetensors"
     stored = {**load_file(path), **tensors}
     save_file({name: one for name, one in stored.items() if one is not None}, path)
-    facts = json.loads((run / "model.json").read_text())
+    facts = unseal(json.loads((run / "model.json").read_text()))
     facts["checksums"]["model.safetensors"] = checksum_of(path)
-    (run / "model.json").write_text(json.dumps(facts))
+    (run / "model.json").write_text(sealed_text(facts))
 
 
 @pytest.fixture
@@ -211,9 +326,44 @@ def sparse_run(split: Split, tmp_path: Path) -> Path:
 
 def test_a_run_of_weights_has_a_format_of_its_own(sparse_run: Path) -> None:
     facts = json.loads((sparse_run / "model.json").read_text())
-    assert facts["format"] == 3
+    assert facts["format"] == 4
     assert "dim" not in facts["shape"]
+    assert unseal(facts)
     assert isinstance(Recommender.load(sparse_run).fitted_model(), ItemModel)
+
+
+@pytest.mark.parametrize(("before", "after"), [("ease", "als"), ("als", "itemknn"), ("itemknn", "ease")])
+def test_a_save_over_another_kind_of_model_is_one_swap(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str
+) -> None:
+    old, new = (Recommender(baseline=name, k=5).fit(split.train, split.valid) for name in (before, after))
+    old.save(tmp_path)
+
+    def loaded() -> str:
+        return Recommender.load(tmp_path).fitted_model().fingerprint()
+
+    def stop(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_directory, "replace_text", stop)  # all files are written, model.json is not
+        with pytest.raises(OSError, match="no space left"):
+            new.save(tmp_path)
+    assert loaded() == old.fitted_model().fingerprint()
+    with monkeypatch.context() as patched:
+        patched.setattr(run_directory, "_rename_staged", stop)  # model.json is written, files are not renamed
+        new.save(tmp_path)
+    assert loaded() == new.fitted_model().fingerprint()
+    new.save(tmp_path)
+    assert loaded() == new.fitted_model().fingerprint()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted((*run_directory.FILES, "model.json"))
+
+
+def test_a_changed_number_in_the_metadata_is_noticed(sparse_run: Path) -> None:
+    text = (sparse_run / "model.json").read_text()
+    (sparse_run / "model.json").write_text(text.replace('"format": 4', '"format": 3'))
+    with pytest.raises(DataError, match="differs from its own checksum"):
+        Recommender.load(sparse_run)
 
 
 def test_damaged_weights_are_refused(sparse_run: Path) -> None:

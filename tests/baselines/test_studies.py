@@ -112,3 +112,7 @@ def test_tuning_finds_the_best_of_a_grid_and_finalizes(split: Split, tmp_path: P
     both = split.train.union(split.valid)
     expected = Recommender(config=tuned.config).fit(both).evaluate(split.test, k=[5])
     assert final.facts["metrics"]["recall@5"] == expected.metrics["recall@5"]
+    stored = Recommender.load(tmp_path / "study" / "final").fitted_model()
+    assert stored.held_out is not None
+    assert stored.held_out.fingerprint() == split.test.fingerprint()
+    assert stored.metadata["trained_on"] == {"train": len(split.train), "valid": len(split.valid)}

@@ -30,6 +30,27 @@ def test_train_evaluate_recommend(talos: Run, clicks: Path, tmp_path: Path, name
     assert f"Baseline {name}" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.parametrize("name", ["popularity", "itemknn"])
+def test_refit(talos: Run, clicks: Path, tmp_path: Path, name: str) -> None:
+    small = ("--baseline", name, "--k", 5)
+    plain = talos("train", clicks, *small, "--refit", "--out", tmp_path / "both")
+    assert plain.returncode == 0, plain.stderr
+    assert "computed again on train and validation, " in plain.stdout
+    both = json.loads((tmp_path / "both" / "model.json").read_text())
+    assert list(both["trained_on"]) == ["train", "valid"]
+    measured = json.loads(talos("evaluate", tmp_path / "both", "--k", "5", "--json").stdout)["metrics"]
+    assert measured["recall@5"] == both["metrics"]["recall@5"]
+    done = talos("train", clicks, *small, "--refit", "all", "--out", tmp_path / "all", "--json")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert list(facts["trained_on"]) == ["train", "valid", "test"]
+    assert facts["metrics"] == {}
+    assert facts["chosen_from"]["metrics"]["recall@5"] > 0
+    page = talos("report", tmp_path / "all", "--out", tmp_path / "page.html")
+    assert page.returncode == 0, page.stderr
+    assert "No test figure" in (tmp_path / "page.html").read_text()
+
+
 def test_explain_shows_every_option(talos: Run, clicks: Path) -> None:
     done = talos("train", clicks, "--baseline", "itemknn", "--set", "baseline.neighbours=7", "--explain")
     assert done.returncode == 0, done.stderr
@@ -42,6 +63,7 @@ def test_explain_shows_every_option(talos: Run, clicks: Path) -> None:
     ("arguments", "message"),
     [
         (("--baseline", "eese"), "baseline: 'eese' is not known"),
+        (("--baseline", "ease", "--half-life", "30d"), "has no effect with a baseline"),
         (("--baseline", "ease", "--tau", 0.2), "loss: has no effect with a baseline"),
         (("--baseline", "ease", "--loss", "sl"), "loss: has no effect with a baseline"),
         (("--baseline", "ease", "--epochs", 3), "--epochs: has no effect with a baseline"),
@@ -60,6 +82,17 @@ def test_wrong_input(
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_options_are_checked_before_the_data_are_read(talos: Run, tmp_path: Path) -> None:
+    wrong = ("--baseline", "ease", "--set", "baseline.regularization=-1", "--out", tmp_path / "run")
+    done = talos("train", tmp_path / "missing.csv", *wrong)
+    assert done.returncode == 2
+    assert "regularization: got -1" in done.stderr
+    compared = ("--losses", "sl", "--baselines", "ease", "--set", "ease.baseline.regularization=-1")
+    done = talos("compare", tmp_path / "missing.csv", *compared, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "regularization: got -1" in done.stderr
 
 
 def test_exports_of_weights_say_why_not(talos: Run, clicks: Path, tmp_path: Path) -> None:
@@ -98,6 +131,12 @@ def test_tune(talos: Run, clicks: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     final = json.loads(done.stdout)
     assert final["config"]["baseline"]["name"] == "rp3beta"
+    assert final["epochs"] == 0
+    stored = json.loads((tmp_path / "study" / "final" / "model.json").read_text())
+    assert list(stored["trained_on"]) == ["train", "valid"]
+    assert stored["chosen_from"]["valid"] == final["validation"]
+    told = talos("tune", "--out", tmp_path / "study", "--finalize")
+    assert "fitted on train and validation; written to" in told.stdout
     assert {"alpha", "beta", "neighbours"} <= set(final["config"]["baseline"])
     nothing = talos("tune", clicks, "--baseline", "popularity", "--out", tmp_path / "other")
     assert nothing.returncode == 2

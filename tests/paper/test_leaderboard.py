@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,31 @@ def test_the_result_is_that_of_one_fit_on_all_of_train(data: Path, tmp_path: Pat
             final = Recommender(config=chosen.config.with_values(changes)).fit(train)
             found = final.evaluate(test, k=20).metrics
             assert found["recall@20"] == pytest.approx(run["metrics"]["recall@20"], abs=1e-6)
+            assert found["ndcg@20"] == pytest.approx(run["metrics"]["ndcg@20"], abs=1e-6)
         assert [run["seed"] for run in result["runs"]] == list(range(SMALL[name].seeds))
+
+
+def test_a_trained_model_races_and_its_refit_follows_the_winner(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = {"training.epochs": 20, "training.patience": 4, "training.evaluate_every": 2, "backbone.dim": 4}
+    method = Method(name="talos-8", title="Talos", settings=short, grid={}, seeds=1)
+    monkeypatch.setitem(SMALL, "talos-8", method)
+    store = ResultStore(tmp_path / "out")
+    run_leaderboard(store, datasets=["gowalla-lightgcn"], methods=["talos-8"], folder=data)
+    result = store.measurement(stored_name("gowalla-lightgcn", "talos-8"))
+    assert result is not None
+    (trial,) = result["trials"]
+    assert "loss.tau" in trial["race"]["chosen"]
+    train, test = load("gowalla-lightgcn", data)
+    settings = {"k": 20, "training.metric": "recall"} | short
+    model = Recommender(**settings).fit(*hold_out(train)).refit()
+    metadata = model.fitted_model().metadata
+    assert metadata["chosen_from"]["race"]["path"] == trial["race"]["path"]
+    assert model.fitted_model().train.fingerprint() == train.fingerprint()
+    assert model.config.as_dict() == result["runs"][0]["config"]
+    found = model.evaluate(test, k=20).metrics
+    assert found["ndcg@20"] == pytest.approx(result["runs"][0]["metrics"]["ndcg@20"], abs=1e-6)
 
 
 def test_what_is_chosen_does_not_depend_on_test(data: Path, tmp_path: Path) -> None:
@@ -121,13 +146,16 @@ def test_a_call_that_was_stopped_continues(
         pass
 
     fits: list[str] = []
-    real = Recommender.fit
 
-    def counted(self: Recommender, *arguments: Any, **options: Any) -> Recommender:
-        fits.append(self.config.loss.name if self.config.baseline is None else self.config.baseline.name)
-        return real(self, *arguments, **options)
+    def counted(real: Callable[..., Recommender]) -> Callable[..., Recommender]:
+        def call(self: Recommender, *arguments: Any, **options: Any) -> Recommender:
+            fits.append(real.__name__)
+            return real(self, *arguments, **options)
 
-    monkeypatch.setattr(Recommender, "fit", counted)
+        return call
+
+    for name in ("fit", "refit"):
+        monkeypatch.setattr(Recommender, name, counted(getattr(Recommender, name)))
     store, lines = ResultStore(tmp_path / "out"), 0
     while True:
 
@@ -142,6 +170,7 @@ def test_a_call_that_was_stopped_continues(
             assert lines < 20
     steps = 2 + 1 + 1 + 2  # two candidates and one fit; one candidate and two fits
     assert lines == len(fits) == steps
+    assert fits.count("refit") == 3
     whole = ResultStore(tmp_path / "whole")
     _run(whole, data)
     for name in SMALL:

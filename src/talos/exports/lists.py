@@ -21,7 +21,7 @@ from talos.errors import ArgumentError, DataError, TalosError, nearest
 from talos.evaluation.ranking import iter_top_k
 from talos.exports.databases import PostgresSink, SqliteSink
 from talos.exports.files import FileSink, check_out, file_kind, join_files
-from talos.files import replace_file
+from talos.files import expanded, replace_file
 from talos.model.lists import banned_items, list_frame
 from talos.model.recommender import Recommender
 from talos.model.run_directory import Model
@@ -181,7 +181,7 @@ def write_lists(
         sink = _sink(str(out), model, settings, overwrite)
         name, users, (rows, resumed) = sink.name, settings.users, _write(model, settings, banned, sink, show)
     else:
-        path, what = Path(out).expanduser(), f"{out} could not be written"
+        path, what = expanded(out), f"{out} could not be written"
         parts = [path.with_name(f".rank-{rank}-of-{group.size}.{path.name}") for rank in range(group.size)]
 
         def check() -> None:
@@ -219,7 +219,7 @@ def _write(
         start, rows = sink.begin()
         done = start
         show(done, total)
-        seen = model.seen if settings.filter_seen else None
+        seen = model.known if settings.filter_seen else None
         try:
             while done < total:
                 users, frames = np.arange(done, min(done + size, total)), []
@@ -241,7 +241,7 @@ def _write(
 def _sink(out: str, model: Model, settings: ListSettings, overwrite: bool) -> _Sink:
     scheme, colon, _ = out.partition("://")
     if not colon:
-        return FileSink(Path(out).expanduser(), settings, overwrite)
+        return FileSink(expanded(out), settings, overwrite)
     kinds: dict[str, type[SqliteSink | PostgresSink]] = {
         "sqlite": SqliteSink,
         "postgresql": PostgresSink,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,9 +30,15 @@ def baseline_of(config: RunConfig) -> Baseline:
 
 
 def fit_baseline(
-    config: RunConfig, train: Interactions | Share, valid: Interactions | Share | None = None
+    config: RunConfig,
+    train: Interactions | Share,
+    valid: Interactions | Share | None = None,
+    *,
+    facts: Mapping[str, Any] | None = None,
 ) -> Model:
     """Compute the config's baseline from `train`; the validation interactions are measured and masked, not learnt.
+
+    `facts` are added to the metadata.
 
     >>> config = RunConfig.from_dict({"k": 1, "baseline": {"name": "popularity"}})
     >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 8])
@@ -47,9 +54,11 @@ def fit_baseline(
     if valid is not None:
         valid, _ = valid.aligned_to(train)
     generator = torch.Generator().manual_seed(config.seed)
-    metadata = {
+    metadata: dict[str, Any] = {
         "config": config.as_dict(),
         "epoch": 0,
+        "trained_on": {"train": len(train)},
+        **(facts or {}),
         "valid": {},
         "threshold_error": None,
         "loss_state": {},
