@@ -60,10 +60,11 @@ class FileSink:
         """Users and rows in the parts that an interrupted export has left."""
         # beside the folder of the parts, which is removed
         lock = self.path.with_name(f".{self.path.name}.lock")
-        self._held.enter_context(locked(lock, guards=self.path, purpose="writing lists"))
-        remove_leftovers(self.path)
         try:
             self.folder.mkdir(exist_ok=True)
+            self._held.enter_context(locked(lock, guards=self.path, purpose="writing lists"))
+            remove_leftovers(self.path)
+            self.folder.mkdir(exist_ok=True)  # another process that has finished in between has removed it
             facts = self.folder.lstat()
         except OSError as error:
             what = f"cannot be written to ({error.strerror})"

@@ -200,7 +200,7 @@ def _lock_alone(folder: Path, purpose: str) -> Iterator[None]:
         what, expected = f"cannot be created ({error.strerror})", "a folder that can be written to"
         raise ArgumentError(what, where=str(folder), expected=expected) from None
     try:
-        with locked(folder / LOCK, guards=folder, purpose=purpose):
+        with locked(folder / LOCK, guards=folder, purpose=purpose, nested=True):
             yield
     finally:
         with suppress(OSError):  # not empty
@@ -228,9 +228,11 @@ def save_model(model: Model, folder: Path, *, group: Group = SINGLE_PROCESS) -> 
                 return
             checksums = {"users.parquet": _stage(folder, "users.parquet", _user_ids(model).write_parquet)}
             _write_rest(model, folder, _user_tensors(model), model.train.num_users, checksums, {})
-        except BaseException:
+        except BaseException as error:
             if group.rank == 0:
                 _finish_earlier(folder)  # what was written of this one belongs to no model
+            if isinstance(error, OSError):
+                raise TalosError(f"{what} ({error}); the model that was there before is intact") from error
             raise
 
 
