@@ -22,7 +22,9 @@ def report(
     ],
     path: TestArgument = None,
     out: Annotated[Path | None, typer.Option("--out", help="The file; RUN/report.html if not given.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the samples of users and items that are shown.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the samples of users and items that are shown.")
+    ] = 0,
     data: DataOption = None,
     *,
     source: UnsplitOptions,
@@ -67,3 +69,5 @@ def write_page(text: str, target: Path) -> Path:
 def _check_target(target: Path) -> None:
     if target.is_dir():
         raise ConfigError("is a folder", where=f"--out {target}", expected="a file name, such as report.html")
+    if target.exists() and not target.is_file():  # writing renames a file over it: no device would be left
+        raise ConfigError("is a device or a pipe", where=f"--out {target}", expected="the name of a file")
