@@ -16,7 +16,7 @@ from talos.cli.failures import bug_report, close_stdout, outside_failure, traceb
 from talos.cli.messages import message_of
 from talos.cli.output import LONGEST_MESSAGE, printable, say
 from talos.cli.plugins import PluginGroup
-from talos.errors import TalosError
+from talos.errors import ConfigError, TalosError
 
 __all__ = ["app", "main"]
 
@@ -63,6 +63,7 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         try:
+            _check_unicode(arguments)
             command(arguments, prog_name="talos")
         except SystemExit as end:
             if end.code == 130:  # typer turned a KeyboardInterrupt into this, without a word
@@ -80,6 +81,13 @@ def main() -> None:
             close_stdout()
         say(traceback_of(error) if debug else text, lines=True)
         sys.exit(code)
+
+
+def _check_unicode(arguments: Sequence[str]) -> None:
+    """Refuse bytes that are not UTF-8, which no file that is written later could hold."""
+    for argument in arguments:
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):
+            raise ConfigError("bytes that are not UTF-8", where=argument, expected="UTF-8 text")
 
 
 def _failure(error: BaseException, command: Any, arguments: Sequence[str]) -> tuple[str, int]:

@@ -88,7 +88,9 @@ def test_halves_of_characters_in_python() -> None:
     with pytest.raises(DataError, match=r"users: half a character"):
         Interactions.from_ids(["\ud800", "\ud801"], ["a", "b"])
     with pytest.raises(DataError):
-        readers.read(pd.DataFrame({"user": ["\ud800", "\ud801"], "item": ["a", "b"]}))
+        readers.read(
+            pd.DataFrame({"user": pd.Series(["\ud800", "\ud801"], dtype=object), "item": ["a", "b"]})
+        )
 
 
 def test_a_very_long_id_is_not_echoed(write: Write) -> None:
