@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,6 +40,9 @@ def test_places_that_cannot_be_written(talos: Talos, clicks: Path, out: str) -> 
         ("tune", clicks, "--trials", 1, "--k", 3, "--epochs", 1),
     ):
         done = talos(*line, "--out", out)
+        if (line[0], out) == ("init", "dangling"):  # the file takes the place of the link
+            assert done.returncode == 0
+            continue
         assert done.returncode in (1, 2), (line, done.stdout)
         one_message(done, code=done.returncode)
     assert Path("file").read_text() == "precious"
@@ -176,13 +178,3 @@ def test_wrong_arguments_in_python(clicks: Path) -> None:
 def test_unreadable_data(talos: Talos, clicks: Path) -> None:
     clicks.chmod(0)
     one_message(talos("data", "describe", clicks), "Permission denied")
-
-
-def test_damaged_studies(talos: Talos, clicks: Path) -> None:
-    assert talos("tune", clicks, "--out", "study", "--trials", 1, "--k", 3, "--epochs", 1).returncode == 0
-    for content in (b"garbage\n{}\n[]\n", b"\xff\0" * 100 + b"\n", b'{"op_code": 99}\n'):
-        shutil.rmtree("copy", ignore_errors=True)
-        shutil.copytree("study", "copy")
-        Path("copy/study.journal").write_bytes(content)
-        done = talos("tune", "--out", "copy", "--finalize")
-        one_message(done, code=done.returncode)
