@@ -95,6 +95,12 @@ _PARTS = (
     "held_out",
 )  # interactions that are stored, by the name of the field and of the tensors
 _DEFAULT_K = 20
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("config", "metrics", "valid", "loss_state", "baseline", "versions"), (dict,)),
+    **dict.fromkeys(("threshold_error", "fit_seconds"), (int, float, type(None))),
+    **dict.fromkeys(("epoch", "updates"), (int,)),
+    "source": (dict, type(None)),
+}
 _LARGEST_HEADER = 1 << 20
 _LARGEST_JSON = 8 << 20
 _MOST_ROWS = 1 << 40
@@ -521,12 +527,26 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     if number > FORMAT:
         hint = "install a newer talos-rec"
         raise DataError(f"format {number}", where=str(path), expected=f"at most {FORMAT}", hint=hint)
-    if number < _FIRST_SEALED and "sha256" not in metadata:
-        return metadata
-    try:
-        return unseal(metadata)
-    except (ValueError, RecursionError):
-        raise DataError("differs from its own checksum", where=str(path), expected=AS_SAVED) from None
+    if number >= _FIRST_SEALED or "sha256" in metadata:
+        try:
+            metadata = unseal(metadata)
+        except (ValueError, RecursionError):
+            raise DataError("differs from its own checksum", where=str(path), expected=AS_SAVED) from None
+    _check_types(metadata, str(path))
+    return metadata
+
+
+def _check_types(metadata: Mapping[str, Any], where: str) -> None:
+    """Refuse metadata of other types than were written, so that whoever shows them need not look."""
+    for name, kinds in _TYPES.items():
+        value = metadata.get(name)
+        if name in metadata and (not isinstance(value, kinds) or isinstance(value, bool)):
+            raise DataError(f"{name} is {value!r:.60}", where=where, expected="the file as it was written")
+    for name in ("metrics", "valid", "loss_state"):
+        for key, value in metadata.get(name, {}).items():
+            if not isinstance(value, int | float | None) or isinstance(value, bool):
+                what = f"{name} has {value!r:.60} for {key!r:.60}"
+                raise DataError(what, where=where, expected="numbers")
 
 
 @dataclass(frozen=True)

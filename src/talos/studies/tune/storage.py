@@ -115,7 +115,9 @@ def recorded_storage(text: Any, folder: Path) -> StorageAddress:
     """
     if text is None:
         return parse_storage(None, folder)
-    address = parse_storage(str(text), folder)
+    address, own = parse_storage(str(text), folder), parse_storage(None, folder)
+    if address.kind == "journal" and Path(address.url).name == Path(own.url).name and Path(own.url).is_file():
+        return own  # of a study that was copied or moved
     if address.kind == "postgresql" or Path(address.url).resolve().parent != folder.resolve():
         raise ConfigError(
             f"the trials are in {address.shown}, which a study does not open by itself",
