@@ -518,7 +518,7 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     if path.stat().st_size > _LARGEST_JSON:
         raise DataError("is too large", where=str(path), expected=f"at most {_LARGEST_JSON:,} bytes")
     try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
+        metadata: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise DataError(f"is not JSON ({error})", where=str(path)) from None
     number = metadata.get("format") if isinstance(metadata, dict) else None
