@@ -518,15 +518,16 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     if path.stat().st_size > _LARGEST_JSON:
         raise DataError("is too large", where=str(path), expected=f"at most {_LARGEST_JSON:,} bytes")
     try:
-        metadata: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        loaded = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise DataError(f"is not JSON ({error})", where=str(path)) from None
-    number = metadata.get("format") if isinstance(metadata, dict) else None
-    if not isinstance(metadata, dict) or type(number) is not int or number < 1:
+    number = loaded.get("format") if isinstance(loaded, dict) else None
+    if type(number) is not int or number < 1:
         raise DataError("has no format number", where=str(path), expected="a run directory of this library")
     if number > FORMAT:
         hint = "install a newer talos-rec"
         raise DataError(f"format {number}", where=str(path), expected=f"at most {FORMAT}", hint=hint)
+    metadata: dict[str, Any] = loaded
     if number >= _FIRST_SEALED or "sha256" in metadata:
         try:
             metadata = unseal(metadata)
