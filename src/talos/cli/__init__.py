@@ -15,6 +15,7 @@ import typer
 
 from talos.cli import compare, data, demo, doctor, evaluate, export, init, recommend, report, train, tune
 from talos.cli.messages import message_of
+from talos.cli.output import say
 from talos.cli.plugins import PluginGroup
 from talos.errors import TalosError
 
@@ -67,11 +68,11 @@ def main() -> None:
     except TalosError as error:
         if debug:
             raise
-        typer.echo(f"error: {message_of(error, command, arguments)}", err=True)
+        say(f"error: {message_of(error, command, arguments)}")
         sys.exit(error.exit_code)
     except SystemExit as end:
         if end.code == 130:  # typer turned a KeyboardInterrupt into this, without a word
-            typer.echo("interrupted", err=True)
+            say("interrupted")
         raise
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         sys.stderr.close()
