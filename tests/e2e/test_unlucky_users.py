@@ -64,11 +64,13 @@ def test_the_lock_of_a_killed_training_is_taken_over(
 def test_a_line_that_nobody_reads_does_not_stop_training() -> None:
     receive, send = os.pipe()
     os.close(receive)
-    with pytest.raises(BrokenPipeError), os.fdopen(send, "w") as stream:  # when it is closed
-        progress = PlainProgress(stream)
-        for epoch in (1, 2):
-            progress.on_epoch({"epoch": epoch, "loss": 0.0, "seconds": 0.0, "metrics": {"recall@5": 0.1}})
-        assert progress.stream is None
+    stream = os.fdopen(send, "w")
+    progress = PlainProgress(stream)
+    for epoch in (1, 2):
+        progress.on_epoch({"epoch": epoch, "loss": 0.0, "seconds": 0.0, "metrics": {"recall@5": 0.1}})
+    assert progress.stream is None
+    with pytest.raises(BrokenPipeError):
+        stream.close()
 
 
 def test_resume_leaves_a_folder_of_somebody_else_alone(talos: Run, clicks: Path, tmp_path: Path) -> None:
