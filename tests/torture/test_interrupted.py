@@ -167,7 +167,7 @@ class Tune(Scene):
         return ("command", "tune", self.clicks, "--out", at / "study", *TUNE)
 
     def result(self, at: Path) -> dict[str, Any]:
-        rows = list(csv.DictReader((at / "study" / "trials.csv").open()))
+        rows = list(csv.DictReader((at / "study" / "trials.csv").read_text().splitlines()))
         kept = [{name: row[name] for name in row if name not in ("seconds", "runs", "trial")} for row in rows]
         return {
             "trials": sorted(map(str, kept)),

@@ -142,7 +142,7 @@ def test_eight_workers_with_kills(start: Any, budget: Any, clicks: Path, tmp_pat
                 kills += 1
         ((code, said),) = outcomes(process)
         assert code == 0, said
-        rows = list(csv.DictReader((out / "trials.csv").open()))
+        rows = list(csv.DictReader((out / "trials.csv").read_text().splitlines()))
         assert len({row["trial"] for row in rows}) == len(rows) == 20, said
         ended = [row for row in rows if row["state"] in ("complete", "pruned")]
         lost = [row for row in rows if row["error"] == "its worker died too often"]

@@ -81,8 +81,9 @@ class FileSink:
             self.users, self.rows, self.checksums = found["users"], found["rows"], found["checksums"]
             return self.users, self.rows
         self._remove_parts()
-        self.folder.mkdir(exist_ok=True)
-        self._write_record()
+        with _disk_errors(self.path):
+            self.folder.mkdir(exist_ok=True)
+            self._write_record()
         return 0, 0
 
     def add(self, rows: pl.DataFrame, users: int) -> None:

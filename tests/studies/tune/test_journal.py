@@ -12,7 +12,7 @@ from filelock import FileLock
 
 from talos.errors import ConfigError, DataError, TalosError
 from talos.studies.tune.journal import SealedJournal, check_journal
-from talos.studies.tune.storage import check_reachable, open_store, parse_storage
+from talos.studies.tune.storage import StorageError, check_reachable, open_store, parse_storage
 
 
 def journal(path: Path) -> SealedJournal:
@@ -101,7 +101,7 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(StorageError, match=r"study\.journal could not be written .*No space"):
         journal(path).append_logs([{"op_code": 0, "worker_id": "a", "study_name": "t"}])
     assert path.read_bytes() == content
 

@@ -96,9 +96,8 @@ def write_shards(
         stack.enter_context(locked(lock, guards=out, purpose="writing shards"))
         remove_leftovers(out)
         _check_out(out)  # again: another process may have finished in between
-        scratch = stack.enter_context(
-            tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp")
-        )
+        made = tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp")
+        scratch = stack.enter_context(made)
         folders = {part: Path(scratch) / part for part in ("runs", "pieces", "shards", "out")}
         for folder in folders.values():
             folder.mkdir()
