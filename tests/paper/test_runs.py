@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from talos.errors import DataError
+from talos.files import sealed_text
 from talos_paper import data as paper_data
 from talos_paper.recipes import Recipe
 from talos_paper.reproduce import Selection, reproduce, status
@@ -187,7 +188,7 @@ def test_a_checkpoint_of_other_settings_is_left_and_the_run_begins_anew(
     (state,) = other.work.rglob("state.json")
     facts = json.loads(state.read_text())
     del facts["config"]["training"]["patience"]  # as a version would leave it that knew no such key
-    state.write_text(json.dumps(facts))
+    state.write_text(sealed_text(facts))
     other.deadline = None
     assert other.run(short, 0).metrics == whole.metrics
     assert "starts from the beginning" in said[0]
