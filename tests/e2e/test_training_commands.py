@@ -102,7 +102,7 @@ def test_a_second_file_with_columns_of_its_own(talos: Run, clicks: Path, tmp_pat
         (["--tau", "0"], "error: --tau: "),
         (["--k", "0"], "error: --k: 0"),
         (["--epochs", "0"], "error: --epochs: 0"),
-        (["--set", "training.epochs=0"], "error: training.epochs: 0"),
+        (["--set", "training.epochs=0"], "error: --set training.epochs: 0"),
         (["--k", "41"], "at most 40"),
         (["--loss", "psl", "--negatives", "all"], "error: --negatives: 'all' with the loss 'psl'"),
         (["--device", "quantum"], "error: --device: "),
