@@ -19,7 +19,7 @@ from talos.baselines import ItemBaseline, ItemKNN
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.splits import Split
-from talos.errors import ArgumentError, ConfigError, DataError, InUseError
+from talos.errors import ArgumentError, ConfigError, DataError, InUseError, TalosError
 from talos.evaluation.evaluate import popularity_report
 from talos.exports import export, write_lists
 from talos.files import checksum_of, sealed_text, unseal
@@ -347,7 +347,7 @@ def test_a_save_over_another_kind_of_model_is_one_swap(
 
     with monkeypatch.context() as patched:
         patched.setattr(run_directory, "replace_text", stop)  # all files are written, model.json is not
-        with pytest.raises(OSError, match="no space left"):
+        with pytest.raises(TalosError, match="no space left"):
             new.save(tmp_path)
     assert loaded() == old.fitted_model().fingerprint()
     with monkeypatch.context() as patched:

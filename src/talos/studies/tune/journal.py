@@ -18,6 +18,7 @@ from typing import IO, Any
 from filelock import FileLock
 
 from talos.errors import ConfigError, DataError, MissingExtraError
+from talos.studies.tune.storage import StorageError
 
 try:
     from optuna.storages.journal import JournalFileBackend
@@ -43,20 +44,30 @@ class SealedJournal(JournalFileBackend):
         check_journal(path)
         super().__init__(str(path), lock_obj=lock)  # type: ignore[arg-type]  # it has acquire and release
         self.path, self.lock = path, lock
+        self.offsets = {0: 0}  # number of an entry → where it begins
 
     def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
         """The entries from a number on; a DataError if one is damaged. Those without a checksum are Optuna's own."""
-        number = log_number_from
+        start = max(known for known in self.offsets if known <= log_number_from)
+        with self.path.open("rb") as file:
+            file.seek(self.offsets[start])
+            for number, line in enumerate(file, start=start):
+                if not line.endswith(b"\n"):  # it is being written, or was torn
+                    return
+                self.offsets[number + 1] = self.offsets[number] + len(line)
+                if number >= log_number_from:
+                    yield self._entry(line, number + 1)
+
+    def _entry(self, line: bytes, number: int) -> dict[str, Any]:
         try:
-            for entry in super().read_logs(log_number_from):
-                number += 1
-                if "op_code" not in entry:  # a TypeError if it is a number
-                    raise ValueError("it is no entry of a journal")
-                crc = entry.pop(_CRC, None)
-                if crc is not None and crc != _crc(entry):
-                    raise ValueError("it differs from its checksum")
-                yield entry
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            entry = json.loads(line)
+            if not isinstance(entry, dict) or "op_code" not in entry:
+                raise ValueError("it is no entry of a journal")
+            crc = entry.pop(_CRC, None)
+            if crc is not None and crc != _crc(entry):
+                raise ValueError("it differs from its checksum")
+            return entry
+        except (ValueError, RecursionError) as error:
             where, hint = (
                 f"{self.path}, line {number}",
                 "copy the lines before it to another file to use them",
@@ -64,7 +75,13 @@ class SealedJournal(JournalFileBackend):
             raise DataError(f"is damaged: {error}", where=where, hint=hint) from None
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Append entries: all of them, on the disk, or none."""
+        """Append entries: all of them, on the disk, or none; a StorageError if they cannot be written."""
+        try:
+            self._append(logs)
+        except OSError as error:
+            raise StorageError(f"{self.path} could not be written ({error})") from error
+
+    def _append(self, logs: list[dict[str, Any]]) -> None:
         lines = [json.dumps({**log, _CRC: _crc(log)}, separators=(",", ":")) + "\n" for log in logs]
         with self.lock, self.path.open("r+b", buffering=0) as file:
             end = _end_of_lines(file)
