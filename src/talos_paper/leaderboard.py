@@ -106,7 +106,7 @@ METHODS: dict[str, Method] = {
         _baseline("popularity", "popularity"),
         _baseline("itemknn", "ItemKNN", neighbours=[100, 500], shrinkage=[0.0, 50.0]),
         _baseline("rp3beta", "RP3beta", alpha=[0.5, 1.0], beta=[0.0, 0.3], neighbours=[200]),
-        _baseline("als", "ALS", dim=[64], regularization=[30.0, 100.0], weight=[3.0, 10.0, 30.0]),
+        _baseline("als", "ALS", dim=[64], regularization=[30.0, 100.0], weight=[30.0, 100.0]),
     )
 }
 """Name → row, in the order in which they are offered. EASE is left to the literature: its matrix of 41 thousand items
