@@ -7,6 +7,7 @@ never imports a trainer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,11 @@ from talos.errors import ArgumentError, ConfigError
 from talos.evaluation.evaluate import DEFAULT_KS, Report, evaluate
 from talos.evaluation.metrics import Dialect
 from talos.evaluation.ranking import DotScores, FixedScores, top_k
-from talos.model.fold_in import fold_in, pull_of_history
+from talos.model.attributes import Filter, align_items, allowed_items
+from talos.model.explain import reasons
+from talos.model.fold_in import fold_in
 from talos.model.lists import FrameKind, OnUnknown, banned_items, list_frame, positions, to_frame
+from talos.model.rerank import check_share, lists_of
 from talos.model.run_directory import Model, load_model, save_model
 from talos.negatives import Negatives
 from talos.thresholds import Threshold
@@ -227,6 +231,9 @@ class Recommender:
         history: Ids | Interactions | None = None,
         candidates: Ids | None = None,
         exclude: Ids | None = None,
+        filter: Filter | None = None,  # noqa: A002
+        diversity: float = 0.0,
+        popularity: float = 0.0,
         filter_seen: bool = True,
         on_unknown: OnUnknown = "raise",
         frame: FrameKind = "polars",
@@ -241,6 +248,12 @@ class Recommender:
                 ids may be the same as those of users that the model knows.
             candidates: only these items may be recommended.
             exclude: these items may not.
+            filter: conditions on the items' attributes: `{"must": {"category": ["tea", "jam"], "year": {"gte":
+                1990}}, "must_not": {"brand": "x"}}`, see `talos.model.attributes.allowed_items`.
+            diversity: 0 (the best scores) to 1: how much an item that is like those above it is put back
+                (`talos.model.rerank.diversify`). Scores then need not descend.
+            popularity: 0 (the model alone) to 1 (popularity alone): how much popularity counts
+                (`talos.model.rerank.BlendedScores`). Scores are then the blend.
             filter_seen: leave out items that the user is known to have.
             on_unknown: unknown users and items are an error (`raise`) or left out (`skip`); with `popular`, unknown
                 users get the most popular items, with the popularity as the score.
@@ -251,18 +264,27 @@ class Recommender:
             raise ArgumentError("both given", where="users, history", expected="one of them")
         k = self.config.k if k is None else k
         item_ids = model.train.item_ids
-        banned = banned_items(item_ids, candidates, exclude, on_unknown)
+        allowed = None if filter is None else allowed_items(model.attributes, model.train.item_titles, filter)
+        banned = banned_items(item_ids, candidates, exclude, on_unknown, filtered=allowed)
+        how: dict[str, Any] = {
+            "banned": banned,
+            "diversity": check_share("diversity", diversity),
+            "popularity": check_share("popularity", popularity),
+            "item_vectors": model.item_vectors,
+            "item_degrees": model.train.item_degrees,
+        }
         if history is not None:
             vectors, known = self._fold_in(history, on_unknown)
             scores = DotScores(vectors, model.item_vectors)
-            lists = top_k(scores, k=k, seen=known if filter_seen else None, banned=banned)
+            people = np.arange(known.num_users)
+            lists = lists_of(scores, people, k=k, seen=known if filter_seen else None, **how)
             return to_frame(list_frame(lists, known.user_ids.ids, item_ids), frame)
         wanted = model.train.user_ids.ids if users is None else as_id_series(users, "users")
         codes = positions(model.train.user_ids, wanted, kind="user", where="users", on_unknown=on_unknown)
         known_users, unknown = wanted.filter(pl.Series(codes >= 0)), wanted.filter(pl.Series(codes < 0))
         seen = model.seen if filter_seen else None
         scores = DotScores(model.user_vectors, model.item_vectors)
-        lists = top_k(scores, codes[codes >= 0], k=k, seen=seen, banned=banned)
+        lists = lists_of(scores, codes[codes >= 0], k=k, seen=seen, **how)
         found = list_frame(lists, known_users, item_ids)
         if len(unknown) and on_unknown == "popular":
             popular = FixedScores(torch.tensor(model.train.item_degrees))
@@ -282,27 +304,78 @@ class Recommender:
         model = self.fitted_model()
         return self._similar(model.user_vectors, model.train.user_ids, user, "user", k, frame)
 
-    def explain(self, user: str | int, item: str | int, *, frame: FrameKind = "polars") -> Any:
-        """How much each item of a user's history adds to the score of an item: columns item_id, contribution.
+    def explain(
+        self,
+        user: str | int | None,
+        item: str | int,
+        *,
+        history: Ids | None = None,
+        k: int | None = None,
+        frame: FrameKind = "polars",
+    ) -> Any:
+        """Which items of a user's history speak for an item: columns item_id, contribution, strongest first.
 
-        The user is folded in from the history. At the folded-in vector û the pull of the history's items balances
-        the push of all other items, û ∝ Σ_h a_h v_h - Σ_j w_j v_j, so the score û·v is a sum: one row for each a_h v_h,
-        largest first, and a last row (item_id null) with what the other items take away.
+        An item of the history speaks for another one if it is more like that one than the items are that compete for
+        the user's list (see `talos.model.explain`). The contribution is its share in all that speaks for the item:
+        contributions add up to 1. The item itself does not count, and items that speak against it are left out, so
+        the frame may be empty.
+
+        Args:
+            user: a user of the model, or None with `history`.
+            item: the item to explain.
+            history: the items of somebody the model does not know.
+            k: how many items at most; all if None.
+            frame: `polars` or `pandas`.
         """
+        if (user is None) == (history is None):
+            raise ArgumentError("both or neither given", where="user, history", expected="one of them")
         model = self.fitted_model()
-        (item_code,) = positions(model.train.item_ids, [item], kind="item", where="item")
-        positions(model.train.user_ids, [user], kind="user", where="user")
-        history = model.seen.items_of(user)
-        vectors, known = self._fold_in(history, "raise")
-        places = torch.tensor(known.indices, dtype=torch.int64)
-        pulls = pull_of_history(vectors[0], model.item_vectors, places, self._loss(), k=self.config.k)
-        target = model.item_vectors[int(item_code)]
-        parts, score = pulls @ target, float(vectors[0] @ target)
-        order = torch.argsort(parts, descending=True, stable=True).numpy()
-        named = model.train.item_ids.decode(known.indices).gather(order)
-        table = pl.DataFrame({"item_id": named, "contribution": parts.double().numpy()[order]})
-        rest = {"item_id": [None], "contribution": [score - float(parts.sum())]}
-        return to_frame(pl.concat([table, pl.DataFrame(rest, schema=table.schema)]), frame)
+        (target,) = positions(model.train.item_ids, [item], kind="item", where="item")
+        if user is not None:
+            positions(model.train.user_ids, [user], kind="user", where="user")
+            history = model.seen.items_of(user)
+        assert history is not None
+        others = as_id_series(history, "history")
+        codes = positions(model.train.item_ids, others, kind="item", where="history")
+        codes = np.unique(codes[codes != target])
+        if user is None:
+            vector = self._fold_in(model.train.item_ids.decode(codes), "raise")[0][0]
+        else:
+            vector = model.user_vectors[int(model.train.user_ids.encode([user])[0])]
+        wanted, past = torch.tensor([int(target)]), torch.from_numpy(codes)
+        shares = reasons(vector, model.item_vectors, past, wanted, self._loss(), k=self.config.k)
+        parts = shares[:, 0].double().numpy()
+        order = np.argsort(-parts, kind="stable")
+        order = order[parts[order] > 0][:k]
+        named = model.train.item_ids.decode(codes[order])
+        return to_frame(pl.DataFrame({"item_id": named, "contribution": parts[order]}), frame)
+
+    def add_items(self, items: str | Path | pl.DataFrame) -> Recommender:
+        """Add titles and attributes of the items, for filters and for whoever shows lists; returns self.
+
+        They are saved with the model and take the place of those it had. Items that are not in the table have none;
+        rows about items that the model does not know are ignored.
+
+        Args:
+            items: a csv, tsv, parquet or JSON-lines file with a column of item ids, see
+                `talos.data.readers.read_items`; or a polars frame.
+
+        >>> data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
+        >>> model = Recommender(k=1, dim=8, epochs=3).fit(data)
+        >>> table = pl.DataFrame({"item_id": ["jam", "rye"], "category": ["sweet", "bread"]})
+        >>> model.add_items(table).recommend(k=2, filter={"must": {"category": "bread"}})["user_id"].to_list()
+        ['ann']
+        """
+        from talos.data.readers import read_items
+
+        model = self.fitted_model()
+        where = "items" if isinstance(items, pl.DataFrame) else str(items)
+        titles, attributes, _ = align_items(read_items(items), model.train.item_ids, where=where)
+        train, valid = model.train, model.valid
+        if titles is not None:
+            train, valid = train.with_titles(titles), None if valid is None else valid.with_titles(titles)
+        self.model = replace(model, train=train, valid=valid, attributes=attributes)
+        return self
 
     def save(self, folder: str | Path, *, group: Group | None = None, **metadata: Any) -> None:
         """Write the run directory (see `talos.model.run_directory`); `metadata` is added to `model.json`."""

@@ -3,7 +3,8 @@
 - `model.safetensors`: `item_vectors` (items, dim), `user_vectors` (users, dim), `thresholds` (users,) if the loss has
   them; the interactions of training as CSR in `train.indptr` and `train.indices`, those of validation likewise.
 - `users.parquet`: `user_id`, ascending; the row is the user's position in every tensor.
-- `items.parquet`: `item_id`, ascending, and `title` if items have titles.
+- `items.parquet`: `item_id`, ascending, `title` if items have titles, and their other attributes (see
+  `talos.model.attributes`).
 - `model.json`: the metadata, see below.
 
 A model that several processes trained, none of which has all users, is stored in format 2: the tensors of users
@@ -44,6 +45,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,7 @@ from talos.data.vocabulary import Vocabulary
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.errors import ArgumentError, DataError
 from talos.files import checksum_of, replace_file, replace_text
+from talos.model.attributes import check_attributes
 
 __all__ = ["FILES", "FORMAT", "Model", "load_model", "save_model"]
 
@@ -83,6 +86,7 @@ class Model:
         train: the interactions of training.
         valid: those of validation, over the same vocabularies; None if there were none.
         metadata: the content of `model.json`; the module's docstring lists the keys.
+        attributes: a table with one row for each item, in the order of the item vectors; None if there is none.
         users: the positions of the users that this model has, if it is one process's part of a larger model;
             `user_vectors`, `thresholds`, `train` and `valid` then hold these users only.
     """
@@ -94,8 +98,9 @@ class Model:
     valid: Interactions | None
     metadata: dict[str, Any] = field(default_factory=dict)
     users: range | None = None
+    attributes: pl.DataFrame | None = None
 
-    @property
+    @cached_property
     def seen(self) -> Interactions:
         """All interactions that the model knows: training and validation."""
         return self.train if self.valid is None else self.train.union(self.valid)
@@ -187,6 +192,8 @@ def _write_rest(
     items = pl.DataFrame({"item_id": model.train.item_ids.ids})
     if model.train.item_titles is not None:
         items = items.with_columns(title=model.train.item_titles)
+    if model.attributes is not None:
+        items = pl.concat([items, model.attributes], how="horizontal")
     replace_file(folder / "items.parquet", items.write_parquet)
     kept = {name: value for name, value in model.metadata.items() if name != "user_files"}
     shape = {"users": num_users, "items": model.train.num_items, "dim": model.user_vectors.shape[1]}
@@ -258,7 +265,8 @@ def load_model(folder: Path, *, group: Group = SINGLE_PROCESS) -> Model:
     item_vectors = _read_item_vectors(folder / "model.safetensors", layout)
     parts = [_read_users(folder / name, layout, rows) for name, rows in needed.items()]
     user_ids, _ = _read_ids(folder / "users.parquet", "user_id", layout.users, wanted)
-    item_ids, titles = _read_ids(folder / "items.parquet", "item_id", layout.items, range(layout.items))
+    item_ids, described = _read_ids(folder / "items.parquet", "item_id", layout.items, range(layout.items))
+    titles, attributes = _titles_and_attributes(described, folder / "items.parquet")
     if any(set(part) != set(parts[0]) for part in parts):
         raise DataError("the files of users hold different tensors", where=str(folder))
     tensors = {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
@@ -282,6 +290,7 @@ def load_model(folder: Path, *, group: Group = SINGLE_PROCESS) -> Model:
         valid=interactions.get("valid"),
         metadata=metadata,
         users=None if group.size == 1 else wanted,
+        attributes=attributes,
     )
 
 
@@ -460,8 +469,8 @@ def _opened(
         raise DataError(f"cannot be read ({error})", where=str(path)) from None
 
 
-def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocabulary, pl.Series | None]:
-    """The ids in the rows `wanted` of a file with `count` rows, and the titles if it has some."""
+def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocabulary, pl.DataFrame]:
+    """The ids in the rows `wanted` of a file with `count` rows, and its other columns."""
     try:
         rows = pl.scan_parquet(path).select(pl.len()).collect().item()
         if rows != count:
@@ -478,5 +487,16 @@ def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocab
         raise DataError(f"cannot be read ({str(error).splitlines()[0]})", where=str(path)) from None
     if ids.dtype not in (pl.String, pl.Int64) or ids.null_count() or not bool((ids[1:] > ids[:-1]).all()):
         raise DataError(f"{column} is not a list of distinct ascending ids", where=str(path))
-    titles = frame["title"] if "title" in frame.columns and frame["title"].dtype == pl.String else None
-    return Vocabulary(ids), titles
+    return Vocabulary(ids), frame.drop(column)
+
+
+def _titles_and_attributes(
+    described: pl.DataFrame, path: Path
+) -> tuple[pl.Series | None, pl.DataFrame | None]:
+    """The titles of the items and their other attributes, None where there are none; checked."""
+    titles = described["title"] if "title" in described.columns else None
+    if titles is not None and titles.dtype != pl.String:
+        raise DataError(f"title is {titles.dtype}", where=str(path), expected="strings")
+    attributes = described.drop("title", strict=False)
+    check_attributes(attributes, str(path))
+    return titles, attributes if attributes.width else None
