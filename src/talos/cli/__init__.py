@@ -10,7 +10,21 @@ from typing import Annotated
 
 import typer
 
-from talos.cli import compare, data, demo, doctor, evaluate, export, init, recommend, report, train, tune
+from talos.cli import (
+    compare,
+    data,
+    demo,
+    doctor,
+    evaluate,
+    export,
+    init,
+    recommend,
+    report,
+    serve,
+    train,
+    tune,
+    update,
+)
 from talos.cli.messages import message_of
 from talos.cli.plugins import PluginGroup
 from talos.errors import TalosError
@@ -29,7 +43,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 for _command in (
     *(demo.demo, init.init, train.train, evaluate.evaluate, recommend.recommend, report.report),
-    *(compare.compare, tune.tune, export.export, doctor.doctor),
+    *(compare.compare, tune.tune, export.export, serve.serve, update.update, doctor.doctor),
 ):
     app.command()(_command)
 

@@ -136,7 +136,7 @@ def _load_delimited(text: TextFile) -> pl.DataFrame:
                 continue
             if len(row) != len(names):
                 raise DataError(f"{len(row)} fields", where=place, expected=str(len(names)))
-            rows.append(row)
+            rows.append([value.strip() for value in row])
     if not rows:
         raise DataError("has a header and no rows", where=where, expected="one item per line")
     columns = zip(names, zip(*rows, strict=True), strict=True)
@@ -146,8 +146,7 @@ def _load_delimited(text: TextFile) -> pl.DataFrame:
 def _ids(column: pl.Series, where: str) -> pl.Series:
     place = f"{where}, column {column.name!r}"
     if column.dtype == pl.String:
-        ids = column.str.strip_chars()
-        ids = ids.set(ids == "", None)
+        ids = column.set(column == "", None)
         if not ids.null_count() and all(map(is_integer_text, ids.to_list())):
             ids = (
                 ids.cast(pl.Int64, strict=False)
@@ -191,8 +190,7 @@ def _attribute(column: pl.Series, place: str) -> pl.Series:
     if dtype != pl.String:
         expected = "text, lists of text, numbers or truth values"
         raise DataError(f"is {dtype}", where=place, expected=expected)
-    text = column.str.strip_chars()
-    text = text.set(text == "", None)
+    text = column.set(column == "", None)
     values = text.drop_nulls()
     if values.str.contains(_SEVERAL, literal=True).any():
         return text.str.split(_SEVERAL).list.eval(pl.element().str.strip_chars().filter(pl.element() != ""))
