@@ -109,7 +109,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
 
     def start(*runs: Path, **settings: Any) -> TestClient:
         app = create_app(Settings(runs=tuple(map(str, runs)), **settings))
-        one = TestClient(app, raise_server_exceptions=True)
+        one = TestClient(app, base_url="http://localhost")
         one.__enter__()
         opened.append(one)
         return one
