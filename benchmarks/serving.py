@@ -28,8 +28,8 @@ from talos.model.recommender import Recommender
 from talos.model.run_directory import Model
 
 MEANING = {
-    "serve_batch_over_library": "users per second over HTTP, 1,000 users a call / `Recommender.recommend` on the same users",
-    "serve_one_user_over_library": "p50 of one user's list over HTTP at 100,000 items / that of `Recommender.recommend`",
+    "serve_batch_over_library": "users per second over HTTP, 1,000 a call / `Recommender.recommend`, same users",
+    "serve_one_user_over_library": "p50 of one list over HTTP at 100,000 items / that of `Recommender.recommend`",
     "serve_overload_goodput": "answers per second with four times the clients that fit / with as many as fit",
 }
 _SECONDS = 20.0

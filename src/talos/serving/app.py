@@ -66,7 +66,7 @@ class Service:
         self.metrics = Metrics(self.control)
         path = None if settings.feedback is None else Path(settings.feedback)
         self.log = None if path is None else FeedbackLog(path)
-        self.book = RunBook([Path(run) for run in settings.runs], path, self._note)
+        self.book = RunBook([Path(run) for run in settings.runs], path, self._note, self.control)
         self.ranker = Ranker(self.metrics, max_rows=settings.max_rows)
         self._closing = threading.Event()
         self._asked = self._reloads_asked()

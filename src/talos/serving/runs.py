@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+import tempfile
 import threading
 import time
 from collections import OrderedDict
@@ -19,11 +21,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
+from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.data.vocabulary import Vocabulary
-from talos.errors import DataError, TalosError
+from talos.errors import DataError, InputError, TalosError
 from talos.model.attributes import allowed_items
 from talos.model.fold_in import fold_in
 from talos.model.recommender import Recommender
@@ -46,13 +49,9 @@ class ServedRun:
         loaded_at: seconds since 1970.
     """
 
-    def __init__(self, folder: Path, log: Path | None = None) -> None:
-        text = (folder / "model.json").read_bytes() if (folder / "model.json").is_file() else b""
+    def __init__(self, folder: Path, log: Path | None = None, shared: Path | None = None) -> None:
         self.folder, self.name = folder, folder.resolve().name
-        self.recommender = Recommender.load(folder)
-        if text != (folder / "model.json").read_bytes():
-            raise DataError("changed while it was read", where=str(folder))
-        self.version = hashlib.sha256(text).hexdigest()[:12]
+        self.recommender, self.version = _loaded(folder, shared)
         self.loaded_at = time.time()
         model = self.recommender.fitted_model()
         self.model, self.items, self.users = model, model.train.item_ids, model.train.user_ids
@@ -190,6 +189,47 @@ class ServedRun:
             self._reader = None
 
 
+def _loaded(folder: Path, shared: Path | None) -> tuple[Recommender, str]:
+    """A run and its version, from a copy of its files that nobody else writes to.
+
+    Vectors are mapped from a file, so that workers share one copy in memory. Somebody who overwrites that file in place,
+    as `cp` does, would change the lists or end the process. So the files are copied into the folder that the workers
+    `share`, once for each version; without one, the copy goes as soon as it is mapped.
+    """
+    if not folder.is_dir() or not (folder / "model.json").is_file():
+        Recommender.load(folder)  # raises the error that says so
+    version = hashlib.sha256((folder / "model.json").read_bytes()).hexdigest()[:12]
+    if shared is None:
+        with tempfile.TemporaryDirectory(prefix="talos-serve-") as temporary:
+            return _load_copy(folder, Path(temporary) / folder.resolve().name), version
+    copies = shared / "copies" / folder.resolve().name
+    copies.mkdir(parents=True, exist_ok=True)
+    with FileLock(copies / "lock"):
+        copy = copies / version
+        try:
+            recommender = Recommender.load(copy) if copy.is_dir() else _load_copy(folder, copy)
+        except TalosError:
+            shutil.rmtree(copy, ignore_errors=True)
+            raise
+        for old in copies.iterdir():
+            if old.is_dir() and old != copy:  # whoever still uses it has it mapped
+                shutil.rmtree(old, ignore_errors=True)
+    return recommender, version
+
+
+def _load_copy(folder: Path, copy: Path) -> Recommender:
+    """Copy the files of a run and load them; errors name the run itself."""
+    copy.mkdir()
+    for path in folder.iterdir():
+        if path.is_file() and path.suffix in (".json", ".safetensors", ".parquet"):
+            shutil.copyfile(path, copy / path.name)
+    try:
+        return Recommender.load(copy)
+    except InputError as error:
+        where = (error.where or "").replace(str(copy), str(folder))
+        raise DataError(error.what, where=where, expected=error.expected, hint=error.hint) from None
+
+
 def _lengths(vectors: Tensor) -> Tensor:
     return vectors.square().sum(1).sqrt().clamp(min=1e-12)
 
@@ -238,14 +278,19 @@ class RunBook:
         folders: run directories; the first is the default.
         log: the log of feedback that every run follows.
         notify: called with the facts of every reload.
+        shared: a folder that the workers share; None for a single one.
     """
 
     def __init__(
-        self, folders: Sequence[Path], log: Path | None, notify: Callable[[dict[str, Any]], None]
+        self,
+        folders: Sequence[Path],
+        log: Path | None,
+        notify: Callable[[dict[str, Any]], None],
+        shared: Path | None = None,
     ) -> None:
-        self._log, self._notify, self._lock = log, notify, threading.Lock()
+        self._log, self._notify, self._lock, self._shared = log, notify, threading.Lock(), shared
         self._signatures = {folder.resolve().name: signature_of(folder) for folder in folders}
-        self.runs = {run.name: run for run in (ServedRun(folder, log) for folder in folders)}
+        self.runs = {run.name: run for run in (ServedRun(folder, log, shared) for folder in folders)}
         self.default = next(iter(self.runs))
         self.errors: dict[str, str] = {}
 
@@ -263,7 +308,7 @@ class RunBook:
             old = self.runs[name]
             self._signatures[name] = signature_of(old.folder)
             try:
-                new = ServedRun(old.folder, self._log)
+                new = ServedRun(old.folder, self._log, self._shared)
             except (TalosError, OSError) as error:
                 self.errors[name] = str(error)
                 self._notify(
