@@ -192,7 +192,7 @@ class ServedRun:
 def _loaded(folder: Path, shared: Path | None) -> tuple[Recommender, str]:
     """A run and its version, from a copy of its files that nobody else writes to.
 
-    Vectors are mapped from a file, so that workers share one copy in memory. Somebody who overwrites that file in place,
+    Vectors are mapped from a file, so that workers share one copy in memory. Whoever overwrites that file in place,
     as `cp` does, would change the lists or end the process. So the files are copied into the folder that the workers
     `share`, once for each version; without one, the copy goes as soon as it is mapped.
     """
