@@ -1,11 +1,15 @@
-"""What several test files share: real data where it is at hand, small random data everywhere."""
+"""What several test files share: real data where it is at hand, small random data, a PostgreSQL server of our own."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
+import subprocess
+import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,3 +122,51 @@ def in_threads() -> Callable[[int, Callable[[Group], Any]], list[Any]]:
             return list(pool.map(lambda rank: work(Threads(rank, size, board, barrier)), range(size)))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The address of a fresh server that lives as long as the tests."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed (extra `postgres`)")
+    programs = Path(shutil.which("initdb") or "/nowhere").resolve().parent
+    if not (programs / "pg_ctl").exists():
+        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))
+        if not found:
+            pytest.skip("PostgreSQL's initdb and pg_ctl are neither in PATH nor in /usr/lib/postgresql")
+        programs = found[-1].parent
+    root = os.geteuid() == 0
+    if root and (
+        shutil.which("runuser") is None or subprocess.run(["id", "postgres"], capture_output=True).returncode
+    ):
+        pytest.skip("PostgreSQL refuses to run as root, and there is no user `postgres` to run it")
+    folder = Path(tempfile.mkdtemp(prefix="talos-pg-"))  # short: a socket's path has a limit
+    if root:
+        shutil.chown(folder, "postgres")
+    user = ["runuser", "-u", "postgres", "--"] if root else []
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def run(*arguments: str) -> None:
+        done = subprocess.run(
+            [*user, *arguments],
+            cwd=folder,
+            text=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+        if done.returncode:
+            pytest.skip(f"a PostgreSQL server cannot be started here: {done.stderr.strip()[-200:]}")
+
+    data = str(folder / "data")
+    try:
+        run(str(programs / "initdb"), "-D", data, "-U", "talos", "-A", "trust", "-E", "UTF8", "--no-sync")
+        settings = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        run(str(programs / "pg_ctl"), "-D", data, "-l", str(folder / "log"), "-o", settings, "-w", "start")
+        yield f"postgresql://talos:secret@127.0.0.1:{port}/postgres"
+    finally:
+        subprocess.run(
+            [*user, str(programs / "pg_ctl"), "-D", data, "-m", "immediate", "stop"], capture_output=True
+        )
+        shutil.rmtree(folder, ignore_errors=True)

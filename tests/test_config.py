@@ -39,7 +39,7 @@ def test_what_init_writes_reads_back(tmp_path: Path) -> None:
     ("values", "message"),
     [
         ({"k": 0}, "k: 0; expected greater than or equal to 1"),
-        ({"k": True}, "k: True; expected a number"),
+        ({"k": True}, "k: True; expected a valid integer"),
         ({"kk": 1}, r"kk: no such key \(did you mean 'k'\?\)"),
         ({"optimizer": {"lr": -1}}, "optimizer.lr: -1; expected greater than 0"),
         ({"optimizer": {"lr": float("nan")}}, "optimizer.lr: nan; expected a finite number"),

@@ -14,7 +14,15 @@ from talos.errors import ArgumentError, nearest
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["check_finite", "check_result", "describe", "one_of", "positive_integer", "positive_number"]
+__all__ = [
+    "check_finite",
+    "check_result",
+    "describe",
+    "number_from",
+    "one_of",
+    "positive_integer",
+    "positive_number",
+]
 
 
 def positive_number(name: str, value: object, *, at_most: float = math.inf) -> float:
@@ -30,6 +38,21 @@ def positive_number(name: str, value: object, *, at_most: float = math.inf) -> f
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not 0 < value <= at_most:  # type: ignore[arg-type,operator]
         raise ArgumentError(f"got {value!r}", where=name, expected=f"a finite number above 0{limit}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def number_from(name: str, value: object, at_least: float) -> float:
+    """Return `value` as a float if it is a finite number of at least `at_least`.
+
+    >>> number_from("user_power", -1, 0.0)
+    Traceback (most recent call last):
+    talos.errors.ArgumentError: user_power: got -1; expected a finite number of at least 0
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < at_least:  # type: ignore[arg-type,operator]
+        raise ArgumentError(
+            f"got {value!r}", where=name, expected=f"a finite number of at least {at_least:g}"
+        )
     return float(value)  # type: ignore[arg-type]
 
 

@@ -7,25 +7,44 @@ are made (`talos.registry`). `auto` lets the trainer choose; its choice is repor
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 
 from talos.errors import ConfigError, nearest
 
-__all__ = ["NamedConfig", "OptimizerConfig", "RunConfig", "TrainingConfig"]
+__all__ = ["EventsConfig", "NamedConfig", "OptimizerConfig", "RunConfig", "TrainingConfig", "parse_half_life"]
 
 
-def _not_a_flag(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("a number")
+_SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0, "y": 365.25 * 86_400.0}
+
+
+def parse_half_life(text: str) -> float:
+    """Seconds in `12h`, `30d`, `8w` or `1.5y`.
+
+    >>> parse_half_life("30d") / 86_400
+    30.0
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([hdwy])", text.strip())
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    if not seconds > 0:
+        raise ValueError("a time such as 12h, 30d, 8w or 1y")
+    return seconds
+
+
+def _a_half_life(value: Any) -> Any:
+    if value is not None:
+        parse_half_life(str(value))
     return value
 
 
-Count = Annotated[int, BeforeValidator(_not_a_flag), Field(ge=1)]
+# Strict: a text, a flag or a fraction is no whole number, and a text is no number.
+Count = Annotated[int, Strict(), Field(ge=1, le=2**53)]
+Seed = Annotated[int, Strict(), Field(ge=0, lt=2**63)]
 
 
 class _Section(BaseModel):
@@ -59,9 +78,9 @@ class OptimizerConfig(_Section):
         rows: `touched` updates only the rows of a table that a step looked up; `all` is plain Adam.
     """
 
-    lr: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    lr_decay: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = "auto"
+    lr: Annotated[float, Strict(), Field(gt=0)] | Literal["auto"] = "auto"
+    weight_decay: Annotated[float, Strict(), Field(ge=0)] = 0.0
+    lr_decay: Annotated[float, Strict(), Field(gt=0, le=1)] | Literal["auto"] = "auto"
     rows: Literal["auto", "touched", "all"] = "auto"
 
 
@@ -77,6 +96,11 @@ class TrainingConfig(_Section):
         evaluate_every: epochs between evaluations on the validation set.
         patience: epochs without a better validation metric before early stopping.
         metric: the validation metric for early stopping; K is the run's.
+        effort: how much is tried for the settings of the loss that are not given, where there is a validation set:
+            `quick` takes a formula, `normal` races the temperature and the weight of negatives, `high` all that
+            the loss offers, other losses and the dimension. See `talos.training.race`.
+        averaging: weight of the newest epoch in the average of weights that is validated and kept: see
+            `talos.training.averaging`; 1 keeps the weights as they are.
         checkpoint_every: epochs between checkpoints.
         keep_checkpoints: how many of the newest checkpoints are kept.
         arithmetic: number format of the products in whole-batch kernels: `float32`, or `bfloat16` where the
@@ -95,10 +119,24 @@ class TrainingConfig(_Section):
     evaluate_every: Count = 5
     patience: Count = 25
     metric: Literal["precision", "recall", "ndcg", "mrr", "hit_rate", "map"] = "precision"
+    effort: Literal["quick", "normal", "high"] = "normal"
+    averaging: Annotated[float, Strict(), Field(gt=0, le=1)] = 0.2
     checkpoint_every: Count = 5
     keep_checkpoints: Count = 2
     arithmetic: Literal["auto", "float32", "bfloat16"] = "auto"
     parallel: Literal["auto", "none", "users", "items"] = "auto"
+
+
+class EventsConfig(_Section):
+    """How much each interaction counts in training: see `talos.data.event_weights`.
+
+    Attributes:
+        weights: `equal`, or in proportion to the `rating`.
+        half_life: the age after which an interaction counts half, such as `30d`; None if age does not matter.
+    """
+
+    weights: Literal["equal", "rating"] = "equal"
+    half_life: Annotated[str | None, BeforeValidator(_a_half_life)] = None
 
 
 class RunConfig(_Section):
@@ -115,12 +153,13 @@ class RunConfig(_Section):
     """
 
     k: Count = 20
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     device: str = "cpu"
     backbone: NamedConfig = NamedConfig(name="mf")
     loss: NamedConfig = NamedConfig(name="talos")
     negatives: str | NamedConfig = "auto"
     threshold: NamedConfig = NamedConfig(name="auto")
+    events: EventsConfig = EventsConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
 
@@ -179,7 +218,12 @@ class RunConfig(_Section):
             f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)
         ]
         sections = [
-            "\n".join([f"[{name}]", *(f"{key} = {_toml_value(value)}" for key, value in section.items())])
+            "\n".join(
+                [
+                    f"[{name}]",
+                    *(f"{key} = {_toml_value(value)}" for key, value in section.items() if value is not None),
+                ]
+            )
             for name, section in values.items()
             if isinstance(section, dict)
         ]
@@ -209,7 +253,21 @@ def _explained(error: ValidationError, where: str) -> ConfigError:
     if first["type"] == "missing":
         return ConfigError("is missing", where=place, expected="a value")
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return ConfigError(f"{first['input']!r}", where=place, expected=message)
+    if first["type"] == "model_type":
+        message = "a section" + (f", such as {names[-1]}.name" if names and names[-1] in _CHOICES else "")
+    value = first["input"]
+    hint = None
+    if first["type"] == "literal_error" and isinstance(value, str):
+        hint = nearest(value, re.findall(r"'([^']+)'", message))
+    return ConfigError(_shown(value), where=place, expected=message, hint=hint)
+
+
+_CHOICES = ("backbone", "loss", "negatives", "threshold")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _is_type(part: str) -> bool:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import overload
 
 __all__ = [
     "ArgumentError",
     "ConfigError",
     "DataError",
     "DownloadError",
+    "InUseError",
     "InputError",
     "MissingExtraError",
     "TalosError",
@@ -56,10 +58,26 @@ class InputError(TalosError, ValueError):
         self.where = where
         self.expected = expected
         self.hint = hint
+        what, expected, hint = _shortened(what), _shortened(expected), _shortened(hint)
         message = what if where is None else f"{where}: {what}"
         if expected is not None:
             message += f"; expected {expected}"
         super().__init__(message if hint is None else f"{message} ({hint})")
+
+
+_LONGEST = 1000
+
+
+@overload
+def _shortened(text: str) -> str: ...
+@overload
+def _shortened(text: str | None) -> str | None: ...
+def _shortened(text: str | None) -> str | None:
+    """A text without its middle if it is very long: somebody's id may have a million characters."""
+    if text is None or len(text) <= _LONGEST:
+        return text
+    half = _LONGEST // 2
+    return f"{text[:half]} … ({len(text) - 2 * half:,} characters) … {text[-half:]}"
 
 
 class DataError(InputError):
@@ -76,6 +94,10 @@ class ArgumentError(InputError):
 
 class DownloadError(TalosError):
     """A named dataset could not be fetched from any of its sources."""
+
+
+class InUseError(TalosError):
+    """Another process is writing to the same place; the message names it."""
 
 
 class MissingExtraError(TalosError, ImportError):

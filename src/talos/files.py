@@ -1,35 +1,52 @@
-"""Careful disk work, once: atomic writes, folder swaps, checksums and sealed JSON.
+"""Careful disk work, once: atomic writes, folder swaps, checksums, sealed JSON and locks.
 
-Whatever these functions write appears under its name complete and on the disk, or not at all.
+Whatever these functions write appears under its name complete and on the disk, or not at all. Temporary names are
+random and created exclusively, so that nobody can put a symbolic link in their place beforehand.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
 import hashlib
 import json
 import os
+import platform
 import shutil
+import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from talos.errors import DataError, TalosError
+from talos.errors import DataError, InUseError, TalosError
 
 __all__ = [
     "checksum_of",
     "digest_of",
+    "expanded",
+    "locked",
     "read_sealed",
+    "remove_leftovers",
     "replace_file",
     "replace_folder",
     "replace_text",
+    "sealed_text",
     "sync",
+    "unseal",
     "write_sealed",
 ]
 
 _LARGEST_SEALED = 64 << 20
+_LONGEST_PREFIX = (
+    100  # characters of a name that its temporary name repeats; a name may have 255 bytes in all
+)
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
@@ -48,20 +65,26 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     ...     os.listdir(folder)
     ['a.txt']
     """
-    temporary = _temporary(path)
+    temporary = None
     try:
+        # exclusive and random: what somebody else has put under a name that could be guessed is never written to
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path), suffix=".tmp")
+        os.close(descriptor)
+        temporary = Path(name)
         write(temporary)
-        # the permissions any new file gets: safetensors creates files for the owner alone
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
+        temporary.chmod(_mode(path, 0o666))  # mkstemp and safetensors create files for the owner alone
         sync(temporary)
         temporary.replace(path)
+        temporary = None
         sync(path.parent)
-    except (OSError, SafetensorError) as error:
+    except Exception as error:
+        if not _is_of_the_disk(error):
+            raise
         raise TalosError(f"{path} could not be written ({error}); what was there before is intact") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -73,7 +96,8 @@ def replace_text(path: Path, text: str) -> None:
 def replace_folder(path: Path) -> Iterator[Path]:
     """A new folder to fill; it takes the place of `path` if the block succeeds and is removed if it does not.
 
-    The old folder, if there is one, is moved aside for the swap and removed after it.
+    The old folder, if there is one, is exchanged with the new one and removed after that. Where the file system cannot
+    exchange two names in one operation, it is moved aside for a moment.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as parent:
@@ -82,20 +106,44 @@ def replace_folder(path: Path) -> Iterator[Path]:
     ...     os.listdir(Path(parent, "new"))
     ['a.txt']
     """
-    temporary = _temporary(path)
-    temporary.mkdir()
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path), suffix=".tmp"))
     try:
         yield temporary
+        temporary.chmod(_mode(path, 0o777))
         for entry in (*temporary.rglob("*"), temporary):
             sync(entry)
-        old = path.with_name(f".{path.name}.{os.getpid()}.old")
-        if path.exists():
+        if not path.exists():
+            temporary.rename(path)
+        elif not _exchange(temporary, path):
+            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path), suffix=".tmp"))
             path.rename(old)
-        temporary.rename(path)
+            try:
+                temporary.rename(path)
+            except BaseException:
+                old.rename(path)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
         sync(path.parent)
-        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left of unfinished writes of `path`; call it only while holding a lock on it.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, ".a.txt.12345678.tmp").write_text("half of")
+    ...     remove_leftovers(Path(folder, "a.txt"))
+    ...     os.listdir(folder)
+    []
+    """
+    with contextlib.suppress(OSError):
+        for entry in list(path.parent.iterdir()):
+            if entry.name.startswith(_prefix(path)) and entry.name.endswith(".tmp"):
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    entry.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
@@ -133,10 +181,32 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def sealed_text(values: dict[str, Any], *, indent: int = 1) -> str:
+    """A JSON object as text, with the digest of its values as the last key `sha256`; `unseal` checks it.
+
+    A digest that the values have already is replaced.
+
+    >>> unseal(json.loads(sealed_text({"a": 1})))
+    {'a': 1}
+    """
+    plain = json.loads(json.dumps(values))  # as it will be read: keys are strings, tuples are lists
+    plain.pop("sha256", None)
+    return json.dumps({**plain, "sha256": digest_of(plain)}, indent=indent, ensure_ascii=False) + "\n"
+
+
+def unseal(values: Any) -> dict[str, Any]:
+    """The values of a JSON object that carries their digest, without the digest; a ValueError if it is another."""
+    if not isinstance(values, dict):
+        raise ValueError("it is not a JSON object")
+    rest = {name: value for name, value in values.items() if name != "sha256"}
+    if values.get("sha256") != digest_of(rest):
+        raise ValueError("its content differs from the digest it carries")
+    return rest
+
+
 def write_sealed(path: Path, values: dict[str, Any]) -> None:
     """Write a JSON object that carries its own digest, atomically."""
-    text = json.dumps({**values, "sha256": digest_of(values)}, indent=1, ensure_ascii=False) + "\n"
-    replace_text(path, text)
+    replace_text(path, sealed_text(values))
 
 
 def read_sealed(path: Path, *, hint: str, format: int = 1) -> dict[str, Any]:  # noqa: A002
@@ -153,11 +223,7 @@ def read_sealed(path: Path, *, hint: str, format: int = 1) -> dict[str, Any]:  #
     try:
         if path.stat().st_size > _LARGEST_SEALED:
             raise ValueError("it is too large")
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(values, dict):
-            raise ValueError("it is not a JSON object")
-        if values.pop("sha256", None) != digest_of(values):
-            raise ValueError("its content differs from the digest it carries")
+        values = unseal(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"is damaged: {error}", where=str(path), hint=hint) from None
     if values.get("format") != format:
@@ -165,5 +231,146 @@ def read_sealed(path: Path, *, hint: str, format: int = 1) -> dict[str, Any]:  #
     return values
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """A path with the home folder in place of `~`; as it is where there is no such home.
+
+    >>> str(expanded("~no-such-user/clicks.csv"))
+    '~no-such-user/clicks.csv'
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # no such user, or no home
+        return Path(path)
+
+
+# ---------------------------------------------------------------------- locks
+
+
+class _Held(threading.local):
+    """The lock files that this thread holds, and how many blocks are inside each."""
+
+    def __init__(self) -> None:
+        self.depth: dict[Path, int] = {}
+
+
+_held = _Held()
+
+
+@contextmanager
+def locked(
+    file: Path, *, guards: Path, purpose: str, wait: Callable[[str], object] | None = None
+) -> Iterator[None]:
+    """Hold a lock within this block; an error if another process holds it, unless `wait` is given.
+
+    The lock belongs to the process and ends with it, however it ends: what a killed process left is taken over. The
+    file says who holds it, and is removed at the end. A thread may take a lock that it holds already. On a file system
+    without locks the block runs without one.
+
+    Args:
+        file: the lock file; its folder must exist.
+        guards: what must not be written by two at once, for the message.
+        purpose: what this process does, for the message that another one gets.
+        wait: wait for the other process, after calling this with a line that says so.
+
+    Raises:
+        InUseError: another process, or another thread of this one, holds the lock.
+        TalosError: the lock file cannot be written.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with locked(Path(folder, ".lock"), guards=Path(folder), purpose="train"):
+    ...         os.listdir(folder)
+    ['.lock']
+    """
+    place = file.parent.resolve() / file.name
+    if place in _held.depth:
+        _held.depth[place] += 1
+        try:
+            yield
+        finally:
+            _held.depth[place] -= 1
+        return
+    lock = FileLock(place)
+    with_lock = True
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        message = f"{guards} is being written by {_owner(place)}"
+        if wait is None:
+            raise InUseError(message) from None
+        wait(f"{message}: waiting for it")
+        lock.acquire(poll_interval=0.1)
+    except OSError as error:
+        if error.errno not in _WITHOUT_LOCKS:
+            raise TalosError(f"{guards} could not be written ({error})") from error
+        with_lock = False
+    _held.depth[place] = 1
+    try:
+        if with_lock:
+            _sign(place, purpose)
+        yield
+    finally:
+        del _held.depth[place]
+        if with_lock:
+            # removed while it is locked: a process that opened it before sees that it is gone, and makes a new one
+            with contextlib.suppress(OSError):
+                place.unlink(missing_ok=True)
+            lock.release()
+
+
+_WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+
+
+def _sign(file: Path, purpose: str) -> None:
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    owner = {"process": os.getpid(), "machine": platform.node(), "purpose": purpose, "since": since}
+    with contextlib.suppress(OSError):  # a full disk: the lock holds, without a name
+        file.write_text(json.dumps(owner), encoding="utf-8")
+
+
+def _owner(file: Path) -> str:
+    """Who holds a lock, by what is written in its file."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")[:1000])
+        where = "" if found["machine"] == platform.node() else f" on {str(found['machine'])[:80]}"
+        number, purpose, since = int(found["process"]), str(found["purpose"])[:80], str(found["since"])[:40]
+        return f"process {number}{where} ({purpose}, since {since})"
+    except (OSError, ValueError, KeyError, TypeError):  # it has not signed yet, or its disk is full
+        return "another process"
+
+
+# --------------------------------------------------------------------- helpers
+
+
+def _prefix(path: Path) -> str:
+    """What the temporary names of a path begin with."""
+    return f".{path.name[:_LONGEST_PREFIX]}."
+
+
+def _mode(path: Path, default: int) -> int:
+    """The permissions of what is replaced, or those that any new file or folder gets."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return default & ~mask
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    """Whether an error means that a file could not be written; polars has errors of its own for that."""
+    return isinstance(error, OSError | SafetensorError) or type(error).__module__.startswith("polars")
+
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two names in one operation; False where the system or the file system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number), str(other))

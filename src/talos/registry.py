@@ -23,23 +23,26 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
-from types import ModuleType
+import typing
+from collections.abc import Callable, Mapping
+from types import ModuleType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from talos import backbones, losses, negatives, thresholds
-from talos.config import NamedConfig
+from talos.config import NamedConfig, RunConfig
 from talos.data.interactions import Interactions
-from talos.errors import ArgumentError, nearest
+from talos.errors import ArgumentError, ConfigError, TalosError, first_line, nearest
 
 if TYPE_CHECKING:
     from talos.data.shards import Share
 
 __all__ = [
     "Kind",
+    "check",
+    "check_device",
     "config_of",
     "help_of",
     "make_backbone",
@@ -327,6 +330,109 @@ def make_negatives(choice: str | int | NamedConfig) -> negatives.Negatives:
     return cast(negatives.Negatives, _make("negatives", choice, {}, {}))
 
 
+def check(config: RunConfig) -> None:
+    """Refuse what can be known to be wrong with a config before any data are read: names, options, types and ranges.
+
+    Each of the four choices is made once, for two users and two items.
+
+    Raises:
+        ArgumentError, ConfigError: about the first mistake, by the name of its key or option.
+
+    >>> from talos.config import RunConfig
+    >>> check(RunConfig())
+    >>> check(RunConfig().with_values({"backbone.dim": True}))
+    Traceback (most recent call last):
+    talos.errors.ArgumentError: dim: got True; expected an integer
+    """
+    check_device(config.device)
+    if config.negatives != "auto":
+        make_negatives(config.negatives)
+    toy = Interactions.from_ids([1, 1, 2], [1, 2, 2])
+    generator = torch.Generator()
+    makers: dict[Kind, Callable[..., object]] = {
+        # the size of the tables is a matter of memory, and not of what a config may say
+        "backbone": lambda chosen: make_backbone(_of_dim_2(chosen), toy, generator=generator),
+        "loss": lambda chosen: make_loss(chosen, k=config.k, num_users=2, num_items=2, generator=generator),
+        "threshold": lambda chosen: make_threshold(
+            chosen, num_users=2, k=1, num_items=2, num_positives=torch.tensor([2, 1])
+        ),
+    }
+    for kind, make in makers.items():
+        chosen: NamedConfig = getattr(config, kind)
+        if kind == "threshold" and chosen.name in ("auto", "none"):
+            continue
+        name, cls, given = _chosen(kind, chosen)
+        _check_options(kind, name, cls, given)
+        if name not in _known(kind):
+            continue  # a class of the user's own may need more than two users
+        try:
+            make(chosen)
+        except TalosError:
+            raise
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ArgumentError(f"cannot be made ({first_line(error)})", where=f"{kind} {name!r}") from error
+
+
+def _of_dim_2(chosen: NamedConfig) -> NamedConfig:
+    dim = chosen.options.get("dim")
+    if isinstance(dim, int) and dim > 2:
+        return NamedConfig(name=chosen.name, **{**chosen.options, "dim": 2})
+    return chosen
+
+
+def check_device(name: str) -> torch.device:
+    """The device of that name, if a model can be trained on it.
+
+    >>> check_device("meta")
+    Traceback (most recent call last):
+    talos.errors.ConfigError: device: 'meta' cannot be used (it holds no numbers); expected cpu, cuda:0, …
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
+        reason = "it holds no numbers" if name.startswith("meta") else first_line(error)
+        raise ConfigError(
+            f"{name!r} cannot be used ({reason})", where="device", expected="cpu, cuda:0, …"
+        ) from None
+    return device
+
+
+_TYPE_NAMES: Mapping[Any, str] = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
+
+
+def _check_options(kind: Kind, name: str, cls: type[Any], given: Mapping[str, Any]) -> None:
+    """Refuse unknown options, and those whose value is not of the plain type that the constructor's annotation says."""
+    accepted = options(kind, cls)
+    for option in given:
+        if option not in accepted:
+            raise ArgumentError(
+                f"the {kind} {name!r} has no such option", where=option, hint=nearest(option, accepted)
+            )
+    try:
+        hints = typing.get_type_hints(cls.__init__)
+    except Exception:  # annotations of a user's own class may name what exists for type checkers alone
+        return
+    for option, value in given.items():
+        if option not in hints:
+            continue
+        hint = hints[option]
+        allowed = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
+        plain = [one for one in allowed if one in _TYPE_NAMES]
+        others = [one for one in allowed if one not in _TYPE_NAMES and one is not type(None)]
+        if others or not plain or (value is None and type(None) in allowed):
+            continue
+        if not any(_is_a(value, one) for one in plain):
+            expected = " or ".join(_TYPE_NAMES[one] for one in plain)
+            raise ArgumentError(f"got {value!r}", where=option, expected=expected)
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    return isinstance(value, int | float if kind is float else kind)
+
+
 def _chosen(kind: Kind, choice: str | type[Any] | NamedConfig) -> tuple[str, type[Any], dict[str, Any]]:
     """Name for errors, class and options of a choice."""
     if isinstance(choice, NamedConfig):
@@ -340,12 +446,7 @@ def _make(
     """Make an object from the options of a choice and what its constructor takes of `run`."""
     name, cls, given = _chosen(kind, choice)
     given |= more
-    accepted = options(kind, cls)
-    for option in given:
-        if option not in accepted:
-            raise ArgumentError(
-                f"the {kind} {name!r} has no such option", where=option, hint=nearest(option, accepted)
-            )
+    _check_options(kind, name, cls, given)
     parameters = _parameters(cls)
     given |= {argument: value for argument, value in run.items() if argument in parameters}
     for argument, one in parameters.items():

@@ -368,7 +368,7 @@ def _quantile_error(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
             method=method,
             recipe=made,
             published=_printed("quantile-error", dataset, method),
-            metrics=("error", "recall@20"),
+            metrics=("error", "fresh error", "recall@20"),
             order=2,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,10 +24,11 @@ from talos_paper.recipes import LOSSES, Fidelity, recipe
 from talos_paper.results import ResultStore, versions
 from talos_paper.runs import Runner
 
-__all__ = ["measure", "save_significance"]
+__all__ = ["measure", "save_significance", "significance_tests"]
 
 _TEST = "paired t-test over users, two-sided, Holm-corrected over the rivals"
 _TESTED = ("precision@20", "recall@20")
+_ROUNDING = 2e-6  # stored metrics have six digits
 
 
 def measure(experiment: str, dataset: str, *, folder: Path | None) -> dict[str, Any]:
@@ -139,60 +141,122 @@ def save_significance(
     """Paired tests of Talos against each rival, wherever the per-user metrics of both are in the work folder.
 
     The results get p-values and the names of the runs behind them, not the per-user metrics. Tests whose runs have
-    not changed are not repeated.
+    not changed are kept; tests of runs that are no longer the row's are dropped.
     """
     for name in ("overall", "temporal", "ablation"):
         for dataset in EXPERIMENTS[name].datasets:
             rows = EXPERIMENTS[name].rows(dataset, fidelity)
             before = store.measurement(f"significance-{name}-{dataset}") or {}
-            found = _tests(rows, store, runner, before)
+            found = significance_tests(rows, store, runner, before)
             if found is not None:
                 store.save_measurement(f"significance-{name}-{dataset}", found)
                 notify(f"tests between methods: {name} {dataset}")
 
 
-def _tests(
+def significance_tests(
     rows: list[Row], store: ResultStore, runner: Runner, before: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Group → metric → rival → p-value; None where nothing is new."""
-    values: dict[str, dict[str, tuple[list[str], dict[str, NDArray[np.float64]]]]] = {}
-    for row in rows:
-        found = _per_user(row, store, runner)
-        if found is not None:
-            values.setdefault(row.group, {})[row.method] = found
-    inputs = {
-        group: {method: runs for method, (runs, _) in methods.items()}
-        for group, methods in values.items()
-        if "talos" in methods and len(methods) > 1
-    }
-    if not inputs or inputs == before.get("inputs"):
+    inputs: dict[str, dict[str, list[str]]] = {}
+    groups: dict[str, dict[str, Any]] = {}
+    for group in dict.fromkeys(row.group for row in rows):
+        members = {
+            row.method: row for row in rows if row.group == group and not row.method.startswith("talos,")
+        }
+        if "talos" not in members:
+            continue
+        talos = _per_user(members["talos"], store, runner)
+        earlier = _Earlier(before.get("inputs", {}).get(group, {}), before.get("groups", {}).get(group, {}))
+        used: dict[str, list[str]] = {}
+        made: dict[str, dict[str, Any]] = {}
+        for method, row in members.items():
+            if method == "talos":
+                continue
+            other = _per_user(row, store, runner)
+            kept = earlier.against(members["talos"], row, store)
+            if (
+                talos is not None
+                and other is not None
+                and (kept is None or len(talos[0]) > len(earlier.talos))
+            ):
+                used |= {"talos": talos[0], method: other[0]}
+                made[method] = {
+                    metric: _test(talos[1][metric], other[1][metric], method) for metric in _TESTED
+                }
+            elif kept is not None:
+                used |= {"talos": earlier.talos, method: earlier.inputs[method]}
+                made[method] = kept
+        if made:
+            inputs[group], groups[group] = used, _corrected(made)
+    if not groups or (inputs, groups) == (before.get("inputs"), before.get("groups")):
         return None
-    groups: dict[str, Any] = {}
-    for group in inputs:
-        methods = values[group]
-        groups[group] = {}
-        for metric in _TESTED:
-            rivals = [method for method in methods if method != "talos" and not method.startswith("talos,")]
-            made = {
-                rival: compare(methods["talos"][1][metric], methods[rival][1][metric], names=("talos", rival))
-                for rival in rivals
-            }
-            corrected = holm([one.p_values["t"] for one in made.values()])
-            groups[group][metric] = {
-                "test": _TEST,
-                "against": {
-                    rival: {
-                        "difference": one.difference,
-                        "p": p,
-                        "p_values": one.p_values,
-                        "users_higher": one.wins,
-                        "users_lower": one.losses,
-                        "effect_size": one.effect_size,
-                    }
-                    for (rival, one), p in zip(made.items(), corrected, strict=True)
-                },
-            }
     return {"inputs": inputs, "groups": groups, "versions": versions()}
+
+
+@dataclass(frozen=True)
+class _Earlier:
+    """The tests of a group that are stored already."""
+
+    inputs: dict[str, list[str]]
+    tests: dict[str, Any]
+
+    @property
+    def talos(self) -> list[str]:
+        """The runs of Talos behind them."""
+        return self.inputs.get("talos", [])
+
+    def against(self, talos: Row, rival: Row, store: ResultStore) -> dict[str, Any] | None:
+        """Metric → test against a rival; None if there is none, or the runs behind it are not the rows' any more."""
+        means = [self._means(row, store) for row in (talos, rival)]
+        found = {
+            metric: self.tests.get(metric, {}).get("against", {}).get(rival.method) for metric in _TESTED
+        }
+        for metric, test in found.items():
+            if test is None or not all(means):
+                return None
+            # the name of a run says its settings; that the figures are still those of the test, the difference says
+            if abs(means[0][metric] - means[1][metric] - test["difference"]) > _ROUNDING:
+                return None
+        return found
+
+    def _means(self, row: Row, store: ResultStore) -> dict[str, float]:
+        """The tested metrics, averaged over the runs behind the tests; empty if the row has not all of them."""
+        resolved = store.resolved(row.recipe)
+        names = self.inputs.get(row.method, [])
+        if resolved is None or not names:
+            return {}
+        runs = {
+            store.run_path(resolved, run.seed).stem: run for run in store.runs(resolved, max(row.seeds, 5))
+        }
+        if not set(names) <= set(runs):
+            return {}
+        return {metric: float(np.mean([runs[name].metrics[metric] for name in names])) for metric in _TESTED}
+
+
+def _test(talos: NDArray[np.float64], other: NDArray[np.float64], rival: str) -> dict[str, Any]:
+    one = compare(talos, other, names=("talos", rival))
+    return {
+        "difference": one.difference,
+        "p_values": one.p_values,
+        "users_higher": one.wins,
+        "users_lower": one.losses,
+        "effect_size": one.effect_size,
+    }
+
+
+def _corrected(made: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Metric → rival → its test, with the p-value corrected for the number of rivals."""
+    found = {}
+    for metric in _TESTED:
+        corrected = holm([tests[metric]["p_values"]["t"] for tests in made.values()])
+        found[metric] = {
+            "test": _TEST,
+            "against": {
+                rival: {**tests[metric], "p": p}
+                for (rival, tests), p in zip(made.items(), corrected, strict=True)
+            },
+        }
+    return found
 
 
 def _per_user(

@@ -33,6 +33,16 @@ _HOW_TO_READ = (
     "number; bold: the best of ours. Metrics as the paper measures them (train items masked, MRR summed over hits)."
 )
 
+_OLD = (
+    "error: the mean distance of the thresholds that a fit ended with from the exact K-th scores of its final vectors. "
+    "Vectors move after a user's last batch, so even exact thresholds are up to an epoch old by then: their error is "
+    "that age, and the loss never saw it."
+)
+_FRESH = (
+    "fresh error: the same after one more epoch in which only thresholds are updated and no vector moves, which leaves "
+    "the error of the estimate itself (–: not measured)."
+)
+
 
 @dataclass
 class _Part:
@@ -87,9 +97,10 @@ def _part(experiment: Experiment, dataset: str, store: ResultStore) -> _Part | N
             TableText(**{**vars(table), "title": f"{table.title}, the paper's own protocol"})
             for table in tables_of(experiment, dataset, kept, None)
         ]
-    return _Part(
-        dataset, tables, plots_of(experiment.name, dataset, rows), _misprints(experiment.name, dataset)
-    )
+    text = _misprints(experiment.name, dataset)
+    if experiment.name == "quantile-error":
+        text += [_OLD, *([_FRESH] if any(row.values("fresh error") for row in rows) else [])]
+    return _Part(dataset, tables, plots_of(experiment.name, dataset, rows), text)
 
 
 def _misprints(experiment: str, dataset: str) -> list[str]:

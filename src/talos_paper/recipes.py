@@ -137,8 +137,8 @@ class Recipe:
         return [self.with_settings(one) for one in self.search] or [self]
 
     def config(self, seed: int) -> RunConfig:
-        """The run config, with random initial vectors and float32 as in the paper, whatever the defaults are."""
-        fixed = {"training.init": "random", "training.arithmetic": "float32"}
+        """The run config, with random initial vectors, float32 and the last weights as they are, as in the paper."""
+        fixed = {"training.init": "random", "training.arithmetic": "float32", "training.averaging": 1.0}
         return RunConfig().with_values({**fixed, **self.settings, "seed": seed})
 
     def deviations(self) -> tuple[str, ...]:
@@ -146,7 +146,9 @@ class Recipe:
         found = []
         for name, value in self.settings.items():
             there = self.printed.get(name)
-            if name == "training.batch_size" and self.settings["negatives"] == "all":
+            if name == "training.batch_size" and str(self.settings["negatives"]).startswith(
+                ("all", "shared")
+            ):
                 found.append(f"batches of {value} users (paper {there} positives)")
             elif name == "training.epochs" and value != there:
                 found.append(f"at most {value} epochs (paper: no limit named)")
@@ -170,6 +172,7 @@ _WORDS = {
     "loss.tau2": "τ2",
     "loss.tau_w": "τ_w",
     "loss.eta": "radius η",
+    "loss.detach_weight": "weight detached",
     "training.init": "start from",
     "backbone.contrast_weight": "contrast weight",
 }

@@ -52,6 +52,8 @@ class StoredRun:
         metrics: test metrics.
         stderr: standard errors of the metrics over users.
         threshold_error: mean absolute difference from the exact thresholds; None without thresholds.
+        fresh_threshold_error: the same after one more epoch in which only thresholds are updated, so that none is
+            older than the vectors; None without thresholds and for runs that did not measure it.
         curve: epoch, loss and validation metric at each evaluation.
         scores: mean positive score, mean score and mean threshold after each epoch, if the recipe has `probe`.
     """
@@ -77,6 +79,7 @@ class StoredRun:
     metrics: dict[str, float]
     stderr: dict[str, float]
     threshold_error: float | None
+    fresh_threshold_error: float | None = None
     curve: list[list[float | None]] = field(repr=False)
     scores: list[list[float]] = field(repr=False, default_factory=list)
 

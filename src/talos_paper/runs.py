@@ -14,18 +14,20 @@ import numpy as np
 import polars as pl
 import torch
 
+from talos.data.parquet import scan_file
 from talos.data.splits import Split
 from talos.errors import InputError, TalosError
 from talos.evaluation.evaluate import Report, evaluate
 from talos.evaluation.ranking import DotScores
 from talos.files import replace_file
 from talos.training import History, InterruptedRunError, Trainer
+from talos.training.batches import generator_for
 from talos.training.callbacks import read_history
 from talos_paper.data import notes_on, split_facts
 from talos_paper.recipes import Recipe
 from talos_paper.results import ResultStore, StoredRun, versions
 
-__all__ = ["OutOfTimeError", "Runner"]
+__all__ = ["OutOfTimeError", "Runner", "fresh_threshold_error"]
 
 METRICS = ("precision", "recall", "ndcg", "mrr")
 _PROBED_USERS = 1000
@@ -228,7 +230,7 @@ class Runner:
     def per_user(self, recipe: Recipe, seed: int) -> pl.DataFrame | None:
         """The metrics of each user, for significance tests; None if the work folder does not have them."""
         path = self._per_user_path(recipe, seed)
-        return pl.read_parquet(path) if path.exists() else None
+        return scan_file(path).collect() if path.exists() else None
 
     def _save_per_user(self, recipe: Recipe, seed: int, report: Report) -> None:
         path = self._per_user_path(recipe, seed)
@@ -244,6 +246,22 @@ class Runner:
         return self.work / "per-user" / recipe.dataset / f"{recipe.key}-seed{seed}.parquet"
 
 
+@torch.no_grad()
+def fresh_threshold_error(trainer: Trainer) -> float | None:
+    """The threshold error after one more epoch that updates thresholds and leaves the vectors as they are.
+
+    What a threshold is wrong by at the end of a fit has two parts: the estimate itself, and that the vectors moved
+    after a user's last batch. Here nothing moves, so only the first is left. None without thresholds.
+    """
+    if trainer.objective.threshold is None:
+        return None
+    generator = generator_for(trainer.config.seed, 2)
+    order = trainer.batches.order(generator)
+    for step in range(len(trainer.batches)):
+        trainer.objective(trainer.batches.batch(order, step), generator, frozen=True)
+    return trainer.threshold_error()
+
+
 def _stored(
     recipe: Recipe,
     seed: int,
@@ -253,7 +271,7 @@ def _stored(
     report: Report,
 ) -> StoredRun:
     at = trainer.position
-    error = trainer.threshold_error()
+    error, fresh = trainer.threshold_error(), fresh_threshold_error(trainer)
     return StoredRun(
         dataset=recipe.dataset,
         scenario=recipe.scenario,
@@ -279,6 +297,7 @@ def _stored(
             for name, values in report.per_user.items()
         },
         threshold_error=None if error is None else round(error, 6),
+        fresh_threshold_error=None if fresh is None else round(fresh, 6),
         curve=_curve(history),
         scores=[line["scores"] for line in history if "scores" in line],
     )

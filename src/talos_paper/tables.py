@@ -34,6 +34,7 @@ __all__ = [
 
 _NORMAL = 1.96  # half-width of a 95 % interval in standard errors
 DEVIATIONS = "not as in the paper"
+ERRORS = ("error", "fresh error")  # of thresholds: the lower, the better
 _NAMES = {
     "precision": "P",
     "recall": "R",
@@ -88,9 +89,12 @@ class RowResult:
     recipe: Recipe  # with the settings that its search chose
 
     def values(self, metric: str) -> list[float]:
-        """The metric of each run; `error` is the threshold error."""
-        if metric == "error":
-            return [run.threshold_error for run in self.runs if run.threshold_error is not None]
+        """The metric of each run; `error` is the threshold error, `fresh error` that with the vectors held still."""
+        if metric in ERRORS:
+            found = [
+                run.threshold_error if metric == "error" else run.fresh_threshold_error for run in self.runs
+            ]
+            return [value for value in found if value is not None]
         return [run.metrics[metric] for run in self.runs if metric in run.metrics]
 
     def mean(self, metric: str) -> float | None:
@@ -162,7 +166,12 @@ def tables_of(
     for group, members in groups(rows).items():
         if not any(row.runs for row in members):
             continue
-        metrics = members[0].spec.metrics
+        # runs made before fresh errors were measured have none
+        metrics = [
+            metric
+            for metric in members[0].spec.metrics
+            if metric != "fresh error" or any(row.values(metric) for row in members)
+        ]
         width = 3 if len(metrics) == 3 else 2
         for start in range(0, len(metrics), width):
             chosen = metrics[start : start + width]
@@ -200,7 +209,7 @@ def _best(rows: Sequence[RowResult], metric: str) -> float | None:
     found = [value for row in rows if (value := row.mean(metric)) is not None]
     if not found:
         return None
-    return min(found) if metric == "error" else max(found)
+    return min(found) if metric in ERRORS else max(found)
 
 
 def _published(row: RowResult, metric: str) -> str:

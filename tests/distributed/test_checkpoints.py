@@ -75,7 +75,7 @@ def rows_of(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def tables(of: str, rows: int) -> dict[str, int]:
-    return {f"objective.backbone.{of}": rows, **moments(of, rows)}
+    return {f"objective.backbone.{of}": rows, f"average.backbone.{of}": rows, **moments(of, rows)}
 
 
 def moments(of: str, rows: int) -> dict[str, int]:
@@ -85,7 +85,7 @@ def moments(of: str, rows: int) -> dict[str, int]:
 
 def test_each_rank_writes_its_users_and_the_moments_of_the_items_that_it_updates(folder: Path) -> None:
     assert rows_of(folder / "exact 2-3") == {
-        "state.safetensors": {"objective.backbone.items": 31},
+        "state.safetensors": {"objective.backbone.items": 31, "average.backbone.items": 31},
         "state.items-0-10.safetensors": moments("items", 10),
         "state.items-10-20.safetensors": moments("items", 10),
         "state.items-20-31.safetensors": moments("items", 11),

@@ -22,6 +22,7 @@ from talos.model.run_directory import Model
 
 OPTIONS = ("--k", "5", "--dim", "8", "--batch-size", "16", "--epochs", "2", "--seed", "3",
            "--set", "training.arithmetic=float32")  # fmt: skip
+WHOLE = (*OPTIONS, "--valid", "0.2", "--init", "random", "--parallel", "users")
 Command = Sequence[str | Path]
 Environment = Callable[..., dict[str, str]]
 
@@ -116,6 +117,8 @@ def ranks(root: Path, environment: Environment, new_port: Callable[[], int]) -> 
             "--resume",
         ),
         ("train", parts, *OPTIONS, "--init", "svd", "--out", root / "never"),
+        ("train", parts, *OPTIONS, "--refit", "--out", root / "never"),
+        ("train", root / "clicks.csv", *WHOLE, "--refit", "all", "--out", root / "refitted"),
     )
 
 
@@ -171,4 +174,29 @@ def test_a_broken_shard_is_named_and_no_run_appears(root: Path, ranks: list[Any]
         code, message = ranks[rank][7]["error"]
         assert code == 2
         assert message.startswith("training.init: 'svd' without all interactions in every process")
+        code, message = ranks[rank][8]["error"]
+        assert code == 2
+        assert message.startswith("--refit: shards in several processes; expected one process, or a PATH")
     assert not (root / "never").exists()
+
+
+def test_ranks_that_have_all_interactions_refit_together(root: Path, ranks: list[Any]) -> None:
+    assert [rank[9]["error"] for rank in ranks] == [None, None]
+    talos("train", root / "clicks.csv", *WHOLE, "--refit", "all", "--out", root / "refitted-alone")
+    alone, both = model_of(root / "refitted-alone"), model_of(root / "refitted")
+    assert distance(alone, both) < 1e-5
+    assert both.metadata["trained_on"] == alone.metadata["trained_on"]
+    assert both.metadata["chosen_from"]["metrics"] == pytest.approx(
+        alone.metadata["chosen_from"]["metrics"], rel=1e-6
+    )
+
+
+def test_no_rank_offers_what_its_users_have(root: Path, ranks: list[Any]) -> None:
+    has = set(pl.read_csv(root / "clicks.csv").rows())
+    lists = pl.read_parquet(root / "both.parquet")
+    assert len(lists)
+    assert not set(lists.select("user_id", "item_id").rows()) & has
+    both, alone = model_of(root / "random").held_out, model_of(root / "alone").held_out
+    assert both is not None
+    assert alone is not None
+    assert both.fingerprint() == alone.fingerprint()

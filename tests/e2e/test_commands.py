@@ -168,7 +168,8 @@ def test_hints_name_flags_and_not_arguments(talos: Run, tmp_path: Path) -> None:
     pl.DataFrame({"user_id": ["1"], "item_id": ["a"]}).write_parquet(tmp_path / "parts" / "2.parquet")
     mixed = talos("data", "describe", "parts")
     assert mixed.returncode == 2
-    assert mixed.stderr.endswith("expected ids of one type\n")  # `ids=` has no flag
+    assert mixed.stderr.endswith("expected ids of one type (--ids string makes them all strings)\n")
+    assert talos("data", "describe", "parts", "--ids", "string").returncode == 0
 
 
 def test_debug_shows_the_traceback(start: Start) -> None:

@@ -42,7 +42,7 @@ def test_from_clicks_to_recommendations(talos: Run, clicks: Path, tmp_path: Path
     assert files == wanted
     facts = json.loads((tmp_path / "run" / "model.json").read_text())
     assert facts["metrics"] == result["metrics"]
-    assert facts["format"] == 1
+    assert facts["format"] == 3
 
     measured = talos("evaluate", "run", "--k", "5", "--json")
     assert json.loads(measured.stdout)["metrics"]["recall@5"] == pytest.approx(result["metrics"]["recall@5"])
@@ -102,7 +102,7 @@ def test_a_second_file_with_columns_of_its_own(talos: Run, clicks: Path, tmp_pat
         (["--tau", "0"], "error: --tau: "),
         (["--k", "0"], "error: --k: 0"),
         (["--epochs", "0"], "error: --epochs: 0"),
-        (["--set", "training.epochs=0"], "error: training.epochs: 0"),
+        (["--set", "training.epochs=0"], "error: --set training.epochs: 0"),
         (["--k", "41"], "at most 40"),
         (["--loss", "psl", "--negatives", "all"], "error: --negatives: 'all' with the loss 'psl'"),
         (["--device", "quantum"], "error: --device: "),

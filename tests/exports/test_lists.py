@@ -200,7 +200,7 @@ def test_two_at_once_are_refused(make: Make, tmp_path: Path) -> None:
     model, out = make(), tmp_path / "recs.csv"
 
     def second(done: int, total: int) -> None:
-        with pytest.raises(TalosError, match="another process is writing"):
+        with pytest.raises(TalosError, match="is being written by process"):
             write_lists(model, out)
 
     write_lists(model, out, progress=second)

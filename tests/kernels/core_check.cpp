@@ -105,7 +105,7 @@ std::vector<float> solved(const int level, const int64_t rows, const int64_t col
         for (int64_t j = r % 3; r % 4 != 3 && j < columns; j += 1 + r * r % 11) items_of.push_back(j);
         start.push_back(static_cast<int64_t>(items_of.size()));
     }
-    const talos::LeastSquares task{rows, dim, threads, 3, {}, start.data(), items_of.data(), fixed.data(),
+    const talos::LeastSquares task{rows, dim, threads, 3, {}, start.data(), items_of.data(), nullptr, fixed.data(),
                                    gram.data(), 4.0f, solution.data()};
     talos_core_least_squares(level, &task);
     return solution;

@@ -20,6 +20,8 @@ from talos.kernels import library
 
 LOSSES = {
     "talos": lambda: losses.Talos(tau=0.1),
+    "talos-balanced": lambda: losses.Talos(tau=0.1, user_power=0.5, positive_power=0.3, negative_weight=1.2),
+    "sl@k-balanced": lambda: losses.SoftmaxAtK(tau=0.2, tau_w=0.5, user_power=0.0, negative_weight=1.2),
     "talos-no-quantile": lambda: losses.Talos(tau=0.2, quantile=False),
     "talos-no-denominator": lambda: losses.Talos(tau=0.2, k=3, denominator=False),
     "sl": lambda: losses.Softmax(tau=0.2),

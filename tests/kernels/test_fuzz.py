@@ -31,6 +31,11 @@ BLOCKS = 10
 # loss, the steepest slope of its value in a score, and whether it is smooth
 LOSSES: dict[str, tuple[Any, float, bool]] = {
     "talos": (lambda: losses.Talos(tau=0.1), 20, True),
+    "talos-balanced": (
+        lambda: losses.Talos(tau=0.1, user_power=0.5, positive_power=0.3, negative_weight=1.2),
+        24,
+        True,
+    ),
     "talos-cold": (lambda: losses.Talos(tau=0.02), 100, True),
     "talos-inner": (lambda: losses.Talos(tau=0.2, temperature="inner"), 10, True),
     "talos-no-quantile": (lambda: losses.Talos(tau=0.2, quantile=False), 10, True),

@@ -139,3 +139,41 @@ def test_what_could_mislead_the_core_is_refused(change: dict[str, Tensor], messa
     }
     with pytest.raises(ArgumentError, match=f"^{message}"):
         _solve_in_core_(**{**call, **change}, weight=1.0, steps=1)
+
+
+@pytest.mark.parametrize("solve", [_solve_in_torch_, *([_solve_in_core_] if library.levels() else [])])
+def test_weighted_entries_solve_the_normal_equations(solve) -> None:
+    rng = seeded(3)
+    dim, fixed = 4, torch.randn(9, 4, generator=rng)
+    indptr, indices = torch.tensor([0, 3, 3, 8]), torch.tensor([0, 4, 8, 1, 2, 3, 5, 7])
+    weights = torch.rand(8, generator=rng) * 3
+    gram = fixed.T @ fixed + 2.0 * torch.eye(dim)
+    found = torch.zeros(3, dim)
+    solve(found, indptr, indices, fixed, gram, weight=5.0, steps=20, weights=weights)
+    for row in range(3):
+        own = slice(int(indptr[row]), int(indptr[row + 1]))
+        y, alpha = fixed[indices[own]].double(), 5.0 * weights[own].double()
+        left = gram.double() + (y * alpha.unsqueeze(1)).T @ y
+        right = (y * (1 + alpha).unsqueeze(1)).sum(0)
+        torch.testing.assert_close(found[row].double(), torch.linalg.solve(left, right), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_follow_their_entries_to_the_items_side() -> None:
+    indptr, indices = torch.tensor([0, 2, 5]), torch.tensor([0, 1, 0, 1, 2])
+    options = {"dim": 2, "sweeps": 3, "regularization": 1.0, "weight": 2.0}
+    weights = torch.tensor([1.0, 5.0, 2.0, 1.0, 3.0])
+    one = alternating_least_squares(indptr, indices, 3, generator=seeded(0), weights=weights, **options)
+    # by hand: the same sweeps with a dense confidence matrix
+    dense = torch.zeros(2, 3)
+    dense[torch.tensor([0, 0, 1, 1, 1]), indices] = weights
+    rng = seeded(0)
+    users, items = (torch.randn(rows, 2, generator=rng).mul_(0.01).double() for rows in (2, 3))
+    for _ in range(3):
+        for rows, fixed, table in ((users, items, dense), (items, users, dense.T)):
+            gram = fixed.T @ fixed + torch.eye(2)
+            for row in range(len(rows)):
+                entries = table[row] > 0
+                y, alpha = fixed[entries], 2.0 * table[row][entries].double()
+                left = gram + (y * alpha.unsqueeze(1)).T @ y
+                rows[row] = torch.linalg.solve(left, (y * (1 + alpha).unsqueeze(1)).sum(0))
+    torch.testing.assert_close((one[0] @ one[1].T).double(), users @ items.T, rtol=2e-2, atol=1e-3)

@@ -12,6 +12,9 @@ from talos.kernels import torch_passes
 
 SEPARABLE = {
     "talos": lambda: losses.Talos(tau=0.1),
+    "talos-balanced": lambda: losses.Talos(tau=0.1, user_power=0.5, positive_power=0.3, negative_weight=1.2),
+    "sl-balanced": lambda: losses.Softmax(tau=0.2, user_power=0.25, positive_power=1.0, negative_weight=0.8),
+    "sl@k-balanced": lambda: losses.SoftmaxAtK(tau=0.2, tau_w=0.5, user_power=0.0, negative_weight=1.2),
     "talos-inner": lambda: losses.Talos(tau=0.2, temperature="inner"),
     "talos-no-quantile": lambda: losses.Talos(tau=0.2, quantile=False),
     "talos-no-denominator": lambda: losses.Talos(tau=0.1, denominator=False, k=3),
@@ -56,10 +59,11 @@ class Problem:
         neg = scores[owner][:, columns]
         mask = self.belongs[owner][:, columns]
         beta = self.beta[owner] if loss.needs.threshold else None
-        values = loss(scores[self.belongs], neg, threshold=beta, mask=mask)
-        if reduction == "users":
-            return losses.reduce_per_user(values, owner), values
-        return (values.sum() if reduction == "sum" else losses.reduce_per_positive(values)), values
+        values = loss(scores[self.belongs], neg, threshold=beta, mask=mask, users=owner)
+        count = self.belongs.sum(1).double()[owner]
+        weights = count ** (loss.user_power - (2 if reduction == "users" else 1))
+        total = 1 if reduction == "sum" else weights.sum()
+        return (weights * values).sum() / total, values
 
 
 @pytest.mark.parametrize("reduction", ["positives", "users", "sum"])
@@ -90,6 +94,65 @@ def test_equals_the_loss_under_autograd(loss, reduction, sizes):
     mean = torch.zeros(7).double().index_add(0, owner, values.detach()) / batch.num_positives.clamp(min=1)
     torch.testing.assert_close(batch.per_user, mean, **close)
     assert torch.equal(batch.num_positives, problem.belongs.sum(1))
+
+
+@pytest.mark.parametrize("reduction", ["positives", "users", "sum"])
+def test_weights_of_positives(loss, reduction):
+    """A positive of weight w counts like w positives: in n, in means and in the power mean."""
+    problem = Problem()
+    rng = torch.Generator().manual_seed(1)
+    weights = torch.rand(len(problem.indices), generator=rng, dtype=torch.float64) + 0.5
+    owner, scores = problem.belongs.nonzero()[:, 0], problem.users @ problem.items.T
+    beta = problem.beta[owner] if loss.needs.threshold else None
+    a, c = loss.positive_part(scores[problem.belongs], beta)
+    part = loss.negative_part.aggregate(
+        scores, problem.beta.unsqueeze(-1) if loss.needs.threshold else None, problem.belongs
+    )
+    want, masses = 0.0, []
+    for user in range(7):
+        own = owner == user
+        if not own.any():
+            continue
+        w, mass, rho = weights[own], weights[own].sum(), loss.positive_power
+        mean = (w * a[own]).sum() / mass
+        if rho:
+            mean = -torch.log((w * torch.exp(-rho * a[own])).sum() / mass) / rho
+        of_user = mean + loss.negative_weight * (w * c[own].detach()).sum() / mass * part[user]
+        masses.append(mass ** (loss.user_power - (1 if reduction == "users" else 0)))
+        want = want + masses[-1] * of_user
+    want = want / (1 if reduction == "sum" else sum(masses))
+    gradients = torch.autograd.grad(want, [problem.users, problem.items])
+    shuffled = torch.cat(
+        [(owner == user).nonzero().flatten().flip(0) for user in range(7)]
+    )  # in any order within a user
+    batch = kernels.user_batch_loss(
+        problem.users,
+        problem.items,
+        problem.indptr,
+        problem.indices[shuffled],
+        problem.thresholds(loss),
+        loss,
+        reduction=reduction,
+        positive_weights=weights[shuffled],
+    )
+    torch.testing.assert_close(batch.value, want.detach(), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(batch.user_gradient, gradients[0], rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(batch.item_gradient, gradients[1], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("weights", [torch.ones(3), torch.zeros(2), torch.tensor([1.0, float("nan")])])
+def test_weights_of_positives_that_cannot_be(weights):
+    users, items = torch.eye(2), torch.eye(3)[:, :2]
+    with pytest.raises(ArgumentError, match="positive_weights"):
+        kernels.user_batch_loss(
+            users,
+            items,
+            torch.tensor([0, 1, 2]),
+            torch.tensor([0, 1]),
+            None,
+            losses.Softmax(),
+            positive_weights=weights,
+        )
 
 
 def test_a_shared_sample_with_repetitions(loss):

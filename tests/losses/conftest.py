@@ -38,6 +38,7 @@ class Case:
 
 CASES = [
     Case("talos", losses.Talos, {"tau": 0.1}),
+    Case("talos-balanced", losses.Talos, {"tau": 0.1, "positive_power": 0.3, "negative_weight": 1.2}),
     Case("talos-full", losses.Talos, {"tau": 0.1, "form": "full"}),
     Case("talos-no-quantile", losses.Talos, {"tau": 0.1, "quantile": False}),
     Case("talos-inner", losses.Talos, {"tau": 0.1, "temperature": "inner"}),
@@ -46,6 +47,7 @@ CASES = [
     Case("talos-schedule", losses.Talos, {"tau": losses.geometric_schedule(0.2, 0.05)}),
     Case("talos-adaptive", losses.Talos, {"tau": losses.DRORadius(eta=0.5)}, exact_gradient=False),
     Case("sl", losses.Softmax, {"tau": 0.1}),
+    Case("sl-balanced", losses.Softmax, {"tau": 0.1, "positive_power": 1.0, "negative_weight": 0.8}),
     Case("bsl", losses.BilateralSoftmax, {"tau1": 0.1, "tau2": 0.2}),
     Case("psl-tanh", losses.PairwiseSoftmax, {"tau": 0.1}),
     Case("psl-atan", losses.PairwiseSoftmax, {"tau": 0.3, "activation": "atan"}),

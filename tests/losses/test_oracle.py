@@ -6,9 +6,12 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from talos import losses
 from talos.losses import LLPAUC, AdvInfoNCE
+from talos.losses.functional import power_mean_by
 
 
 def sigmoid(x: float) -> float:
@@ -26,11 +29,11 @@ def talos(s, neg, beta, loss):
     below = sum(phi(x) for x in neg) if loss.denominator else loss.k
     if loss.form == "full" and loss.denominator:
         below += phi(s)
-    return -math.log(phi(s)) + math.log(below)
+    return -math.log(phi(s)) + loss.negative_weight * math.log(below)
 
 
 def softmax(s, neg, beta, loss):
-    return -s / loss.tau + math.log(sum(math.exp(x / loss.tau) for x in neg))
+    return -s / loss.tau + loss.negative_weight * math.log(sum(math.exp(x / loss.tau) for x in neg))
 
 
 def bilateral(s, neg, beta, loss):
@@ -154,6 +157,32 @@ def test_full_form_groups_the_rows_of_a_user(scores):
         own = sum(phi(x.item()) for x, user in zip(pos, users, strict=True) if user == users[row])
         want = -math.log(own / (own + sum(phi(x) for x in neg[row].tolist())))
         assert got[row].item() == pytest.approx(want, rel=1e-12)
+
+
+def test_power_mean_over_the_rows_of_a_user(scores):
+    """Rows with one user id are that user's positives: -(1/ρ)·log mean φ^ρ + λ·log Σ_N φ."""
+    pos, neg, beta = scores(rows=5)
+    users, beta = torch.tensor([3, 1, 3, 3, 1]), beta[torch.tensor([0, 1, 0, 0, 1])]
+    tau, rho, weight = 0.2, 0.4, 1.3
+    loss = losses.Talos(tau=tau, positive_power=rho, negative_weight=weight)
+    got = loss(pos, neg, threshold=beta, users=users)
+    for row in range(5):
+        phi = lambda x, row=row: sigmoid(x - beta[row].item()) ** (1 / tau)  # noqa: E731
+        own = [phi(x.item()) ** rho for x, user in zip(pos, users, strict=True) if user == users[row]]
+        negative = math.log(sum(phi(x) for x in neg[row].tolist()))
+        want = -math.log(sum(own) / len(own)) / rho + weight * negative
+        assert got[row].item() == pytest.approx(want, rel=1e-12)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=8), st.floats(0.01, 1), st.floats(0.01, 1))
+def test_the_power_mean_lies_between_the_mean_and_the_full_form(scores, low, high):
+    """What the options promise: the larger ρ, the smaller the loss, between those of ρ = 0 and ρ = 1."""
+    a = -torch.tensor(scores, dtype=torch.float64) / 0.1
+    one = torch.zeros(len(a))
+    smaller, larger = (power_mean_by(a, rho, one)[0].item() for rho in sorted((low, high)))
+    whole = power_mean_by(a, 1.0, one)[0].item()
+    assert a.mean().item() + 1e-9 >= smaller >= larger - 1e-9
+    assert larger >= whole - 1e-9
 
 
 def test_full_form_without_negatives_is_zero(scores):

@@ -162,3 +162,21 @@ def test_columns_of_interactions_are_such_a_table(tmp_path: Path) -> None:
     assert sorted(table.rows()) == [("i1", "y"), ("i2", "z")]
     with pytest.raises(DataError, match="no column 'gnre'"):
         read_items(path, columns=["gnre"])
+
+
+def test_attributes_outlive_a_refit_and_known_items(tmp_path: Path) -> None:
+    data = Interactions.from_ids([1, 1, 1, 1, 2, 2, 2, 2], [5, 6, 7, 8, 6, 7, 8, 5])
+    parts = data.split(test=0.25, valid=0.25)
+    ids = parts.train.item_ids.ids
+    table = pl.DataFrame({"item_id": ids, "title": [f"<{one}>" for one in ids], "year": ids})
+    model = Recommender(k=1, dim=4, epochs=2).fit(parts.train, parts.valid, known=parts.test).add_items(table)
+    model.save(tmp_path / "run")
+    again = Recommender.load(tmp_path / "run").refit("train+valid").add_known(parts.test)
+    again.save(tmp_path / "run")  # over the run that was there, in one swap
+    loaded = load_model(tmp_path / "run")
+    assert loaded.attributes is not None
+    assert loaded.attributes["year"].to_list() == ids.to_list()
+    for part in (loaded.train, loaded.held_out):
+        assert part is not None
+        assert part.item_titles is not None
+        assert part.item_titles.to_list() == table["title"].to_list()

@@ -14,6 +14,7 @@ import torch
 from talos.data.datasets import synthetic
 from talos.distributed import Group
 from talos.errors import DataError, TalosError
+from talos.files import sealed_text
 from talos.model.recommender import Recommender
 from talos.model.run_directory import Model, load_model, save_model
 
@@ -71,11 +72,12 @@ def test_a_run_of_three_is_read_as_one(run: Path, whole: Model) -> None:
         "users-0-13.safetensors", "users-13-27.safetensors", "users-27-41.safetensors",
     }  # fmt: skip
     facts = json.loads((run / "model.json").read_text())
-    assert facts["format"] == 2
+    assert facts["format"] == 3
+    assert len(facts["user_files"]) == 3
     assert facts["metrics"] == {"recall@3": 0.5}
     again = run.parent / "again"  # saved by one, it is an ordinary run
     Recommender.load(run).save(again)
-    assert json.loads((again / "model.json").read_text())["format"] == 1
+    assert "user_files" not in json.loads((again / "model.json").read_text())
     same(load_model(again), whole)
 
 
@@ -104,8 +106,8 @@ def test_damage_is_named(run: Path, in_threads: InThreads) -> None:
     path.write_bytes(content)
     facts = json.loads((run / "model.json").read_text())
     for files in ([[0, 13], [27, 41]], [[0, 41, 1]], [["x", 3]], [[0, 13], [13, 27], [27, 40]], 7):
-        (run / "model.json").write_text(json.dumps({**facts, "user_files": files}))
-        with pytest.raises(DataError):
+        (run / "model.json").write_text(sealed_text({**facts, "user_files": files}))
+        with pytest.raises(DataError, match=r"user_files|no key"):
             load_model(run)
 
 

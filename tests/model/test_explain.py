@@ -17,6 +17,7 @@ from talos.data.datasets.synthetic import _World
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
 from talos.model.explain import pull_of_history, reasons
+from talos.model.fold_in import _gradient_over_all
 from talos.model.recommender import Recommender
 
 TASTES, ITEMS_OF_A_TASTE = 6, 30
@@ -112,6 +113,23 @@ def test_the_pulls_are_the_gradient_of_the_loss(name: str) -> None:
         value = loss(pos, neg, threshold=threshold, **more).sum()
         (slope,) = torch.autograd.grad(value, leaf, retain_graph=True)
         assert torch.allclose(pulls[place], -slope, atol=1e-6 + 1e-4 * float(slope.norm())), place
+
+
+@pytest.mark.parametrize("name", ["talos", "sl", "bsl", "sl@k"])
+@pytest.mark.parametrize("balance", [{"negative_weight": 2.0}, {"positive_power": 0.7}], ids=str)
+def test_the_pulls_add_up_to_the_gradient_of_a_folded_in_user(name: str, balance: dict[str, float]) -> None:
+    """Also where the loss weights negatives, or positives by how they score."""
+    if "positive_power" in balance and name == "sl@k":
+        pytest.skip("SL@K weights positives itself")
+    items = F.normalize(torch.randn(80, 8, generator=torch.Generator().manual_seed(0)))
+    history, user = torch.tensor([3, 17, 40, 41, 70]), F.normalize(torch.ones(8), dim=0)
+    plain, loss = (
+        registry.make_loss(name, k=10, num_users=1, num_items=80, **options) for options in ({}, balance)
+    )
+    pulls = pull_of_history(user, items, history, loss, k=10)
+    gradient = _gradient_over_all(user[None], items, torch.tensor([0, 5]), history, loss, 10)  # type: ignore[arg-type]
+    assert torch.allclose(pulls.sum(0) / len(history), -gradient[0], atol=1e-5)
+    assert not torch.allclose(pulls, pull_of_history(user, items, history, plain, k=10), atol=1e-3)
 
 
 def test_shares_add_up_to_one() -> None:

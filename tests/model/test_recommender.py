@@ -15,6 +15,7 @@ from talos.data.datasets import synthetic
 from talos.data.interactions import Interactions
 from talos.data.splits import Split, split
 from talos.errors import ArgumentError, ConfigError, DataError, TalosError
+from talos.files import checksum_of, sealed_text
 from talos.model.recommender import Recommender
 from talos.model.run_directory import FORMAT, load_model
 
@@ -106,13 +107,11 @@ def saved(model: Recommender, tmp_path: Path) -> Path:
 
 def resave(folder: Path, **changes: torch.Tensor) -> None:
     """Change tensors and make the checksum right again, as somebody with bad intentions would."""
-    from talos.files import checksum_of
-
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors | changes, folder / "model.safetensors")
     facts = json.loads((folder / "model.json").read_text())
     facts["checksums"]["model.safetensors"] = checksum_of(folder / "model.safetensors")
-    (folder / "model.json").write_text(json.dumps(facts))
+    (folder / "model.json").write_text(sealed_text(facts))
 
 
 @pytest.mark.parametrize(
@@ -142,13 +141,11 @@ def test_hostile_interactions_are_refused(saved: Path) -> None:
 
 
 def test_a_huge_header_is_not_allocated(saved: Path) -> None:
-    from talos.files import checksum_of
-
     path = saved / "model.safetensors"
     path.write_bytes((1 << 50).to_bytes(8, "little") + b"{}")
     facts = json.loads((saved / "model.json").read_text())
     facts["checksums"]["model.safetensors"] = checksum_of(path)
-    (saved / "model.json").write_text(json.dumps(facts))
+    (saved / "model.json").write_text(sealed_text(facts))
     with pytest.raises(DataError, match="claims a header"):
         load_model(saved)
 

@@ -8,13 +8,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from talos.errors import DataError
+from talos.training import Trainer
 from talos_paper import data as paper_data
-from talos_paper.recipes import Recipe
+from talos_paper.experiments import Row
+from talos_paper.measurements import significance_tests
+from talos_paper.recipes import Recipe, recipe
 from talos_paper.reproduce import Selection, reproduce, status
 from talos_paper.results import ResultStore
-from talos_paper.runs import OutOfTimeError, Runner
+from talos_paper.runs import OutOfTimeError, Runner, fresh_threshold_error
 
 
 def test_a_run_is_kept_and_not_made_again(runner: Runner, store: ResultStore, short: Recipe) -> None:
@@ -101,6 +105,26 @@ def test_mean_scores_are_recorded_where_asked_for(runner: Runner, short: Recipe)
     positive, everything, threshold = run.scores[-1]
     assert positive > everything
     assert threshold > everything
+
+
+def test_fresh_thresholds_are_measured_on_vectors_that_stay(runner: Runner, short: Recipe) -> None:
+    split = runner.data("beauty", "iid")
+    trainer = Trainer(short.config(0), split.train, split.valid)
+    trainer.fit()
+    before, old = trainer.vectors(), trainer.threshold_error()
+    fresh = fresh_threshold_error(trainer)
+    assert old is not None
+    assert fresh is not None
+    assert fresh < 1e-6 < old
+    for left, right in zip(before, trainer.vectors(), strict=True):
+        assert torch.equal(left, right)
+    run = runner.run(short, 0)
+    assert (run.threshold_error, run.fresh_threshold_error) == (round(old, 6), round(fresh, 6))
+
+
+def test_a_loss_without_thresholds_has_no_fresh_error(runner: Runner, short: Recipe) -> None:
+    run = runner.run(recipe("beauty", "mf", "bpr", changes={"training.epochs": 1}, search=()), 0)
+    assert run.fresh_threshold_error is None
 
 
 @pytest.mark.parametrize("damage", ["metric", "seed", "hash", "cut", "not-json"])
@@ -191,3 +215,43 @@ def test_a_checkpoint_of_other_settings_is_left_and_the_run_begins_anew(
     other.deadline = None
     assert other.run(short, 0).metrics == whole.metrics
     assert "starts from the beginning" in said[0]
+
+
+def test_tests_against_rivals_outlive_the_per_user_metrics_and_not_their_runs(
+    runner: Runner, store: ResultStore, tmp_path: Path
+) -> None:
+    changes = {"training.epochs": 2, "backbone.dim": 8, "negatives": "8"}
+    rows = [
+        Row(
+            dataset="beauty",
+            method=loss,
+            recipe=recipe("beauty", "mf", loss, fidelity="paper", changes=changes, search=()),
+        )
+        for loss in ("talos", "sl", "psl")
+    ]
+    for row in rows:
+        runner.run(row.recipe, 0)
+    whole = significance_tests(rows, store, runner, {})
+    assert whole is not None
+    assert set(whole["groups"]["mf"]["recall@20"]["against"]) == {"sl", "psl"}
+
+    empty = replace(runner, work=tmp_path / "empty")
+    assert significance_tests(rows, store, empty, whole) is None, "nothing is new"
+    (rows[2], other) = (replace(rows[2], recipe=rows[2].recipe.with_settings({"loss.tau": 0.3})), rows[2])
+    runner.run(rows[2].recipe, 0)
+    left = significance_tests(rows, store, empty, whole)
+    assert left is not None
+    assert set(left["groups"]["mf"]["recall@20"]["against"]) == {"sl"}, "the row has another run now"
+    again = significance_tests(rows, store, runner, whole)
+    assert again is not None
+    assert again["inputs"]["mf"]["sl"] == whole["inputs"]["mf"]["sl"]
+    assert again["inputs"]["mf"]["psl"] != whole["inputs"]["mf"]["psl"]
+
+    rows[2] = other
+    other_figures = runner.run(rows[1].recipe, 0)
+    store.save_run(
+        rows[1].recipe, replace(other_figures, metrics={**other_figures.metrics, "recall@20": 0.9})
+    )
+    left = significance_tests(rows, store, empty, whole)
+    assert left is not None
+    assert set(left["groups"]["mf"]["recall@20"]["against"]) == {"psl"}, "the figures are others now"

@@ -17,6 +17,7 @@ from talos.data.splits import Split
 from talos.errors import ArgumentError
 from talos.model.recommender import Recommender
 from talos.report import comparison_report, run_report
+from talos.report.svg import number
 from talos.studies.compare import ComparisonTable, compare
 from talos.training.callbacks import History, read_history
 
@@ -79,6 +80,19 @@ def page(split: Split, fitted: tuple[Recommender, list[dict[str, object]]]) -> s
 def table(split: Split) -> ComparisonTable:
     small = RunConfig.from_dict({"k": 5, "backbone": {"name": "mf", "dim": 4}, "training": {"epochs": 2}})
     return compare(split, {EVIL: small, "sl": small.with_values({"loss.name": "sl"})}, seeds=2)
+
+
+def test_a_model_of_all_the_data_shows_the_figures_of_the_one_it_was_chosen_from(split: Split) -> None:
+    model = Recommender(k=5, dim=8, epochs=2).fit(split.train, split.valid, known=split.test)
+    metrics = model.evaluate(split.test, k=5).metrics
+    model.fitted_model().metadata["metrics"] = metrics
+    text = run_report(model.refit("all"), None, title=f"Run {EVIL}")
+    checked(text)
+    assert "At a glance: the model it was chosen from" in text
+    assert "No test figure: this model was fitted on train, validation and test." in text
+    assert f"<strong>{number(metrics['recall@5'])}</strong>" in text
+    assert "interactions of validation" in text
+    assert "in test" not in text
 
 
 PLOTS = [

@@ -194,7 +194,7 @@ def test_divergence_is_a_clear_message_and_keeps_the_best(planted: Split, tmp_pa
                 for group in trainer.optimizers.model.param_groups:
                     group["initial_lr"] = 1e30
 
-    values = {"loss.name": "bpr", "training.epochs": 50}
+    values = {"loss.name": "bpr", "training.epochs": 50, "training.averaging": 1.0}
     trainer = Trainer(config(**values), planted.train, planted.valid, folder=tmp_path, callbacks=[Explode()])
     message = r"epoch \d+.*learning rate \(.*\) that is too high.*; the best weights, of epoch 2, are kept"
     with pytest.raises(TalosError, match=message):

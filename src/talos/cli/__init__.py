@@ -5,8 +5,12 @@ Nothing here imports torch or polars at the top, so that `talos --help` answers 
 
 from __future__ import annotations
 
+import signal
 import sys
-from typing import Annotated
+import threading
+from collections.abc import Sequence
+from types import FrameType
+from typing import Annotated, Any
 
 import typer
 
@@ -25,7 +29,10 @@ from talos.cli import (
     tune,
     update,
 )
+from talos.cli.failures import bug_report, close_stdout, outside_failure, traceback_of
 from talos.cli.messages import message_of
+from talos.cli.options import Command
+from talos.cli.output import LONGEST_MESSAGE, printable, say
 from talos.cli.plugins import PluginGroup
 from talos.errors import TalosError
 
@@ -45,7 +52,7 @@ for _command in (
     *(demo.demo, init.init, train.train, evaluate.evaluate, recommend.recommend, report.report),
     *(compare.compare, tune.tune, export.export, serve.serve, update.update, doctor.doctor),
 ):
-    app.command()(_command)
+    app.command(cls=Command)(_command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -70,19 +77,63 @@ def main() -> None:
     """Run the command line: exit code 0 done, 1 failed, 2 the user's input is wrong, 130 interrupted."""
     command = typer.main.get_command(app)
     debug = "--debug" in sys.argv
+    before = _listen_for_ctrl_c()
     # accepted anywhere on the line, not only before the command's name
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        command(arguments, prog_name="talos")
-    except TalosError as error:
-        if debug:
+        try:
+            command(arguments, prog_name="talos")
+        except SystemExit as end:
+            if end.code == 130:  # typer turned a KeyboardInterrupt into this, without a word
+                say("interrupted")
+            sys.stdout.flush()  # here, where it can be said that it fails
             raise
-        typer.echo(f"error: {message_of(error, command, arguments)}", err=True)
-        sys.exit(error.exit_code)
-    except SystemExit as end:
-        if end.code == 130:  # typer turned a KeyboardInterrupt into this, without a word
-            typer.echo("interrupted", err=True)
-        raise
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
-        sys.stderr.close()
+        close_stdout()
         sys.exit(1)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # polars panics with an exception of its own
+        text, code = _failure(error, command, arguments)
+        if not isinstance(error, TalosError):
+            close_stdout()
+        say(traceback_of(error) if debug else text, lines=True)
+        sys.exit(code)
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def _failure(error: BaseException, command: Any, arguments: Sequence[str]) -> tuple[str, int]:
+    """Message and exit code of an error."""
+    if isinstance(error, TalosError):
+        return (
+            f"error: {printable(message_of(error, command, arguments), longest=LONGEST_MESSAGE)}",
+            error.exit_code,
+        )
+    found = outside_failure(error, arguments)
+    if found is None:
+        return bug_report(error), 1
+    return f"error: {printable(found[0], longest=LONGEST_MESSAGE)}", found[1]
+
+
+class _CtrlC:
+    """Python's own handler of SIGINT, which remembers that it was called.
+
+    What it raises may get lost while other libraries are imported or call back; training looks at `asked` when it
+    begins (`talos.training.callbacks.stop_signals`).
+    """
+
+    asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        raise KeyboardInterrupt
+
+
+def _listen_for_ctrl_c() -> Any:
+    """Put `_CtrlC` in place of Python's handler; returns that, or None if there is another one."""
+    default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not default or threading.current_thread() is not threading.main_thread():
+        return None
+    return signal.signal(signal.SIGINT, _CtrlC())

@@ -21,6 +21,7 @@ from talos.cli.options import (
 )
 from talos.cli.output import print_json, print_table, say
 from talos.cli.tune import shown, space_for, write_report
+from talos.data.databases import without_password
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError, nearest
 
@@ -109,7 +110,9 @@ def compare(
         alternative=alternative,
         notify=say,
     )
-    page = write_page(comparison_report(table, title=f"Comparison on {path}"), out / "compare.html")
+    page = write_page(
+        comparison_report(table, title=f"Comparison on {without_password(path)}"), out / "compare.html"
+    )
     if json:
         tuning = {"tuned": found} if found else {}
         print_json({"out": str(out), "report": str(page), **table.as_dict(), **tuning})
@@ -187,6 +190,8 @@ def configs_for(
             wanted |= {key: value for name, key, value in changes if name is None}
             wanted |= {key: value for name, key, value in changes if name in (loss, backbone)}
             configs[loss if len(backbones) == 1 else f"{backbone}/{loss}"] = base.with_values(wanted)
+    for config in configs.values():
+        registry.check(config)
     return configs
 
 

@@ -59,7 +59,7 @@ def demo(
         began = time.perf_counter()
         records = Records()
         model = Recommender(k=20, seed=seed, **settings)
-        model.fit(parts.train, parts.valid, callbacks=[records, progress()])
+        model.fit(parts.train, parts.valid, known=parts.test, callbacks=[records, progress()])
         seconds[name] = time.perf_counter() - began
         reports[name] = model.evaluate(parts.test, k=20, popularity=popularity)
     model.save(out, metrics=reports[name].metrics)

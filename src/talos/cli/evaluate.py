@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from talos.cli.options import Json, TestArgument, UnsplitOptions, with_options
+from talos.cli.options import DataOption, Json, TestArgument, UnsplitOptions, with_options
 from talos.cli.output import print_json, print_table, say
 from talos.cli.train import share_of
 from talos.data.source_options import SourceOptions
@@ -17,7 +18,16 @@ if TYPE_CHECKING:
     from talos.evaluation.evaluate import Report
     from talos.evaluation.metrics import Dialect
 
-__all__ = ["evaluate", "parse_ks"]
+__all__ = ["evaluate", "fitted_on_test", "parse_ks"]
+
+
+def fitted_on_test(facts: Mapping[str, Any]) -> bool:
+    """Whether `model.json` says that a run has learnt from its test part, which then measures nothing.
+
+    >>> fitted_on_test({"trained_on": {"train": 7, "valid": 1, "test": 2}}), fitted_on_test({})
+    (True, False)
+    """
+    return "test" in facts.get("trained_on", {})
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
@@ -47,6 +57,7 @@ def evaluate(
     truth: Annotated[str | None, typer.Option("--truth", help="The test set for --recs.")] = None,
     k: Annotated[str, typer.Option(help="List lengths.")] = "10,20,50",
     dialect: Annotated[str, typer.Option(help="Definitions of the metrics: standard or paper.")] = "standard",
+    data: DataOption = None,
     *,
     source: UnsplitOptions,
     json: Json = False,
@@ -66,7 +77,7 @@ def evaluate(
     ks = parse_ks(k)
     report: Report | None
     if run is not None and recs is None and truth is None:
-        name, report = str(run), _of_run(run, path, source, ks, chosen)
+        name, report = str(run), _of_run(run, path, data, source, ks, chosen)
     elif run is None and recs is not None and truth is not None:
         lists, test = readers.read_lists(recs), open_interactions(truth, source, notify=say)
         name, report = recs, evaluate_lists(lists, test, ks=ks, dialect=chosen)
@@ -86,19 +97,37 @@ def evaluate(
 
 
 def _of_run(
-    run: Path, path: str | None, source: SourceOptions, ks: tuple[int, ...], dialect: Dialect
+    run: Path,
+    path: str | None,
+    data: str | None,
+    source: SourceOptions,
+    ks: tuple[int, ...],
+    dialect: Dialect,
 ) -> Report | None:
     """Metrics of a run; of several processes each measures some of the users, and rank 0 returns the result."""
     from talos import distributed
-    from talos.data.open import open_test
+    from talos.data.open import check_unchanged, open_test
     from talos.model.recommender import Recommender
 
     group = distributed.start()
     recommender = Recommender.load(run, group=group)
-    trained_on = recommender.fitted_model().metadata.get("source")
-    # every process reads all of a PATH
-    share = share_of((trained_on or {}).get("path", ""), group) if path is None else None
-    test = open_test(trained_on, path, source, run=run, notify=say) if share is None else share.test
+    facts = recommender.fitted_model().metadata
+    if path is None and fitted_on_test(facts):
+        raise ConfigError(
+            "was fitted on its test part too (--refit all)",
+            where=str(run),
+            expected="a PATH with other data",
+            hint="chosen_from in model.json has the test metrics of the model it was chosen from",
+        )
+    trained_on = facts.get("source")
+    test: Any
+    own = data or str(trained_on["path"]) if isinstance(trained_on, dict) and "path" in trained_on else ""
+    share = share_of(own, group) if path is None else None  # every process reads all of a PATH
+    if share is None:
+        test = open_test(trained_on, path, source, run=run, data=data, notify=say)
+    else:
+        check_unchanged(trained_on or {}, share, run=run, path=own)
+        test = share.test
     report = recommender.evaluate(test, ks, dialect=dialect)
     distributed.stop()
     return report if group.rank == 0 else None

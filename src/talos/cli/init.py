@@ -10,6 +10,7 @@ import typer
 
 from talos.cli.options import Json, PathArgument, as_flags, with_options
 from talos.cli.output import print_facts, print_json, say
+from talos.data.databases import without_password
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
 
@@ -24,7 +25,10 @@ _COMMENTS = {
     "device": "anything torch knows: cpu, cuda:0, mps",
     "negatives": "all items; shared:N, N drawn for a batch; N, drawn for each positive; or auto",
     "dim": "length of the vectors",
-    "tau": "temperature: lower looks harder at the top of the list; try 0.05 to 0.3",
+    "tau": "temperature: auto tries several on the validation set; a number from 0.05 to 0.3 fixes it",
+    "effort": "what is tried for settings not given: quick (a formula), normal (a race), high (all, and longer)",
+    "averaging": "weight of the newest epoch in the averaged weights; 1 keeps weights as they are",
+    "weights": "how much an interaction counts: equal, or rating",
     "lr": "auto: 0.1 for cosine scores, 0.001 for dot products",
     "lr_decay": "the rate is multiplied by this after each epoch; or auto",
     "init": "where vectors start: random, als or svd (a quick factorisation first), or auto",
@@ -36,6 +40,12 @@ _COMMENTS = {
     "patience": "early stopping: epochs without a better validation metric",
     "metric": "validation metric for early stopping, at K",
 }
+# Not a key of the config: a refitted run has the config of a run on the joined data.
+_REFIT = (
+    "Training learns from train, and validation decides when it stops. With --refit it then fits once more, with",
+    "the settings and the number of epochs that were chosen, on train and validation; with --refit all on the test",
+    "part too, for deployment: that model has no test figure, and the run shows those of the one it was chosen from.",
+)
 
 
 @with_options
@@ -51,24 +61,33 @@ def init(
     from talos.data.open import open_split
     from talos.files import replace_text
     from talos.training import plan_for
+    from talos.training.race import stages_of
 
     if out.exists():
         raise ConfigError("exists", where=f"--out {out}", expected="a new file")
     parts = open_split(path, source, notify=say)
     k = min(20, parts.train.num_items)
-    config = RunConfig.from_dict({"k": k, "backbone": {"name": "mf", "dim": 64}, "loss": {"name": "talos"}})
+    config = RunConfig.from_dict(
+        {"k": k, "backbone": {"name": "mf", "dim": 64}, "loss": {"name": "talos", "tau": "auto"}}
+    )
     plan = plan_for(config, parts.train)
-    # people change the loss's own numbers first: the file has those that were chosen
-    config = config.with_values({f"loss.{name}": value for name, value in plan.config.loss.options.items()})
-    replace_text(out, commented(config, plan.notes))
+    notes = plan.notes
+    if parts.valid is not None and len(parts.valid):
+        tried = ", ".join(f"{one['loss.tau']:g}" for one in stages_of(config)[0])
+        raced = f"tau and what else the loss leaves open: the best on validation, of tau {tried}"
+        notes = (*(note for note in notes if not note.startswith("tau ")), raced)
+    replace_text(out, commented(config, notes))
     run = Path(path).stem if "://" not in path else "database"
-    command = f"talos train {shlex.quote(path)}{as_flags(source)} --config {out} --out runs/{run}"
+    place = without_password(path)  # PGPASSWORD or ~/.pgpass has the password
+    command = f"talos train {shlex.quote(place)}{as_flags(source)} --config {out} --out runs/{run}"
     if json:
-        print_json({"config": str(out), "next": command, "notes": list(plan.notes), "data": parts.how})
+        print_json({"config": str(out), "next": command, "notes": list(notes), "data": parts.how})
         return
     rows = [(name, f"{len(part):,} interactions") for name, part in parts.parts.items()]
-    print_facts([*rows, *(("auto means", note) for note in plan.notes)], title=path)
+    print_facts([*rows, *(("auto means", note) for note in notes)], title=place)
     typer.echo(f"\nwrote {out}; now run\n\n    {command}\n")
+    if parts.valid is not None:
+        typer.echo("\n".join(_REFIT))
 
 
 def commented(config: RunConfig, notes: tuple[str, ...]) -> str:
@@ -85,7 +104,8 @@ def commented(config: RunConfig, notes: tuple[str, ...]) -> str:
         comments[f"[{kind}]"] = f"{', '.join(registry.names(kind))}, or module:Class{more}"
         if chosen.name not in ("auto", "none"):
             comments[f'name = "{chosen.name}"'] = registry.help_of(kind, chosen.name)
-    lines = ["# A run of Talos. Every key is here; a key that you delete falls back to its default.", ""]
+    lines = ["# A run of Talos. Every key is here; a key that you delete falls back to its default."]
+    lines += [f"# {line}" for line in _REFIT] + [""]
     lines += [f"# auto means here: {note}" for note in notes] + [""]
     for line in config.to_toml().splitlines():
         comment = comments.get(line, comments.get(line.split(" = ")[0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +31,29 @@ def message_of(error: TalosError, command: Any, arguments: Sequence[str]) -> str
     flags = _flags(command)
     given = {argument.partition("=")[0] for argument in arguments}
     keys = {key: flags[name] for key, name in config_keys().items() if flags.get(name) in given}
-    return in_flags(error, {**keys, **flags}, {**others, **flags})
+    sections, assigned = _assigned(arguments)
+    for kind in ("loss", "backbone", "threshold"):  # an unknown name is found at the choice
+        if f"{kind}.name" in assigned and flags.get(kind) not in given:
+            assigned[kind] = assigned[f"{kind}.name"]
+    return in_flags(error, {**sections, **flags, **assigned, **keys}, {**others, **flags})
+
+
+def _assigned(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Where an error about `--set KEY=VALUE` may be found → `--set KEY`: the sections of a key, and its names.
+
+    >>> _assigned(["train", "--set", "lss.tau=1"])
+    ({'lss': '--set lss.tau'}, {'tau': '--set lss.tau', 'lss.tau': '--set lss.tau'})
+    """
+    sections: dict[str, str] = {}
+    keys: dict[str, str] = {}
+    for one, after in itertools.pairwise([*arguments, ""]):
+        text = after if one == "--set" else one.removeprefix("--set=") if one.startswith("--set=") else ""
+        key, equals, _ = text.partition("=")
+        if equals:
+            words = key.split(".")
+            sections |= {".".join(words[:count]): f"--set {key}" for count in range(1, len(words))}
+            keys |= {words[-1]: f"--set {key}", key: f"--set {key}"}
+    return sections, keys
 
 
 def in_flags(error: InputError, places: Mapping[str, str], flags: Mapping[str, str]) -> str:

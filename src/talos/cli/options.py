@@ -16,12 +16,13 @@ import inspect
 import json
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from talos.config import RunConfig
 
 __all__ = [
+    "Command",
+    "DataOption",
     "Json",
     "Offer",
     "PathArgument",
@@ -42,6 +45,7 @@ __all__ = [
     "config_keys",
     "parse_budget",
     "parse_value",
+    "with_bare_flags",
     "with_options",
 ]
 
@@ -53,6 +57,15 @@ TestArgument: TypeAlias = Annotated[
     typer.Argument(
         metavar="[PATH]",
         help="A test set, read like the run's own data unless options differ; the run's test part if not given.",
+    ),
+]
+DataOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="The run's own data, named again: where they have moved, or are in a database, "
+        "which a run never opens by itself.",
     ),
 ]
 RunArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
@@ -68,6 +81,37 @@ _FLAGS = {
     "format": "--input-format",
     "assignments": "--set",
 }
+
+
+# Flags that may stand without a value → the values they take; the first is meant where there is none.
+_BARE = {"--refit": ("train+valid", "all")}
+
+
+class Command(TyperCommand):
+    """A command some of whose flags may stand without a value, which neither typer nor click offer by themselves."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse a line after giving each bare flag the value that it means."""
+        return super().parse_args(ctx, with_bare_flags(args))
+
+
+def with_bare_flags(arguments: Sequence[str]) -> list[str]:
+    """A line on which every flag that may stand alone has a value; what follows it is its value if it can be.
+
+    >>> with_bare_flags(["--refit", "clicks.csv", "--out", "run"])
+    ['--refit=train+valid', 'clicks.csv', '--out', 'run']
+    >>> with_bare_flags(["clicks.csv", "--refit", "all"])
+    ['clicks.csv', '--refit', 'all']
+    >>> with_bare_flags([])
+    []
+    """
+    following = [*arguments[1:], ""]
+    return [
+        f"{one}={_BARE[one][0]}" if one in _BARE and after not in _BARE[one] else one
+        for one, after in zip(
+            arguments, following, strict=False
+        )  # an empty line has nothing but what follows
+    ]
 
 
 class Offer:
@@ -168,6 +212,9 @@ class TrainingOptions:
     loss: str | None = _option("loss.name", "Short name, such as talos or sl, or module:Class.")
     backbone: str | None = _option("backbone.name", "Short name, such as mf, or module:Class.")
     tau: float | None = _option("loss.tau", "Temperature of the loss.")
+    effort: str | None = _option(
+        "training.effort", "What is tried for settings not given: quick (a formula), normal (a race), high."
+    )
     negatives: str | None = _option("negatives", "all, shared:N, N per positive, or auto.")
     threshold: str | None = _option(
         "threshold.name", "Short name, such as exact, or module:Class; none or auto."
@@ -186,6 +233,12 @@ class TrainingOptions:
     metric: str | None = _option(
         "training.metric", "Validation metric at K: precision, recall, ndcg, mrr, hit_rate, map."
     )
+    half_life: str | None = _option(
+        "events.half_life", "Age after which an interaction counts half, such as 30d; needs timestamps."
+    )
+    weights: str | None = _option(
+        "events.weights", "How much an interaction counts: equal, or rating (in proportion to it)."
+    )
     seed: int | None = _option("seed", "Seed of everything random in training.")
     device: str | None = _option("device", "Any device of torch, such as cpu or cuda:0.")
     parallel: str | None = _option(
@@ -202,6 +255,7 @@ class TrainingOptions:
         {'tau': 0.2}
         """
         from talos.config import RunConfig
+        from talos.registry import check
 
         config = RunConfig() if self.config is None else RunConfig.from_toml(self.config)
         given = {key: getattr(self, name) for key, name in config_keys().items()}
@@ -212,7 +266,9 @@ class TrainingOptions:
                 expected = "KEY=VALUE, such as loss.tau=0.1"
                 raise ConfigError(f"{assignment!r}", where="--set", expected=expected)
             changes[name] = parse_value(text)
-        return config.with_values(changes)
+        config = config.with_values(changes)
+        check(config)  # before any data are read
+        return config
 
 
 def config_keys() -> Mapping[str, str]:

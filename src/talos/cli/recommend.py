@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -162,7 +163,7 @@ def _ids(names: list[str], vocabulary: Vocabulary, option: str) -> list[str] | l
     """The names as integers where the run's ids are integers."""
     if not vocabulary.ids.dtype.is_integer():
         return names
-    try:
-        return [int(name) for name in names]
-    except ValueError:
-        raise ConfigError(f"{names}", where=option, expected="integer ids, like those of the run") from None
+    wrong = next((name for name in names if not re.fullmatch("0|-?[1-9][0-9]{0,18}", name)), None)
+    if wrong is not None:  # int() would take 1_0, +10 and other scripts' digits for 10
+        raise ConfigError(repr(wrong), where=option, expected="integer ids, like those of the run")
+    return [int(name) for name in names]

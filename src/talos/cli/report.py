@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from talos.cli.options import Json, TestArgument, UnsplitOptions, with_options
+from talos.cli.evaluate import fitted_on_test
+from talos.cli.options import DataOption, Json, TestArgument, UnsplitOptions, with_options
 from talos.cli.output import print_json, say
 from talos.errors import ConfigError
 
@@ -23,6 +24,10 @@ def report(
     path: TestArgument = None,
     out: Annotated[Path | None, typer.Option("--out", help="The file; RUN/report.html if not given.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the samples of users and items that are shown.")] = 0,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file even if it is not a report.")
+    ] = False,
+    data: DataOption = None,
     *,
     source: UnsplitOptions,
     json: Json = False,
@@ -36,32 +41,45 @@ def report(
 
     compared = (run / "compare.json").is_file()
     target = out or run / ("compare.html" if compared else "report.html")
-    _check_target(target)
+    _check_target(target, overwrite=overwrite)
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     if compared:
         text = comparison_report(comparison.load(run), title=f"Comparison {run.name}", date=today)
     else:
         recommender = Recommender.load(run)
-        test = open_test(recommender.fitted_model().metadata.get("source"), path, source, run=run, notify=say)
+        facts = recommender.fitted_model().metadata
+        test = None
+        if path is not None or not fitted_on_test(facts):
+            test = open_test(facts.get("source"), path, source, run=run, data=data, notify=say)
         history, title = read_history(run / "history.jsonl"), f"Run {run.resolve().name}"
-        text = run_report(recommender, test, history, title=title, seed=seed, date=today)
-    write_page(text, target)
+        again = read_history(run / "history-refit.jsonl")
+        text = run_report(recommender, test, history, refit_history=again, title=title, seed=seed, date=today)
+    write_page(text, target, overwrite=overwrite)
     if json:
         print_json({"report": str(target), "bytes": target.stat().st_size})
     else:
         typer.echo(f"written to {target}")
 
 
-def write_page(text: str, target: Path) -> Path:
+def write_page(text: str, target: Path, *, overwrite: bool = True) -> Path:
     """Write a page, or leave what is there if it cannot be written; returns its place."""
     from talos.files import replace_text
 
-    _check_target(target)
+    _check_target(target, overwrite=overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
     replace_text(target, text)
     return target
 
 
-def _check_target(target: Path) -> None:
+def _check_target(target: Path, *, overwrite: bool) -> None:
     if target.is_dir():
         raise ConfigError("is a folder", where=f"--out {target}", expected="a file name, such as report.html")
+    if overwrite or not target.exists():
+        return
+    from talos.report import is_page
+
+    with target.open("rb") as file:
+        if not is_page(file.read(1 << 16).decode("utf-8", errors="replace")):
+            what, expected = "exists and is not a report", "a new file, or an older report"
+            hint = "add --overwrite to replace it"
+            raise ConfigError(what, where=f"--out {target}", expected=expected, hint=hint)

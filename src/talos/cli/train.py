@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import ExitStack
+from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -18,12 +20,19 @@ if TYPE_CHECKING:
     import polars as pl
 
     from talos.config import RunConfig
-    from talos.data.shards import SplitShare
+    from talos.data.interactions import Interactions
+    from talos.data.shards import Share, SplitShare
     from talos.data.splits import Split
     from talos.distributed import Group
     from talos.evaluation.evaluate import Report
+    from talos.model.recommender import Recommender
+    from talos.training import Callback
 
 __all__ = ["share_of", "train"]
+
+Refit: TypeAlias = Literal["train+valid", "all"]
+_IN_WORDS = {"train+valid": "train and validation", "all": "all the data"}
+_OF_TRAINING = ("checkpoint", "history.jsonl", "history-refit.jsonl", "race", "race.json", "tensorboard")
 
 
 @with_options
@@ -32,6 +41,15 @@ def train(
     out: Annotated[Path | None, typer.Option("--out", help="The run directory to write.")] = None,
     *,
     training: Annotated[TrainingOptions, Offer(but=("metric",))],
+    refit: Annotated[
+        Refit | None,
+        typer.Option(
+            "--refit",
+            metavar="[train+valid|all]",
+            help="Fit again with the settings and epochs that were chosen: on train and validation if no value is "
+            "given; on all, for deployment, without a test figure of its own.",
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run from its last checkpoint.")
     ] = False,
@@ -57,7 +75,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a recommender and write it to a run directory."""
-    from talos.data.open import open_split
+    from talos.data.open import open_split, record_of
 
     config = training.run_config()
     if explain:
@@ -68,19 +86,19 @@ def train(
         if out is not None and (out / "model.json").exists():
             return  # the process was lost after the run was finished
         resume = True
-    out = _check_out(out, resume)
-    parts = _share(path, config) or open_split(path, source, notify=say)
-    table = _read_items(path, items, item_columns, source, parts)
-    _run(
-        config,
-        parts,
-        out,
-        source.as_dict(path),
-        items=table,
-        resume=resume,
-        tensorboard=tensorboard,
-        json=json,
-    )
+    out = _check_out(out, resume, refit)
+    with ExitStack() as held:
+        if os.environ.get("RANK", "0") in ("", "0"):  # rank 0 holds the lock for the processes of torchrun
+            from talos.model.run_directory import lock_run
+
+            held.enter_context(lock_run(out, "talos train"))
+            _check_out(out, resume, refit)  # again: another process may have finished in between
+        parts = _share(path, config) or open_split(path, source, notify=say)
+        _check_refit(refit, parts)
+        record = record_of(path, source, parts)
+        table = _read_items(path, items, item_columns, source, parts)
+        how: dict[str, Any] = {"resume": resume, "tensorboard": tensorboard, "json": json}
+        _run(config, parts, out, record, refit, items=table, **how)
 
 
 def _read_items(
@@ -108,17 +126,47 @@ def _read_items(
     return table
 
 
-def _check_out(out: Path | None, resume: bool) -> Path:
+def _check_out(out: Path | None, resume: bool, refit: Refit | None) -> Path:
     if out is None:
         raise ConfigError("is missing", where="--out", expected="the run directory to write")
     if (out / "model.json").exists():
         raise ConfigError("is a finished run", where=f"--out {out}", expected="a new directory")
-    if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        hint = "add --resume to continue it" if (out / "checkpoint").is_dir() else None
+    if not out.exists():
+        return out
+    names = sorted(entry.name for entry in out.iterdir() if entry.name != ".lock") if out.is_dir() else [""]
+    if not resume and names:
+        resumable = (out / "checkpoint").is_dir() or (out / "race.json").is_file()
+        hint = "add --resume to continue it" if resumable else None
         raise ConfigError(
             "exists and is not empty", where=f"--out {out}", expected="a new directory", hint=hint
         )
+    for begun in (out / "checkpoint").glob("refit-*"):
+        wanted = begun.name.removeprefix("refit-")
+        if wanted != refit:
+            what = f"was interrupted in --refit {wanted}"
+            raise ConfigError(what, where=f"--out {out}", expected=f"--resume with --refit {wanted}")
+    # a run that was stopped before its first checkpoint has nothing but these
+    strangers = [name for name in names if name not in _OF_TRAINING and not name.endswith(".tmp")]
+    if strangers and not any((out / "checkpoint").glob("*/state.json")):
+        what, expected = f"has no checkpoint, but has {strangers[0]}", "a run to continue, or a new directory"
+        raise ConfigError(what if out.is_dir() else "is a file", where=f"--out {out}", expected=expected)
     return out
+
+
+def _check_refit(refit: Refit | None, parts: Split | SplitShare) -> None:
+    """Refuse what would fail only after the first fit."""
+    from talos.data.shards import SplitShare
+
+    if refit is not None and isinstance(parts, SplitShare):
+        what, expected = (
+            "shards in several processes",
+            "one process, or a PATH that every process reads whole",
+        )
+        raise ConfigError(what, where="--refit", expected=expected)
+    if refit == "train+valid" and (parts.valid is None or len(parts.valid) == 0):
+        raise ConfigError("there is no validation part", where="--refit", expected="--valid above 0")
+    if refit == "all" and len(parts.test) == 0:
+        raise ConfigError("there is no test part to add", where="--refit all", expected="--refit")
 
 
 def _share(path: str, config: RunConfig) -> SplitShare | None:
@@ -173,6 +221,7 @@ def _run(
     parts: Split | SplitShare,
     out: Path,
     source: dict[str, Any],
+    refit: Refit | None,
     *,
     items: pl.DataFrame | None,
     resume: bool,
@@ -181,10 +230,8 @@ def _run(
 ) -> None:
     from talos import distributed, kernels
     from talos.data.shards import SplitShare
-    from talos.evaluation.evaluate import popularity_report
     from talos.model.recommender import Recommender
-    from talos.training import InterruptedRunError, PlanLines, TensorBoard, progress
-    from talos.training.callbacks import Callback
+    from talos.training import InterruptedRunError, PlanLines
 
     group = distributed.start(config.device)
     if group.size > 1 and config.training.parallel == "none":
@@ -192,15 +239,21 @@ def _run(
             f"'none' in {group.size} processes", where="--parallel", expected="'users', 'items' or 'auto'"
         )
     recommender = Recommender(config=config)
-    watchers: list[Callback] = []
     if group.rank == 0:
         say(f"kernel: {kernels.status()}" if config.device == "cpu" else f"kernel: torch on {config.device}")
-        watchers += [PlanLines(say), progress()]
-        if tensorboard:
-            watchers.append(TensorBoard(out / "tensorboard"))
+    boards = out / "tensorboard" if tensorboard else None
     began = time.perf_counter()
     try:
-        recommender.fit(parts.train, parts.valid, run=out, resume=resume, callbacks=watchers)
+        watchers = [PlanLines(say), *_watchers(group, boards)]
+        recommender.fit(
+            parts.train, parts.valid, known=parts.test, run=out, resume=resume, callbacks=watchers
+        )
+        chosen = copy(recommender)
+        if refit is not None:
+            if group.rank == 0:
+                say(f"fitting again on {_IN_WORDS[refit]}")
+            watchers = _watchers(group, None if boards is None else boards / "refit")
+            recommender.refit(refit, run=out, resume=resume, callbacks=watchers)
     except InterruptedRunError as stop:
         raise InterruptedRunError(f"{stop}. Continue with the same command and --resume") from None
     seconds = time.perf_counter() - began
@@ -209,39 +262,71 @@ def _run(
         distributed.stop()
         if group.rank != 0:  # rank 0 has the whole model
             return
-    model, trained, popular = recommender.fitted_model(), None, None
+    model, reports = recommender.fitted_model(), None
     result: dict[str, Any] = {"metrics": {}}
     baseline: dict[str, Any] = {}
     if len(parts.test):
-        ks = sorted({k for k in (5, 10, 20, 50, config.k) if k <= parts.train.num_items})
-        trained = recommender.evaluate(parts.test, k=ks, popularity=parts.train.item_degrees)
-        popular = popularity_report(parts.train, parts.test, seen=model.seen, ks=ks)
+        # a model that was fitted on the test part has no test figure: that of the other one stands in for it
+        measured = chosen if refit == "all" else recommender
+        base = model.train if refit == "train+valid" else parts.train
+        reports = trained, popular = _reports(measured, base, parts)
         result, baseline = trained.as_dict(), {"popularity": popular.as_dict()["metrics"]}
     fit_seconds = round(seconds, 2)
+    facts: dict[str, Any] = {"fit_seconds": fit_seconds}
+    if refit == "all":
+        origin = {**model.metadata["chosen_from"], **result, "baseline": baseline}
+        facts["chosen_from"] = origin
+        result, baseline = {"metrics": {}}, {}
     if items is not None:
         recommender.add_items(items)
-    recommender.save(
-        out, metrics=result["metrics"], baseline=baseline, source=source, fit_seconds=fit_seconds
-    )
+    recommender.save(out, metrics=result["metrics"], baseline=baseline, source=source, **facts)
     if divided:
         distributed.stop()
         if group.rank != 0:  # rank 0 prints
             return
     if json:
-        print_json({"run": str(out), "epoch": model.metadata["epoch"], "fit_seconds": fit_seconds,
-                    "threshold_error": model.metadata["threshold_error"], **result,
-                    "baseline": baseline, "config": recommender.config.as_dict()})  # fmt: skip
+        names = ("epoch", "trained_on", "epochs_from", "fit_seconds", "threshold_error", "chosen_from")
+        kept = {name: model.metadata[name] for name in names if name in model.metadata}
+        print_json({"run": str(out), **kept, **result, "baseline": baseline,
+                    "config": recommender.config.as_dict()})  # fmt: skip
         return
-    if trained is not None and popular is not None:
-        _print_comparison(trained, popular)
+    if reports is not None:
+        _print_comparison(*reports, "of the model it was chosen from, " if refit == "all" else "")
     if model.metadata["threshold_error"] is not None:
         distance = f"{model.metadata['threshold_error']:.4f}"
         typer.echo(f"\nmean distance of the thresholds from the exact ones: {distance}")
-    typer.echo(f"best epoch {model.metadata['epoch']}, {seconds:.1f} s; written to {out}")
-    say(f"next: talos recommend {out} --user ID   or   talos evaluate {out}")
+    if refit == "all":
+        typer.echo(
+            "\nno test figure: this model was fitted on the test part too. "
+            "The metrics above are those of the model it was chosen from"
+        )
+    again = "" if refit is None else f"; fitted again on {_IN_WORDS[refit]} for as many epochs"
+    typer.echo(f"best epoch {model.metadata['epoch']}{again}, {seconds:.1f} s; written to {out}")
+    evaluate = "" if refit == "all" else f"   or   talos evaluate {out}"
+    say(f"next: talos recommend {out} --user ID{evaluate}")
 
 
-def _print_comparison(trained: Report, popular: Report) -> None:
+def _watchers(group: Group, boards: Path | None) -> list[Callback]:
+    """Progress, and TensorBoard files in the folder `boards`; on rank 0."""
+    from talos.training import TensorBoard, progress
+
+    if group.rank != 0:
+        return []
+    return [progress(), *([] if boards is None else [TensorBoard(boards)])]
+
+
+def _reports(
+    recommender: Recommender, train: Interactions | Share, parts: Split | SplitShare
+) -> tuple[Report, Report]:
+    """Metrics on the test part: of a recommender, and of ranking by popularity in `train`."""
+    from talos.evaluation.evaluate import popularity_report
+
+    ks = sorted({k for k in (5, 10, 20, 50, recommender.config.k) if k <= train.num_items})
+    trained = recommender.evaluate(parts.test, k=ks, popularity=train.item_degrees)
+    return trained, popularity_report(train, parts.test, seen=recommender.fitted_model().seen, ks=ks)
+
+
+def _print_comparison(trained: Report, popular: Report, of: str) -> None:
     """Print each metric of the model, and below it the same metric for ranking by popularity."""
     header, ours = trained.table()
     theirs = {row[0]: row[1:] for row in popular.table()[1]}
@@ -250,4 +335,4 @@ def _print_comparison(trained: Report, popular: Report) -> None:
         rows.append([name, "trained", *values])
         if name in theirs:
             rows.append(["", "popularity", *theirs[name]])
-    print_table([header[0], "", *header[1:]], rows, title=f"test, {trained.num_users:,} users")
+    print_table([header[0], "", *header[1:]], rows, title=f"test, {of}{trained.num_users:,} users")

@@ -10,9 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from talos.cli.options import Json, Offer, TrainingOptions, at_least_one, parse_budget, with_options
+from talos.cli.options import (
+    Json,
+    Offer,
+    TrainingOptions,
+    as_flags,
+    at_least_one,
+    parse_budget,
+    with_options,
+)
 from talos.cli.output import print_facts, print_json, print_table, say
 from talos.cli.plugins import entry_points_of, not_installed
+from talos.data.databases import without_password, without_passwords
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError, nearest
 
@@ -75,7 +84,7 @@ def tune(
     if out is None:
         raise ConfigError("is missing", where="--out", expected="the folder of the study")
     if finalize and trials is None and budget is None and (path is None or (out / "tune.json").exists()):
-        _finalize(out, path, storage, json)
+        _finalize(out, path, source, storage, json)
         return
     if path is None:
         raise ConfigError("is missing", where="PATH", expected="the data to tune on")
@@ -112,13 +121,15 @@ def tune(
     )
     page = write_report(tuned, settings, out)
     if finalize:
-        _finalize(out, path, storage, json)
+        _finalize(out, path, source, storage, json)
     else:
-        _print_tuned(tuned, settings, out, page, workers, json)
+        again = "" if "://" not in path else f" {shlex.quote(without_password(path))}{as_flags(source)}"
+        again += "" if storage is None else f" --storage {shlex.quote(without_password(storage))}"
+        _print_tuned(tuned, settings, out, page, workers, again, json)
 
 
-def _finalize(out: Path, path: str | None, storage: str | None, json: bool) -> None:
-    from talos.data.open import open_split
+def _finalize(out: Path, path: str | None, options: SourceOptions, storage: str | None, json: bool) -> None:
+    from talos.data.open import fingerprints_of, open_recorded
     from talos.studies.tune import finalize, open_study, read_folder, stored_final
     from talos.training import progress
 
@@ -130,9 +141,13 @@ def _finalize(out: Path, path: str | None, storage: str | None, json: bool) -> N
             raise ConfigError(
                 "does not say where its data come from", where=str(out), expected="a study of `talos tune`"
             )
-        path = path or source["path"]
-        split = open_split(path, SourceOptions.from_dict(source), notify=say)
-        kept = {"source": {**source, "path": path}}
+        if path is None and "://" in str(source.get("path")):
+            what = f"its data are in a database ({without_passwords(str(source['path']))})"
+            expected = "the URL as PATH, and --query if there is one: a study does not open it by itself"
+            raise ConfigError(what, where=str(out), expected=expected)
+        split = open_recorded(source, run=out, data=path, options=options, notify=say)
+        place = source["path"] if path is None else without_password(path)
+        kept = {"source": {**source, "path": place, "fingerprints": fingerprints_of(split)}}
         final = finalize(out, split, storage=storage, facts=kept, callbacks=(progress(),))
         write_report(open_study(out, storage)[2], settings, out, final)
     if json:
@@ -183,7 +198,7 @@ def write_report(tuned: Tuned, settings: TuneSettings, out: Path, final: FinalRe
 
 
 def _print_tuned(
-    tuned: Tuned, settings: TuneSettings, out: Path, page: Path, workers: int, json: bool
+    tuned: Tuned, settings: TuneSettings, out: Path, page: Path, workers: int, again: str, json: bool
 ) -> None:
     """Print the best trial, the cost of the search and the next command."""
     from talos.studies.tune import default_point, read_folder
@@ -211,7 +226,7 @@ def _print_tuned(
     print_facts(facts, title="the best trial")
     typer.echo(f"\nwritten to {out}: run.toml, trials.csv, report.html")
     say(f"all trials in a browser: {dashboard}")
-    finalize = f"talos tune --out {shlex.quote(str(out))} --finalize"
+    finalize = f"talos tune{again} --out {shlex.quote(str(out))} --finalize"
     say(f"next: {finalize}   (measures the best config on test, once)")
 
 

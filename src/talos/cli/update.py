@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from talos.cli.options import Json, Offer, RunArgument, with_options
-from talos.cli.output import print_json
+from talos.cli.output import print_json, printable
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
 
@@ -35,16 +35,18 @@ def update(
 ) -> None:
     """Put new events, users and items into a trained run, without training from scratch."""
     from talos.model.recommender import Recommender
+    from talos.model.run_directory import lock_run
 
     if out is None:
         raise ConfigError("is missing", where="--out", expected="the run directory to write")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError("exists and is not empty", where=f"--out {out}", expected="a new directory")
-    recommender = Recommender.load(run)
-    before = recommender.fitted_model()
-    new = _read(events, source, before)
-    recommender.partial_fit(new, epochs=epochs, lr=lr)
-    recommender.save(out)
+    _check_out(out)
+    with lock_run(out, "talos update"):
+        _check_out(out)  # again: another process may have finished in between
+        recommender = Recommender.load(run)
+        before = recommender.fitted_model()
+        new = _read(events, source, before)
+        recommender.partial_fit(new, epochs=epochs, lr=lr)
+        recommender.save(out)
     after = recommender.fitted_model()
     facts = {
         "run": str(out),
@@ -56,7 +58,12 @@ def update(
         print_json(facts)
         return
     grown = f"{facts['new_users']:,} new users, {facts['new_items']:,} new items"
-    typer.echo(f"{facts['events']:,} interactions learnt, {grown}; written to {out}")
+    typer.echo(f"{facts['events']:,} interactions learnt, {grown}; written to {printable(str(out))}")
+
+
+def _check_out(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(path.name != ".lock" for path in out.iterdir())):
+        raise ConfigError("exists and is not empty", where=f"--out {out}", expected="a new directory")
 
 
 def _read(path: Path, source: SourceOptions, model: Model) -> Interactions:

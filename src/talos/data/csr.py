@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.data.interactions import Interactions
@@ -24,6 +26,7 @@ class TrainIndex:
         num_users: users in the vocabulary.
         num_items: items in the vocabulary.
         user_ids: the caller's ids for error messages, or None.
+        weights: (num_edges,), how much each interaction counts, or None if all count the same.
 
     >>> train = Interactions.from_ids(["a", "a", "b"], ["x", "y", "y"])
     >>> index = TrainIndex.from_interactions(train)
@@ -36,16 +39,24 @@ class TrainIndex:
     num_users: int
     num_items: int
     user_ids: Vocabulary | None = None
+    weights: Tensor | None = None
 
     @classmethod
-    def from_interactions(cls, train: Interactions, device: torch.device | str = "cpu") -> TrainIndex:
-        """Copy interactions to a device."""
+    def from_interactions(
+        cls,
+        train: Interactions,
+        device: torch.device | str = "cpu",
+        *,
+        weights: NDArray[np.float32] | None = None,
+    ) -> TrainIndex:
+        """Copy interactions, and their weights if there are any, to a device."""
         return cls(
             indptr=torch.tensor(train.indptr, dtype=torch.int64, device=device),
             indices=torch.tensor(train.indices, dtype=torch.int64, device=device),
             num_users=train.num_users,
             num_items=train.num_items,
             user_ids=train.user_ids,
+            weights=None if weights is None else torch.tensor(weights, device=device),
         )
 
     @cached_property
@@ -63,10 +74,18 @@ class TrainIndex:
 
         Sorted by position and then by item; a user who occurs twice in `users` has all pairs twice.
         """
+        owner, edges = self._edges_of(users)
+        return owner, self.indices[edges]
+
+    def weights_of(self, users: Tensor) -> Tensor | None:
+        """The weights of the interactions that `pairs_of` returns, in the same order; None if all count the same."""
+        return None if self.weights is None else self.weights[self._edges_of(users)[1]]
+
+    def _edges_of(self, users: Tensor) -> tuple[Tensor, Tensor]:
         degrees = self.degrees[users]
         owner = torch.arange(len(users), device=self.device).repeat_interleave(degrees)
         shift = self.indptr[users] - (degrees.cumsum(0) - degrees)
-        return owner, self.indices[torch.arange(len(owner), device=self.device) + shift[owner]]
+        return owner, torch.arange(len(owner), device=self.device) + shift[owner]
 
     def name_of(self, user: int) -> str:
         """A user in the words of an error message: by id if ids are known, else by code."""

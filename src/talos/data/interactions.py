@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from talos.data.arrays import Codes, sort_rows, take
 from talos.data.description import Description
-from talos.data.vocabulary import Ids, Vocabulary, as_id_series
+from talos.data.vocabulary import Ids, Vocabulary, add_ids, as_id_series
 from talos.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -307,6 +307,18 @@ class Interactions:
             provenance=self.provenance,
         )
 
+    def difference(self, other: Interactions) -> Interactions:
+        """The interactions that `other` does not have; both must share vocabularies.
+
+        >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 8])
+        >>> data.difference(data.where(np.array([True, False, True]))).to_polars().rows()
+        [(1, 8)]
+        """
+        if self.user_ids != other.user_ids or self.item_ids != other.item_ids:
+            raise ArgumentError("other users or items", where="other", expected="the same vocabularies")
+        mine, theirs = (part.rows * np.int64(self.num_items) + part.indices for part in (self, other))
+        return self.where(~np.isin(mine, theirs, assume_unique=True))
+
     # -------------------------------------------------------------- converting
 
     def to_scipy(self) -> scipy.sparse.csr_array:
@@ -330,7 +342,7 @@ class Interactions:
         return pl.DataFrame(columns | {name: column for name, column in values.items() if column is not None})
 
     def fingerprint(self) -> str:
-        """A hash of the pairs and their ids; timestamps, ratings and titles are not part of it.
+        """A hash of the pairs and their ids, the same on every machine; timestamps, ratings and titles do not count.
 
         >>> data = Interactions.from_ids([1, 1], [7, 8])
         >>> data.fingerprint() == Interactions.from_ids([1, 1], [8, 7]).fingerprint()
@@ -340,8 +352,7 @@ class Interactions:
         for array in (self.indptr, self.indices):
             digest.update(np.ascontiguousarray(array).data)
         for ids in (self.user_ids.ids, self.item_ids.ids):
-            digest.update(str(ids.dtype).encode())
-            digest.update(np.ascontiguousarray(ids.hash(seed=0).to_numpy()).data)
+            add_ids(digest, ids.dtype, [ids])
         return digest.hexdigest()
 
     def split(self, **options: Any) -> Split:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
 from talos.data import datasets, readers, splits
+from talos.data.databases import DatabaseURL, without_password, without_passwords
 from talos.data.datasets import DatasetInfo
 from talos.data.interactions import Interactions
 from talos.data.readers import ReadKeywords, Source
@@ -30,15 +31,20 @@ from talos.data.shards import (
 from talos.data.source_options import SourceOptions
 from talos.data.splits import Split
 from talos.errors import ConfigError, DataError, nearest
+from talos.files import expanded
 
 __all__ = [
     "SourceOptions",
+    "check_unchanged",
+    "fingerprints_of",
     "open_fit_parts",
     "open_interactions",
+    "open_recorded",
     "open_share",
     "open_split",
     "open_test",
     "read",
+    "record_of",
     "write_shards_from",
 ]
 
@@ -176,6 +182,7 @@ def open_test(
     options: SourceOptions | None = None,
     *,
     run: Location,
+    data: str | None = None,
     notify: Notify | None = None,
 ) -> Interactions:
     """What a run is measured on: PATH if one is given, else the test part of the data it was trained on.
@@ -185,26 +192,113 @@ def open_test(
     Args:
         source: the run's record of its data, see `SourceOptions.as_dict`; None if it has none.
         path: a test set, read with the columns and the format of the run's data except where `options` differ.
-        options: how to read and clean the PATH.
+        options: how to read and clean the PATH, or `data` where that differs from the run's record.
         run: the run, as an error calls it.
+        data: the run's own data, named again; see `open_recorded`.
         notify: called with one line of text for each message.
     """
     options = options or SourceOptions()
-    trained_on = None if source is None else SourceOptions.from_dict(source)
-    if path is not None:
-        options = options if trained_on is None else trained_on.for_other_data(options)
-        if _is_split(path):
-            if notify is not None:
-                notify(f"{path} is split: measuring its test part")
-            return open_split(path, options).test
-        return open_interactions(path, options, notify=notify)
-    if source is None or trained_on is None:
+    if path is not None and data is not None:
+        raise ConfigError("a PATH as well", where="data", expected="one of them")
+    if path is None:
+        return open_recorded(source, run=run, data=data, options=options, notify=notify).test
+    if source is not None:
+        options = SourceOptions.from_dict(source).for_other_data(options)
+    if _is_split(path):
+        if notify is not None:
+            notify(f"{path} is split: measuring its test part")
+        return open_split(path, options).test
+    return open_interactions(path, options, notify=notify)
+
+
+def open_recorded(
+    source: Mapping[str, Any] | None,
+    *,
+    run: Location,
+    data: str | None = None,
+    options: SourceOptions | None = None,
+    notify: Notify | None = None,
+) -> Split:
+    """The split that a run or a study was made with, from the record it has of its data.
+
+    A record may be a stranger's. It never opens a database by itself and its SQL is never run: for data in a database
+    `data` names the URL again, and `options.query` the query. Data that are not those of the record are refused,
+    because another split would put what was trained on into the test part.
+
+    Args:
+        source: the record, see `record_of`; None if there is none.
+        run: the run or study, as an error calls it.
+        data: where the data are now; where the record says if None.
+        options: how to read `data`, where it differs from the record.
+        notify: called with one line of text for each message.
+
+    Raises:
+        ConfigError: there is no record, or the data are in a database that `data` does not name.
+        DataError: the data have changed, or cannot be read.
+    """
+    if source is None:
         raise ConfigError(
             "the run does not say what it was tested on",
             where=os.fspath(run),
             expected="a PATH to measure it on",
         )
-    return open_split(source["path"], trained_on, notify=notify).test
+    recorded, asked = SourceOptions.from_dict(source), options or SourceOptions()
+    path = str(source["path"]) if data is None else data
+    if data is None and "://" in path:
+        raise ConfigError(
+            f"its data are in a database ({without_passwords(path)}), and a run does not open one by itself",
+            where=os.fspath(run),
+            expected="data='URL' to name it again" + (" and query='SQL'" if recorded.query else ""),
+        )
+    if data is not None and recorded.query and not asked.query and DatabaseURL.parse(data).query is None:
+        raise ConfigError(
+            "its data are the rows of a query, and a run's SQL is not run by itself",
+            where=os.fspath(run),
+            expected=f"query='SQL'; the run has {recorded.query!r}",
+        )
+    if data is None and _exists(path) and not expanded(path).is_dir():
+        _check_still_there(path, os.fspath(run))
+    parts = open_split(path, replace(recorded, **{**asked.given(), "query": asked.query}), notify=notify)
+    check_unchanged(source, parts, run=run, path=path)
+    return parts
+
+
+def record_of(path: str, options: SourceOptions, parts: Split | SplitShare) -> dict[str, Any]:
+    """What a run stores about its data under `source`: where they are, how they were split, and what was in them."""
+    return {**options.as_dict(path), "fingerprints": fingerprints_of(parts)}
+
+
+def fingerprints_of(parts: Split | SplitShare) -> dict[str, str]:
+    """The fingerprint of each part of a split, by name."""
+    named = {"train": parts.train, "valid": parts.valid, "test": parts.test}
+    return {name: part.fingerprint() for name, part in named.items() if part is not None}
+
+
+def check_unchanged(
+    source: Mapping[str, Any], parts: Split | SplitShare, *, run: Location, path: str | None = None
+) -> None:
+    """Refuse a split whose parts are not those of a record; a record without fingerprints is taken as it is."""
+    stored = source.get("fingerprints")
+    if not isinstance(stored, Mapping) or dict(stored) == fingerprints_of(parts):
+        return
+    found = fingerprints_of(parts)
+    changed = [name for name in ("train", "valid", "test") if stored.get(name) != found.get(name)]
+    if changed:
+        raise DataError(
+            f"not the data of {os.fspath(run)}: another {' and '.join(changed)} part than at training",
+            where=without_passwords(str(source.get("path")) if path is None else path),
+            expected="the file as it was, so that nothing that was trained on is measured as test",
+            hint="a test set of its own can be measured as PATH",
+        )
+
+
+def _check_still_there(path: str, run: str) -> None:
+    if not expanded(path).is_file():
+        raise DataError(
+            f"the data of {run} came from a pipe or a device",
+            where=path,
+            expected="data='PATH' to name a file",
+        )
 
 
 def write_shards_from(
@@ -227,7 +321,7 @@ def write_shards_from(
         "test": options.test,
         "valid": options.valid,
         "seed": options.split_seed,
-        "name": path,
+        "name": without_password(path),
         "rows_at_once": DEFAULT_ROWS if rows_at_once is None else rows_at_once,
         **({} if notify is None else {"notify": notify}),
     }
@@ -256,7 +350,7 @@ def _is_split(path: str) -> bool:
     """Whether a PATH has a train and a test part; an error if it has a train part alone."""
     if "://" in path:
         return False
-    folder = Path(path).expanduser()
+    folder = expanded(path)
     if is_shards(path) or not folder.is_dir():
         return is_shards(path)
     files = part_files(folder, required=("train",))
@@ -267,15 +361,15 @@ def _is_split(path: str) -> bool:
 
 def _exists(path: str) -> bool:
     try:
-        return Path(path).expanduser().exists()
-    except (OSError, RuntimeError):
+        return expanded(path).exists()
+    except (OSError, ValueError):
         return True
 
 
 def _check_exists(path: str) -> None:
     if "://" in path or _exists(path):
         return
-    folder, known = Path(path).expanduser().parent, [info.name for info in datasets.available()]
+    folder, known = expanded(path).parent, [info.name for info in datasets.available()]
     try:
         beside = [entry.name for entry in folder.iterdir()]
     except OSError:

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
+from talos.data.databases import without_password
+from talos.errors import DataError
+
 __all__ = ["SourceOptions"]
 
 
@@ -36,6 +39,10 @@ class SourceOptions:
     title: str | None = _option(None, "Name of the column with item titles.")
     format: str | None = _option(None, "Format of the file, if it is guessed wrongly.")
     query: str | None = _option(None, "SQL query, for a database URL.")
+    ids: Literal["auto", "string"] = _option(
+        "auto",
+        "`auto`: integers where a column holds nothing else; `string`: all ids stay as they are written.",
+    )
     on_bad_row: Literal["raise", "skip"] = _option(
         "raise", "`raise` an error, or `skip` the row and count it."
     )
@@ -76,18 +83,45 @@ class SourceOptions:
         return replace(asked, **{**self.reading(), "query": None, **asked.given()})
 
     def as_dict(self, path: str) -> dict[str, Any]:
-        """What `model.json` and `tune.json` store under `source`."""
-        return {"path": path, "columns": self.reading(), "split": self.splitting()}
+        """What `model.json` and `tune.json` store under `source`; the password of a URL is not stored.
+
+        >>> SourceOptions().as_dict("postgresql://me:secret@host/shop")["path"]
+        'postgresql://me@host/shop'
+        """
+        return {"path": without_password(path), "columns": self.reading(), "split": self.splitting()}
 
     @classmethod
-    def from_dict(cls, source: Mapping[str, Any]) -> Self:
+    def from_dict(cls, source: Any) -> Self:
         """Back from `as_dict`; the path is left to the caller.
+
+        Raises:
+            DataError: the record is damaged.
 
         >>> options = SourceOptions(user="who", by="time")
         >>> SourceOptions.from_dict(options.as_dict("clicks.csv")) == options
         True
         """
-        return cls(**source["columns"], **source["split"])
+        try:
+            if not isinstance(source, Mapping) or not isinstance(source["path"], str):
+                raise TypeError("it has no path")
+            options = cls(**source["columns"], **source["split"])
+            for name, kind in _KINDS.items():
+                if not isinstance(value := getattr(options, name), kind) or (
+                    isinstance(value, bool) and name != "raw"
+                ):
+                    raise TypeError(f"{name} is {value!r:.40}")
+        except (KeyError, TypeError) as error:
+            raise DataError(f"the record of its data is damaged ({error})", where="source") from None
+        return options
 
 
 _NAMES = [one.name for one in fields(SourceOptions)]
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("user", "item", "timestamp", "rating", "title", "format", "query"), (str, type(None))),
+    **dict.fromkeys(("on_bad_row", "by", "ids"), (str,)),
+    **dict.fromkeys(("test", "valid"), (int, float)),
+    "split_seed": (int,),
+    "min_rating": (int, float, type(None)),
+    "k_core": (int, type(None)),
+    "raw": (bool,),
+}

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from talos.data.databases import without_password
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, ConfigError, DataError, nearest
 from talos.files import replace_folder
@@ -188,11 +189,13 @@ def split(
     return parts
 
 
-def how_to_split(by: str, test: float, valid: float, seed: int) -> dict[str, Any]:
+def how_to_split(by: str, test: Any, valid: Any, seed: Any) -> dict[str, Any]:
     """The arguments of `split` as `Split.how` has them; a `ConfigError` names a wrong one."""
     for name, share in (("test", test), ("valid", valid)):
-        if not 0 <= share < 1:
-            raise ConfigError(f"{share}", where=name, expected="a share from 0 to below 1")
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+            raise ConfigError(f"{share!r}", where=name, expected="a share from 0 to below 1")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"{seed!r}", where="split_seed", expected="a whole number from 0 on")
     if by not in get_args(SplitBy):
         raise ConfigError(
             f"{by!r}", where="by", expected="user, time or last", hint=nearest(by, get_args(SplitBy))
@@ -289,7 +292,7 @@ def write_split(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
     record: dict[str, Any] = {
-        "source": source,
+        "source": without_password(source),
         "how": parts.how,
         "cleaned": {name: value for name, value in (cleaned or {}).items() if value is not None},
         "format": format,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from talos.data.arrays import Codes, in_threads
 from talos.errors import DataError
 
-__all__ = ["Codes", "Ids", "Vocabulary", "as_id_series"]
+__all__ = ["Codes", "Ids", "Vocabulary", "add_ids", "as_id_series"]
 
 Ids: TypeAlias = pl.Series | Sequence[str] | Sequence[int] | Sequence[str | int] | NDArray[Any]
 
@@ -107,12 +108,37 @@ class Vocabulary:
         return self.ids.gather(np.asarray(codes, np.int64))
 
 
+def add_ids(digest: hashlib.blake2b, kind: pl.DataType, blocks: Iterable[pl.Series]) -> None:
+    """Add ids of one type to a digest; the same for any division into blocks, on any machine, in any version of polars.
+
+    (Polars has hashes of its own, which other versions and processors compute differently.)
+
+    >>> digests = hashlib.blake2b(), hashlib.blake2b()
+    >>> add_ids(digests[0], pl.String(), [pl.Series(["ab", "c"])])
+    >>> add_ids(digests[1], pl.String(), [pl.Series(["a"]), pl.Series(["bc"])])
+    >>> digests[0].digest() == digests[1].digest()
+    False
+    """
+    digest.update(str(kind).encode())
+    lengths = hashlib.blake2b()  # without them "ab", "c" would be "a", "bc"
+    for block in blocks:
+        if kind == pl.String:
+            digest.update("".join(block.to_list()).encode())
+            lengths.update(block.str.len_bytes().cast(pl.Int64).to_numpy().tobytes())
+        else:
+            digest.update(np.ascontiguousarray(block.to_numpy()).data)
+    digest.update(lengths.digest())
+
+
 def as_id_series(ids: Ids | Iterable[Any], name: str) -> pl.Series:
     """Ids as a polars series of strings or 64-bit integers; a `DataError` that names `name` if they are neither."""
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and ids.dtype != np.uint64:
         return pl.Series(name, ids.astype(np.int64, copy=False))
     try:
         series = ids if isinstance(ids, pl.Series) else pl.Series(name, ids, strict=True)
+    except UnicodeEncodeError as error:
+        found = error.object[error.start : error.end]
+        raise DataError(f"half a character ({found!r})", where=name, expected="valid Unicode") from None
     except (TypeError, pl.exceptions.PolarsError, OverflowError) as error:
         raise DataError("mixed types", where=name, expected="all strings or all integers") from error
     if series.null_count():

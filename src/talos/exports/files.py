@@ -9,25 +9,35 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import polars as pl
-from filelock import FileLock, Timeout
 
+from talos.data.parquet import scan_file
 from talos.errors import ArgumentError, TalosError, first_line, nearest
-from talos.files import replace_file, replace_text
+from talos.files import (
+    checksum_of,
+    locked,
+    remove_leftovers,
+    replace_file,
+    replace_text,
+    sealed_text,
+    unseal,
+)
 
 if TYPE_CHECKING:
     from talos.exports.lists import ListSettings
 
 __all__ = ["FileSink", "check_out", "file_kind", "join_files"]
 
-_FORMAT = 1
+_FORMAT = 2  # 1 had no checksums
+_OURS = re.compile(r"part-\d{6}|progress\.json|\..*\.tmp")
 _KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
@@ -41,42 +51,46 @@ class FileSink:
         check_out(path, overwrite=overwrite)
         self.folder = path.with_name(f".{path.name}.parts")
         self.record = self.folder / "progress.json"
-        self.users = self.rows = self.parts = 0
-        # on Unix this is flock, which ends with the process, however it ends; not in the folder, which is removed
-        self._lock = FileLock(path.with_name(f".{path.name}.lock"), blocking=False)
+        self.users = self.rows = 0
+        self.checksums: list[str] = []  # of the parts
+        self._held = ExitStack()
         self._mine = False  # parts with other settings are not ours to remove
 
     def begin(self) -> tuple[int, int]:
         """Users and rows in the parts that an interrupted export has left."""
+        # beside the folder of the parts, which is removed
+        lock = self.path.with_name(f".{self.path.name}.lock")
+        self._held.enter_context(locked(lock, guards=self.path, purpose="writing lists"))
+        remove_leftovers(self.path)
         try:
             self.folder.mkdir(exist_ok=True)
+            facts = self.folder.lstat()
         except OSError as error:
             what = f"cannot be written to ({error.strerror})"
             raise ArgumentError(what, where=str(self.path.parent), expected="a folder for output") from None
-        try:
-            self._lock.acquire()
-        except Timeout:
-            raise TalosError(f"another process is writing {self.path}") from None
-        except OSError:  # a file system without locks
-            pass
+        if self.folder.is_symlink() or (hasattr(os, "geteuid") and facts.st_uid != os.geteuid()):
+            what = "is a link or belongs to somebody else"
+            raise ArgumentError(what, where=str(self.folder), expected="a folder of this user, or none")
         found = self._read_record()
         same = found is not None and self.settings.same_as(
             found["job"], name=self.name, overwrite=self.overwrite, hint=f", or remove {self.folder}"
         )
         self._mine = True
         if found is not None and same:
-            self.users, self.rows, self.parts = found["users"], found["rows"], found["parts"]
+            self.users, self.rows, self.checksums = found["users"], found["rows"], found["checksums"]
             return self.users, self.rows
-        for left in self.folder.iterdir():
-            left.unlink()
+        self._remove_parts()
+        self.folder.mkdir(exist_ok=True)
         self._write_record()
         return 0, 0
 
     def add(self, rows: pl.DataFrame, users: int) -> None:
         """Write the next part, and count it."""
         with _disk_errors(self.path):
-            replace_file(self._part(self.parts), lambda path: self._write(rows, path))
-            self.users, self.rows, self.parts = users, self.rows + len(rows), self.parts + 1
+            part = self._part(self.parts)
+            replace_file(part, lambda path: self._write(rows, path))
+            self.users, self.rows = users, self.rows + len(rows)
+            self.checksums.append(checksum_of(part))
             self._write_record()
 
     def finish(self) -> None:
@@ -84,38 +98,50 @@ class FileSink:
         parts = [self._part(number) for number in range(self.parts)]
         with _disk_errors(self.path):
             replace_file(self.path, lambda path: join_files(parts, path, self.kind))
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._remove_parts()
 
     def close(self) -> None:
         """Let other processes write; remove the folder if it holds no part."""
         if self._mine and self.parts == 0:
-            shutil.rmtree(self.folder, ignore_errors=True)
-        if self._lock.is_locked:
-            # removed while it is locked: a process that opened it before sees that it is gone, and makes a new one
-            Path(self._lock.lock_file).unlink(missing_ok=True)
-            self._lock.release()
+            self._remove_parts()
+        self._held.close()
+
+    @property
+    def parts(self) -> int:
+        """The number of parts that are written."""
+        return len(self.checksums)
+
+    def _remove_parts(self) -> None:
+        """Remove the folder with what an export puts there; what somebody else has put there stays."""
+        with suppress(OSError):
+            for entry in list(self.folder.iterdir()):
+                if _OURS.fullmatch(entry.name):
+                    entry.unlink(missing_ok=True)
+            self.folder.rmdir()
 
     def _part(self, number: int) -> Path:
         return self.folder / f"part-{number:06d}"
 
     def _write_record(self) -> None:
         record = {"format": _FORMAT, "job": asdict(self.settings),
-                  "users": self.users, "rows": self.rows, "parts": self.parts}  # fmt: skip
-        replace_text(self.record, json.dumps(record, indent=2) + "\n")
+                  "users": self.users, "rows": self.rows, "checksums": self.checksums}  # fmt: skip
+        replace_text(self.record, sealed_text(record))
 
     def _read_record(self) -> dict[str, Any] | None:
         """The record of an interrupted export, if it is intact and all parts that it counts are there."""
         try:
-            record = json.loads(self.record.read_text(encoding="utf-8"))
-            counts = [record[name] for name in ("users", "rows", "parts")]
+            record = unseal(json.loads(self.record.read_text(encoding="utf-8")))
             intact = (
                 record["format"] == _FORMAT
                 and isinstance(record["job"], dict)
-                and all(isinstance(count, int) for count in counts)
-                and all(self._part(number).is_file() for number in range(record["parts"]))
+                and all(isinstance(record[name], int) for name in ("users", "rows"))
+                and all(
+                    checksum_of(self._part(number)) == checksum
+                    for number, checksum in enumerate(record["checksums"])
+                )
             )
             return record if intact else None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def _write(self, rows: pl.DataFrame, path: Path) -> None:
@@ -137,7 +163,7 @@ class FileSink:
 def join_files(parts: Sequence[Path], path: Path, kind: str) -> None:
     """Concatenate files of lists; only the first of them may have a header."""
     if kind == "parquet":
-        pl.scan_parquet(list(parts)).sink_parquet(path, row_group_size=1 << 18)
+        scan_file(list(parts)).sink_parquet(path, row_group_size=1 << 18)
         return
     with path.open("wb") as whole:  # gzip files one after the other are a gzip file
         for part in parts:

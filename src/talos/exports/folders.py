@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from talos.errors import ArgumentError, TalosError, first_line
 from talos.evaluation.ranking import TopK
 from talos.exports.files import check_out
-from talos.files import replace_folder
+from talos.files import locked, remove_leftovers, replace_folder
 from talos.model.run_directory import Model
 
 __all__ = ["check_same_lists", "export_folder", "recall", "sample_users", "write_ids"]
 
 _RECORD = "export.json"
+# What exports write; records of older versions do not list it.
+_FILES = ("users.parquet", "items.parquet", "index.faiss", "model.onnx", "model.onnx.data")
 # Other programs sum a dot product in another order: scores that differ by less than this count as equal.
 _TOLERANCE = 1e-5
 
@@ -33,17 +35,17 @@ def export_folder(
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """A folder to fill and a record to add to; the folder becomes `out` if the block succeeds.
 
-    The record is written to `export.json`. Only an empty folder and one with an `export.json` are ever replaced: any
-    other may be somebody's work.
+    The record is written to `export.json`. Only an empty folder and one with nothing but an export are ever replaced:
+    any other may be somebody's work.
     """
-    check_out(out, overwrite=overwrite, folder=True)
-    if out.exists() and not (out / _RECORD).is_file() and not (out.is_dir() and not any(out.iterdir())):
-        raise ArgumentError(
-            f"has no {_RECORD}", where=str(out), expected="a folder made by an export, to be overwritten"
-        )
+    _check_replaceable(out, overwrite=overwrite)
     fingerprint = model.fingerprint()
     record = {"format": 1, "kind": kind, "talos": version("talos-rec"), "model": fingerprint}
     with ExitStack() as stack:
+        lock = out.with_name(f".{out.name}.lock")
+        stack.enter_context(locked(lock, guards=out, purpose=f"exporting to {kind}"))
+        remove_leftovers(out)
+        _check_replaceable(out, overwrite=overwrite)  # again: another process may have finished in between
         try:
             folder = stack.enter_context(replace_folder(out))
         except OSError as error:
@@ -51,11 +53,35 @@ def export_folder(
             raise ArgumentError(what, where=str(out.parent), expected="a folder for output") from None
         try:
             yield folder, record
+            record["files"] = sorted(entry.name for entry in folder.iterdir())
             text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
             (folder / _RECORD).write_text(text, encoding="utf-8")
+            _check_replaceable(out, overwrite=overwrite)  # nobody has put anything there since
             stack.close()
         except (OSError, pl.exceptions.PolarsError) as error:
             raise TalosError(f"{out} could not be written ({first_line(error)})") from error
+
+
+def _check_replaceable(out: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that no export has made, or in which somebody has put something of their own."""
+    check_out(out, overwrite=overwrite, folder=True)
+    if not out.exists():
+        return
+    names = sorted(entry.name for entry in out.iterdir()) if out.is_dir() else []
+    if not out.is_dir() or (names and _RECORD not in names):
+        expected = "a folder made by an export, to be overwritten"
+        raise ArgumentError(f"has no {_RECORD}", where=str(out), expected=expected)
+    made: Any = ()
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        made = json.loads((out / _RECORD).read_text(encoding="utf-8"))["files"]
+    known = {_RECORD, *(made if isinstance(made, list) else _FILES)}
+    strangers = [name for name in names if name not in known]
+    if strangers:
+        what, expected = (
+            f"has {strangers[0]}, which no export has made",
+            "a folder with nothing but an export",
+        )
+        raise ArgumentError(what, where=str(out), expected=expected)
 
 
 def write_ids(folder: Path, model: Model, *, user_vectors: bool, item_vectors: bool) -> None:
@@ -77,7 +103,7 @@ def write_ids(folder: Path, model: Model, *, user_vectors: bool, item_vectors: b
 
 def sample_users(model: Model, size: int) -> NDArray[np.int64]:
     """Positions of users to verify an export with: evenly spread, and those with the fewest and the most items."""
-    degrees = model.seen.user_degrees
+    degrees = model.known.user_degrees
     spread = np.linspace(0, len(degrees) - 1, min(size, len(degrees))).astype(np.int64)
     return np.unique([*spread, int(degrees.argmin()), int(degrees.argmax())])
 

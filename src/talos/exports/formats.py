@@ -17,7 +17,7 @@ from talos.exports.faiss_index import write_faiss
 from talos.exports.files import check_out
 from talos.exports.folders import export_folder, write_ids
 from talos.exports.onnx_graph import write_onnx
-from talos.files import replace_file
+from talos.files import expanded, replace_file
 from talos.model.recommender import Recommender
 from talos.model.run_directory import Model
 
@@ -65,7 +65,7 @@ def export(
             hint = nearest(name, known) if known else None
             raise ArgumentError(f"no option {name!r} of {format}", where="options", hint=hint)
     model = source if isinstance(source, Model) else source.fitted_model()
-    path = Path(out).expanduser()
+    path = expanded(out)
     details = write(model, path, overwrite=overwrite, **options)
     return {
         "out": str(path),
@@ -88,7 +88,7 @@ def write_parquet(model: Model, out: Path, *, overwrite: bool = False) -> dict[s
 def write_npz(model: Model, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
     """Write a file for `numpy.load(…, allow_pickle=False)`: ids, vectors, and each user's known items as CSR."""
     check_out(out, overwrite=overwrite)
-    seen = model.seen
+    seen = model.known
     arrays: dict[str, NDArray[Any]] = {
         "user_ids": _id_array(model.train.user_ids.ids, "user ids"),
         "item_ids": _id_array(model.train.item_ids.ids, "item ids"),

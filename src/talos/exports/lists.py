@@ -21,7 +21,7 @@ from talos.errors import ArgumentError, DataError, TalosError, nearest
 from talos.evaluation.ranking import DotScores
 from talos.exports.databases import PostgresSink, SqliteSink
 from talos.exports.files import FileSink, check_out, file_kind, join_files
-from talos.files import replace_file
+from talos.files import expanded, replace_file
 from talos.model.attributes import Filter, allowed_items
 from talos.model.lists import banned_items, list_frame
 from talos.model.recommender import Recommender
@@ -195,7 +195,7 @@ def write_lists(
         sink = _sink(str(out), model, settings, overwrite)
         name, users, (rows, resumed) = sink.name, settings.users, _write(model, settings, banned, sink, show)
     else:
-        path, what = Path(out).expanduser(), f"{out} could not be written"
+        path, what = expanded(out), f"{out} could not be written"
         parts = [path.with_name(f".rank-{rank}-of-{group.size}.{path.name}") for rank in range(group.size)]
 
         def check() -> None:
@@ -231,7 +231,7 @@ def _write(
     scorer = DotScores(model.user_vectors, model.item_vectors)
     how: dict[str, Any] = {
         "k": settings.k,
-        "seen": model.seen if settings.filter_seen else None,
+        "seen": model.known if settings.filter_seen else None,
         "banned": banned,
         "item_vectors": model.item_vectors,
         "item_degrees": model.train.item_degrees,
@@ -263,7 +263,7 @@ def _write(
 def _sink(out: str, model: Model, settings: ListSettings, overwrite: bool) -> _Sink:
     scheme, colon, _ = out.partition("://")
     if not colon:
-        return FileSink(Path(out).expanduser(), settings, overwrite)
+        return FileSink(expanded(out), settings, overwrite)
     kinds: dict[str, type[SqliteSink | PostgresSink]] = {
         "sqlite": SqliteSink,
         "postgresql": PostgresSink,

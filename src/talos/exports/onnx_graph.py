@@ -52,7 +52,7 @@ def write_onnx(
         onnx.checker.check_model(str(path))
         write_ids(folder, model, user_vectors=False, item_vectors=False)
         sample = sample_users(model, _SAMPLE)
-        expected = top_k(DotScores(model.user_vectors, model.item_vectors), sample, k=k, seen=model.seen)
+        expected = top_k(DotScores(model.user_vectors, model.item_vectors), sample, k=k, seen=model.known)
         settings = runtime.SessionOptions()
         settings.log_severity_level = 3
         session = runtime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
@@ -69,7 +69,7 @@ def write_onnx(
 
 def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
     helper, kinds = onnx.helper, onnx.TensorProto
-    seen = model.seen
+    seen = model.known
     items = model.train.num_items
     constants: dict[str, NDArray[Any]] = {
         "user_vectors": model.user_vectors.detach().float().cpu().numpy(),

@@ -18,6 +18,7 @@ from talos.kernels.batch import (
     exact_user_batch_loss,
     kth_scores,
     user_batch_loss,
+    user_exponent,
 )
 from talos.kernels.least_squares import alternating_least_squares
 from talos.kernels.library import status
@@ -37,4 +38,5 @@ __all__ = [
     "kth_scores",
     "status",
     "user_batch_loss",
+    "user_exponent",
 ]

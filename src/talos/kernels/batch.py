@@ -2,11 +2,13 @@
 
 For a loss a(s_ui, β_u) + c(s_ui, β_u)·R_u, where R_u reduces φ over the negatives of user u, the value is
 
-    L = Σ_u share_u Σ_{i ∈ P_u} (a_ui + c_ui R_u)
+    L = Σ_u share_u Σ_{i ∈ P_u} (A_u + λ c_ui R_u),     A_u = -(1/ρ) log mean_{i ∈ P_u} e^{-ρ a_ui}
 
-and, with coefficient_u = share_u Σ_i c_ui, its gradient is that of Σ_u coefficient_u R_u plus share_u ∂a_ui/∂s_ui at
-every positive. `_batch_loss` is the one place that has this. What goes over all items is done by `Passes`: those of the
-compiled core where it applies (`core_passes`), those in readable torch elsewhere (`torch_passes`).
+where share_u is n_u^(p-1) over the sum of n^p in the batch, and A_u tends to the mean of a for ρ → 0, the usual loss.
+With coefficient_u = λ share_u Σ_i c_ui, the gradient is that of Σ_u coefficient_u R_u plus share_u t_ui ∂a_ui/∂s_ui at
+every positive, with t_ui = n_u softmax_i(-ρ a_ui) = e^{ρ(A_u - a_ui)}, which is 1 for ρ = 0. `_batch_loss` is the one
+place that has this. What goes over all items is done by `Passes`: those of the compiled core where it applies
+(`core_passes`), those in readable torch elsewhere (`torch_passes`).
 
 The items may be divided among several processes. Each process then has a range of the items, owns some users of the
 batch, and needs to know two numbers per user about the other items: β_u, the K-th best of all scores, and
@@ -15,6 +17,8 @@ log Σφ (or Σφ) over all items. That takes up to three passes over its own it
 1. the K best scores of every user; the K-th of all processes' best is β_u        (only for exact thresholds)
 2. log Σφ over its own items; the log-sum of all processes' is that of all items  (not for "mean" parts)
 3. gradients, with coefficient_u · Σφ(own items)/Σφ(all items)
+
+and, for ρ > 0, one number per user about the positives of the other processes, log Σ e^{-ρ a}.
 
 The process that has a positive's item handles the positive. Item gradients are complete where the items are; user
 gradients are summed by the users' owners. A batch of B users costs each process about B·(2d + K + 4) numbers sent and
@@ -42,6 +46,7 @@ from talos.kernels.checks import (
     check_arguments,
     check_finite,
     check_k,
+    check_positive_weights,
     check_positives,
     check_vectors,
     checked_indices,
@@ -59,6 +64,7 @@ __all__ = [
     "exact_user_batch_loss",
     "kth_scores",
     "user_batch_loss",
+    "user_exponent",
 ]
 
 
@@ -104,6 +110,7 @@ def user_batch_loss(
     exclude_positives: bool = True,
     item_ids: Tensor | None = None,
     weights: Tensor | None = None,
+    positive_weights: Tensor | None = None,
     normalize_items: bool = False,
     scale: float = 1.0,
     bfloat16: bool = False,
@@ -128,11 +135,14 @@ def user_batch_loss(
         k: use each user's exact K-th best score over the whole table as threshold, in place of given ones. Over all
             items it is found in the same pass. Returned as `UserBatch.thresholds`.
         reduction: the mean over `positives` (as in the published code), the mean over `users` with at least one
-            positive (the paper's formula), or the `sum` over positives.
+            positive (the paper's formula), or the `sum` over positives; each weighted by n^(p-1) of its user, with
+            p = `loss.user_power` and n the user's positives.
         exclude_positives: whether a user's positives are left out of their negatives.
         item_ids: (n,), a sample of items, shared by all users, to use as negatives in place of all items; an item
             that is drawn twice counts twice.
         weights: (n,) or (I,), how much each negative counts; for samples that are not uniform.
+        positive_weights: (P,), how much each positive counts, above 0; 1 if None. A weight of 2 is a positive that
+            occurs twice: n becomes the sum of a user's weights, and means over positives are weighted.
         normalize_items: divide the rows of `item_vectors` by their lengths first; the gradient is that of the
             rows as given.
         scale: factor of the value and of all gradients, at no cost.
@@ -164,6 +174,8 @@ def user_batch_loss(
     )
     device, num_items = item_vectors.device, len(item_vectors)
     indptr, indices = check_positives(indptr, indices, len(user_vectors), num_items, device)
+    if positive_weights is not None:
+        indices, positive_weights = check_positive_weights(positive_weights, indptr, indices, num_items)
     if item_ids is not None:
         item_ids = checked_indices("item_ids", item_ids, num_items, device)
     for name, size in (("users_per_chunk", users_per_chunk), ("items_per_tile", items_per_tile)):
@@ -207,6 +219,7 @@ def user_batch_loss(
         reduction=reduction,
         scale=scale,
         local=indptr.diff(),
+        weights=positive_weights,
     )
 
 
@@ -302,20 +315,27 @@ def _batch_loss(
     exchange: Exchange = ALONE,
     degrees: Tensor | None = None,
     num_items: int = 0,
+    weights: Tensor | None = None,
 ) -> UserBatch:
     """The formula, see the module.
 
     `local` (B,) are the positives of each user on this process, `degrees` those on all. `in_one_pass` says that the
-    sweep goes over the whole table, so that it can find K-th scores as well.
+    sweep goes over the whole table, so that it can find K-th scores as well. `weights` (P,) are those of the positives,
+    for a single process: n_u is then their sum, and the means over positives are weighted.
     """
     part, has_beta = loss.negative_part, loss.needs.threshold
+    rho, factor = loss.positive_power, loss.negative_weight
     degrees = local if degrees is None else degrees
     dtype, owner = passes.table.dtype, passes.owner
     parts = passes.parts(len(local))
     whole = exchange is ALONE and len(parts) == 1
     users = exchange.spread(user_vectors.detach().to(dtype))
-    share = _shares(degrees, reduction, dtype) * scale
-    per_positive = share[owner]
+    mass = degrees
+    if weights is not None:
+        weights = weights.to(dtype)
+        mass = users.new_zeros(len(users)).index_add_(0, owner, weights)
+    share = _shares(mass, user_exponent(loss.user_power, reduction), reduction, dtype) * scale
+    per_positive = share[owner] if weights is None else share[owner] * weights
 
     # The coefficient of R_u may depend on β. Where it does not, β can be found during the sweep.
     weight = constant_weight(loss)
@@ -331,10 +351,10 @@ def _batch_loss(
     if weight is None:
         pos = _positive_scores(passes, users)
         c = loss.positive_part(pos, None if beta is None else beta[owner])[1].detach()
-        coefficients = users.new_zeros(len(users)).index_add_(0, owner, per_positive * c)
+        coefficients = users.new_zeros(len(users)).index_add_(0, owner, factor * per_positive * c)
         coefficients = exchange.spread(_total(coefficients, exchange))
     else:
-        coefficients = weight * share * degrees
+        coefficients = factor * weight * share * mass
 
     if part.reduction == "constant":
         found = _constant_sweep(passes, users, part)
@@ -355,19 +375,26 @@ def _batch_loss(
         pos = _positive_scores(passes, users)
     pos_beta = None if beta is None else beta[owner]
     a, c = (x.detach() for x in loss.positive_part(pos, pos_beta))
-    slopes = per_positive * loss.da(pos, pos_beta).detach()
+    pulls = per_positive
+    if rho != 0:
+        mean = _power_mean(a, rho, owner, mass, exchange, weights)[owner]
+        a, pulls = mean, per_positive * torch.exp(rho * (mean - a))
+    slopes = pulls * loss.da(pos, pos_beta).detach()
     item_gradient = passes.add_positives(found.user_gradient, found.item_gradient, users, slopes)
     by_parameter = dict(found.parameter_gradients)
     for name, derivative in loss.da_dparameters(pos, pos_beta).items():
-        by_parameter[name] = by_parameter.get(name, 0.0) + (per_positive * derivative).sum()
-    values = a + c * found.negative[owner]
+        by_parameter[name] = by_parameter.get(name, 0.0) + (pulls * derivative).sum()
+    values = a + factor * c * found.negative[owner]
     check_finite(values, user_vectors=users, item_vectors=passes.table, thresholds=beta)
     return UserBatch(
         value=(per_positive * values).sum(),
         user_gradient=_total(found.user_gradient, exchange).to(user_vectors.dtype),
         item_gradient=item_gradient,
         parameter_gradients=by_parameter,
-        per_user=users.new_zeros(len(users)).index_add_(0, owner, values) / degrees.clamp(min=1),
+        per_user=users.new_zeros(len(users)).index_add_(
+            0, owner, values if weights is None else weights * values
+        )
+        / torch.where(mass > 0, mass, 1),
         num_positives=degrees,
         normalizer=found.normalizer,
         thresholds=thresholds,
@@ -452,12 +479,44 @@ def _total(rows: Tensor, exchange: Exchange) -> Tensor:
     return parts[0] if len(parts) == 1 else parts.sum(0)
 
 
-def _shares(count: Tensor, reduction: Literal["positives", "users", "sum"], dtype: torch.dtype) -> Tensor:
-    """The weight of one positive of each user in the loss, (B,), given how many each user has."""
-    if reduction == "users":
-        return 1 / (count.clamp(min=1).to(dtype) * max(1, int((count > 0).sum())))
-    each = 1.0 if reduction == "sum" else 1 / max(1, int(count.sum()))
-    return torch.full_like(count, each, dtype=dtype)
+def _power_mean(
+    a: Tensor, rho: float, owner: Tensor, mass: Tensor, exchange: Exchange, weights: Tensor | None
+) -> Tensor:
+    """A_u = -(1/ρ) log mean_i e^{-ρ a_i} of every user, (B,); its derivative in a_i is e^{ρ(A_u - a_i)} w_i/n_u."""
+    highest = a.new_full(mass.shape, -torch.inf).scatter_reduce_(0, owner, -rho * a, "amax")
+    terms = torch.exp(-rho * a - highest[owner])
+    total = a.new_zeros(mass.shape).index_add_(0, owner, terms if weights is None else weights * terms)
+    local = torch.where(total > 0, highest + total.log(), -torch.inf)
+    whole = exchange.spread(torch.logsumexp(exchange.collect(local), dim=0))
+    return torch.where(mass > 0, (mass.to(a.dtype).log() - whole) / rho, 0.0)
+
+
+def user_exponent(power: float, reduction: Literal["positives", "users", "sum"]) -> float:
+    """The exponent e with which a user of n positives weighs n^e in a reduced loss, given its `user_power`.
+
+    A mean over users is a mean over positives in which each user weighs n^(p-1) in place of n^p.
+
+    >>> user_exponent(0.5, "positives"), user_exponent(1.0, "users")
+    (0.5, 0.0)
+    """
+    return power - 1 if reduction == "users" else power
+
+
+def _shares(
+    count: Tensor, exponent: float, reduction: Literal["positives", "users", "sum"], dtype: torch.dtype
+) -> Tensor:
+    """The weight of one positive of each user in the loss, (B,), given how many (or how much) each user has."""
+    if reduction == "sum" and exponent == 1:
+        return torch.ones_like(count, dtype=dtype)
+    if exponent == 1:
+        return torch.full_like(count, 1 / (float(count.sum()) or 1.0), dtype=dtype)
+    some = torch.where(count > 0, count, 1).to(torch.float64)
+    if reduction == "sum":
+        return (some ** (exponent - 1)).to(dtype)
+    total = (
+        float((some**exponent * (count > 0)).sum()) or 1.0
+    )  # without any positives every share is of nothing
+    return (some ** (exponent - 1) / total).to(dtype)
 
 
 def constant_weight(loss: LossParts) -> float | None:

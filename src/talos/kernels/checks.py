@@ -12,6 +12,7 @@ __all__ = [
     "check_arguments",
     "check_finite",
     "check_k",
+    "check_positive_weights",
     "check_positives",
     "check_vectors",
     "checked_indices",
@@ -105,6 +106,24 @@ def check_positives(
                 expected="each item at most once per user",
             )
     return indptr, indices
+
+
+def check_positive_weights(
+    weights: Tensor, indptr: Tensor, indices: Tensor, num_items: int
+) -> tuple[Tensor, Tensor]:
+    """The positives and their weights (P,), ascending by item within each user; an error unless all are above 0."""
+    _check_dense("positive_weights", weights, indices.device)
+    if weights.shape != indices.shape:
+        raise _wrong_shape("positive_weights", weights, f"({len(indices)},), one per positive")
+    if len(weights) and not (bool((weights > 0).all()) and bool(weights.isfinite().all())):
+        raise ArgumentError(
+            f"{float(weights.min())} to {float(weights.max())}",
+            where="positive_weights",
+            expected="finite numbers above 0",
+        )
+    owner = torch.arange(len(indptr) - 1, device=indices.device).repeat_interleave(indptr.diff())
+    order = torch.argsort(owner * num_items + indices)
+    return indices[order], weights.detach()[order]
 
 
 def checked_indices(name: str, values: Tensor, bound: int | None, device: torch.device) -> Tensor:

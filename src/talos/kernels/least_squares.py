@@ -32,6 +32,7 @@ def alternating_least_squares(
     *,
     dim: int,
     generator: torch.Generator | None,
+    weights: Tensor | None = None,
     sweeps: int | None = None,
     regularization: float = 10.0,
     weight: float = 40.0,
@@ -39,7 +40,7 @@ def alternating_least_squares(
 ) -> tuple[Tensor, Tensor]:
     """User and item vectors of the implicit-feedback factorisation (Hu, Koren & Volinsky, ICDM 2008).
 
-    Minimises Σ_ui c_ui (p_ui - ⟨x_u, y_i⟩)² + λ(Σ|x_u|² + Σ|y_i|²) with p = 1 and c = 1 + α for the
+    Minimises Σ_ui c_ui (p_ui - ⟨x_u, y_i⟩)² + λ(Σ|x_u|² + Σ|y_i|²) with p = 1 and c = 1 + α w_ui for the
     interactions, p = 0 and c = 1 elsewhere, over users and items in turn; each row by a few steps of conjugate
     gradients from its previous value. Memory and time are linear in the interactions. Rows without any become 0.
 
@@ -51,6 +52,7 @@ def alternating_least_squares(
         num_items: |I|.
         dim: length of a vector.
         generator: of the initial values, N(0, 0.01²).
+        weights: w (P,) of the interactions, 0 or more; 1 for all if None.
         sweeps: over users and items; `sweeps_for` the data if None.
         regularization: λ.
         weight: α.
@@ -75,16 +77,17 @@ def alternating_least_squares(
         raise ArgumentError(
             f"{regularization}, {weight}", where="regularization, weight", expected="above 0, and 0 or more"
         )
-    by_user = (indptr.cpu(), indices.cpu())
+    values = None if weights is None else weights.cpu().float()
+    by_user = (indptr.cpu(), indices.cpu(), values)
     by_item = _transposed(*by_user, num_items)
     # Small numbers, so that the first Gram matrices do not drown the regularisation.
     users = torch.randn(len(indptr) - 1, dim, generator=generator).mul_(0.01)
     items = torch.randn(num_items, dim, generator=generator).mul_(0.01)
     for _ in range(sweeps):
-        for rows, fixed, links in ((users, items, by_user), (items, users, by_item)):
+        for rows, fixed, (ends, columns, entries) in ((users, items, by_user), (items, users, by_item)):
             gram = fixed.T @ fixed
             gram.diagonal().add_(regularization)
-            solve_rows_(rows, *links, fixed, gram, weight=weight, steps=steps)
+            solve_rows_(rows, ends, columns, fixed, gram, weight=weight, steps=steps, weights=entries)
     return users, items
 
 
@@ -97,6 +100,7 @@ def solve_rows_(
     *,
     weight: float,
     steps: int,
+    weights: Tensor | None = None,
 ) -> None:
     """Half a sweep, in place: a few steps of conjugate gradients for every row, with the other side fixed.
 
@@ -108,9 +112,10 @@ def solve_rows_(
         gram: (d, d), Σ y yᵀ + λ·1 over the rows y of `fixed`.
         weight: α.
         steps: of conjugate gradients.
+        weights: w (P,) of the entries; 1 for all if None.
     """
     solve = _solve_in_core_ if library.available() else _solve_in_torch_
-    solve(solution, indptr, indices, fixed, gram, weight=weight, steps=steps)
+    solve(solution, indptr, indices, fixed, gram, weight=weight, steps=steps, weights=weights)
 
 
 def sweeps_for(num_users: int, num_interactions: int) -> int:
@@ -126,11 +131,14 @@ def sweeps_for(num_users: int, num_interactions: int) -> int:
     return min(_MOST_SWEEPS, max(_FEWEST_SWEEPS, round(_ENTRIES_SWEPT / mean)))
 
 
-def _transposed(indptr: Tensor, indices: Tensor, columns: int) -> tuple[Tensor, Tensor]:
-    ones = np.ones(len(indices), np.int8)
+def _transposed(
+    indptr: Tensor, indices: Tensor, weights: Tensor | None, columns: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    values = np.ones(len(indices), np.int8) if weights is None else weights.numpy()
     shape = (len(indptr) - 1, columns)
-    turned = scipy.sparse.csr_array((ones, indices.numpy(), indptr.numpy()), shape=shape).T.tocsr()
-    return torch.from_numpy(turned.indptr.astype(np.int64)), torch.from_numpy(turned.indices.astype(np.int64))
+    turned = scipy.sparse.csr_array((values, indices.numpy(), indptr.numpy()), shape=shape).T.tocsr()
+    ends, rows = (torch.from_numpy(part.astype(np.int64)) for part in (turned.indptr, turned.indices))
+    return ends, rows, None if weights is None else torch.from_numpy(turned.data)
 
 
 def _solve_in_core_(
@@ -142,6 +150,7 @@ def _solve_in_core_(
     *,
     weight: float,
     steps: int,
+    weights: Tensor | None = None,
     level: str | None = None,
     threads: int | None = None,
 ) -> None:
@@ -149,6 +158,7 @@ def _solve_in_core_(
     core, at = library.level_of(level)
     rows, dim = solution.shape
     start, items_of = library.offsets_and_indices(indptr, indices, rows, len(fixed))
+    entries = None if weights is None else library.floats("weights", weights, len(items_of))
     other, matrix = library.floats("fixed", fixed, len(fixed), dim), library.floats("gram", gram, dim, dim)
     task = library.LeastSquares(
         rows=rows,
@@ -158,6 +168,7 @@ def _solve_in_core_(
         team=library.team(),
         start=start.data_ptr(),
         items_of=items_of.data_ptr(),
+        weights=None if entries is None else entries.data_ptr(),
         fixed=other.data_ptr(),
         gram=matrix.data_ptr(),
         weight=weight,
@@ -175,11 +186,14 @@ def _solve_in_torch_(
     *,
     weight: float,
     steps: int,
+    weights: Tensor | None = None,
 ) -> None:
     """The same in torch, some rows at a time."""
     for rows, entries in row_blocks(indptr, solution.shape[1]):
         ends = indptr[rows.start : rows.stop + 1] - indptr[rows.start]
-        solution[rows] = _solved(solution[rows], ends, fixed[indices[entries]], gram, weight, steps)
+        y = fixed[indices[entries]]
+        alpha = y.new_full((len(y),), weight) if weights is None else weight * weights[entries].to(y.dtype)
+        solution[rows] = _solved(solution[rows], ends, y, gram, alpha, steps)
 
 
 def row_blocks(indptr: Tensor, dim: int) -> Iterator[tuple[slice, slice]]:
@@ -196,17 +210,17 @@ def row_blocks(indptr: Tensor, dim: int) -> Iterator[tuple[slice, slice]]:
         first = last
 
 
-def _solved(x: Tensor, ends: Tensor, y: Tensor, gram: Tensor, weight: float, steps: int) -> Tensor:
-    """New values of some rows; `y` are the vectors of their entries, row after row."""
+def _solved(x: Tensor, ends: Tensor, y: Tensor, gram: Tensor, alpha: Tensor, steps: int) -> Tensor:
+    """New values of some rows; `y` and `alpha` are the vectors and weights α w of their entries, row after row."""
     owner = torch.arange(len(x)).repeat_interleave(ends.diff())
 
     def gathered(values: Tensor) -> Tensor:
         return torch.zeros_like(x).index_add_(0, owner, y * values.unsqueeze(-1))
 
     def apply(rows: Tensor) -> Tensor:
-        return rows @ gram + gathered(weight * (y * rows[owner]).sum(-1))
+        return rows @ gram + gathered(alpha * (y * rows[owner]).sum(-1))
 
-    x = conjugate_gradients(x, gathered(torch.full((len(y),), 1 + weight)), apply, steps)
+    x = conjugate_gradients(x, gathered(1 + alpha), apply, steps)
     return torch.where((ends.diff() > 0).unsqueeze(-1), x, 0.0)
 
 

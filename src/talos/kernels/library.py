@@ -16,6 +16,7 @@ import ctypes
 import functools
 import mmap
 import os
+import sysconfig
 import threading
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +48,7 @@ __all__ = [
 
 # Instruction sets, lowest first; the position is the core's number for it.
 LEVELS: Final = ("plain", "AVX2", "AVX-512")
-_VERSION: Final = 7
+_VERSION: Final = 8
 _LARGE_PAGE: Final = 1 << 21
 _CPU: Final = torch.device("cpu")
 _CHOICES: Final = ("auto", "compiled", "torch")
@@ -111,26 +112,30 @@ class LeastSquares(ctypes.Structure):
     _fields_ = _fields(
         (_INT64, "rows dim threads steps"),
         (Team, "team"),
-        (_POINTER, "start items_of fixed gram"),
+        (_POINTER, "start items_of weights fixed gram"),
         (_FLOAT, "weight"),
         (_POINTER, "solution"),
     )
 
 
-def _files() -> list[Path]:
-    """Builds of the core beside this module."""
-    found = Path(__file__).parent.glob("_core*")
-    return sorted(path for path in found if path.suffix in (".so", ".dylib", ".pyd"))
+def _file() -> Path | None:
+    """The build of the core beside this module, under the name that `setup.py` gives it for this Python, or `_core.so`.
+
+    No other name is tried: what is left of a build for another Python, or put there by somebody, is not loaded.
+    """
+    names = (f"_core{sysconfig.get_config_var('EXT_SUFFIX')}", "_core.so")
+    places = (Path(__file__).parent / name for name in names)
+    return next((place for place in places if place.is_file()), None)
 
 
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
     """The library, or None and the reason why it is missing."""
-    found = _files()
-    if not found:
+    found = _file()
+    if found is None:
         return None, "the core was not built (no C++ compiler when the package was installed?)"
     try:
-        library = ctypes.CDLL(str(found[0]))
+        library = ctypes.CDLL(str(found))
         version, size = library.talos_core_version(), library.talos_core_task_bytes()
     except (OSError, AttributeError) as error:
         return None, f"the core cannot be loaded ({error})"

@@ -86,6 +86,18 @@ class LossParts(Protocol):
         """Whether it uses thresholds, and whether it is separable at all."""
 
     @property
+    def user_power(self) -> float:
+        """p: a user with n positives weighs n^p."""
+
+    @property
+    def positive_power(self) -> float:
+        """ρ: the exponent of the power mean over a user's positives; 0 is the mean of a."""
+
+    @property
+    def negative_weight(self) -> float:
+        """λ, the factor of R_u."""
+
+    @property
     def negative_part(self) -> NegativePart:
         """R."""
 

@@ -65,8 +65,8 @@ class TorchPasses:
         items_per_tile: int = 4096,
     ) -> None:
         self.rows, self.normalize = item_vectors.detach(), normalize
-        self.unit = F.normalize(self.rows, dim=-1) if normalize else self.rows
-        self.table = self.unit.to(dtype or self.rows.dtype)
+        rows = self.rows.to(dtype or self.rows.dtype)
+        self.table = F.normalize(rows, dim=-1) if normalize else rows
         self.item_ids = item_ids
         self.candidates = self.table if item_ids is None else self.table[item_ids]
         self.weights = None if weights is None else weights.to(self.table.dtype)
@@ -263,14 +263,15 @@ class TorchPasses:
         """Add the positives' slopes to both gradients; returns that of the item vectors as they were given."""
         user_gradient.index_add_(0, self.owner, slopes.unsqueeze(-1) * self.table[self.indices])
         item_gradient.index_add_(0, self.indices, slopes.unsqueeze(-1) * users[self.owner])
-        item_gradient = item_gradient.to(self.rows.dtype)
         if not self.normalize:
-            return item_gradient
-        # From the gradient g in v = r/|r| to that in r: (g - ⟨g, v⟩v)/|r|.
-        lengths = self.rows.norm(dim=-1, keepdim=True)
-        along = (item_gradient * self.unit).sum(dim=-1, keepdim=True)
+            return item_gradient.to(self.rows.dtype)
+        # From the gradient g in v = r/|r| to that in r: (g - ⟨g, v⟩v)/|r|; rounded last, so that half precision can
+        # overflow in the result only.
+        lengths = self.rows.to(item_gradient.dtype).norm(dim=-1, keepdim=True)
+        along = (item_gradient * self.table).sum(dim=-1, keepdim=True)
         along.masked_fill_(lengths <= _SHORTEST, 0.0)
-        return item_gradient.addcmul(along, self.unit, value=-1).div_(lengths.clamp_(min=_SHORTEST))
+        gradient = item_gradient.addcmul(along, self.table, value=-1).div_(lengths.clamp_(min=_SHORTEST))
+        return gradient.to(self.rows.dtype)
 
 
 @torch.no_grad()

@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from talos.checks import check_result, describe
+from talos.checks import check_result, describe, number_from, positive_number
 from talos.errors import ArgumentError
+from talos.losses import functional
 from talos.losses.parts import NegativePart
 
 __all__ = ["TAU_SPACE", "Adversary", "Batch", "Loss", "Needs", "UserSeparableLoss"]
@@ -132,8 +133,14 @@ class Loss(nn.Module):
     """
 
     short_name: ClassVar[str] = ""
+    # How much a user with n positives weighs, n^p: 1 counts positives, 0 counts users. Whoever reduces the values
+    # multiplies those of a user by n^(p-1); the loss does not know n.
+    user_power: float = 1.0
     context: ClassVar[tuple[str, ...]] = ("k", "num_users", "num_items", "generator")
     search_space: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    # What a race decides if it is not given: stages in the order in which they matter, each with the candidates for
+    # some options. The first stage is about the temperature.
+    race: ClassVar[tuple[tuple[Mapping[str, float], ...], ...]] = ()
 
     def __init__(self) -> None:
         # `nn.Module` would take any arguments at all; a loss without hyperparameters takes none.
@@ -204,10 +211,25 @@ class UserSeparableLoss(Loss):
     positives costs users × items scores where drawing negatives per positive costs positives × n: this is
     what `talos.kernels` builds on. The kernels go over items without autograd, hence the closed forms.
 
+    A user's loss has two more degrees of freedom, which every subclass may offer as options (with the values below
+    they have no effect, and the loss is the mean of a + c·R over the user's positives):
+
+        L_u = n^p · [ -(1/ρ) log mean_{i ∈ P_u} e^{-ρ a_i} + λ c R_u ]
+
+    - `positive_power` ρ ≥ 0: the mean of a becomes the power mean of e^{-a} with exponent ρ. A positive's gradient is
+      multiplied by n·softmax_i(-ρ a): positives that already score high count more, hopeless ones less. By Jensen's
+      inequality the value falls as ρ rises, down to the logarithm of the arithmetic mean at ρ = 1.
+    - `negative_weight` λ > 0: how hard negatives are pushed down, relative to the positives.
+
+    and, like every loss, `user_power` p.
+
     >>> from talos.losses import Softmax
     >>> Softmax(tau=0.5).positive_part(torch.tensor([1.0]), None)
     (tensor([-2.]), tensor([1.]))
     """
+
+    positive_power: float = 0.0
+    negative_weight: float = 1.0
 
     @property
     def needs(self) -> Needs:
@@ -232,9 +254,20 @@ class UserSeparableLoss(Loss):
         return {}
 
     def compute(self, batch: Batch) -> Tensor:
-        """The sum a + c·R."""
+        """The sum a + λ·c·R; for ρ > 0, a is the power mean over the rows with the same id in `users`."""
         a, c = self.positive_part(batch.pos, batch.threshold)
-        return a + c * self.negative_part.aggregate(batch.neg, batch.threshold_column, batch.mask)
+        if self.positive_power != 0 and batch.users is not None:
+            a = functional.power_mean_by(a, self.positive_power, batch.users)
+        negative = self.negative_part.aggregate(batch.neg, batch.threshold_column, batch.mask)
+        return a + self.negative_weight * c * negative
+
+    def _set_balance(
+        self, *, user_power: float = 1.0, positive_power: float = 0.0, negative_weight: float = 1.0
+    ) -> None:
+        """Check and keep p, ρ and λ."""
+        self.user_power = number_from("user_power", user_power, 0.0)
+        self.positive_power = number_from("positive_power", positive_power, 0.0)
+        self.negative_weight = positive_number("negative_weight", negative_weight)
 
 
 def _check_scores(

@@ -17,9 +17,11 @@ from torch.autograd.function import once_differentiable
 __all__ = [
     "log_sigmoid",
     "log_sigmoid_and_slope_",
+    "log_sum_exp_by",
     "log_sum_sigmoid_power",
     "masked_log_sum_exp",
     "masked_mean",
+    "power_mean_by",
     "reduce_per_positive",
     "reduce_per_user",
     "sharp_softplus",
@@ -222,6 +224,33 @@ def smooth_indicators(scores: Tensor, k: int, tau: float, delta: float, mask: Te
         found.append(indicator[:, 0])
         left = left * (1 - indicator.detach() - delta)
     return torch.stack(found, dim=-1)
+
+
+def log_sum_exp_by(x: Tensor, groups: Tensor) -> Tensor:
+    """For every entry of x (B,), the log-sum-exp over the entries of its group.
+
+    >>> log_sum_exp_by(torch.zeros(3), torch.tensor([7, 7, 3])).exp()
+    tensor([2., 2., 1.])
+    """
+    distinct, row_of = torch.unique(groups, return_inverse=True)
+    highest = x.new_full((len(distinct),), -torch.inf)
+    highest = highest.scatter_reduce(0, row_of, x.detach(), "amax")
+    total = x.new_zeros(len(distinct)).index_add(0, row_of, torch.exp(x - highest[row_of]))
+    # its gradient adds up in a fixed order also with several threads, unlike that of an index in brackets
+    return (highest + total.log()).index_select(0, row_of)
+
+
+def power_mean_by(a: Tensor, rho: float, groups: Tensor) -> Tensor:
+    """For every entry of a (B,), -(1/ρ) log mean e^{-ρ a} over the entries of its group.
+
+    It lies between the mean of a (ρ → 0) and its minimum (ρ → ∞).
+
+    >>> power_mean_by(torch.tensor([0.0, 0.0, 5.0]), 1.0, torch.tensor([7, 7, 3]))
+    tensor([0., 0., 5.])
+    """
+    _, row_of, count = torch.unique(groups, return_inverse=True, return_counts=True)
+    mean: Tensor = (count.to(a.dtype).log()[row_of] - log_sum_exp_by(-rho * a, groups)) / rho
+    return mean
 
 
 def reduce_per_positive(values: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ class Softmax(UserSeparableLoss):
 
     Args:
         tau: temperature τ > 0.
+        user_power: p, see `UserSeparableLoss`; likewise `positive_power` ρ and `negative_weight` λ.
 
     >>> Softmax(tau=1.0)(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]))   # log 2
     tensor([0.6931])
@@ -33,10 +34,23 @@ class Softmax(UserSeparableLoss):
 
     short_name = "sl"
     search_space: ClassVar[Mapping[str, Any]] = {"tau": TAU_SPACE}
+    race: ClassVar[tuple[tuple[Mapping[str, float], ...], ...]] = (
+        tuple({"tau": tau} for tau in (0.06, 0.09, 0.13, 0.19, 0.28)),
+    )
 
-    def __init__(self, *, tau: float = 0.1) -> None:
+    def __init__(
+        self,
+        *,
+        tau: float = 0.1,
+        user_power: float = 1.0,
+        positive_power: float = 0.0,
+        negative_weight: float = 1.0,
+    ) -> None:
         super().__init__()
         self.tau = positive_number("tau", tau)
+        self._set_balance(
+            user_power=user_power, positive_power=positive_power, negative_weight=negative_weight
+        )
 
     @property
     def negative_part(self) -> NegativePart:
@@ -61,6 +75,7 @@ class BilateralSoftmax(UserSeparableLoss):
     Args:
         tau1: temperature of the positives.
         tau2: temperature of the negatives.
+        user_power: p, see `UserSeparableLoss`; likewise `positive_power` ρ and `negative_weight` λ.
 
     >>> pos, neg = torch.tensor([0.3]), torch.tensor([[0.1, -0.2]])
     >>> torch.equal(BilateralSoftmax(tau1=0.2, tau2=0.2)(pos, neg), Softmax(tau=0.2)(pos, neg))
@@ -70,8 +85,19 @@ class BilateralSoftmax(UserSeparableLoss):
     short_name = "bsl"
     search_space: ClassVar[Mapping[str, Any]] = {"tau1": TAU_SPACE, "tau2": TAU_SPACE}
 
-    def __init__(self, *, tau1: float = 0.1, tau2: float = 0.1) -> None:
+    def __init__(
+        self,
+        *,
+        tau1: float = 0.1,
+        tau2: float = 0.1,
+        user_power: float = 1.0,
+        positive_power: float = 0.0,
+        negative_weight: float = 1.0,
+    ) -> None:
         super().__init__()
+        self._set_balance(
+            user_power=user_power, positive_power=positive_power, negative_weight=negative_weight
+        )
         self.tau1, self.tau2 = positive_number("tau1", tau1), positive_number("tau2", tau2)
 
     @property
@@ -101,6 +127,8 @@ class SoftmaxAtK(Softmax):
         detach_weight: False lets the gradient flow through the weight, as in the authors' code. A positive's gradient
             then depends on its own negatives' sum, so the loss pairs each positive with its negatives; and where that
             sum is large, a higher score of the positive raises the loss.
+        user_power: p, see `UserSeparableLoss`; likewise `negative_weight` λ. The weight of a positive is what the power
+            mean over positives would be for, so there is no ρ here.
 
     >>> loss = SoftmaxAtK(tau=1.0, tau_w=1.0)
     >>> loss(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]), threshold=torch.tensor([0.0]))   # log 2 / 2
@@ -113,8 +141,16 @@ class SoftmaxAtK(Softmax):
         "tau_w": {"low": 0.1, "high": 3.0, "log": True},
     }
 
-    def __init__(self, *, tau: float = 0.1, tau_w: float = 1.0, detach_weight: bool = True) -> None:
-        super().__init__(tau=tau)
+    def __init__(
+        self,
+        *,
+        tau: float = 0.1,
+        tau_w: float = 1.0,
+        detach_weight: bool = True,
+        user_power: float = 1.0,
+        negative_weight: float = 1.0,
+    ) -> None:
+        super().__init__(tau=tau, user_power=user_power, negative_weight=negative_weight)
         self.tau_w = positive_number("tau_w", tau_w)
         self.detach_weight = detach_weight
 

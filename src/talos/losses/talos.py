@@ -41,13 +41,22 @@ class Talos(UserSeparableLoss):
     Args:
         tau: τ > 0; or an `AdaptiveTau` such as `DRORadius`, which gives every user a temperature of their own; or,
             in a training loop of your own that calls `set_progress`, a function of the progress in [0, 1] (a config
-            cannot hold one). If not given, 0.1, and less for more than ten thousand items: `tau_for`.
+            cannot hold one). If not given, or "auto": 0.1, and less for more than ten thousand items: `tau_for`; a run
+            with validation data races several (`talos.training.race`).
         form: `training` or `full`.
         quantile: False takes β = 0 (ablation); no threshold is needed then.
         temperature: `outer`, σ(x)^(1/τ), or `inner`, σ(x/τ) (ablation).
         denominator: False replaces the sum over negatives by the constant K (ablation); scores inflate.
         eta: one radius η of robustness for all users in place of one temperature; short for
             `tau=DRORadius(eta=…)`. The loss is then τ_u times the forms above: see there.
+        user_power: p. A user with n positives weighs n^p in the mean: 1 is the published code, 0 the paper's mean over
+            users.
+        positive_power: ρ in 1/n Σ_i → power mean: the positives' part becomes -(1/ρ)·log mean_i σ(s_ui - β_u)^(ρ/τ).
+            0, the limit, is the training form. 1 is the full form but for the positives in its denominator, whose
+            bound the training form is; in between, the loss bounds the full form the tighter, the larger ρ.
+        negative_weight: λ, the factor of log Σ_j. Above 1 it pushes the items around the threshold down harder than the
+            positives are pulled up; then -log Precision@K is no longer bounded term by term unless the sum is at
+            least 1.
         k: K, needed where `denominator` is False.
         num_items: |I|, from which a temperature is chosen where none is given.
 
@@ -58,16 +67,25 @@ class Talos(UserSeparableLoss):
 
     short_name = "talos"
     search_space: ClassVar[Mapping[str, Any]] = {"tau": TAU_SPACE}
+    race: ClassVar[tuple[tuple[Mapping[str, float], ...], ...]] = (
+        tuple({"tau": tau, "user_power": 0.5} for tau in (0.045, 0.065, 0.095, 0.14, 0.2)),
+        tuple({"negative_weight": weight} for weight in (1.0, 1.1, 1.25)),
+        tuple({"positive_power": power} for power in (0.0, 0.2)),
+        tuple({"user_power": power} for power in (0.5, 0.25, 1.0)),
+    )
 
     def __init__(
         self,
         *,
-        tau: float | Schedule | AdaptiveTau | None = None,
+        tau: float | Literal["auto"] | Schedule | AdaptiveTau | None = None,
         form: Literal["training", "full"] = "training",
         quantile: bool = True,
         temperature: Literal["outer", "inner"] = "outer",
         denominator: bool = True,
         eta: float | None = None,
+        user_power: float = 1.0,
+        positive_power: float = 0.0,
+        negative_weight: float = 1.0,
         k: int | None = None,
         num_items: int | None = None,
     ) -> None:
@@ -84,7 +102,7 @@ class Talos(UserSeparableLoss):
                 raise ArgumentError("given together with tau", where="eta", expected="one of the two")
             tau = DRORadius(eta=eta)
         self._chosen: tuple[tuple[str, float], ...] = ()
-        if tau is None:
+        if tau is None or tau == "auto":
             tau = tau_for(num_items)
             self._chosen = (("tau", tau),)
         self.adaptive: AdaptiveTau | None = None
@@ -100,6 +118,15 @@ class Talos(UserSeparableLoss):
             self.set_progress(0.0)
         else:
             self.tau = positive_number("tau", tau)
+        self._set_balance(
+            user_power=user_power, positive_power=positive_power, negative_weight=negative_weight
+        )
+        if (self.positive_power, self.negative_weight) != (0.0, 1.0) and not self.needs.user_separable:
+            raise ArgumentError(
+                f"got {positive_power:g}, {negative_weight:g}",
+                where="positive_power, negative_weight",
+                expected="0 and 1, unless form is 'training' with one tau",
+            )
 
     @property
     def needs(self) -> Needs:
@@ -162,7 +189,7 @@ class Talos(UserSeparableLoss):
         if self.form == "training":
             return total - above
         users = torch.arange(len(pos), device=pos.device) if batch.users is None else batch.users
-        positives = _log_sum_exp_by(above, users)
+        positives = functional.log_sum_exp_by(above, users)
         if not self.denominator:
             return total - positives
         # A row without negatives is a sum of 0 here, not of 1 as in the training form.
@@ -185,13 +212,3 @@ class Talos(UserSeparableLoss):
     def extra_repr(self) -> str:
         """The temperature and the form, for `repr`."""
         return f"tau={self.adaptive or self.schedule or self.tau}, form={self.form!r}"
-
-
-def _log_sum_exp_by(x: Tensor, groups: Tensor) -> Tensor:
-    """For every entry of x (B,), the log-sum-exp over the entries of its group."""
-    distinct, row_of = torch.unique(groups, return_inverse=True)
-    highest = x.new_full((len(distinct),), -math.inf)
-    highest = highest.scatter_reduce(0, row_of, x.detach(), "amax")
-    total = x.new_zeros(len(distinct)).index_add(0, row_of, torch.exp(x - highest[row_of]))
-    # its gradient adds up in a fixed order also with several threads, unlike that of an index in brackets
-    return (highest + total.log()).index_select(0, row_of)

@@ -2,6 +2,8 @@
 
 At a user's vector û the loss of each item h of the history pulls û towards that item and away from the items that
 compete with it: the pull is -∂L_h/∂û = a_h (v_h - m_h), where m_h is the mean competing item as the loss weights them.
+The pulls of a history add up to the number of its items times the gradient that trains û, with the loss's own weights
+of positives and negatives (`positive_power`, `negative_weight`).
 An item h speaks for an item v by p_h = a_h (v_h - m_h)·v: it is more like v than the competing items are. What an item
 adds is given as its share of all that speaks for v, p_h / Σ max(p, 0), so shares add up to 1 for every loss and scale
 of scores.
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from talos.kernels import kth_scores
 from talos.losses import Loss, UserSeparableLoss
-from talos.model.fold_in import loss_of_sample, negative_slopes, sample_of_items
+from talos.model.fold_in import loss_of_sample, negative_slopes, positive_slopes, sample_of_items
 
 __all__ = ["pull_of_history", "reasons"]
 
@@ -65,10 +67,10 @@ def _over_all(user: Tensor, items: Tensor, history: Tensor, loss: UserSeparableL
     scores, owner = (items @ user).unsqueeze(0), torch.zeros_like(history)
     beta = scores.topk(min(k, len(items)), sorted=False).values.amin(-1) if loss.needs.threshold else None
     pos, pos_beta = scores[0, history], None if beta is None else beta[owner]
-    _, weight = loss.positive_part(pos, pos_beta)
+    pull, push = positive_slopes(pos, pos_beta, owner, loss)
     slopes = negative_slopes(scores, beta, owner, history, loss)
     slopes[0, history] = 0.0
-    return -(loss.da(pos, pos_beta).unsqueeze(-1) * items[history] + weight.unsqueeze(-1) * (slopes @ items))
+    return -(pull.unsqueeze(-1) * items[history] + push.unsqueeze(-1) * (slopes @ items))
 
 
 def _over_sample(user: Tensor, items: Tensor, history: Tensor, loss: Loss, k: int, seed: int) -> Tensor:

@@ -17,8 +17,16 @@ from talos.errors import ArgumentError
 from talos.kernels import kth_scores, user_batch_loss
 from talos.kernels.protocols import LogSumPart, MeanPart
 from talos.losses import Loss, UserSeparableLoss
+from talos.losses.functional import power_mean_by
 
-__all__ = ["COSINE_LENGTH", "fold_in", "loss_of_sample", "negative_slopes", "sample_of_items"]
+__all__ = [
+    "COSINE_LENGTH",
+    "fold_in",
+    "loss_of_sample",
+    "negative_slopes",
+    "positive_slopes",
+    "sample_of_items",
+]
 
 # A loss that is not separable by user is computed against this many sampled items instead of all of them.
 _SAMPLE = 1024
@@ -107,23 +115,34 @@ def _gradient_over_all(
     users: Tensor, items: Tensor, indptr: Tensor, indices: Tensor, loss: UserSeparableLoss, k: int
 ) -> Tensor:
     """∂/∂users (B, d) of each user's mean loss over all items, for losses that are separable by user."""
-    share = 1 / indptr.diff().clamp(min=1)
+    counts = indptr.diff().clamp(min=1).to(users.dtype)
     k = min(k, len(items))
     if len(users) * len(items) > _SMALL:
         # thresholds are found in the same pass over the items
         needed = k if loss.needs.threshold else None
         batch = user_batch_loss(users, items, indptr, indices, None, loss, k=needed, reduction="sum")
-        return batch.user_gradient * share.unsqueeze(-1)
+        return batch.user_gradient / (counts**loss.user_power).unsqueeze(-1)
     # for a few users plain products take a fraction of the time that setting up tiles and threads takes
     owner = torch.arange(len(users), device=users.device).repeat_interleave(indptr.diff())
     scores = users @ items.T
     beta = scores.topk(k, sorted=False).values.amin(-1) if loss.needs.threshold else None
     pos, pos_beta = scores[owner, indices], None if beta is None else beta[owner]
-    _, c = loss.positive_part(pos, pos_beta)
-    coefficients = users.new_zeros(len(users)).index_add_(0, owner, c)
+    pull, push = positive_slopes(pos, pos_beta, owner, loss)
+    coefficients = users.new_zeros(len(users)).index_add_(0, owner, push)
     slopes = negative_slopes(scores, beta, owner, indices, loss).mul_(coefficients.unsqueeze(-1))
-    slopes[owner, indices] = loss.da(pos, pos_beta)
-    return (slopes @ items).mul_(share.unsqueeze(-1))
+    slopes[owner, indices] = pull
+    return (slopes @ items).div_(counts.unsqueeze(-1))
+
+
+def positive_slopes(
+    pos: Tensor, beta: Tensor | None, owner: Tensor, loss: UserSeparableLoss
+) -> tuple[Tensor, Tensor]:
+    """What each positive (P,) adds to n_u times its user's loss: ∂/∂s of the positives' part, and λc, R_u's factor."""
+    a, c = loss.positive_part(pos, beta)
+    slopes, rho = loss.da(pos, beta), loss.positive_power
+    if rho != 0:
+        slopes = slopes * torch.exp(rho * (power_mean_by(a, rho, owner) - a))
+    return slopes, loss.negative_weight * c
 
 
 def negative_slopes(

@@ -7,6 +7,7 @@ never imports a trainer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 
 from talos import losses, registry
 from talos.backbones import Backbone
+from talos.checks import positive_integer
 from talos.config import OptimizerConfig, RunConfig, TrainingConfig
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
@@ -30,8 +32,9 @@ from talos.model.attributes import Filter, align_items, allowed_items
 from talos.model.explain import reasons
 from talos.model.fold_in import fold_in
 from talos.model.lists import FrameKind, OnUnknown, banned_items, list_frame, positions, to_frame
+from talos.model.refit import Fitted, RefitOn, refit_data
 from talos.model.rerank import check_share, lists_of
-from talos.model.run_directory import Model, load_model, save_model
+from talos.model.run_directory import Model, load_model, lock_run, save_model
 from talos.negatives import Negatives
 from talos.thresholds import Threshold
 
@@ -86,12 +89,14 @@ class Recommender:
             options,
         )
         self.model: Model | None = None
+        self._fitted: Fitted | None = None  # of the last fit, also in processes that do not have the model
 
     def fit(
         self,
         train: Interactions | Share,
         valid: Interactions | Share | None = None,
         *,
+        known: Interactions | Share | None = None,
         run: str | Path | None = None,
         resume: bool = False,
         callbacks: Sequence[Callback] = (),
@@ -102,7 +107,10 @@ class Recommender:
         Args:
             train: the interactions to learn from.
             valid: validation interactions, matched to those of `train` by id.
-            run: a folder for the history and checkpoints, so that an interrupted fit can be resumed.
+            known: what users have beside that, such as the test part, matched by id. Nothing is learnt from it and
+                metrics do not mask it, but no list offers it, and `refit("all")` fits on it too.
+            run: a folder for the history and checkpoints, so that an interrupted fit can be resumed; another fit into
+                it at the same time is refused.
             resume: continue from the newest checkpoint in `run`, if there is one.
             callbacks: called at the start, after each step, after each epoch and at the end.
             group: the processes that train together; None is the group that was started, see `talos.distributed`.
@@ -111,31 +119,158 @@ class Recommender:
         has afterwards. If each process was given its `Share` of the interactions, each has its own users' part of the
         model afterwards, and all of them must call `evaluate` and `save` together.
         """
-        from talos.training import History, Trainer
+        from talos.training import History, make_trainer
 
+        registry.check(self.config)
+        if not hasattr(train, "fingerprint") or not (valid is None or hasattr(valid, "fingerprint")):
+            wrong = "train" if not hasattr(train, "fingerprint") else "valid"
+            given = train if wrong == "train" else valid
+            expected = "interactions, as `talos.read` returns them"
+            raise ArgumentError(f"is a {type(given).__name__}", where=wrong, expected=expected)
         folder = None if run is None else Path(run)
-        if folder is not None:
-            callbacks = [History(folder / "history.jsonl"), *callbacks]
-        trainer = Trainer(
-            self.config,
-            train,
-            valid,
-            folder=None if folder is None else folder / "checkpoint",
-            callbacks=callbacks,
-            group=current() if group is None else group,
-        )
-        if resume:
-            trainer.resume()
-        trainer.fit()
-        self.config = trainer.config
-        self._adopt(trainer)
+        group = current() if group is None else group
+        with ExitStack() as held:
+            if folder is not None:
+                callbacks = [History(folder / "history.jsonl"), *callbacks]
+                together = SINGLE_PROCESS if self.config.training.parallel == "none" else group
+                held.enter_context(lock_run(folder, "training", group=together))
+            trainer, race = make_trainer(
+                self.config, train, valid, folder=folder, callbacks=callbacks, group=group, resume=resume
+            )
+            trainer.fit()
+        facts: dict[str, Any] = {"trained_on": {"train": len(train)}, "epochs_from": _epochs_from(trainer)}
+        if race.chosen:
+            facts["race"] = race.as_dict()
+        self._adopt(trainer, facts, _held_out(known, trainer.train, trainer.valid))
         return self
 
-    def _adopt(self, trainer: Trainer) -> None:
-        """Take over the trained vectors, if this process has them."""
+    def refit(
+        self,
+        on: RefitOn = "train+valid",
+        *,
+        run: str | Path | None = None,
+        resume: bool = False,
+        callbacks: Sequence[Callback] = (),
+        group: Group | None = None,
+    ) -> Recommender:
+        """Fit once more from scratch on more data, with the settings and epochs that a fit has chosen; returns self.
+
+        The config is that of the fit with every `auto` resolved, the number of epochs that of its best epoch
+        (`talos.model.refit` says why epochs). After a race the loss changes at the same epochs as it did then. The
+        result is that of fitting a config with these epochs to the joined interactions, to the bit. The metadata of
+        the model say what it was trained on (`trained_on`) and keep the metrics of the model that it was chosen from
+        (`chosen_from`).
+
+        Args:
+            on: `train+valid`, or `all`: also what was given to `fit` as `known`, the test part. Then nothing is left to
+                measure the model on.
+            run: the folder that `fit` was given, so that an interrupted refit can be resumed.
+            resume: continue from the newest checkpoint of a refit in `run`, if there is one.
+            callbacks: as in `fit`.
+            group: as in `fit`; every process needs all interactions.
+
+        >>> data = Interactions.from_ids([1, 1, 1, 1, 2, 2, 2, 2], [5, 6, 7, 8, 6, 7, 8, 9])
+        >>> train, valid, test = data.split(test=0.25, valid=0.25)
+        >>> model = Recommender(k=1, dim=4, epochs=3).fit(train, valid, known=test)
+        >>> model.refit("all").fitted_model().metadata["trained_on"]
+        {'train': 4, 'valid': 2, 'test': 2}
+        """
+        before = self._last_fit()
+        data, trained_on = refit_data(before, on)
+        config = self.config.with_values({"training.epochs": int(before.facts["epoch"])})
+        files = None
+        if run is not None:
+            files = Path(run) / "history-refit.jsonl", Path(run) / "checkpoint" / f"refit-{on}"
+            files[1].mkdir(
+                parents=True, exist_ok=True
+            )  # before the first checkpoint, so that `on` is on record
+        path = before.facts.get("race", {}).get("path", [])
+        trainer = _trained(config, data, path, files, resume, callbacks, group)
+        facts = {
+            "trained_on": trained_on,
+            "epochs_from": "refit: the best epoch of the model it was chosen from",
+            "chosen_from": before.as_origin(),
+        }
+        attributes = None if self.model is None else self.model.attributes
+        self._adopt(trainer, facts, None if on == "all" else before.held_out)
+        if self.model is not None:  # the items are the same
+            self.model = replace(self.model, attributes=attributes)
+        return self
+
+    @classmethod
+    def from_choice(
+        cls,
+        config: RunConfig,
+        train: Interactions,
+        valid: Interactions | None = None,
+        *,
+        known: Interactions | None = None,
+        epoch: int,
+        epochs_from: str,
+        metrics: Mapping[str, float] | None = None,
+    ) -> Recommender:
+        """A recommender whose settings and number of epochs were chosen elsewhere, as by a search; `refit` fits it.
+
+        Args:
+            config: the chosen settings.
+            train: the interactions they were chosen on.
+            valid: those by which they were chosen, over the same vocabularies.
+            known: as in `fit`.
+            epoch: how many epochs are best.
+            epochs_from: how that was found, for the metadata.
+            metrics: metrics on `valid` at that epoch.
+
+        >>> data = Interactions.from_ids([1, 1, 2, 2], [5, 6, 6, 7])
+        >>> train, valid = data.where(data.indices < 2), data.where(data.indices == 2)
+        >>> config = RunConfig.from_dict({"k": 1, "backbone": {"name": "mf", "dim": 4}})
+        >>> model = Recommender.from_choice(config, train, valid, epoch=2, epochs_from="a guess").refit()
+        >>> len(model.fitted_model().train), model.config.training.epochs
+        (4, 2)
+        """
+        chosen = cls(config=config)
+        facts = {"trained_on": {"train": len(train)}, "epoch": epoch, "epochs_from": epochs_from}
+        chosen._fitted = Fitted(
+            train=train,
+            valid=valid,
+            held_out=_held_out(known, train, valid),
+            facts={**facts, "valid": dict(metrics or {})},
+        )
+        return chosen
+
+    def _last_fit(self) -> Fitted:
+        """What `fit`, or the fit of a loaded model, has settled."""
+        if self.model is None and self._fitted is not None:  # rank 0 of the group has the model
+            return self._fitted
+        model = self.fitted_model()
+        if model.users is not None:
+            expected = "all interactions in every process, or one process"
+            raise ArgumentError("a share of the interactions", where="refit", expected=expected)
+        return Fitted(train=model.train, valid=model.valid, held_out=model.held_out, facts=model.metadata)
+
+    def add_known(self, known: Interactions) -> Recommender:
+        """Tell a fitted or loaded model what users have beside train and validation; returns self.
+
+        No list offers it from now on, and `save` stores it. Interactions of users or items that the model does not know
+        are left out. For models that were fitted without `known`, and for what has happened since.
+
+        >>> data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
+        >>> model = Recommender(k=1, dim=8, epochs=3).fit(data)
+        >>> len(model.add_known(Interactions.from_ids(["ann"], ["rye"])).recommend(["ann"], k=1))
+        0
+        """
+        model = self.fitted_model()
+        aligned, _ = known.aligned_to(model.train)
+        both = aligned if model.held_out is None else aligned.union(model.held_out)
+        self.model = replace(model, held_out=both.difference(model.seen))
+        return self
+
+    def _adopt(self, trainer: Trainer, facts: Mapping[str, Any], held_out: Interactions | None) -> None:
+        """Take over the config and, if this process has them, the trained vectors."""
+        self.config = trainer.config
         metadata: dict[str, Any] = {
             "config": trainer.config.as_dict(),
             "epoch": trainer.position.best_epoch or trainer.position.epoch,
+            **facts,
             "valid": dict(trainer.position.best_metrics),
             "threshold_error": trainer.threshold_error(),
             "loss_state": {
@@ -145,17 +280,20 @@ class Recommender:
             },
             "metrics": {},
         }
+        train, valid = trainer.train, trainer.valid
+        self._fitted = Fitted(train=train, valid=valid, held_out=held_out, facts=metadata)
+        self.model = None
         results = trainer.results()
         if results is None:  # rank 0 of the group has the model
             return
         users, items, thresholds = results
-        train, valid = trainer.train, trainer.valid
         self.model = Model(
             user_vectors=users,
             item_vectors=items,
             thresholds=thresholds,
             train=_own(train),
             valid=None if valid is None else _own(valid),
+            held_out=held_out,
             metadata=metadata,
             users=None if isinstance(train, Interactions) else train.users,
         )
@@ -193,9 +331,10 @@ class Recommender:
     ) -> Report:
         """Rank all items for the users of `test` and compute metrics.
 
-        Items that a user is known to have are masked: those of training and validation in the `standard` dialect,
-        those of training alone in the `paper` dialect. A test set with its own vocabularies is matched by id; users
-        and items that the model does not know are left out, and a note of the report counts them.
+        Items that a user has in training and validation are masked in the `standard` dialect, those of training alone
+        in the `paper` dialect; what is only `known` never is. A test set with its own vocabularies is matched by id;
+        users and items that the model does not know are left out, and a note of the report counts them. A test set on
+        all of which the model was fitted (`refit("all")`) is an error.
 
         A process that has a part of the model evaluates its own users, and all processes of its group must call this
         together.
@@ -210,6 +349,15 @@ class Recommender:
         model = self.fitted_model()
         group = SINGLE_PROCESS if model.users is None else current() if group is None else group
         known, _ = _own(test).aligned_to(model.train)
+        if (
+            model.users is None
+            and len(known)
+            and "test" in model.metadata.get("trained_on", {})
+            and not len(known.difference(model.train))
+        ):
+            what, expected = "the model was fitted on these interactions", "others to measure it on"
+            hint = "`chosen_from` in the metadata has the metrics of the model it was chosen from"
+            raise ArgumentError(what, where="test", expected=expected, hint=hint)
         lost = len(test) - int(sum(count for (count,) in group.all_gather_numbers([float(len(known))])))
         report = evaluate(
             DotScores(model.user_vectors, model.item_vectors),
@@ -254,7 +402,8 @@ class Recommender:
                 (`talos.model.rerank.diversify`). Scores then need not descend.
             popularity: 0 (the model alone) to 1 (popularity alone): how much popularity counts
                 (`talos.model.rerank.BlendedScores`). Scores are then the blend.
-            filter_seen: leave out items that the user is known to have.
+            filter_seen: leave out items that the user is known to have: those of training and validation, and what was
+                given to `fit` as `known`.
             on_unknown: unknown users and items are an error (`raise`) or left out (`skip`); with `popular`, unknown
                 users get the most popular items, with the popularity as the score.
             frame: `polars` or `pandas`.
@@ -262,7 +411,7 @@ class Recommender:
         model = self.fitted_model()
         if users is not None and history is not None:
             raise ArgumentError("both given", where="users, history", expected="one of them")
-        k = self.config.k if k is None else k
+        k = self.config.k if k is None else positive_integer("k", k)
         item_ids = model.train.item_ids
         allowed = None if filter is None else allowed_items(model.attributes, model.train.item_titles, filter)
         banned = banned_items(item_ids, candidates, exclude, on_unknown, filtered=allowed)
@@ -282,7 +431,7 @@ class Recommender:
         wanted = model.train.user_ids.ids if users is None else as_id_series(users, "users")
         codes = positions(model.train.user_ids, wanted, kind="user", where="users", on_unknown=on_unknown)
         known_users, unknown = wanted.filter(pl.Series(codes >= 0)), wanted.filter(pl.Series(codes < 0))
-        seen = model.seen if filter_seen else None
+        seen = model.known if filter_seen else None
         scores = DotScores(model.user_vectors, model.item_vectors)
         lists = lists_of(scores, codes[codes >= 0], k=k, seen=seen, **how)
         found = list_frame(lists, known_users, item_ids)
@@ -371,10 +520,13 @@ class Recommender:
         model = self.fitted_model()
         where = "items" if isinstance(items, pl.DataFrame) else str(items)
         titles, attributes, _ = align_items(read_items(items), model.train.item_ids, where=where)
-        train, valid = model.train, model.valid
-        if titles is not None:
-            train, valid = train.with_titles(titles), None if valid is None else valid.with_titles(titles)
-        self.model = replace(model, train=train, valid=valid, attributes=attributes)
+        parts = {"train": model.train, "valid": model.valid, "held_out": model.held_out}
+        named: dict[str, Any] = {
+            name: part.with_titles(titles)
+            for name, part in parts.items()
+            if part is not None and titles is not None
+        }
+        self.model = replace(model, **named, attributes=attributes)
         return self
 
     def save(self, folder: str | Path, *, group: Group | None = None, **metadata: Any) -> None:
@@ -440,6 +592,58 @@ class Recommender:
         lists = top_k(DotScores(units[int(code)].unsqueeze(0), units), k=k, banned=np.array([code]))
         rows = list_frame(lists, pl.Series([one]), ids)
         return to_frame(rows.drop("user_id").rename({"item_id": f"{kind}_id"}), frame)
+
+
+def _trained(
+    config: RunConfig,
+    train: Interactions,
+    path: Sequence[Mapping[str, Any]],
+    files: tuple[Path, Path] | None,
+    resume: bool,
+    callbacks: Sequence[Callback],
+    group: Group | None,
+) -> Trainer:
+    """A trainer that has finished without validation.
+
+    `path` has the losses of its first epochs, `files` are its history and the folder of its checkpoints.
+    """
+    from talos.training import History, Trainer
+
+    trainer = Trainer(
+        config,
+        train,
+        earlier=path,
+        folder=None if files is None else files[1],
+        callbacks=callbacks if files is None else [History(files[0]), *callbacks],
+        group=current() if group is None else group,
+    )
+    if resume:
+        trainer.resume()
+    trainer.fit()
+    return trainer
+
+
+def _epochs_from(trainer: Trainer) -> str:
+    """How the number of epochs was chosen."""
+    if trainer.position.best_epoch == 0:
+        return "the settings: no validation part"
+    watched = f"{trainer.config.training.metric}@{trainer.config.k}"
+    return f"early stopping: the best validation {watched} of {trainer.position.epoch} epochs"
+
+
+def _held_out(
+    known: Interactions | Share | None, train: Interactions | Share, valid: Interactions | Share | None
+) -> Interactions | None:
+    """What is known beside train and validation, over the vocabularies of train; None if there is nothing.
+
+    A process that has a share stores it even if its own is empty: the others may have some.
+    """
+    if known is None:
+        return None
+    seen = _own(train)
+    rest = _own(known).aligned_to(seen)[0].difference(seen)
+    rest = rest if valid is None else rest.difference(_own(valid))
+    return rest if len(rest) or not isinstance(train, Interactions) else None
 
 
 def _own(interactions: Interactions | Share) -> Interactions:

@@ -1,32 +1,40 @@
 """The run directory: a trained model on disk, which loads without its training data.
 
 - `model.safetensors`: `item_vectors` (items, dim), `user_vectors` (users, dim), `thresholds` (users,) if the loss has
-  them; the interactions of training as CSR in `train.indptr` and `train.indices`, those of validation likewise.
+  them; the interactions of training as CSR in `train.indptr` and `train.indices`, those of validation (`valid`) and
+  those that are only known (`held_out`, such as the test part) likewise. Runs written before there was `held_out` load.
 - `users.parquet`: `user_id`, ascending; the row is the user's position in every tensor.
 - `items.parquet`: `item_id`, ascending, `title` if items have titles, and their other attributes (see
   `talos.model.attributes`).
 - `model.json`: the metadata, see below.
 
-A model that several processes trained, none of which has all users, is stored in format 2: the tensors of users
-A to B-1 are in `users-A-B.safetensors`, written by the process that has them, and `model.safetensors` holds the item
-vectors alone. Training also leaves `history.jsonl` and `checkpoint/` in the directory; neither is read here.
+If several processes trained a model, none of which has all users, the tensors of users A to B-1 are in
+`users-A-B.safetensors`, written by the process that has them, and `model.safetensors` holds the item vectors alone.
+Training also leaves `history.jsonl` and `checkpoint/` in the directory; neither is read here.
 
-Each file is written under a temporary name and renamed. `model.json` comes last, so a directory that has one is
-complete. Loading checks names, types, shapes, values and checksums before anything is used, and nothing in the
-directory can run code.
+A save is one swap, also over an older model. New files are first written as `NAME.DIGITS`, after the first digits of
+their checksum; then `model.json`, which has the checksums, is replaced; then the new files are renamed to their names.
+Loading takes the file of either name that has the checksum. So the old model loads until `model.json` is replaced, and
+the new one from then on, whenever the process is killed or the disk fills up. `.lock` is there while a process writes.
+
+Loading checks names, types, shapes, values and checksums before anything is used, and nothing in the directory can run
+code.
 
 Keys of `model.json`:
 
 | key | value |
 |---|---|
-| `format` | 1; 2 if the users are divided over several files |
+| `format` | 3; 1 and, with `user_files`, 2 were the same without `sha256` |
 | `config` | the run config with every `auto` resolved (`RunConfig.as_dict`) |
 | `epoch` | the epoch of these vectors: the best on validation, or the last |
+| `trained_on` | how many interactions were learnt from, by part: `train`, `valid`, `test`, `updates` |
+| `epochs_from` | how the number of epochs was chosen |
+| `chosen_from` | of a refitted model: `trained_on`, `epoch`, `epochs_from`, `valid`, … of the one it was chosen from |
 | `valid` | metrics on the validation set at that epoch; empty without validation |
 | `threshold_error` | mean absolute difference between estimated and exact thresholds; null if the loss has none |
 | `loss_state` | scalars that the loss has learnt, by the name of the parameter |
 | `updates` | how often `partial_fit` was called; absent if never |
-| `metrics` | metrics on the test set; empty if nothing was measured |
+| `metrics` | metrics on the test set; empty if nothing was measured, or the model was fitted on it |
 | `baseline` | `talos train`: metrics of ranking by popularity on the same test set |
 | `source` | `talos train`: the data and the split, for `talos evaluate RUN` |
 | `fit_seconds` | `talos train`: how long training took |
@@ -34,7 +42,8 @@ Keys of `model.json`:
 | `shape` | `users`, `items`, `dim` |
 | `versions` | `talos`, `torch`, `python` at the time of saving |
 | `checksums` | SHA-256 of every other file listed above |
-| `user_files` | format 2: `[A, B]` of each `users-A-B.safetensors`, in order |
+| `user_files` | `[A, B]` of each `users-A-B.safetensors`, in order; absent if there are none |
+| `sha256` | the digest of all other keys |
 """
 
 from __future__ import annotations
@@ -42,13 +51,15 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -58,21 +69,44 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from talos.data.interactions import Interactions, Provenance
+from talos.data.parquet import scan_file
 from talos.data.vocabulary import Vocabulary
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
-from talos.errors import ArgumentError, DataError
-from talos.files import checksum_of, replace_file, replace_text
+from talos.errors import ArgumentError, DataError, TalosError
+from talos.files import (
+    checksum_of,
+    locked,
+    remove_leftovers,
+    replace_file,
+    replace_text,
+    sealed_text,
+    sync,
+    unseal,
+)
 from talos.model.attributes import check_attributes
 
-__all__ = ["FILES", "FORMAT", "Model", "load_model", "save_model"]
+__all__ = ["FILES", "FORMAT", "LOCK", "Model", "copy_model", "load_model", "lock_run", "save_model"]
 
-FORMAT = 2
+FORMAT = 3
+LOCK = ".lock"
+AS_SAVED = "the file as saved"
 FILES = ("model.safetensors", "users.parquet", "items.parquet")
 
+_PARTS = (
+    "train",
+    "valid",
+    "held_out",
+)  # interactions that are stored, by the name of the field and of the tensors
 _DEFAULT_K = 20
 _LARGEST_HEADER = 1 << 20
 _LARGEST_JSON = 8 << 20
 _MOST_ROWS = 1 << 40
+_FIRST_SEALED = 3  # format of the first `model.json` with a digest of its own
+_ATTEMPTS = 5  # to load a model that is being replaced
+_Result = TypeVar("_Result")
+_STAGED = re.compile(
+    r"(?:model\.safetensors|(?:users|items)\.parquet|users-\d+-\d+\.safetensors)\.(?:[0-9a-f]{16}|new|ids\.new)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +119,12 @@ class Model:
         thresholds: (users,), the score of the K-th best item; None if the loss has no thresholds.
         train: the interactions of training.
         valid: those of validation, over the same vocabularies; None if there were none.
+        held_out: other interactions that these users are known to have, such as those of the test part: the model has
+            learnt nothing from them, metrics do not mask them, and no list offers them. None if there are none.
         metadata: the content of `model.json`; the module's docstring lists the keys.
         attributes: a table with one row for each item, in the order of the item vectors; None if there is none.
         users: the positions of the users that this model has, if it is one process's part of a larger model;
-            `user_vectors`, `thresholds`, `train` and `valid` then hold these users only.
+            `user_vectors`, `thresholds`, `train`, `valid` and `held_out` then hold these users only.
     """
 
     user_vectors: Tensor
@@ -96,14 +132,20 @@ class Model:
     thresholds: Tensor | None
     train: Interactions
     valid: Interactions | None
+    held_out: Interactions | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     users: range | None = None
     attributes: pl.DataFrame | None = None
 
     @cached_property
     def seen(self) -> Interactions:
-        """All interactions that the model knows: training and validation."""
+        """The interactions of training and validation: what metrics mask in the standard dialect."""
         return self.train if self.valid is None else self.train.union(self.valid)
+
+    @cached_property
+    def known(self) -> Interactions:
+        """All interactions that users are known to have: what no list offers them."""
+        return self.seen if self.held_out is None else self.seen.union(self.held_out)
 
     def list_length(self, k: int | None) -> int:
         """`k` if this model has as many items; without `k`, the K of training, or all items if they are fewer."""
@@ -122,36 +164,93 @@ class Model:
             digest.update(np.ascontiguousarray(vectors.detach().cpu().numpy()).data)
         for part in (self.train, self.valid):
             digest.update(b"-" if part is None else part.fingerprint().encode())
+        if self.held_out is not None:
+            digest.update(self.held_out.fingerprint().encode())
         return digest.hexdigest()
 
 
 # ------------------------------------------------------------------- saving
 
 
+@contextmanager
+def lock_run(folder: Path, purpose: str, *, group: Group = SINGLE_PROCESS) -> Iterator[None]:
+    """Create a run directory if need be, and keep other processes from writing to it within this block.
+
+    Rank 0 of `group` holds the lock for all its processes. If the block leaves nothing in a directory that was created
+    here, the directory is removed again.
+
+    Raises:
+        ArgumentError: the directory cannot be created.
+        InUseError: another process writes to it; the message says which.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as parent, lock_run(Path(parent, "run"), "training"):
+    ...     [path.name for path in Path(parent, "run").iterdir()]
+    ['.lock']
+    """
+    with ExitStack() as held:
+
+        def begin() -> None:
+            held.enter_context(_lock_alone(folder, purpose))
+
+        all_or_none(group, begin if group.rank == 0 else None, f"{folder} could not be written")
+        yield
+
+
+@contextmanager
+def _lock_alone(folder: Path, purpose: str) -> Iterator[None]:
+    created = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what, expected = f"cannot be created ({error.strerror})", "a folder that can be written to"
+        raise ArgumentError(what, where=str(folder), expected=expected) from None
+    try:
+        with locked(folder / LOCK, guards=folder, purpose=purpose):
+            yield
+    finally:
+        with suppress(OSError):  # not empty
+            for place in created:
+                place.rmdir()
+
+
 def save_model(model: Model, folder: Path, *, group: Group = SINGLE_PROCESS) -> None:
-    """Write a run directory; other files in the folder stay as they are.
+    """Write a run directory, in one swap if there is an older model in it; other files stay as they are.
 
     A model that has a part of the users is saved by all processes of `group` together, each writing its own users;
     the folder must be on a file system that all of them see.
+
+    Raises:
+        ArgumentError: the folder has files of other origin under these names.
+        InUseError: another process is training or saving into the folder.
+        TalosError: a file could not be written; the folder holds the model that it held before.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if model.users is not None:
-        _save_divided(model, folder, group)
-        return
-    replace_file(folder / "users.parquet", _user_ids(model).write_parquet)
-    _write_rest(model, folder, _user_tensors(model), model.train.num_users, {}, {"format": 1})
+    what = f"{folder} could not be written"
+    with lock_run(folder, "saving a model", group=group):
+        all_or_none(group, (lambda: _begin_save(folder)) if group.rank == 0 else None, what)
+        try:
+            if model.users is not None:
+                _save_divided(model, folder, group, what)
+                return
+            checksums = {"users.parquet": _stage(folder, "users.parquet", _user_ids(model).write_parquet)}
+            _write_rest(model, folder, _user_tensors(model), model.train.num_users, checksums, {})
+        except BaseException:
+            if group.rank == 0:
+                _finish_earlier(folder)  # what was written of this one belongs to no model
+            raise
 
 
-def _save_divided(model: Model, folder: Path, group: Group) -> None:
+def _save_divided(model: Model, folder: Path, group: Group, what: str) -> None:
     """Save as one process of several; rank 0 also writes what is not divided, and `model.json` at the end."""
     assert model.users is not None
-    own, what = _user_file(model.users), f"{folder} could not be written"
+    own = _user_file(model.users)
 
     def write_own() -> str:
+        folder.mkdir(parents=True, exist_ok=True)  # rank 0 has, unless this process sees another file system
         tensors = _user_tensors(model)
-        replace_file(folder / own, lambda path: save_file(tensors, path))
-        replace_file((folder / own).with_suffix(".parquet"), _user_ids(model).write_parquet)
-        return checksum_of(folder / own)
+        checksum = _stage(folder, own, lambda path: save_file(tensors, path))
+        replace_file(_piece(folder, own), _user_ids(model).write_parquet)
+        return checksum
 
     checksum = all_or_none(group, write_own, what)
     assert checksum is not None
@@ -164,16 +263,18 @@ def _save_divided(model: Model, folder: Path, group: Group) -> None:
     }
 
     def write_rest() -> None:
-        pieces = [(folder / _user_file(users)).with_suffix(".parquet") for users in files]
+        pieces = [_piece(folder, _user_file(users)) for users in files]
         for piece in pieces:
             if not piece.is_file():
                 raise OSError(f"{piece.name} is not here: do all processes see this folder?")
-        replace_file(folder / "users.parquet", lambda path: pl.scan_parquet(pieces).sink_parquet(path))
         checksums = {_user_file(users): checksum for users, checksum in files.items()}
-        layout = {"format": 2, "user_files": [[users.start, users.stop] for users in files]}
-        _write_rest(model, folder, {}, max(users.stop for users in files), checksums, layout)
+        checksums["users.parquet"] = _stage(
+            folder, "users.parquet", lambda path: scan_file(pieces).sink_parquet(path)
+        )
+        layout = {"user_files": [[users.start, users.stop] for users in files]}
         for piece in pieces:
             piece.unlink()
+        _write_rest(model, folder, {}, max(users.stop for users in files), checksums, layout)
 
     all_or_none(group, write_rest if group.rank == 0 else None, what)
 
@@ -186,37 +287,112 @@ def _write_rest(
     checksums: dict[str, str],
     layout: dict[str, Any],
 ) -> None:
-    """Write `model.safetensors` and `items.parquet`, then `model.json`, which makes the directory complete."""
+    """Write `model.safetensors` and `items.parquet`, then `model.json`, which makes this the model of the directory."""
     tensors = {"item_vectors": _stored(model.item_vectors), **user_tensors}
-    replace_file(folder / "model.safetensors", lambda path: save_file(tensors, path))
+    name = "model.safetensors"
+    checksums[name] = _stage(folder, name, lambda path: save_file(tensors, path))
     items = pl.DataFrame({"item_id": model.train.item_ids.ids})
     if model.train.item_titles is not None:
         items = items.with_columns(title=model.train.item_titles)
     if model.attributes is not None:
         items = pl.concat([items, model.attributes], how="horizontal")
-    replace_file(folder / "items.parquet", items.write_parquet)
-    kept = {name: value for name, value in model.metadata.items() if name != "user_files"}
+    checksums["items.parquet"] = _stage(folder, "items.parquet", items.write_parquet)
+    ours = ("format", "user_files", "sha256")
+    kept = {name: value for name, value in model.metadata.items() if name not in ours}
     shape = {"users": num_users, "items": model.train.num_items, "dim": model.user_vectors.shape[1]}
     versions = {
         "talos": version("talos-rec"),
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    for name in ("users.parquet", "model.safetensors", "items.parquet"):
-        checksums[name] = checksum_of(folder / name)
     metadata = {
-        "format": layout["format"],
+        "format": FORMAT,
         **kept,
         **layout,
         "shape": shape,
         "versions": versions,
         "checksums": checksums,
     }
-    replace_text(folder / "model.json", json.dumps(metadata, indent=2, ensure_ascii=False) + "\n")
+    older = _checksums(folder)
+    sync(folder)  # the files are under their first names before the swap
+    replace_text(folder / "model.json", sealed_text(metadata, indent=2))
+    with suppress(OSError):  # the model is saved and loads as it is; the next save renames what is left
+        _rename_staged(folder, checksums)
+        for name in set(older) - set(checksums):  # users who were divided in another way
+            (folder / name).unlink(missing_ok=True)
+        _remove_leftovers(folder)
+
+
+def _staged(folder: Path, name: str, checksum: str) -> Path:
+    """Where a file is until the `model.json` that has its checksum is in place."""
+    return folder / f"{name}.{checksum.removeprefix('sha256:')[:16]}"
+
+
+def _stage(folder: Path, name: str, write: Callable[[Path], object]) -> str:
+    """Write a file of the next model under its first name; returns its checksum."""
+    new = folder / f"{name}.new"
+    if (folder / name).is_dir():
+        raise TalosError(f"{folder / name} could not be written (it is a folder)")
+    replace_file(new, write)
+    try:
+        checksum = checksum_of(new)
+        new.replace(_staged(folder, name, checksum))
+    except OSError as error:
+        raise TalosError(f"{folder / name} could not be written ({error})") from error
+    return checksum
+
+
+def _rename_staged(folder: Path, checksums: Mapping[str, str]) -> None:
+    """Give the files of the model in place their names; those of an older one are replaced."""
+    for name, checksum in checksums.items():
+        staged = _staged(folder, name, checksum)
+        if staged.is_file():
+            staged.replace(folder / name)
+    sync(folder)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what saves that were interrupted before their swap have left."""
+    for path in list(folder.iterdir()):
+        if _STAGED.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+            remove_leftovers(path)
+    for name in (*FILES, "model.json"):
+        remove_leftovers(folder / f"{name}.new")
+        remove_leftovers(folder / name)
+
+
+def _begin_save(folder: Path) -> None:
+    if not (folder / "model.json").exists() and not (folder / "checkpoint").is_dir():
+        for name in FILES:
+            if (folder / name).exists():
+                expected = "a new folder or a run directory"
+                raise ArgumentError("is not of a model", where=str(folder / name), expected=expected)
+    _finish_earlier(folder)
+
+
+def _finish_earlier(folder: Path) -> None:
+    """Finish a save that was interrupted after its swap, and remove what is left of one interrupted before it."""
+    with suppress(OSError):
+        _rename_staged(folder, _checksums(folder))
+        _remove_leftovers(folder)
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    """The files of the model that a folder holds, with their checksums; none if there is no model that loads."""
+    try:
+        return _Layout.of(_read_metadata(folder), folder / "model.json").checksums
+    except (DataError, OSError):
+        return {}
+
+
+def _piece(folder: Path, name: str) -> Path:
+    """Where the ids of the users of a file are until rank 0 has collected them."""
+    return folder / f"{name}.ids.new"
 
 
 def _user_file(users: range) -> str:
-    """The file with the tensors of these users, in format 2."""
+    """The file with the tensors of these users, in a model that several processes saved."""
     return f"users-{users.start}-{users.stop}.safetensors"
 
 
@@ -228,7 +404,8 @@ def _user_tensors(model: Model) -> dict[str, Tensor]:
     tensors = {"user_vectors": _stored(model.user_vectors)}
     if model.thresholds is not None:
         tensors["thresholds"] = _stored(model.thresholds)
-    for name, part in (("train", model.train), ("valid", model.valid)):
+    for name in _PARTS:
+        part = getattr(model, name)
         if part is not None:
             tensors[f"{name}.indptr"] = torch.tensor(part.indptr)
             tensors[f"{name}.indices"] = torch.tensor(part.indices)
@@ -250,23 +427,77 @@ def load_model(folder: Path, *, group: Group = SINGLE_PROCESS) -> Model:
     Raises:
         DataError: the directory is missing, incomplete, damaged or of a newer format.
     """
+    return _of_one_model(folder, lambda: _load_once(folder, group))
+
+
+def copy_model(folder: Path, copy: Path) -> None:
+    """Copy the files of a model into a folder, each under its name, for who must not be disturbed by the next save.
+
+    All of them are of one model, also if another process saves at the same time. `load_model` checks the copy.
+
+    Raises:
+        DataError: there is no model, or a file of it is missing.
+    """
+
+    def copy_once() -> None:
+        content, metadata = _content(folder / "model.json"), _read_metadata(folder)
+        checksums = _Layout.of(metadata, folder / "model.json").checksums
+        copy.mkdir(parents=True, exist_ok=True)
+        for name, checksum in checksums.items():
+            # a file that has not got its name yet is the newer one
+            place = next(
+                (one for one in (_staged(folder, name, checksum), folder / name) if one.is_file()), None
+            )
+            if place is None:
+                raise DataError("is missing", where=str(folder / name), expected="a complete run directory")
+            shutil.copyfile(place, copy / name)
+        (copy / "model.json").write_bytes(content or b"")
+
+    _of_one_model(folder, copy_once)
+
+
+def _of_one_model(folder: Path, read: Callable[[], _Result]) -> _Result:
+    """What `read` returns; it is called again if another process saves into the folder meanwhile."""
+    place, attempt = folder / "model.json", 0
+    while True:
+        # who holds the lock may be giving the files of this very model their names
+        before, saving, attempt = _content(place), (folder / LOCK).exists(), attempt + 1
+        try:
+            result = read()
+        except (DataError, OSError) as error:
+            if attempt == _ATTEMPTS or (_content(place) == before and not saving):
+                if isinstance(error, DataError):
+                    raise
+                raise DataError(f"cannot be read ({error})", where=str(folder)) from None
+        else:
+            if attempt == _ATTEMPTS or _content(place) == before:
+                return result
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes() if path.stat().st_size <= _LARGEST_JSON else None
+    except OSError:
+        return None
+
+
+def _load_once(folder: Path, group: Group) -> Model:
     metadata = _read_metadata(folder)
     layout = _Layout.of(metadata, folder / "model.json")
     wanted = range(layout.users) if group.size == 1 else group.share(layout.users)
     needed = {name: _overlap(rows, wanted) for name, rows in layout.user_files.items()}
     needed = {name: rows for name, rows in needed.items() if len(rows)}
-    for name in (*FILES, *(name for name in layout.user_files if name not in FILES)):
-        path = folder / name
-        if not path.is_file():
-            raise DataError("is missing", where=str(path), expected="a complete run directory")
-        if (name in FILES or name in needed) and checksum_of(path) != layout.checksums[name]:
-            what = "differs from its checksum in model.json"
-            raise DataError(what, where=str(path), expected="the file as saved")
-    item_vectors = _read_item_vectors(folder / "model.safetensors", layout)
-    parts = [_read_users(folder / name, layout, rows) for name, rows in needed.items()]
-    user_ids, _ = _read_ids(folder / "users.parquet", "user_id", layout.users, wanted)
-    item_ids, described = _read_ids(folder / "items.parquet", "item_id", layout.items, range(layout.items))
-    titles, attributes = _titles_and_attributes(described, folder / "items.parquet")
+    places = {
+        name: _place_of(folder, name, layout.checksums[name], check=name in FILES or name in needed)
+        for name in (*FILES, *(name for name in layout.user_files if name not in FILES))
+    }
+    item_vectors = _read_item_vectors(places["model.safetensors"], layout)
+    parts = [
+        _read_users(places[name], layout, layout.user_files[name], rows) for name, rows in needed.items()
+    ]
+    user_ids, _ = _read_ids(places["users.parquet"], "user_id", layout.users, wanted)
+    item_ids, described = _read_ids(places["items.parquet"], "item_id", layout.items, range(layout.items))
+    titles, attributes = _titles_and_attributes(described, places["items.parquet"])
     if any(set(part) != set(parts[0]) for part in parts):
         raise DataError("the files of users hold different tensors", where=str(folder))
     tensors = {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
@@ -279,7 +510,7 @@ def load_model(folder: Path, *, group: Group = SINGLE_PROCESS) -> Model:
             item_titles=titles,
             provenance=Provenance(source=str(folder), format="run directory"),
         )
-        for name in ("train", "valid")
+        for name in _PARTS
         if f"{name}.indptr" in tensors
     }
     return Model(
@@ -288,10 +519,23 @@ def load_model(folder: Path, *, group: Group = SINGLE_PROCESS) -> Model:
         thresholds=tensors.get("thresholds"),
         train=interactions["train"],
         valid=interactions.get("valid"),
+        held_out=interactions.get("held_out"),
         metadata=metadata,
         users=None if group.size == 1 else wanted,
         attributes=attributes,
     )
+
+
+def _place_of(folder: Path, name: str, checksum: str, *, check: bool) -> Path:
+    """Where a file of the model is: under its name, or under its first one if a save was interrupted after its swap."""
+    path, staged = folder / name, _staged(folder, name, checksum)
+    for place in (path, staged):
+        if place.is_file() and (not check or checksum_of(place) == checksum):
+            return place
+    if not path.is_file():
+        raise DataError("is missing", where=str(path), expected="a complete run directory")
+    what = "differs from its checksum in model.json"
+    raise DataError(what, where=str(path), expected=AS_SAVED)
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:
@@ -316,7 +560,12 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     if number > FORMAT:
         hint = "install a newer talos-rec"
         raise DataError(f"format {number}", where=str(path), expected=f"at most {FORMAT}", hint=hint)
-    return metadata
+    if number < _FIRST_SEALED and "sha256" not in metadata:
+        return metadata
+    try:
+        return unseal(metadata)
+    except (ValueError, RecursionError):
+        raise DataError("differs from its own checksum", where=str(path), expected=AS_SAVED) from None
 
 
 @dataclass(frozen=True)
@@ -380,15 +629,14 @@ def _read_item_vectors(path: Path, layout: _Layout) -> Tensor:
     return vectors
 
 
-def _read_users(path: Path, layout: _Layout, rows: range) -> dict[str, Tensor]:
-    """The tensors of the users `rows`, who are some or all of those in the file."""
-    stored = layout.user_files[path.name]
+def _read_users(path: Path, layout: _Layout, stored: range, rows: range) -> dict[str, Tensor]:
+    """The tensors of the users `rows`, who are some or all of the users `stored` in the file."""
     count, first, last = len(stored), rows.start - stored.start, rows.stop - stored.start
     wanted: dict[str, tuple[str, list[int] | None]] = {
         "user_vectors": ("F32", [count, layout.dim]),
         "thresholds": ("F32", [count]),
-        **{f"{part}.indptr": ("I64", [count + 1]) for part in ("train", "valid")},
-        **{f"{part}.indices": ("I32", None) for part in ("train", "valid")},
+        **{f"{part}.indptr": ("I64", [count + 1]) for part in _PARTS},
+        **{f"{part}.indices": ("I32", None) for part in _PARTS},
     }
     if not layout.divided:
         wanted["item_vectors"] = ("F32", [layout.items, layout.dim])
@@ -400,7 +648,7 @@ def _read_users(path: Path, layout: _Layout, rows: range) -> dict[str, Tensor]:
                 tensors[name] = file.get_slice(name)[first:last]
                 if not torch.isfinite(tensors[name]).all():
                     raise DataError(f"{name} has numbers that are not finite", where=str(path))
-        for part in ("train", "valid"):
+        for part in _PARTS:
             if f"{part}.indptr" in names:
                 indptr, indices = _read_csr(file, part, first, last, count, layout.items, f"{path}: {part}")
                 tensors[f"{part}.indptr"], tensors[f"{part}.indices"] = indptr, indices
@@ -472,10 +720,10 @@ def _opened(
 def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocabulary, pl.DataFrame]:
     """The ids in the rows `wanted` of a file with `count` rows, and its other columns."""
     try:
-        rows = pl.scan_parquet(path).select(pl.len()).collect().item()
+        rows = scan_file(path).select(pl.len()).collect().item()
         if rows != count:
             raise DataError(f"{rows:,} rows", where=str(path), expected=f"{count:,}, as model.json says")
-        frame = pl.scan_parquet(path).slice(wanted.start, len(wanted)).collect()
+        frame = scan_file(path).slice(wanted.start, len(wanted)).collect()
         if len(frame) != len(wanted):  # a damaged file, whose footer and row groups disagree
             raise DataError(f"{len(frame):,} rows", where=str(path), expected=f"{len(wanted):,}")
         ids = frame[column]

@@ -49,7 +49,8 @@ def update(
 
     New items start at the mean vector of the users who have them, new users are folded in. Then the users with new
     interactions are trained over fixed items, and after that together with the items of these interactions at a
-    tenth of the learning rate. Thresholds are exact afterwards; validation interactions become training interactions.
+    tenth of the learning rate. Thresholds are exact afterwards; validation interactions become training interactions,
+    and interactions that are only known (`Model.held_out`) stay so unless they are among the new ones.
 
     Args:
         model: the model to update; it stays as it is.
@@ -98,13 +99,32 @@ def update(
         changes = {"training.epochs": epochs, "optimizer.lr": rate * factor}
         tables = _trained(*tables, merged, touched_users, moving, config.with_values(changes), cosine)
     user_vectors, item_vectors = tables
+    held_out = model.held_out
+    if held_out is not None:  # over the joined vocabularies, without what has been learnt now
+        held_out = Interactions.from_codes(
+            old_users[held_out.rows],
+            old_items[held_out.indices],
+            user_ids=users,
+            item_ids=items,
+            item_titles=merged.item_titles,
+            provenance=held_out.provenance,
+        ).difference(merged)
+    trained_on = dict(model.metadata.get("trained_on", {"train": len(model.train)}))
+    if model.valid is not None:
+        trained_on["valid"] = len(train) - len(model.train)
+    trained_on["updates"] = trained_on.get("updates", 0) + len(merged) - len(train)
     return Model(
         user_vectors=user_vectors,
         item_vectors=item_vectors,
         thresholds=kth_scores(*tables, min(config.k, len(items))) if loss.needs.threshold else None,
         train=merged,
         valid=None,
-        metadata={**model.metadata, "updates": model.metadata.get("updates", 0) + 1},
+        held_out=held_out,
+        metadata={
+            **model.metadata,
+            "trained_on": trained_on,
+            "updates": model.metadata.get("updates", 0) + 1,
+        },
         attributes=_joined_attributes(model, items),
     )
 
@@ -128,7 +148,13 @@ def _trained(
     moving[torch.from_numpy(moving_items)] = 1.0
     backbone.items.register_hook(lambda gradient: gradient * moving)  # type: ignore[no-untyped-call]
     # with rows="all" a row without gradients has no momentum here, so it does not move
-    changes = {"backbone.name": "mf", "optimizer.weight_decay": 0.0, "optimizer.rows": "all"}
+    # a few epochs are to move the vectors, not to be averaged with what was there
+    changes = {
+        "backbone.name": "mf",
+        "optimizer.weight_decay": 0.0,
+        "optimizer.rows": "all",
+        "training.averaging": 1.0,
+    }
     moved = torch.from_numpy(moving_users)
     trainer = Trainer(config.with_values(changes), merged, backbone=backbone, only_users=moved)
     trainer.fit()

@@ -7,7 +7,8 @@ numbers below it. They are readable on a phone, and in light and dark mode.
 from __future__ import annotations
 
 from talos.report.compare import comparison_report
+from talos.report.page import is_page
 from talos.report.run import run_report
 from talos.report.tuning import tuning_report
 
-__all__ = ["comparison_report", "run_report", "tuning_report"]
+__all__ = ["comparison_report", "is_page", "run_report", "tuning_report"]

@@ -13,7 +13,17 @@ from typing import Any
 
 from talos.report.svg import KeyKind, legend_key
 
-__all__ = ["STYLE", "Figure", "Section", "TextTable", "flat_settings", "page", "table_html", "tiles"]
+__all__ = [
+    "STYLE",
+    "Figure",
+    "Section",
+    "TextTable",
+    "flat_settings",
+    "is_page",
+    "page",
+    "table_html",
+    "tiles",
+]
 
 # name → its colour in light and in dark mode
 _COLOURS = {
@@ -146,6 +156,15 @@ class Section:
         if self.figures:
             parts += ['<div class="figures">', *(figure.html() for figure in self.figures), "</div>"]
         return "\n".join([*parts, "</section>"])
+
+
+def is_page(text: str) -> bool:
+    """Whether a text, or its beginning, is a report that this library has written.
+
+    >>> is_page("<html><style>" + STYLE), is_page("my notes")
+    (True, False)
+    """
+    return f":root{{color-scheme:light dark;{_variables(LIGHT)[:40]}" in text
 
 
 def page(title: str, subtitle: str, sections: Sequence[Section], *, date: str | None = None) -> str:

@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
+from talos.evaluation.ranking import DotScores, top_k
 from talos.model.recommender import Recommender
 from talos.model.run_directory import Model
 from talos.report.measures import Lists, ScoreSample, by_activity, by_popularity, make_lists, sample_scores
 from talos.report.page import Figure, Section, TextTable, flat_settings, page, table_html, tiles
-from talos.report.svg import Frame, Series, bars, fixed, lines, number, points
+from talos.report.svg import COLOURS, Frame, Series, bars, fixed, lines, number, points
 
 __all__ = ["run_report"]
 
@@ -30,9 +31,10 @@ _CARD_HISTORY, _CARD_LENGTH = 6, 10  # items on the card of a sample user: from 
 
 def run_report(
     recommender: Recommender,
-    test: Interactions,
+    test: Interactions | None,
     history: Sequence[Mapping[str, Any]] = (),
     *,
+    refit_history: Sequence[Mapping[str, Any]] = (),
     title: str = "Run",
     date: str | None = None,
     most_users: int = 50_000,
@@ -45,8 +47,10 @@ def run_report(
 
     Args:
         recommender: fitted or loaded.
-        test: the test interactions; matched by id if they have vocabularies of their own.
+        test: the test interactions; matched by id if they have vocabularies of their own. None for a model that was
+            fitted on all the data: the page then has the metrics of the model it was chosen from, marked as such.
         history: the records of `history.jsonl`; without them there are no learning curves.
+        refit_history: those of `history-refit.jsonl`, for a refitted model.
         title: title of the page.
         date: shown as given.
         most_users: if there are more test users, a sample of this size is evaluated.
@@ -70,22 +74,31 @@ def run_report(
     )
     config, train = recommender.config, model.train
     k = config.k
+    counted = _trained_on(model.metadata.get("trained_on", {"train": len(train)}))
+    size = f"{train.num_users:,} users, {train.num_items:,} items, {len(train):,} interactions of {counted}"
+    subtitle = f"Loss {config.loss.name} on backbone {config.backbone.name}, K = {k}. {size}."
+    learning = _learning(history, int(model.metadata.get("epoch", 0)), refit_history)
+    settings = Section("Settings", html=_settings(recommender, model))
+    if test is None:
+        cards = _sample_cards(model, None, _own_lists(model, shown_users, seed), shown=shown_users, seed=seed)
+        samples = Section("Sample recommendations", html=cards)
+        return page(title, subtitle, [_chosen_from(model, k), learning, samples, settings], date=date)
     known, lost = test.aligned_to(train)
     longest = max(k, min(CURVE_KS[-1], train.num_items))
     ks = sorted({at for at in (*CURVE_KS, k) if at <= longest})
     lists, popular = make_lists(model, known, ks=ks, most_users=most_users, seed=seed)
-    size = f"{train.num_users:,} users, {train.num_items:,} items, {len(train):,} train interactions"
-    subtitle = f"Loss {config.loss.name} on backbone {config.backbone.name}, K = {k}. {size}."
-    cards = _sample_cards(model, known, lists, shown=shown_users, seed=seed)
+    cards = _sample_cards(model, known, (lists.users, lists.items), shown=shown_users, seed=seed)
+    measured = "The lists that are measured: unlike those of `talos recommend`, they may hold test items."
     sections = [
         Section("At a glance", html=_glance(lists, popular, k), note=_notes(known, lists, lost)),
-        _learning(history, int(model.metadata.get("epoch", 0))),
+        learning,
+        *_race(model.metadata.get("race") or model.metadata.get("chosen_from", {}).get("race", {})),
         Section("Accuracy", _accuracy(lists, popular)),
         Section("Who it works for", _users_and_items(model, known, lists, popular, k)),
         _scores(sample_scores(model, known, lists.users, k=k, seed=seed), k),
         Section("Beyond accuracy", _exposure(lists, popular)),
-        Section("Sample recommendations", html=cards),
-        Section("Settings", html=_settings(recommender, model)),
+        Section("Sample recommendations", html=cards, note=measured),
+        settings,
     ]
     return page(title, subtitle, sections, date=date)
 
@@ -109,8 +122,42 @@ def _glance(lists: Lists, popular: Lists, k: int) -> str:
     return tiles([*values, (f"Coverage@{k}", ours, f"popularity {theirs}")])
 
 
+def _trained_on(counts: Mapping[str, int]) -> str:
+    """The parts that a model was fitted on, in words.
+
+    >>> _trained_on({"train": 7, "valid": 2, "test": 1})
+    'train, validation and test'
+    """
+    names = ["validation" if name == "valid" else str(name) for name in counts]
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def _chosen_from(model: Model, k: int) -> Section:
+    """The metrics of the model that the settings and the epochs come from, where this one has no test figure."""
+    origin = model.metadata.get("chosen_from", {})
+    metrics, popular = origin.get("metrics", {}), origin.get("baseline", {}).get("popularity", {})
+    found = [(f"{word}@{k}", f"{name}@{k}") for name, word in (*_ACCURACY, ("mrr", "MRR"))]
+    values = [
+        (word, number(metrics[key]), f"popularity {number(popular.get(key, 0.0))}")
+        for word, key in found
+        if key in metrics
+    ]
+    here, there = (_trained_on(one.get("trained_on", {"train": 0})) for one in (model.metadata, origin))
+    note = (
+        f"No test figure: this model was fitted on {here}. The metrics are those of the model it was chosen from, "
+        f"which was fitted on {there}."
+    )
+    return Section(
+        "At a glance: the model it was chosen from", html=tiles(values) if values else "", note=note
+    )
+
+
 def _settings(recommender: Recommender, model: Model) -> str:
     rows = [list(setting) for setting in flat_settings(recommender.config.as_dict()).items()]
+    counts = model.metadata.get("trained_on", {})
+    rows += [[f"interactions of {_trained_on({name: 0})}", number(count)] for name, count in counts.items()]
+    if "epochs_from" in model.metadata:
+        rows.append(["epochs from", str(model.metadata["epochs_from"])])
     for name in ("epoch", "fit_seconds", "threshold_error"):
         value = model.metadata.get(name)
         if isinstance(value, int | float) and np.isfinite(value):
@@ -122,10 +169,16 @@ def _settings(recommender: Recommender, model: Model) -> str:
 # ------------------------------------------------------------------------------- plots
 
 
-def _learning(history: Sequence[Mapping[str, Any]], best: int) -> Section:
-    """Training loss, validation metric and seconds against epochs."""
+def _learning(
+    history: Sequence[Mapping[str, Any]], best: int, refit: Sequence[Mapping[str, Any]] = ()
+) -> Section:
+    """Training loss, validation metric and seconds against epochs; and the training loss of a refit."""
+    again = []
+    if refit:
+        steps, losses = [record["epoch"] for record in refit], [record["loss"] for record in refit]
+        again = [_curve("Training loss of the refit", "mean loss", steps, losses, zero=False)]
     if not history:
-        return Section("Learning", note="No history was kept with this run.")
+        return Section("Learning", again, note="" if again else "No history was kept with this run.")
     epochs = [record["epoch"] for record in history]
     loss = [record["loss"] for record in history]
     seconds = [record["seconds"] for record in history]
@@ -146,10 +199,40 @@ def _learning(history: Sequence[Mapping[str, Any]], best: int) -> Section:
         series = Series(names[0], [record["epoch"] for record in evaluated], values)
         svg = lines([series], Frame(label, "epoch", watched), zero=False, mark=(best, "kept"), whole=True)
         note = f"The weights of epoch {best} were kept."
+        if refit:
+            note = f"Epoch {best} was best: the model was fitted again on more data for as many epochs."
         found.append(Figure("Validation metric", svg, TextTable(["epoch", *names], rows), note=note))
     note = f"{sum(seconds):.1f} s in {len(epochs):,} epochs, {np.mean(seconds):.2f} s each; validation not counted."
     found.append(_curve("Time profile", "seconds", epochs, seconds, zero=True, note=note))
-    return Section("Learning", found)
+    return Section("Learning", [*found, *again])
+
+
+def _race(race: Mapping[str, Any]) -> list[Section]:
+    """What was tried before training, stage by stage; none if nothing was raced."""
+    legs = race.get("legs", [])
+    if not legs:
+        return []
+    watched = next(iter(legs[0]["metrics"]))
+    figures = []
+    for stage in sorted({leg["stage"] for leg in legs}):
+        own = [leg for leg in legs if leg["stage"] == stage]
+        names = list(dict.fromkeys(leg["candidate"] for leg in own))[:COLOURS]
+        series = [
+            Series(
+                name,
+                [leg["epoch"] for leg in own if leg["candidate"] == name],
+                [leg["metrics"][watched] for leg in own if leg["candidate"] == name],
+            )
+            for name in names
+        ]
+        label = f"Line chart of validation {watched} against epochs for {len(names)} candidates: {', '.join(names)}"
+        rows = [[leg["candidate"], str(leg["epoch"]), fixed(leg["metrics"][watched])] for leg in own]
+        svg = lines(series, Frame(label, "epoch", watched), zero=False, whole=True)
+        table = TextTable(["candidate", "epoch", watched], rows)
+        figures.append(Figure(f"Stage {stage + 1}", svg, table, legend=names))
+    chosen = ", ".join(f"{name} {value}" for name, value in race.get("chosen", {}).items())
+    note = f"Candidates train side by side; after each leg the worse half is dropped. Chosen on validation: {chosen}."
+    return [Section("The race", figures, note=note)]
 
 
 def _curve(
@@ -325,21 +408,35 @@ def _exposure(lists: Lists, popular: Lists) -> list[Figure]:
 # -------------------------------------------------------------- sample recommendations
 
 
-def _sample_cards(model: Model, test: Interactions, lists: Lists, *, shown: int, seed: int) -> str:
-    """Cards of a few random test users; their test items are marked by a word, not by colour alone."""
-    rng = np.random.default_rng(seed)
-    places = np.sort(rng.choice(len(lists.users), min(shown, len(lists.users)), replace=False))
-    return f'<div class="figures">{"".join(_card(model, test, lists, int(place)) for place in places)}</div>'
+_UserLists: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]  # users (U,) and their items (U, K)
 
 
-def _card(model: Model, test: Interactions, lists: Lists, place: int) -> str:
-    user = int(lists.users[place])
-    has, wanted = (part.pairs_of(np.array([user]))[1] for part in (model.seen, test))
+def _own_lists(model: Model, shown: int, seed: int) -> _UserLists:
+    """What a few random users would be recommended."""
+    rng, users = np.random.default_rng(seed), np.flatnonzero(model.train.user_degrees)
+    users = np.sort(rng.choice(users, min(shown, len(users)), replace=False))
+    scores, k = DotScores(model.user_vectors, model.item_vectors), min(_CARD_LENGTH, model.train.num_items)
+    return users, top_k(scores, users, k=k, seen=model.known).items
+
+
+def _sample_cards(
+    model: Model, test: Interactions | None, lists: _UserLists, *, shown: int, seed: int
+) -> str:
+    """Cards of a few random users of these lists; test items are marked by a word, not by colour alone."""
+    rng, (users, items) = np.random.default_rng(seed), lists
+    places = np.sort(rng.choice(len(users), min(shown, len(users)), replace=False))
+    cards = "".join(_card(model, test, int(users[place]), items[place]) for place in places)
+    return f'<div class="figures">{cards}</div>'
+
+
+def _card(model: Model, test: Interactions | None, user: int, listed: NDArray[np.int64]) -> str:
+    has = model.seen.pairs_of(np.array([user]))[1]
+    wanted = has[:0] if test is None else test.pairs_of(np.array([user]))[1]
     # the least popular items say most about a user's taste
     telling = has[np.argsort(model.train.item_degrees[has], kind="stable")][:_CARD_HISTORY]
     names = "; ".join(_title_of(model.train, int(item)) for item in telling) or "nothing"
     rows = []
-    for item in lists.items[place, :_CARD_LENGTH].tolist():
+    for item in listed[:_CARD_LENGTH].tolist():
         if item >= 0:
             score = float(model.user_vectors[user] @ model.item_vectors[item])
             hit = ' <span class="hit">✓ in test</span>' if item in wanted else ""

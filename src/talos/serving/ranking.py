@@ -70,12 +70,21 @@ class ListRequest:
 
 @dataclass
 class Row:
-    """One list to make: for whom, from which vector, without which items."""
+    """One list to make.
+
+    Attributes:
+        user: for whom; None for a history.
+        source: what makes it, as answers say it.
+        vector: None for the most popular items.
+        past: positions of the items that the vector was made from: what reasons are about.
+        known: positions of all items that the user is known to have, which no list offers.
+    """
 
     user: Id | None
     source: str
     vector: Tensor | None
     past: NDArray[np.int64]
+    known: NDArray[np.int64]
 
 
 @dataclass
@@ -218,7 +227,7 @@ class Ranker:
             masks = [
                 np.concatenate(
                     [
-                        rows[n].past if requests[owners[n]].filter_seen else rows[n].past[:0],
+                        rows[n].known if requests[owners[n]].filter_seen else rows[n].known[:0],
                         excluded[owners[n]],
                     ]
                 )
@@ -272,10 +281,10 @@ class Ranker:
             past = np.unique(codes[codes >= 0])
             if len(past):
                 self._metrics.count("folded_users")
-                visitor = Row(None, "folded", run.fold_in([past])[0], past)
+                visitor = Row(None, "folded", run.fold_in([past])[0], past, past)
         nothing = np.empty(0, np.int64)
         if not request.users:
-            return [visitor or Row(None, "popular", None, nothing)]
+            return [visitor or Row(None, "popular", None, nothing, nothing)]
         codes = encode(run.users, request.users)
         rows: list[Row] = []
         live: list[tuple[int, Id, NDArray[np.int64]]] = []
@@ -284,13 +293,14 @@ class Ranker:
             if run.has_events(user):
                 past = run.history(user, code)
                 live.append((place, user, past))
-                rows.append(Row(user, "folded", None, past))
+                rows.append(Row(user, "folded", None, past, run.known_items(user, code)))
             elif code >= 0:
-                rows.append(Row(user, "model", run.model.user_vectors[code], run.history(user, code)))
+                past, vector = run.history(user, code), run.model.user_vectors[code]
+                rows.append(Row(user, "model", vector, past, run.known_items(user, code)))
             elif visitor is not None:
-                rows.append(Row(user, "folded", visitor.vector, visitor.past))
+                rows.append(Row(user, "folded", visitor.vector, visitor.past, visitor.past))
             else:
-                rows.append(Row(user, "popular", None, nothing))
+                rows.append(Row(user, "popular", None, nothing, nothing))
         if live:
             self._metrics.count("folded_users", len(live))
             for (place, _, _), vector in zip(live, run.vectors_of([one[1:] for one in live]), strict=True):

@@ -30,6 +30,7 @@ from talos.errors import DataError, InputError, TalosError
 from talos.model.attributes import allowed_items
 from talos.model.fold_in import fold_in
 from talos.model.recommender import Recommender
+from talos.model.run_directory import copy_model
 from talos.serving.feedback import Event, Id, LogReader
 
 __all__ = ["RunBook", "ServedRun", "encode", "signature_of"]
@@ -56,7 +57,7 @@ class ServedRun:
         model = self.recommender.fitted_model()
         self.model, self.items, self.users = model, model.train.item_ids, model.train.user_ids
         self.loss, self.k = self.recommender._loss(), self.recommender.config.k
-        self.seen = model.seen
+        self.seen, self.known = model.seen, model.known
         self.degrees: NDArray[np.int64] = model.train.item_degrees
         self.titles = model.train.item_titles
         self._filters: OrderedDict[str, NDArray[np.int64] | None] = OrderedDict()
@@ -134,13 +135,18 @@ class ServedRun:
             return
         user = _as_kind(event.user, self.users)
         if user is None or (code >= 0 and item in self.trained_items(code)):
-            return  # no user of this run can have that id, or the run was trained on it
+            return  # no user of this run can have that id, or the run has learnt it
         self._extras.setdefault(user, set()).add(item)
         self._vectors.pop(user, None)
 
     def trained_items(self, code: int) -> NDArray[Any]:
-        """Positions of the items that a user has in the run, ascending."""
+        """Positions of the items of a user that the run has learnt, ascending."""
         return self.seen.indices[self.seen.indptr[code] : self.seen.indptr[code + 1]]
+
+    def known_items(self, user: Id, code: int) -> NDArray[np.int64]:
+        """Positions of all items that a user is known to have: the history, and what the run was held back from."""
+        mine = self.known.indices[self.known.indptr[code] : self.known.indptr[code + 1]] if code >= 0 else ()
+        return self._with_events(user, np.asarray(mine, np.int64))
 
     def user_id(self, asked: Id) -> Id:
         """An id as the run spells it; as it was asked for if it cannot be one of the run's."""
@@ -152,8 +158,10 @@ class ServedRun:
         return user in self._extras
 
     def history(self, user: Id, code: int) -> NDArray[np.int64]:
-        """Positions of a user's items, ascending: those of the run if `code` ≥ 0, and those of new events."""
-        mine = np.asarray(self.trained_items(code) if code >= 0 else (), np.int64)
+        """Positions of a user's items, ascending: what the run has learnt if `code` ≥ 0, and those of new events."""
+        return self._with_events(user, np.asarray(self.trained_items(code) if code >= 0 else (), np.int64))
+
+    def _with_events(self, user: Id, mine: NDArray[np.int64]) -> NDArray[np.int64]:
         extras = self._extras.get(user)
         if not extras:
             return mine
@@ -196,38 +204,46 @@ def _loaded(folder: Path, shared: Path | None) -> tuple[Recommender, str]:
     as `cp` does, would change the lists or end the process. So the files are copied into the folder that the workers
     `share`, once for each version; without one, the copy goes as soon as it is mapped.
     """
-    if not folder.is_dir() or not (folder / "model.json").is_file():
-        Recommender.load(folder)  # raises the error that says so
-    version = hashlib.sha256((folder / "model.json").read_bytes()).hexdigest()[:12]
     if shared is None:
         with tempfile.TemporaryDirectory(prefix="talos-serve-") as temporary:
-            return _load_copy(folder, Path(temporary) / folder.resolve().name), version
+            return _load_copy(folder, Path(temporary) / "copy")
     copies = shared / "copies" / folder.resolve().name
     copies.mkdir(parents=True, exist_ok=True)
     with FileLock(copies / "lock"):
+        version = _version(folder)
         copy = copies / version
+        if version and copy.is_dir():
+            return Recommender.load(copy), version
+        fresh = copies / "new"
+        shutil.rmtree(fresh, ignore_errors=True)
         try:
-            recommender = Recommender.load(copy) if copy.is_dir() else _load_copy(folder, copy)
+            recommender, version = _load_copy(folder, fresh)  # of what is there by now
         except TalosError:
-            shutil.rmtree(copy, ignore_errors=True)
+            shutil.rmtree(fresh, ignore_errors=True)
             raise
         for old in copies.iterdir():
-            if old.is_dir() and old != copy:  # whoever still uses it has it mapped
+            if old.is_dir() and old != fresh:  # whoever still uses it has it mapped
                 shutil.rmtree(old, ignore_errors=True)
+        fresh.rename(copies / version)
     return recommender, version
 
 
-def _load_copy(folder: Path, copy: Path) -> Recommender:
-    """Copy the files of a run and load them; errors name the run itself."""
-    copy.mkdir()
-    for path in folder.iterdir():
-        if path.is_file() and path.suffix in (".json", ".safetensors", ".parquet"):
-            shutil.copyfile(path, copy / path.name)
+def _load_copy(folder: Path, copy: Path) -> tuple[Recommender, str]:
+    """Copy the files of a run and load them; returns the run and its version. Errors name the run itself."""
+    copy_model(folder, copy)
     try:
-        return Recommender.load(copy)
+        return Recommender.load(copy), _version(copy)
     except InputError as error:
         where = (error.where or "").replace(str(copy), str(folder))
         raise DataError(error.what, where=where, expected=error.expected, hint=error.hint) from None
+
+
+def _version(folder: Path) -> str:
+    """Twelve digits that change with `model.json`, which has the checksums of all other files; empty without one."""
+    try:
+        return hashlib.sha256((folder / "model.json").read_bytes()).hexdigest()[:12]
+    except OSError:
+        return ""
 
 
 def _lengths(vectors: Tensor) -> Tensor:

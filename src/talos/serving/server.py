@@ -34,7 +34,7 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class WorkerError(TalosError):
-    """A worker could not start; it has said why."""
+    """A worker could not start."""
 
 
 class _Protocol(H11Protocol):
@@ -131,7 +131,7 @@ class _Workers:
                     if not (
                         self._folder / f"ready-{worker.pid}"
                     ).exists():  # another one would fare no better
-                        error = WorkerError("a worker could not start")
+                        error = WorkerError(self._reason(worker.pid) or "a worker could not start")
                         error.exit_code = code if code in (1, 2) else 1
                         raise error
                     print(f'{{"event": "worker ended", "code": {code}}}', file=sys.stderr, flush=True)
@@ -148,6 +148,13 @@ class _Workers:
 
     def _stopped(self, *_: object) -> None:
         self._stop = True
+
+    def _reason(self, worker: int) -> str:
+        """Why a worker could not start, as it has left it; the command line shows it, control characters escaped."""
+        try:
+            return (self._folder / f"failed-{worker}").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
 
     def _start(self) -> subprocess.Popen[bytes]:
         file = self._listening.fileno()
@@ -175,7 +182,9 @@ def _work() -> int:
         with socket.socket(fileno=int(os.environ.pop(_SOCKET))) as listening:
             _answer(settings, listening, mark.touch)
     except TalosError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        (Path(settings.control) / f"failed-{os.getpid()}").write_text(
+            str(error), encoding="utf-8", errors="backslashreplace"
+        )
         return error.exit_code
     return 0
 

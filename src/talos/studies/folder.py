@@ -15,6 +15,7 @@ from typing import Any
 
 import polars as pl
 
+from talos.data.parquet import scan_file
 from talos.errors import ConfigError, DataError
 from talos.files import checksum_of, read_sealed, replace_file, write_sealed
 
@@ -116,7 +117,7 @@ def load_fit(folder: Path, stem: str, digest: str) -> tuple[dict[str, Any], pl.D
         what = f"is missing or differs from its checksum in {path.name}"
         raise DataError(what, where=str(table), hint=hint)
     try:
-        return values, pl.read_parquet(table)
+        return values, scan_file(table).collect()
     except pl.exceptions.PolarsError as error:
         raise DataError(f"is damaged: {error}", where=str(table), hint=hint) from None
 

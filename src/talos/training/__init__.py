@@ -13,6 +13,7 @@ from talos.training.callbacks import (
     progress,
 )
 from talos.training.plan import Plan, make_plan, plan_for
+from talos.training.race import RaceResult, make_trainer
 from talos.training.trainer import Trainer
 
 __all__ = [
@@ -22,10 +23,12 @@ __all__ = [
     "PlainProgress",
     "Plan",
     "PlanLines",
+    "RaceResult",
     "Records",
     "TensorBoard",
     "Trainer",
     "make_plan",
+    "make_trainer",
     "plan_for",
     "progress",
 ]

@@ -30,6 +30,7 @@ class BatchOptions:
     size: int
     only_users: Tensor | None = None  # train on these users only; on all of them, if None
     reduction: Literal["positives", "users"] = "positives"  # what the loss of a batch is the mean over
+    user_power: float = 1.0  # a user with n positives weighs n^p in it, if members are users
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, TextIO
 
-from talos.errors import MissingExtraError, TalosError
+from talos.errors import DataError, MissingExtraError, TalosError
 from talos.files import replace_text
 from talos.training.plan import Plan
 
@@ -38,6 +41,9 @@ class Callback:
 
     def on_plan(self, plan: Plan) -> None:
         """The trainer has been made, by this plan."""
+
+    def on_race(self, record: dict[str, Any]) -> None:
+        """Before training starts, one candidate of a race has done a leg; see `talos.training.race.RaceResult`."""
 
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
         """Training starts, or resumes, after `epoch` of `epochs` epochs of `steps` steps each."""
@@ -72,21 +78,33 @@ class PlanLines(Callback):
 
 
 class History(Callback):
-    """Writes one JSON line an epoch to a file, which a resumed run continues."""
+    """Writes one JSON line an epoch to a file, which a resumed run continues; before them those of a race.
+
+    Every line has its own checksum.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def on_race(self, record: dict[str, Any]) -> None:
+        """Append the record of a leg."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        place = {name: record[name] for name in ("stage", "candidate")}
+        self.on_epoch({"epoch": record["epoch"], "race": place, "metrics": record["metrics"]})
+
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
         """Drop the lines of epochs that will be trained again, and an incomplete last line."""
-        kept = [line for line in read_history(self.path) if line["epoch"] <= epoch]
+        kept = [line for line in read_history(self.path, races=True) if line["epoch"] <= epoch]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+        replace_text(self.path, "".join(map(_history_line, kept)))
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Append the record."""
-        with self.path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(_history_line(record))
+        except OSError as error:
+            raise TalosError(f"{self.path} could not be written ({error})") from error
 
 
 class Records(Callback):
@@ -100,14 +118,46 @@ class Records(Callback):
         self.lines.append(record)
 
 
-def read_history(path: Path) -> list[dict[str, Any]]:
-    """The records of a history file, without an incomplete last line; none if there is no such file."""
+def _history_line(record: Mapping[str, Any]) -> str:
+    return json.dumps({**record, "crc32": _crc(record)}) + "\n"
+
+
+def _crc(record: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(record, sort_keys=True).encode()):08x}"
+
+
+def read_history(path: Path, *, races: bool = False) -> list[dict[str, Any]]:
+    """The records of a history file, without an incomplete last line; none if there is no such file.
+
+    `races` includes the legs of a race before the first epoch.
+
+    Raises:
+        DataError: a line is damaged, or the file is no history. Lines without a checksum are of older versions.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror})", where=str(path)) from None
     records = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline was being written
         try:
-            records.append(json.loads(line))
-        except ValueError:  # the process was killed while it wrote this line
-            break
+            record = json.loads(line)
+            if not isinstance(record, dict) or type(record.get("epoch")) is not int:
+                raise ValueError("it has no epoch")
+            if (crc := record.pop("crc32", None)) is not None and crc != _crc(record):
+                raise ValueError("it differs from its checksum")
+        except (ValueError, RecursionError) as error:
+            hint = "without this file a run continues all the same"
+            raise DataError(
+                f"is damaged: {error}",
+                where=f"{path}, line {number}",
+                expected="a line of a history of training",
+                hint=hint,
+            ) from None
+        if races or "race" not in record:
+            records.append(record)
     return records
 
 
@@ -115,14 +165,30 @@ class PlainProgress(Callback):
     """Prints a line after every validation: for logs and pipes."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self.stream = stream or sys.stderr
+        self.stream: TextIO | None = stream or sys.stderr  # None if the process was started without one
+
+    def on_race(self, record: dict[str, Any]) -> None:
+        """Print the candidate and the first of its metrics."""
+        self._print(_race_line(record))
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Print the epoch, the loss and the validation metrics."""
         if record["metrics"]:
             metrics = "  ".join(f"{name} {value:.4f}" for name, value in record["metrics"].items())
             head = f"epoch {record['epoch']:>4}  loss {record['loss']:.4f}"
-            print(f"{head}  {metrics}  {record['seconds']:.2f} s", file=self.stream, flush=True)
+            self._print(f"{head}  {metrics}  {record['seconds']:.2f} s")
+
+    def _print(self, line: str) -> None:
+        if self.stream is not None:
+            try:
+                print(line, file=self.stream, flush=True)
+            except (OSError, ValueError):  # nobody reads any more: no reason to stop training
+                self.stream = None
+
+
+def _race_line(record: dict[str, Any]) -> str:
+    name, value = next(iter(record["metrics"].items()))
+    return f"race  {record['candidate']:<24} epoch {record['epoch']:>3}  {name} {value:.4f}"
 
 
 class _Bar(Callback):
@@ -143,15 +209,21 @@ class _Bar(Callback):
             transient=False,
         )
 
+    def on_race(self, record: dict[str, Any]) -> None:
+        """Print the candidate above the bar."""
+        self.bar.console.print(_race_line(record), highlight=False)
+
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
         """Show the bar."""
         self.steps, self.began = steps, time.perf_counter()
         self.task = self.bar.add_task("training", total=epochs, completed=epoch, rate="", status="")
-        self.bar.start()
+        with contextlib.suppress(OSError):  # the terminal was closed: no reason to stop training
+            self.bar.start()
 
     def on_step(self, epoch: int, step: int, loss: float) -> None:
         """Advance the bar."""
-        self.bar.update(self.task, completed=epoch + step / self.steps)
+        with contextlib.suppress(OSError):
+            self.bar.update(self.task, completed=epoch + step / self.steps)
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Show the loss and the last validation."""
@@ -159,16 +231,18 @@ class _Bar(Callback):
         if record["metrics"]:
             name, value = next(iter(record["metrics"].items()))
             fields["status"] = f"loss {record['loss']:.3f}  {name} {value:.4f}"
-        self.bar.update(self.task, completed=record["epoch"], **fields)
+        with contextlib.suppress(OSError):
+            self.bar.update(self.task, completed=record["epoch"], **fields)
 
     def on_end(self) -> None:
         """Stop updating; the bar stays on the screen."""
-        self.bar.stop()
+        with contextlib.suppress(OSError):
+            self.bar.stop()
 
 
 def progress() -> Callback:
     """A progress bar on a terminal, plain lines elsewhere; both on stderr."""
-    return _Bar() if sys.stderr.isatty() else PlainProgress()
+    return _Bar() if sys.stderr is not None and sys.stderr.isatty() else PlainProgress()
 
 
 class TensorBoard(Callback):
@@ -199,7 +273,10 @@ class InterruptedRunError(TalosError):
 
 @contextmanager
 def stop_signals(ask: Callable[[], None]) -> Iterator[None]:
-    """Within this block SIGINT and SIGTERM call `ask` instead of ending the process.
+    """Within this block SIGINT, SIGTERM and SIGHUP call `ask` instead of ending the process.
+
+    SIGHUP, which a closed terminal sends, stays ignored if it is (`nohup`). A handler of SIGINT from before that has a
+    true attribute `asked` was called already, and what it raised got lost on the way: `ask` is called at once.
 
     Python allows signal handlers in the main thread only; in another one signals do what they did before.
 
@@ -213,8 +290,22 @@ def stop_signals(ask: Callable[[], None]) -> Iterator[None]:
         yield
         return
 
-    before = {one: signal.signal(one, lambda *_: ask()) for one in (signal.SIGINT, signal.SIGTERM)}
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        # a closed terminal sends SIGHUP more than once: not to be taken for somebody who is impatient
+        if number in (signal.SIGINT, signal.SIGTERM) or not asked:
+            asked = True
+            ask()
+
+    before = {one: signal.signal(one, handle) for one in signals}
     try:
+        if getattr(before[signal.SIGINT], "asked", False):
+            handle(signal.SIGINT, None)
         yield
     finally:
         for number, handler in before.items():

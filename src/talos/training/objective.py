@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from talos.backbones import Backbone
 from talos.data.csr import TrainIndex, meetings
-from talos.kernels import differentiable_user_batch_loss, exact_user_batch_loss, kth_scores
+from talos.kernels import differentiable_user_batch_loss, exact_user_batch_loss, kth_scores, user_exponent
 from talos.kernels.sampled import sampled_scores
 from talos.losses import Loss, UserSeparableLoss, reduce_per_positive, reduce_per_user
 from talos.negatives import Negatives
@@ -178,6 +178,7 @@ class UserObjective(Objective):
 
     def _over_all(self, members: Tensor, users: Tensor, item_table: Tensor, positives: Tensor) -> Tensor:
         threshold, ends, options = self.threshold, self._ends(members), self._options(item_table)
+        options["positive_weights"] = self.index.weights_of(members)
         if isinstance(threshold, ExactQuantile):
             # the kernel computes all scores anyway, and finds the K-th best among them
             value, kth = exact_user_batch_loss(
@@ -227,6 +228,7 @@ class UserObjective(Objective):
         cuts = [max(0, cut) for cut in range(-(before % size), len(members), size)]
         lengths = [end - cut for cut, end in zip(cuts, [*cuts[1:], len(members)], strict=True)]
         counts = torch.bincount((owner + before % size) // size, minlength=len(cuts)).tolist()
+        weights = self.index.weights_of(members)
         parts = zip(
             cuts,
             torch.split(members, lengths),
@@ -245,6 +247,7 @@ class UserObjective(Objective):
         # one look-up for all groups, so that there is one gradient of the table's size
         tables = self._rows(item_table, torch.cat([group.distinct for group in groups]))
         vectors = torch.split(tables, [len(group.distinct) for group in groups])
+        split_weights = [None] * len(groups) if weights is None else torch.split(weights, counts)
         threshold, beta = self.threshold, None
         if threshold is not None:
             self._update_threshold(threshold, members, users, owner, item_table, groups, vectors)
@@ -260,12 +263,17 @@ class UserObjective(Objective):
                 reduction=self.reduction,
                 item_ids=group.rows[len(group.owner) :],
                 bfloat16=self.in_bfloat16,
+                positive_weights=some,
             )
-            for cut, group, items in zip(cuts, groups, vectors, strict=True)
+            for cut, group, items, some in zip(cuts, groups, vectors, split_weights, strict=True)
         ]
-        # the mean over the batch, from the means over each group's positives or users
-        shares = counts if self.reduction == "positives" else [len(group.users) for group in groups]
-        return torch.stack(values) @ (users.new_tensor(shares) / sum(shares))
+        # the mean over the batch, from the weighted means of the groups
+        exponent = user_exponent(self.loss.user_power, self.reduction)
+        mass = self.index.degrees[members].double()
+        if weights is not None:
+            mass = torch.zeros_like(mass).index_add_(0, owner, weights.double())
+        shares = torch.stack([part.sum() for part in torch.split(mass**exponent, lengths)])
+        return torch.stack(values) @ (shares / shares.sum()).to(users.dtype)
 
     def _ends(self, users: Tensor) -> Tensor:
         """CSR bounds of the users' positives, (B + 1,)."""
@@ -343,6 +351,10 @@ class PositiveObjective(Objective):
             users=owners + self.users.start,
             items=drawn if self.loss.needs.ids else None,
         )
+        if self.index.weights is not None:
+            values = values * self.index.weights[members]
+        if self.loss.user_power != 1:
+            values = values * self.index.degrees[owners].to(values.dtype) ** (self.loss.user_power - 1)
         value = (
             reduce_per_positive(values) if self.reduction == "positives" else reduce_per_user(values, owners)
         )

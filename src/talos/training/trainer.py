@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from torch import Tensor
 
 from talos import registry
 from talos.backbones import Backbone
-from talos.config import RunConfig
+from talos.config import NamedConfig, RunConfig
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
-from talos.errors import ArgumentError, ConfigError, DataError, TalosError
+from talos.errors import ArgumentError, DataError, TalosError, first_line
+from talos.thresholds import ExactQuantile
+from talos.training.averaging import AveragedWeights
 from talos.training.batches import Batch, BatchOptions, generator_for
 from talos.training.callbacks import Callback, InterruptedRunError, stop_signals
 from talos.training.checkpoint import (
@@ -34,6 +37,7 @@ from talos.training.checkpoint import (
 from talos.training.objective import ObjectiveOptions
 from talos.training.optimizer import Optimizers
 from talos.training.parallel.choose import choose_sharding
+from talos.training.parallel.sharding import UserSharding
 from talos.training.plan import Plan, make_plan
 
 __all__ = ["Trainer"]
@@ -51,6 +55,9 @@ class Trainer:
         callbacks: called with the plan, and while training; on rank 0 only.
         backbone: used in place of the one that the config names.
         only_users: learn from the interactions of these users only.
+        earlier: losses of the first epochs, each with the epoch `until` which it is used, ascending: see
+            `talos.training.race.RaceResult.path`.
+        sharding: that of another trainer on the same data, to share its copy of them; see `branch`.
         group: the processes that train together. Each is given the same config and data, and keeps the rows, thresholds
             and optimizer state of its own users (and maybe items, see `talos.training.parallel`).
 
@@ -73,19 +80,23 @@ class Trainer:
         backbone: Backbone | None = None,
         only_users: Tensor | None = None,
         group: Group = SINGLE_PROCESS,
+        earlier: Sequence[Mapping[str, Any]] = (),
+        sharding: UserSharding | None = None,
     ) -> None:
         self.group = group = SINGLE_PROCESS if config.training.parallel == "none" else group
         valid = _aligned(valid, train)
         self.train, self.valid, self.callbacks = train, valid, callbacks if group.rank == 0 else ()
         group.check_same(config=lambda: str(config.as_dict()), data=lambda: str(self.fingerprint()))
-        self.device = _device(config.device)
+        self.device = registry.check_device(config.device)
         context = {"num_users": train.num_users, "num_items": train.num_items}
         generator = generator_for(config.seed, 0)  # of all random starting values
         loss = registry.make_loss(config.loss, k=config.k, generator=generator, **context)
         self.plan: Plan = make_plan(config, loss.needs, train)
         self.config = config = self.plan.config
-        self.sharding, line = choose_sharding(config, train, valid, group, self.device)
-        self.plan = replace(self.plan, sharding=line)
+        if sharding is None:
+            sharding, line = choose_sharding(config, train, valid, group, self.device)
+            self.plan = replace(self.plan, sharding=line)
+        self.sharding = sharding
         for callback in self.callbacks:
             if isinstance(callback, Callback):  # others may have been written before there was such a method
                 callback.on_plan(self.plan)
@@ -113,12 +124,27 @@ class Trainer:
             self.device
         )
         self.batches = self.sharding.batches(
-            BatchOptions(kind=kind, size=size, only_users=only_users, reduction=settings.reduction)
+            BatchOptions(
+                kind=kind,
+                size=size,
+                only_users=only_users,
+                reduction=settings.reduction,
+                user_power=loss.user_power,
+            )
         )
+        self.earlier = [
+            (
+                int(one["until"]),
+                registry.make_loss(NamedConfig(**one["loss"]), k=config.k, generator=generator, **context),
+            )
+            for one in earlier
+        ]
+        self.loss = loss
         self.parameters = list(self.objective.parameters())
         self.sync = self.sharding.gradient_sync(self.objective)
         updated = self.sync.optimized(self.objective.backbone.parameters())
         self.optimizers = Optimizers(updated, self.objective.loss, config.optimizer)
+        self.average = AveragedWeights(backbone, newest=settings.averaging)
         self.position = Position()
         self.checkpoints = None
         if folder is not None:
@@ -139,31 +165,42 @@ class Trainer:
             InterruptedRunError: SIGINT or SIGTERM arrived; a checkpoint was written after the current step.
             TalosError: the loss or the weights are no longer finite; the best weights are kept.
         """
-        at, settings = self.position, self.config.training
+        epochs = self.config.training.epochs
         for callback in self.callbacks:
-            callback.on_start(at.epoch, settings.epochs, len(self.batches))
+            callback.on_start(self.position.epoch, epochs, len(self.batches))
         try:
-            with contextlib.ExitStack() as around:
-                if self.checkpoints is not None:  # only where a run can be resumed
-                    around.enter_context(stop_signals(self._ask_to_stop))
-                while not self._is_over():
-                    self.objective.loss.set_progress(at.epoch / settings.epochs)
-                    self.optimizers.scale_rate(float(self.config.optimizer.lr_decay) ** at.epoch)
-                    for number, adversary in enumerate([None, *self.optimizers.due(epochs_done=at.epoch)]):
-                        if number >= at.pass_number:
-                            self._run_pass(number, adversary)
-                    at.epoch += 1
-                    metrics = self._validate() if self._is_time(settings.evaluate_every) else {}
-                    self._end_epoch(metrics)
-                    stop = self.group.any(self.stop_requested)
-                    if self._is_time(settings.checkpoint_every) or metrics or stop:
-                        self.save()
-                    if stop and not self._is_over():
-                        raise InterruptedRunError(f"stopped after epoch {at.epoch}; saved")
+            self.train_until(epochs)
         finally:
             for callback in self.callbacks:
                 callback.on_end()
         self._restore_best()
+
+    def train_until(self, last: int) -> None:
+        """Train up to epoch `last`, or until early stopping; validate and save at the end."""
+        at, settings = self.position, self.config.training
+        last = min(last, settings.epochs)
+        with contextlib.ExitStack() as around:
+            if self.checkpoints is not None:  # only where a run can be resumed
+                around.enter_context(stop_signals(self._ask_to_stop))
+            while not self._is_over() and at.epoch < last:
+                self.objective.loss = next(
+                    (loss for until, loss in self.earlier if at.epoch < until), self.loss
+                )
+                self.objective.loss.set_progress(at.epoch / settings.epochs)
+                self.optimizers.scale_rate(float(self.config.optimizer.lr_decay) ** at.epoch)
+                for number, adversary in enumerate([None, *self.optimizers.due(epochs_done=at.epoch)]):
+                    if number >= at.pass_number:
+                        self._run_pass(number, adversary)
+                at.epoch += 1
+                self.average.update()
+                ends = at.epoch == last
+                metrics = self._validate() if ends or at.epoch % settings.evaluate_every == 0 else {}
+                self._end_epoch(metrics)
+                stop = self.group.any(self.stop_requested)
+                if metrics or stop or ends or at.epoch % settings.checkpoint_every == 0:
+                    self.save()
+                if stop and not self._is_over():
+                    raise InterruptedRunError(f"stopped after epoch {at.epoch}; saved")
 
     def _run_pass(self, number: int, adversary: int | None) -> None:
         """One pass over all batches, for the model or for one adversary; a resumed one starts in the middle."""
@@ -221,21 +258,20 @@ class Trainer:
     def _is_over(self) -> bool:
         return self.position.finished or self.position.epoch >= self.config.training.epochs
 
-    def _is_time(self, every: int) -> bool:
-        return self.position.epoch % every == 0 or self.position.epoch == self.config.training.epochs
-
     def _validate(self) -> dict[str, float]:
         """Metrics on the validation set; keeps the weights if they are the best so far."""
         if self.valid is None or len(self.valid) == 0:
             return {}
         k, at = self.config.k, self.position
-        metrics = self.sharding.metrics(*self.vectors(), k)
         first = f"{self.config.training.metric}@{k}"
-        watched = metrics[first]
-        if watched > at.best:
-            at.best, at.best_epoch, at.best_metrics = watched, at.epoch, metrics
-            self._keep_best()
-        elif at.epoch - at.best_epoch >= self.config.training.patience:
+        with self.average.applied():
+            metrics = self.sharding.metrics(*self.vectors(), k)
+            watched = metrics[first]
+            at.last_metrics = metrics
+            if watched > at.best:
+                at.best, at.best_epoch, at.best_metrics = watched, at.epoch, metrics
+                self._keep_best()
+        if at.epoch - at.best_epoch >= self.config.training.patience:
             at.finished = True
         return {first: watched} | metrics  # the watched metric first: a progress bar shows the first one
 
@@ -281,6 +317,43 @@ class Trainer:
 
     # ------------------------------------------------- best weights and checkpoints
 
+    def branch(self, config: RunConfig, *, folder: Path | None = None) -> Trainer:
+        """A trainer on the same data that continues from this one's state under a config with another loss.
+
+        Weights, thresholds, the optimizer's moments and the position in training are copied; the sharded data are
+        shared. `config` may differ in the section `loss` only.
+        """
+        other = Trainer(
+            config,
+            self.train,
+            self.valid,
+            folder=folder,
+            backbone=copy.deepcopy(self.objective.backbone),
+            group=self.group,
+            sharding=self.sharding,
+        )
+        theirs, ours = self.objective.threshold, other.objective.threshold
+        if theirs is not None and ours is not None:
+            ours.load_state_dict(theirs.state_dict())
+        state = {
+            name: tensor.clone() for name, tensor in (self.optimizers.state() | self.average.state()).items()
+        }
+        other.optimizers.load_state(state)
+        other.average.load_state(state, self.position.epoch)
+        other.position = replace(self.position, best=-math.inf, best_epoch=0, best_metrics={})
+        return other
+
+    def move(self, folder: Path | None, callbacks: Sequence[Callback]) -> None:
+        """From now on write checkpoints to `folder` and call `callbacks`."""
+        self.callbacks = callbacks if self.group.rank == 0 else ()
+        if folder is None or self.checkpoints is None:
+            return
+        best = self.checkpoints.load_best(self.position.best_epoch) if self.position.best_epoch else None
+        self.checkpoints = self.checkpoints.elsewhere(folder)
+        if best is not None:
+            self.checkpoints.save_best(self.position.best_epoch, best)
+        self.save()
+
     def _keep_best(self) -> None:
         if self.checkpoints is not None:
             self.checkpoints.save_best(self.position.best_epoch, best_weights(self.objective))
@@ -288,25 +361,40 @@ class Trainer:
             self.best = {name: tensor.clone() for name, tensor in best_weights(self.objective).items()}
 
     def _restore_best(self) -> None:
-        """Load the weights that were best on validation; without validation keep the last ones."""
+        """Load the weights that were best on validation; without validation take the average of the last epochs."""
         self.sync.release()
         if self.position.best_epoch == 0:
+            self.average.apply()
+            self._refresh_thresholds()
             return
         best = self.best if self.checkpoints is None else self.checkpoints.load_best(self.position.best_epoch)
         assert best is not None
         load_best_weights(self.objective, best)
+        self.average = AveragedWeights(self.objective.backbone, newest=1.0)
+        self._refresh_thresholds()
+
+    def _refresh_thresholds(self) -> None:
+        """Compute exact thresholds anew: those found while training are of other vectors than the averaged ones."""
+        threshold = self.objective.threshold
+        if self.config.training.averaging < 1 and isinstance(threshold, ExactQuantile):
+            users = self.sharding.user_degrees.nonzero().flatten()
+            user_vectors, item_vectors = self.vectors()
+            exact = self.sharding.kth_scores(user_vectors[users], item_vectors, self.config.k)
+            threshold.set(users, exact)
 
     def save(self, generator: torch.Generator | None = None) -> None:
         """Write a checkpoint from which training resumes to the same result, bit by bit."""
         if self.checkpoints is None:
             return
         at = self.position
-        tensors = flatten("objective", self.objective.state_dict()) | self.optimizers.state()
+        tensors = (
+            flatten("objective", self.objective.state_dict()) | self.optimizers.state() | self.average.state()
+        )
         if generator is not None:
             tensors["generator"] = generator.get_state()
         facts = {"position": asdict(at), "config": self.config.as_dict(), "data": self.fingerprint()}
         self.checkpoints.save(at.epoch, at.pass_number * len(self.batches) + at.step, tensors, facts)
-        self.checkpoints.forget_best_before(at.best_epoch)
+        self.checkpoints.forget_old_best()
 
     def resume(self) -> bool:
         """Load the newest checkpoint; False if there is none. One of other data or another config is refused."""
@@ -315,10 +403,21 @@ class Trainer:
         if found is None:
             return False
         tensors, facts = found
-        check_same_run(facts, self.config, self.fingerprint())
-        self.objective.load_state_dict(unflatten("objective", tensors))
-        self.optimizers.load_state(tensors)
-        self.position = Position(**facts["position"])
+        try:
+            check_same_run(facts, self.config, self.fingerprint())
+            self.objective.load_state_dict(unflatten("objective", tensors))
+            self.optimizers.load_state(tensors)
+            self.position = Position(**facts["position"])
+            self.average.load_state(tensors, self.position.epoch)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            if isinstance(error, TalosError):
+                raise
+            assert self.checkpoints is not None
+            what, where = (
+                f"its content does not fit this run ({first_line(error)})",
+                str(self.checkpoints.folder),
+            )
+            raise DataError(what, where=where, expected="a checkpoint of the same run") from error
         self.resumed_generator = tensors.get("generator")
         return True
 
@@ -346,14 +445,3 @@ def _aligned(valid: Interactions | Share | None, train: Interactions | Share) ->
             "has no interaction between a user and an item of train", where="valid", expected="the same ids"
         )
     return aligned
-
-
-def _device(name: str) -> torch.device:
-    """The device of that name, if it can be used."""
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{name!r} cannot be used ({reason})", where="device") from None
-    return device

@@ -68,7 +68,8 @@ def start_from(
             raise ConfigError(what, where="training.init", expected=expected)
         found = singular_vectors(index, dim, generator)
     else:
-        solve = partial(sharded_least_squares, group=group) if sharded else alternating_least_squares
+        alone = partial(alternating_least_squares, weights=index.weights)
+        solve = partial(sharded_least_squares, group=group) if sharded else alone
         found = solve(index.indptr, index.indices, index.num_items, dim=dim, generator=generator)
     own_users = found[0] if users is None or sharded else found[0][users.start : users.stop]
     own_items = found[1] if items is None else found[1][items.start : items.stop]

@@ -43,7 +43,7 @@ BAD_FILES = [
     ("no-id.csv", "user,item\n1,2\n,4\n", r"line 3: no user in column 'user'; expected an id in every row"),
     ("nan.csv", "user,item\n1,2\n3,NaN\n", r"line 3: 'NaN' is not a valid id in column 'item'"),
     ("null.csv", "user,item\na,b\nc,null\n", r"line 3: 'null' is not a valid id"),
-    ("quoted.csv", 'user,item\n"a\nb",2\nc,\n', r"line 4: no item"),
+    ("quoted.csv", 'user,item,title\na,2,"A\nB"\nc,,C\n', r"line 4: no item"),
     ("latin.csv", b"user,item\na,b\nc,caf\xe9\n", r"line 3: bytes that are not UTF-8"),
     ("dos.csv", "user,item,ts\r\n1,2,3\r\n1,3,x\r\n", r"line 3: 'x' is not"),
     ("first.csv", "user,item,ts\n1,,3\n2\n", r"line 2: no item"),  # the first of two bad rows

@@ -3,9 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
-import sys
 from contextlib import closing
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,7 +13,6 @@ import scipy.sparse
 
 from talos.data import readers
 from talos.data.interactions import Interactions
-from talos.errors import DataError
 
 ROWS = [(1, 10, 3.0, 100), (1, 11, 4.0, 101), (2, 10, 5.0, 102)]
 HEADER = "user_id,item_id,rating,timestamp\n"
@@ -103,30 +100,6 @@ def test_frames_matrices_and_databases(tmp_path):
         (f"{url}?query=SELECT%20*%20FROM%20clicks", {}),
     ):
         assert as_rows(readers.read(source, **options)) == ROWS
-
-
-def test_postgresql_by_its_driver(monkeypatch):
-    """With a stand-in for the driver, as there is no server here: SQLite behind psycopg's names."""
-
-    class Connection(sqlite3.Connection):
-        read_only = False
-
-    addresses = []
-
-    def connect(address: str, **options: object) -> Connection:
-        addresses.append(address)
-        connection = sqlite3.connect(":memory:", factory=Connection)
-        connection.execute("CREATE TABLE clicks AS SELECT 1 AS user_id, 2 AS item_id, '2020-01-01' AS ts")
-        return connection
-
-    monkeypatch.setitem(sys.modules, "psycopg", SimpleNamespace(connect=connect, Error=sqlite3.Error))
-    data = readers.read("postgresql://me:secret@host/shop?sslmode=require&table=clicks")
-    assert data.to_polars().rows() == [(1, 2, 1577836800)]
-    assert addresses == ["postgresql://me:secret@host/shop?sslmode=require"]
-    assert data.provenance.source == "postgresql://me:***@host/shop?sslmode=require, table clicks"
-    with pytest.raises(DataError, match="no such table: gone") as caught:
-        readers.read("postgresql://me:secret@host/shop", query="SELECT * FROM gone")
-    assert "secret" not in str(caught.value)
 
 
 def test_pandas_types():

@@ -1,10 +1,8 @@
-"""A study small enough to run in a second, and the PostgreSQL server of the export tests."""
+"""A study small enough to run in a second."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +14,6 @@ from talos.data.interactions import Interactions
 from talos.data.splits import Split
 from talos.studies.tune import FitParts, Space, TuneSettings, fit_parts
 from talos.studies.tune.storage import quiet
-
-_SPEC = importlib.util.spec_from_file_location(
-    "exports_conftest", Path(__file__).parents[2] / "exports" / "conftest.py"
-)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-_EXPORTS = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_EXPORTS)
-postgres = _EXPORTS.postgres
 
 MakeSettings = Callable[..., TuneSettings]
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from talos.data.interactions import Interactions
 from talos.data.splits import Split
 from talos.errors import ConfigError, DataError
 from talos.model.recommender import Recommender
-from talos.studies.tune import FitParts, finalize, results, run_study, stored_final
+from talos.studies.tune import FitParts, finalize, open_study, results, run_study, stored_final
 
 
 @pytest.fixture
@@ -44,6 +47,41 @@ def test_the_winner_is_fitted_on_train_and_validation_and_measured_once(
     stored = finalize(study, split)
     assert not stored.fresh
     assert dict(stored.facts) == json.loads(json.dumps(dict(facts)))
+
+
+def test_it_is_a_refit_with_the_settings_of_the_trial(study: Path, split: Split, parts: FitParts) -> None:
+    finalize(study, split)
+    loaded = Recommender.load(study / "final")
+    model = loaded.fitted_model()
+    trial = Recommender(config=open_study(study)[2].config).fit(*parts)
+    epochs = model.metadata["epoch"]
+    assert loaded.config == trial.config.with_values({"training.epochs": epochs})
+    assert model.metadata["trained_on"] == {"train": len(split.train), "valid": len(parts.valid)}
+    origin = model.metadata["chosen_from"]
+    assert (origin["trained_on"], origin["epoch"]) == ({"train": len(split.train)}, epochs)
+    assert origin["epochs_from"].startswith("the best epoch of trial ")
+    offered = set(loaded.recommend(k=20).select("user_id", "item_id").rows())
+    assert not offered & set(split.test.to_polars().rows())
+    everything = Recommender(config=loaded.config).fit(
+        split.train.union(parts_valid(split)), known=split.test
+    )
+    assert torch.equal(everything.fitted_model().item_vectors, model.item_vectors)
+
+
+def parts_valid(split: Split) -> Interactions:
+    assert split.valid is not None
+    return split.valid
+
+
+def test_a_study_from_before_trials_stored_their_settings(study: Path, split: Split, tmp_path: Path) -> None:
+    shutil.copytree(study, tmp_path / "older")
+    journal = tmp_path / "older" / "study.journal"
+    lines = journal.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if '"resolved"' not in line]
+    assert len(kept) < len(lines)
+    journal.write_text("".join(kept))
+    newer, older = (finalize(folder, split).facts for folder in (study, tmp_path / "older"))
+    assert (older["config"], older["metrics"]) == (newer["config"], newer["metrics"])
 
 
 def test_no_trial_after_the_look(study: Path, split: Split, settings, parts: FitParts) -> None:

@@ -22,7 +22,7 @@ from talos.data.datasets.catalogue import Counts, DatasetInfo, Download, info
 from talos.data.datasets.download import ChecksumError, Progress, download
 from talos.data.interactions import Interactions
 from talos.errors import DataError, DownloadError
-from talos.files import checksum_of
+from talos.files import checksum_of, expanded, locked
 
 __all__ = ["LOCAL", "Fetched", "cache_folder", "fetch", "is_cached", "load", "local_copy"]
 
@@ -63,7 +63,7 @@ def cache_folder() -> Path:
     >>> _ = os.environ.pop("TALOS_CACHE") if before is None else os.environ.update(TALOS_CACHE=before)
     """
     if chosen := os.environ.get("TALOS_CACHE"):
-        return Path(chosen).expanduser()
+        return expanded(chosen)
     return platformdirs.user_cache_path("talos", appauthor=False, opinion=False)
 
 
@@ -113,6 +113,27 @@ def fetch(
         return _from_cache(one, folder, record)
     if record is None:
         tell(f"{one.title}. {one.licence}")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DownloadError(f"{one.name}: cannot write to {folder} ({error.strerror or error})") from error
+    # a second process waits, and finds the dataset in the cache
+    lock = folder.with_name(f".{folder.name}.lock")
+    with locked(lock, guards=folder, purpose="downloading", wait=tell):
+        record = _read_record(folder)
+        if record is not None and not force:
+            return _from_cache(one, folder, record)
+        return _download(one, folder, record, progress, tell)
+
+
+def _download(
+    one: DatasetInfo,
+    folder: Path,
+    record: Mapping[str, Any] | None,
+    progress: Progress | None,
+    tell: Callable[[str], object],
+) -> Fetched:
+    """Try the sources in order."""
     failures: list[DownloadError] = []
     for source in one.downloads:
         try:
@@ -182,7 +203,7 @@ def local_copy(name: str, folder: Path | None = None) -> Path | None:
 
 def _folder(name: str | DatasetInfo, cache: str | os.PathLike[str] | None) -> Path:
     one = info(name) if isinstance(name, str) else name
-    return (cache_folder() if cache is None else Path(cache).expanduser()) / one.name
+    return (cache_folder() if cache is None else expanded(cache)) / one.name
 
 
 def _fetch_from(

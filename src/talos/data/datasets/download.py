@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -15,11 +16,12 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from email.message import Message
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from talos.errors import DownloadError
-from talos.files import checksum_of
+from talos.files import checksum_of, replace_text, sync
 
 __all__ = ["ChecksumError", "Progress", "download"]
 
@@ -48,7 +50,9 @@ def download(
 ) -> None:
     """Download `url` to `target`, or raise an error and leave `target` as it was.
 
-    The partial download is kept in `target.part`, and an interrupted download is resumed from it.
+    The partial download is kept in `target.part`, and an interrupted download is resumed from it. What it came from is
+    in `target.part.json`: the address, and the version by which the server knows the file (ETag or date). The rest of
+    another version is never appended: the server is asked for the rest of that one only (`If-Range`).
 
     Args:
         url: http(s), or `pip:NAME==VERSION` for a wheel.
@@ -66,15 +70,18 @@ def download(
         _from_package_index(url.removeprefix("pip:"), part)
     else:
         resumed = part.exists()
+        _keep_if_resumable(url, part, checked=checksum is not None)
         _from_server(url, part, progress, timeout)
         if resumed and checksum is not None and checksum_of(part, checksum.partition(":")[0]) != checksum:
             # the partial download of an earlier run may belong to another version of the file
-            part.unlink()
+            _discard(part)
             _from_server(url, part, progress, timeout)
     if checksum is not None and (actual := checksum_of(part, checksum.partition(":")[0])) != checksum:
-        part.unlink()
+        _discard(part)
         raise ChecksumError(f"{url}: checksum {actual}, expected {checksum}")
+    sync(part)
     part.replace(target)
+    _discard(part)
 
 
 def _from_server(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
@@ -85,7 +92,7 @@ def _from_server(url: str, part: Path, progress: Progress | None, timeout: float
         except urllib.error.HTTPError as error:
             error.close()
             if error.code == 416 and part.exists():  # the partial download is longer than the file
-                part.unlink()
+                _discard(part)
                 continue
             raise DownloadError(f"{url}: the server says {error.code} {error.reason}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -100,13 +107,25 @@ def _one_request(url: str, part: Path, progress: Progress | None, timeout: float
     """Request the missing bytes; returns whether the file is complete."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "talos-rec", "Accept-Encoding": "identity"}
+    known = _origin(part).get("version") if have else None
     if have:
         headers["Range"] = f"bytes={have}-"
+        if known is not None:
+            headers["If-Range"] = known
     if not url.startswith(("http://", "https://")):
         raise DownloadError(f"{url}: not an http(s) address")
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout) as response:
         given = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range") or "")
         resumes = response.status == 206 and given is not None and int(given[1]) == have
+        version = _version(response.headers)
+        if resumes and known is not None and version not in (None, known):  # a server that ignores If-Range
+            _discard(part)
+            return False
+        if response.status == 206 and not resumes:
+            _discard(part)
+            return False
+        if not resumes:
+            replace_text(_origin_file(part), json.dumps({"url": url, "version": version}))
         done = have if resumes else 0
         length = response.headers.get("Content-Length")
         total = done + int(length) if length is not None else None
@@ -119,12 +138,55 @@ def _one_request(url: str, part: Path, progress: Progress | None, timeout: float
     return total is None or done == total
 
 
+def _version(headers: Message) -> str | None:
+    """By what a server tells this version of a file from others: a strong ETag, or else the date of its last change."""
+    tag = headers.get("ETag")
+    return tag if tag is not None and not tag.startswith("W/") else headers.get("Last-Modified")
+
+
+def _origin_file(part: Path) -> Path:
+    return part.with_name(part.name + ".json")
+
+
+def _origin(part: Path) -> dict[str, Any]:
+    """Where a partial download came from, `url` and `version`; empty if that is unknown."""
+    try:
+        found = json.loads(_origin_file(part).read_text(encoding="utf-8"))
+        known = isinstance(found, dict) and isinstance(found.get("version"), str | None)
+        return found if known else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def _keep_if_resumable(url: str, part: Path, *, checked: bool) -> None:
+    """Discard a partial download of another file, and one of which nothing would show that its rest is of another."""
+    origin = _origin(part)
+    other = origin.get("url", url) != url
+    if part.exists() and (other or (not checked and origin.get("version") is None)):
+        _discard(part)
+
+
+def _discard(part: Path) -> None:
+    part.unlink(missing_ok=True)
+    _origin_file(part).unlink(missing_ok=True)
+
+
 def _from_package_index(requirement: str, part: Path) -> None:
     """Download a wheel by pip, which is configured for the indexes and proxies of this machine."""
     if importlib.util.find_spec("pip") is None:
         raise DownloadError(f"pip:{requirement}: pip is not installed in this environment")
     with tempfile.TemporaryDirectory(dir=part.parent) as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+        # -P: without it a folder `pip` in the current folder would be run
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--only-binary=:all:",
+        ]
         command += ["--disable-pip-version-check", "--no-input", "--timeout", "10", "--retries", "1"]
         try:
             done = subprocess.run(

@@ -16,6 +16,7 @@ from talos.data.readers.options import ListOptions, ReadKeywords, ReadOptions, S
 from talos.data.splits import Split
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError
+from talos.files import expanded
 
 __all__ = ["is_parts", "read", "read_fit_parts", "read_lists", "read_parts"]
 
@@ -92,7 +93,7 @@ def read_fit_parts(
     >>> len(train), len(valid)
     (2, 1)
     """
-    folder = Path(directory).expanduser()
+    folder = expanded(directory)
     if not folder.is_dir():
         return None
     files = part_files(folder, required=("train",))
@@ -135,7 +136,7 @@ def is_parts(path: str | os.PathLike[str]) -> bool:
     >>> is_parts("no/such/folder")
     False
     """
-    folder = Path(path).expanduser()
+    folder = expanded(path)
     try:
         return folder.is_dir() and part_files(folder) is not None
     except (OSError, ValueError):

@@ -169,6 +169,8 @@ def _clean_ids(found: pl.Series, place: str, text: bool, ids: IdMode) -> tuple[p
         if text:
             found = found.str.strip_chars()
         bad = found.str.contains(_MISSING).fill_null(True)
+        if text:  # a line break within an id: the quote before it was not closed
+            bad |= found.str.contains(r"[\r\n]").fill_null(True)
         if text and ids == "auto":
             integer = found.str.contains(_INTEGER)
             if (integer | bad).all() and not bad.all():

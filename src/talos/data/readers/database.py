@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,10 @@ _POSTGRES_TABLES = (
 
 
 def read_database(source: str, options: ReadOptions) -> CleanTable:
-    """Read a table or the rows of a query; never writes, and never creates a missing file."""
+    """Read a table or the rows of a query; never writes, and never creates a missing file.
+
+    The query is one statement, in a session that is read-only by its settings.
+    """
     url = DatabaseURL.parse(source)
     query, table = options.query or url.query, options.table or url.table
     with (_sqlite if url.is_sqlite else _postgres)(url) as database:
@@ -73,12 +76,13 @@ class _Database:
     shown: str  # the address, for messages
     failures: tuple[type[Exception], ...]  # what the driver raises
     tables: str  # the query that lists the tables
+    one_statement: Mapping[str, Any]  # arguments of `execute` with which a second statement is an error
 
     def rows(self, query: str, table: str | None) -> tuple[list[str], Iterator[list[Any]]]:
         """The names of a query's columns, and its rows in chunks; `table` is for the hint if it does not exist."""
         cursor = self.connection.cursor()
         with self._errors(table):
-            cursor.execute(query)
+            cursor.execute(query, **self.one_statement)
         return [column[0] for column in cursor.description or ()], self._chunks(cursor)
 
     def only_table(self) -> str:
@@ -131,13 +135,26 @@ def _sqlite(url: DatabaseURL) -> Iterator[_Database]:
             f"cannot be opened ({error})", where=url.shown, expected="a SQLite database"
         ) from error
     with closing(connection):
-        yield _Database(connection, url.shown, SQLITE_ERRORS, _SQLITE_TABLES)
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            # functions with side effects cannot hide in the views of a file that somebody else made
+            connection.execute("PRAGMA trusted_schema = OFF")
+        except SQLITE_ERRORS as error:
+            raise DataError(f"the database says: {first_line(error)}", where=url.shown) from error
+        yield _Database(connection, url.shown, SQLITE_ERRORS, _SQLITE_TABLES, {})
 
 
 @contextmanager
 def _postgres(url: DatabaseURL) -> Iterator[_Database]:
-    with closing(connect_postgres(url, "reading from")) as connection:
+    with closing(connect_postgres(url, "reading from", autocommit=True)) as connection:
         import psycopg
 
-        connection.read_only = True
-        yield _Database(connection, url.shown, (psycopg.Error,), _POSTGRES_TABLES)
+        try:
+            # of the session, so that no transaction in it can write, whoever begins it
+            connection.execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+            connection.autocommit, connection.read_only = False, True
+        except psycopg.Error as error:
+            raise DataError(f"the database says: {first_line(error)}", where=url.shown) from error
+        # the simple protocol would run several statements, and one of them might end the transaction
+        one_statement = {"prepare": True}
+        yield _Database(connection, url.shown, (psycopg.Error,), _POSTGRES_TABLES, one_statement)

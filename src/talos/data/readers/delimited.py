@@ -1,12 +1,11 @@
 """Read delimited text: csv, tsv, other separators, RecBole .inter, MovieLens, Amazon ratings, LightGCN lines.
 
 There are three attempts, each slower and more exact than the one before: polars with the types that samples of the file
-suggest; polars with strings only; and Python's `csv` module, which knows the line of each row.
+suggest; polars with strings only; and row by row in Python, which knows the line of each row.
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import sys
 from array import array
@@ -18,8 +17,10 @@ import polars as pl
 from talos.data.interactions import Provenance
 from talos.data.readers.cleaning import Cleaner, CleanTable, is_integer_text, polars_errors, time_dtype
 from talos.data.readers.columns import find_columns
+from talos.data.readers.csv_rows import QuoteError, csv_rows
 from talos.data.readers.options import ReadOptions
-from talos.data.readers.text import Layout, TextFile, csv_reader, fields_of, guess_layout, headerless_roles
+from talos.data.readers.scanning import Oddities, find_oddities
+from talos.data.readers.text import Layout, TextFile, fields_of, guess_layout, headerless_roles
 from talos.errors import DataError
 
 __all__ = ["DelimitedFile", "read_delimited", "read_lightgcn"]
@@ -90,7 +91,26 @@ class DelimitedFile:
         return cls(text, layout, found, rows, Cleaner(text.name, columns, options, text=True))
 
     def attempts(self) -> Iterator[dict[str, pl.DataType]]:
-        """The types of each role's column to read it with by polars: judging by the sample, then strings only."""
+        """The types of each role's column to read it with by polars: judging by the sample, then strings only.
+
+        None at all if there is a quote that polars would misread, and no numbers as ids if one of them is spelt in a
+        way that a number is not printed in, anywhere in the file.
+        """
+        dtypes = self._sampled_types()
+        odd = self._oddities(spellings=any(dtypes[role] == pl.Int64 for role in ("user", "item")))
+        if odd.quotes:
+            return
+        if not odd.spellings:
+            yield dtypes
+        yield dict.fromkeys(self.found, pl.String())
+
+    def _oddities(self, *, spellings: bool) -> Oddities:
+        with self.text.open() as stream:
+            return find_oddities(
+                stream, self.layout.separator, quoted=self.layout.quoted, spellings=spellings
+            )
+
+    def _sampled_types(self) -> dict[str, pl.DataType]:
         options, dtypes = self.cleaner.options, dict[str, pl.DataType]()
         for one in options.wanted:
             position = self.found.get(one.role)
@@ -104,8 +124,7 @@ class DelimitedFile:
                 dtypes[one.role] = time_dtype(values)
             else:
                 dtypes[one.role] = pl.Float64() if one.kind == "number" else pl.String()
-        yield dtypes
-        yield dict.fromkeys(self.found, pl.String())
+        return dtypes
 
     def scan(self, dtypes: Mapping[str, pl.DataType]) -> pl.LazyFrame:
         """A scan of the wanted columns, named by role."""
@@ -133,7 +152,7 @@ class DelimitedFile:
             return None  # a later attempt says better what is wrong
 
     def row_by_row(self, most: int) -> Iterator[tuple[pl.DataFrame, int, int]]:
-        """Read by the `csv` module: clean columns of up to `most` rows, with the number of rows and of bad ones."""
+        """Read by `csv_rows`: clean columns of up to `most` rows, with the number of rows and of bad ones."""
         schema = dict.fromkeys(self.found, pl.String)
         frames, lines, faults = [pl.DataFrame(schema=schema)], array("q"), 0
 
@@ -162,37 +181,44 @@ class DelimitedFile:
         with stream:
             for _ in range(self.layout.skip_lines):
                 stream.readline()
-            reader = csv_reader(stream, self.layout.separator, self.layout.quoted)
+            single = frozenset(self.found[role] for role in ("user", "item"))
+            rows = csv_rows(
+                stream,
+                self.layout.separator,
+                quoted=self.layout.quoted,
+                first=self.layout.skip_lines + 1,
+                single=single,
+            )
             columns: dict[str, list[str]] = {role: [] for role in self.found}
             lines, fault = array("q"), None
-            while True:
-                line = self.layout.skip_lines + reader.line_num + 1
-                place = f"{self.text.name}, line {line}"
-                try:
-                    row = next(reader)
-                    if not row or (len(row) == 1 and not row[0].strip()):
-                        continue
-                    if not reach <= len(row) <= width:
-                        raise DataError(
-                            f"{len(row)} field{'s' * (len(row) > 1)}",
-                            where=place,
-                            expected=str(width),
-                            hint="on_bad_row='skip' skips such rows",
-                        )
-                    values = [row[position] for position in self.found.values()]
-                    "".join(values).encode()
-                except StopIteration:
-                    break
-                except DataError as error:
-                    fault = error
-                except csv.Error as error:
-                    fault = DataError(f"not a csv row ({error})", where=place, expected=f"{width} fields")
-                except UnicodeEncodeError:
-                    fault = DataError("bytes that are not UTF-8", where=place, expected="UTF-8 text")
+            for line, row in rows:
+                if isinstance(row, QuoteError):
+                    fault = DataError(
+                        str(row),
+                        where=f"{self.text.name}, line {row.line}",
+                        expected='quotes around a whole field, and "" for a quote within it',
+                        hint="on_bad_row='skip' skips such rows",
+                    )
+                elif len(row) == 1 and not row[0].strip():
+                    continue
+                elif not reach <= len(row) <= width:
+                    fault = DataError(
+                        f"{len(row)} field{'s' * (len(row) > 1)}",
+                        where=f"{self.text.name}, line {line}",
+                        expected=str(width),
+                        hint="on_bad_row='skip' skips such rows",
+                    )
                 else:
-                    for column, value in zip(columns.values(), values, strict=True):
-                        column.append(value)
-                    lines.append(line)
+                    values = [row[position] for position in self.found.values()]
+                    try:
+                        "".join(values).encode()
+                    except UnicodeEncodeError:
+                        place = f"{self.text.name}, line {line}"
+                        fault = DataError("bytes that are not UTF-8", where=place, expected="UTF-8 text")
+                    else:
+                        for column, value in zip(columns.values(), values, strict=True):
+                            column.append(value)
+                        lines.append(line)
                 if len(lines) >= most or fault is not None:
                     yield columns, lines, fault
                     columns = {role: [] for role in self.found}

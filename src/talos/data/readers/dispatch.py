@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,6 +24,7 @@ from talos.data.readers.json_lines import looks_like_json, read_json
 from talos.data.readers.options import ReadKeywords, ReadOptions
 from talos.data.readers.text import TextFile, lines_are_ragged, open_text
 from talos.errors import DataError, nearest
+from talos.files import expanded
 
 __all__ = ["BlockSink", "existing_path", "load_parts", "load_table", "read_blocks"]
 
@@ -40,7 +43,8 @@ def load_table(source: object, options: ReadOptions) -> CleanTable:
         return _with_rows(from_memory(source, options))
     path = existing_path(source)
     if not path.is_dir():
-        return _with_rows(_load_file(path, str(source), options))
+        with _as_file(path, str(source), options) as file:
+            return _with_rows(_load_file(file, str(source), options))
     files = part_files(path)
     if files is None:
         several, notes = files_of(path)
@@ -87,6 +91,28 @@ def _file_errors(name: str) -> Iterator[None]:
         ) from error
     except MemoryError as error:
         raise DataError("does not fit into memory", where=name, expected="a smaller file") from error
+
+
+@contextmanager
+def _as_file(path: Path, name: str, options: ReadOptions) -> Iterator[Path]:
+    """A path that can be read more than once: a pipe is copied to a temporary file, a device is refused."""
+    with _file_errors(name):
+        kind = path.stat().st_mode
+    if stat.S_ISREG(kind):
+        yield path
+        return
+    if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
+        raise DataError("is a device", where=name, expected="a file, a folder or a pipe")
+    with tempfile.TemporaryDirectory(prefix="talos-") as folder:
+        copy = Path(folder) / path.name  # its suffix may say what it is
+        with _file_errors(name), path.open("rb") as pipe, copy.open("wb") as file:
+            while block := pipe.read(1 << 20):
+                file.write(block)
+                if file.tell() > options.max_bytes:
+                    raise DataError(
+                        f"more than {options.max_bytes:,} bytes", where=name, expected="less through a pipe"
+                    )
+        yield copy
 
 
 def _load_file(path: Path, name: str, options: ReadOptions) -> CleanTable:
@@ -162,7 +188,7 @@ def _no_rows_error(read: Provenance) -> DataError:
 
 def existing_path(source: str | os.PathLike[str]) -> Path:
     """The path of a file or folder that exists, else a `DataError` with the nearest name."""
-    path = Path(source).expanduser()
+    path = expanded(source)
     try:
         if path.exists():
             return path
@@ -223,7 +249,6 @@ def read_blocks(
     """
     reading = ReadOptions(**options)
     path = existing_path(source)
-    files = {str(source): path}
     notes: tuple[str, ...] = ()
     if path.is_dir():
         if part_files(path) is not None:
@@ -234,7 +259,9 @@ def read_blocks(
             )
         several, notes = files_of(path)
         files = {str(file): file for file in several}
-    return _union_of(_read_files(files, reading, sink, rows), str(source), notes)
+        return _union_of(_read_files(files, reading, sink, rows), str(source), notes)
+    with _as_file(path, str(source), reading) as file:
+        return _union_of(_read_files({str(source): file}, reading, sink, rows), str(source), notes)
 
 
 class _NotIntegersError(Exception):

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from talos.data.interactions import Provenance
+from talos.data.parquet import scan_file
 from talos.data.readers.cleaning import Cleaner, CleanTable, polars_errors
 from talos.data.readers.columns import find_columns
 from talos.data.readers.options import ReadOptions
@@ -105,7 +106,7 @@ def _from_scipy(matrix: Any, options: ReadOptions) -> CleanTable:
 def scan_parquet(path: Path, name: str, options: ReadOptions) -> tuple[pl.LazyFrame, dict[str, str]]:
     """A scan of a parquet file's wanted columns, and what the file calls the column of each role."""
     with polars_errors(name, WHOLE_PARQUET):
-        scan = pl.scan_parquet(path, glob=False, hive_partitioning=False)
+        scan = scan_file(path)
         names = scan.collect_schema().names()
     columns = {role: names[place] for role, place in find_columns(options.wanted, names, name).items()}
     return scan.select(list(columns.values())), columns

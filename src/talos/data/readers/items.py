@@ -10,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
+from talos.data.parquet import scan_file
 from talos.data.readers.cleaning import is_integer_text, polars_errors
 from talos.data.readers.columns import WantedColumn, find_columns
 from talos.data.readers.dispatch import existing_path
@@ -100,7 +101,7 @@ def _load(path: Path, where: str) -> pl.DataFrame:
         raise DataError("is empty", where=where, expected="one item per line")
     if magic == b"PAR1" or path.suffix.lower() in (".parquet", ".pq"):
         with polars_errors(where, WHOLE_PARQUET):
-            return pl.read_parquet(path, glob=False, hive_partitioning=False)
+            return scan_file(path).collect()
     text = open_text(path, where, _MOST_BYTES)
     if text.samples[0].lstrip().startswith("{"):
         with polars_errors(where, "one JSON object per line"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,11 @@ from talos.errors import DataError
 
 __all__ = ["looks_like_json", "read_json"]
 
+# Half of a character beyond the first 65,536, as JSON escapes it, without its other half.
+_HALF_CHARACTER = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
 _INT64 = range(-(2**63), 2**63)
 _TYPE_NAMES = {
     str: "string",
@@ -70,8 +76,8 @@ class _JSONFile:
 
     def by_polars(self, first: Mapping[str, Any]) -> CleanTable | None:
         """Read by polars, with the types of the first object; None if anything is wrong with any row."""
-        if _is_array(self.content):
-            return None
+        if _is_array(self.content) or _HALF_CHARACTER.search(self.content):
+            return None  # polars would make every half of a character the same sign
         wanted = [one for one in self.cleaner.options.wanted if one.role in self.cleaner.columns]
         schema: dict[str, pl.DataType] = {}
         for one in wanted:

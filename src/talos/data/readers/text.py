@@ -299,10 +299,17 @@ def _fields(line: str, separator: str, quoted: bool) -> list[str]:
 
 def _is_header(first: Sequence[str], given: set[str]) -> bool:
     tokens = [token.strip() for token in first]
+    usual = any(is_usual(token) or untyped(token) != token for token in tokens)
+    if given and not usual and all(_is_position(name, len(tokens)) for name in given - set(tokens)):
+        return bool(given & set(tokens))  # columns called by position: there is no header
     known = {name.casefold() for name in given if not name.isdigit()}
     if any(is_usual(token) or token.casefold() in known or untyped(token) != token for token in tokens):
         return True
     return not any(_is_number(token) or _is_amazon_id(token) for token in tokens)
+
+
+def _is_position(name: str, columns: int) -> bool:
+    return name.isdecimal() and 1 <= int(name[:9]) <= columns
 
 
 def _is_number(token: str) -> bool:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import polars as pl
 
+from talos.data.parquet import scan_file
+
 __all__ = ["ExternalSort"]
 
 # One user in so many rows of a run is in the sample.
@@ -79,10 +81,7 @@ class ExternalSort:
             inside = pl.lit(True) if low is None else user >= low
             inside = inside if high is None else inside & (user < high)
             parts = [
-                pl.scan_parquet(self._path(run), glob=False, hive_partitioning=False)
-                .filter(inside)
-                .select(columns)
-                .collect()
+                scan_file(self._path(run)).filter(inside).select(columns).collect()
                 for run in range(len(self.samples))
             ]
             bucket = pl.concat(parts, how="vertical_relaxed")

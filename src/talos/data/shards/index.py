@@ -11,7 +11,7 @@ from typing import Any
 
 from talos.data.interactions import Provenance
 from talos.errors import DataError
-from talos.files import checksum_of
+from talos.files import checksum_of, expanded
 
 __all__ = ["AS_WRITTEN", "FORMAT", "INDEX", "PARTS", "Shard", "ShardIndex", "is_shards", "own_checksum"]
 
@@ -68,7 +68,7 @@ class ShardIndex:
     @classmethod
     def read(cls, folder: str | Path) -> ShardIndex:
         """Read and check `shards.json`; a `DataError` if it was edited or is damaged, or a file is missing."""
-        folder = Path(folder).expanduser()
+        folder = expanded(folder)
         path = folder / INDEX
         try:
             if path.stat().st_size > _LARGEST_JSON:
@@ -167,8 +167,8 @@ def is_shards(path: str | Path) -> bool:
     False
     """
     try:
-        return (Path(path).expanduser() / INDEX).is_file()
-    except (OSError, RuntimeError):  # not a path at all: left to the reader, which says what is wrong with it
+        return (expanded(path) / INDEX).is_file()
+    except (OSError, ValueError):  # not a path at all: left to the reader, which says what is wrong with it
         return False
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from talos.data.arrays import Codes
 from talos.data.interactions import Interactions, values_in
+from talos.data.parquet import scan_file
 from talos.data.readers import polars_errors
 from talos.data.shards.index import AS_WRITTEN, Shard, ShardIndex
 from talos.data.splits import Split
@@ -60,7 +61,7 @@ class ShardColumns:
         for shard in self.index.shards:
             path = self.index.check(f"{shard.folder}/{self.part}.parquet", shard.checksums[self.part])
             with polars_errors(str(path)):
-                scans.append(pl.scan_parquet(path, glob=False, hive_partitioning=False))
+                scans.append(scan_file(path))
         return scans
 
 
@@ -249,7 +250,7 @@ class _Reader:
             return None
         path = self.index.check(f"{shard.folder}/{part}.parquet", shard.checksums[part])
         with polars_errors(str(path), AS_WRITTEN):
-            scan = pl.scan_parquet(path, glob=False, hive_partitioning=False)
+            scan = scan_file(path)
             if range(low, high) != shard.users:
                 scan = scan.filter(pl.col("user").is_between(low, high - 1))
             rows = scan.select(["user", "item", *self.columns]).collect()
@@ -273,7 +274,7 @@ class _Reader:
     def _table(self, name: str, columns: list[str] | None, count: int, rows: range) -> pl.DataFrame:
         path = self.index.folder / name
         with polars_errors(str(path), AS_WRITTEN):
-            scan = pl.scan_parquet(path, glob=False, hive_partitioning=False)
+            scan = scan_file(path)
             found = int(scan.select(pl.len()).collect().item())
             if found != count:
                 raise DataError(

@@ -16,12 +16,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from talos.data.interactions import Interactions, Provenance, values_in
+from talos.data.parquet import scan_file
 from talos.data.readers import ReadKeywords, read_blocks
 from talos.data.shards.external_sort import ExternalSort
 from talos.data.shards.index import FORMAT, INDEX, PARTS, own_checksum
 from talos.data.shards.streaming_split import StreamingSplit
 from talos.data.splits import SplitBy, how_to_split
-from talos.data.vocabulary import Vocabulary
+from talos.data.vocabulary import Vocabulary, add_ids
 from talos.errors import ArgumentError, ConfigError, DataError, TalosError, first_line
 from talos.files import checksum_of
 
@@ -197,7 +198,7 @@ class _Pieces:
             raise DataError(
                 f"no rating of {min_rating:g} or higher", where=provenance.source, expected="at least one"
             )
-        items = pl.scan_parquet(sorted(folder.glob("items-*.parquet"))).unique()
+        items = scan_file(sorted(folder.glob("items-*.parquet"))).unique()
         pieces.item_ids = Vocabulary(items.collect(engine="streaming")["item_id"].sort())
         return pieces
 
@@ -221,7 +222,7 @@ class _Pieces:
         """The pieces in the order of their users, each over its own users and all items."""
         for number in range(len(self.users)):
             rows, users, items = (
-                pl.read_parquet(self._path(number, kind)) for kind in ("rows", "users", "items")
+                scan_file(self._path(number, kind)).collect() for kind in ("rows", "users", "items")
             )
             positions = self.item_ids.encode(items["item_id"]).astype(np.int32)
             yield Interactions(
@@ -235,7 +236,7 @@ class _Pieces:
     def stamps(self) -> Iterator[NDArray[Any]]:
         """All timestamps, a piece at a time."""
         for number in range(len(self.users)):
-            yield pl.read_parquet(self._path(number, "rows"), columns=["timestamp"])["timestamp"].to_numpy()
+            yield scan_file(self._path(number, "rows")).select("timestamp").collect()["timestamp"].to_numpy()
 
     def _path(self, number: int, kind: str) -> Path:
         return self.folder / f"{kind}-{number:06d}.parquet"
@@ -303,7 +304,7 @@ class _ShardWriter:
         if "valid" in self.parts and not self.edges["valid"]:
             self.parts.remove("valid")  # as in `talos.data.splits.split`
         shards = [self._join(shard) for shard in range(self.shards)]
-        users = pl.scan_parquet(sorted(self.pieces.folder.glob("users-*.parquet"))).select("user_id")
+        users = scan_file(sorted(self.pieces.folder.glob("users-*.parquet"))).select("user_id")
         users.sink_parquet(self.out / "users.parquet", row_group_size=_ROW_GROUP)
         items = pl.DataFrame(
             {"item_id": self.pieces.item_ids.ids, "train_interactions": self.item_degrees["train"]}
@@ -341,7 +342,7 @@ class _ShardWriter:
         for part in self.parts:
             pieces, target = sorted(self.scratch.glob(f"{shard:04d}-{part}-*")), folder / f"{part}.parquet"
             if pieces:
-                pl.scan_parquet(pieces).sink_parquet(target, row_group_size=_ROW_GROUP)
+                scan_file(pieces).sink_parquet(target, row_group_size=_ROW_GROUP)
             else:
                 self.empty.write_parquet(target)
             parts[part] = {"interactions": self.counts[part][shard], "checksum": checksum_of(target)}
@@ -352,12 +353,11 @@ class _ShardWriter:
         """`Interactions.fingerprint` of a whole part; `add` has digested the row ends already."""
         digest = self.prints[part]
         for shard in range(self.shards):
-            scan = pl.scan_parquet(self.out / f"shard-{shard:04d}" / f"{part}.parquet").select("item")
+            scan = scan_file(self.out / f"shard-{shard:04d}" / f"{part}.parquet").select("item")
             for block in scan.collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True):
                 digest.update(np.ascontiguousarray(block["item"].to_numpy()).data)
         for name, column in (("users.parquet", "user_id"), ("items.parquet", "item_id")):
-            scan = pl.scan_parquet(self.out / name).select(column)
-            digest.update(str(scan.collect_schema()[column]).encode())
-            for block in scan.collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True):
-                digest.update(np.ascontiguousarray(block[column].hash(seed=0).to_numpy()).data)
+            scan = scan_file(self.out / name).select(column)
+            blocks = scan.collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True)
+            add_ids(digest, scan.collect_schema()[column], (block[column] for block in blocks))
         return digest.hexdigest()

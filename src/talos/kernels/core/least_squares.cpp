@@ -29,13 +29,17 @@ void times_gram(const LeastSquares& task, const float* const x, float* const ima
     for (; from < task.dim; ++from) image[from] = dot(task.gram + from * task.dim, x, task.dim);  // G is symmetric
 }
 
-// image += Σ (α yᵀx - wanted) y over N entries. Together, so that x and the image are read and written once, and the sums
-// don't wait for each other.
+// image += Σ (α w yᵀx - wanted) y over N entries from `first`, where `wanted` is 1 + α w of an entry, or 0. Together, so
+// that x and the image are read and written once, and the sums don't wait for each other.
 template <int N>
-void add_entries(const LeastSquares& task, const int64_t* const items_of, const float* const x, const float wanted,
+void add_entries(const LeastSquares& task, const int64_t first, const float* const x, const bool wanted,
                  float* const image) {
     const float* y[N];
-    for (int n = 0; n < N; ++n) y[n] = task.fixed + items_of[n] * task.dim;
+    float alpha[N];
+    for (int n = 0; n < N; ++n) {
+        y[n] = task.fixed + task.items_of[first + n] * task.dim;
+        alpha[n] = task.weights ? task.weight * task.weights[first + n] : task.weight;
+    }
     Vector sums[N] = {};
     int64_t k = 0;
     for (; k + kWidth <= task.dim; k += kWidth) {
@@ -49,7 +53,7 @@ void add_entries(const LeastSquares& task, const int64_t* const items_of, const 
     for (int n = 0; n < N; ++n) factor[n] = sum_of(sums[n]);
     for (; k < task.dim; ++k)
         for (int n = 0; n < N; ++n) factor[n] += y[n][k] * x[k];
-    for (int n = 0; n < N; ++n) factor[n] = task.weight * factor[n] - wanted;
+    for (int n = 0; n < N; ++n) factor[n] = alpha[n] * factor[n] - (wanted ? 1 + alpha[n] : 0.0f);
     for (k = 0; k < whole; k += kWidth) {
         Vector some = load(image + k);
 #pragma GCC unroll 4
@@ -60,14 +64,14 @@ void add_entries(const LeastSquares& task, const int64_t* const items_of, const 
         for (int n = 0; n < N; ++n) image[k] += factor[n] * y[n][k];
 }
 
-// image = (G + α Σ y yᵀ) x - wanted · Σ y
-void apply(const LeastSquares& task, const int64_t row, const float* const x, const float wanted, float* const image) {
+// image = (G + α Σ w y yᵀ) x, less Σ (1 + α w) y if that is wanted
+void apply(const LeastSquares& task, const int64_t row, const float* const x, const bool wanted, float* const image) {
     times_gram(task, x, image);
     int64_t i = task.start[row];
     const int64_t end = task.start[row + 1];
-    for (; i + 4 <= end; i += 4) add_entries<4>(task, task.items_of + i, x, wanted, image);
-    if (i + 2 <= end) add_entries<2>(task, task.items_of + i, x, wanted, image), i += 2;
-    if (i < end) add_entries<1>(task, task.items_of + i, x, wanted, image);
+    for (; i + 4 <= end; i += 4) add_entries<4>(task, i, x, wanted, image);
+    if (i + 2 <= end) add_entries<2>(task, i, x, wanted, image), i += 2;
+    if (i < end) add_entries<1>(task, i, x, wanted, image);
 }
 
 // Prefetches the vectors of the next row, which are scattered over memory.
@@ -84,11 +88,11 @@ void solve(const LeastSquares& task, const int64_t row, Scratch& scratch) {
     float* const x = task.solution + row * task.dim;
     if (task.start[row] == task.start[row + 1]) return std::fill_n(x, task.dim, 0.0f), void();
     float *const r = scratch.residual.data(), *const p = scratch.direction.data(), *const q = scratch.image.data();
-    apply(task, row, x, 1 + task.weight, q);
+    apply(task, row, x, true, q);
     for (int64_t k = 0; k < task.dim; ++k) p[k] = r[k] = -q[k];
     float before = dot(r, r, task.dim);
     for (int64_t step = 0; step < task.steps && before > kSmall; ++step) {
-        apply(task, row, p, 0.0f, q);
+        apply(task, row, p, false, q);
         const float length = before / dot(p, q, task.dim);
         add_scaled(x, length, p, task.dim);
         add_scaled(r, -length, q, task.dim);

@@ -81,12 +81,13 @@ struct Positives {
 };
 
 // Half a sweep of alternating least squares: for each row r with the columns P_r, a few steps of conjugate gradients on
-//   (G + α Σ_{i∈P_r} y_i y_iᵀ) x_r = (1 + α) Σ_{i∈P_r} y_i,   G = Σ_i y_i y_iᵀ + λ·1
+//   (G + α Σ_{i∈P_r} w_ri y_i y_iᵀ) x_r = Σ_{i∈P_r} (1 + α w_ri) y_i,   G = Σ_i y_i y_iᵀ + λ·1
 struct LeastSquares {
     int64_t rows, dim, threads, steps;
     Team team;
     const int64_t* start;     // (rows + 1)
     const int64_t* items_of;  // items_of[start[r] .. start[r + 1])
+    const float* weights;     // w of each of items_of, or null: all are 1
     const float* fixed;       // (columns, dim) y
     const float* gram;        // (dim, dim) G
     float weight;             // α

@@ -20,7 +20,7 @@ from talos.evaluation.significance import Alternative
 from talos.files import digest_of, replace_text
 from talos.studies.compare.table import ComparisonTable, RunResult, build_table
 from talos.studies.folder import FolderKind, file_name, load_fit, open_folder, read_folder, save_fit
-from talos.training import InterruptedRunError, Trainer
+from talos.training import InterruptedRunError, Trainer, make_trainer
 from talos.training.callbacks import Records
 
 __all__ = ["CompareSettings", "compare", "load"]
@@ -206,18 +206,14 @@ def _slim(result: RunResult, metrics: Sequence[str]) -> RunResult:
 
 
 class _BudgetStop(Records):
-    """A callback that keeps the history and ends the fit when its time budget is used up."""
+    """A callback that keeps the history and ends the fit when its time budget is used up; a race counts too."""
 
     trainer: Trainer
     out_of_time = False
 
     def __init__(self, budget: float | None) -> None:
         super().__init__()
-        self.budget = budget
-
-    def on_start(self, epoch: int, epochs: int, steps: int) -> None:
-        """Start the clock."""
-        self.began = time.perf_counter()
+        self.budget, self.began = budget, time.perf_counter()
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Keep the record and check the clock; a fit ends between epochs, where its best weights are known."""
@@ -231,8 +227,9 @@ def _fit(split: Split, settings: CompareSettings, name: str, seed: int) -> RunRe
     stop = _BudgetStop(settings.budget)
     began = time.perf_counter()
     config = settings.models[name].with_values({"seed": seed})
-    trainer = stop.trainer = Trainer(config, split.train, split.valid, callbacks=[stop])
     try:
+        trainer, _ = make_trainer(config, split.train, split.valid, callbacks=[stop])
+        stop.trainer = trainer
         trainer.fit()
     except InterruptedRunError:
         raise

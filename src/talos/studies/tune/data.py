@@ -16,9 +16,17 @@ import polars as pl
 from talos.data.interactions import Interactions, Provenance
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError
-from talos.files import replace_file
+from talos.files import checksum_of, read_sealed, replace_file, write_sealed
 
 __all__ = ["FitParts", "fit_parts", "map_parts", "write_parts"]
+
+_INDEX = "parts.json"
+_FILES = (
+    "users.arrow",
+    "items.arrow",
+    *(f"{part}.{kind}.npy" for part in ("train", "valid") for kind in ("indptr", "indices")),
+)
+_HINT = "tune in a new folder"
 
 
 class FitParts(NamedTuple):
@@ -50,7 +58,7 @@ def fit_parts(train: Interactions, valid: Interactions | None) -> FitParts:
 
 
 def write_parts(folder: Path, parts: FitParts) -> None:
-    """Write both parts, each file atomically."""
+    """Write both parts, each file atomically, and `parts.json` with their checksums."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = {"users": parts.train.user_ids.ids, "items": parts.train.item_ids.ids}
     for name, series in ids.items():
@@ -58,16 +66,27 @@ def write_parts(folder: Path, parts: FitParts) -> None:
     for name, part in parts._asdict().items():
         for kind in ("indptr", "indices"):
             replace_file(folder / f"{name}.{kind}.npy", partial(_write_array, array=getattr(part, kind)))
+    write_sealed(
+        folder / _INDEX, {"format": 1, "checksums": {name: checksum_of(folder / name) for name in _FILES}}
+    )
 
 
 def map_parts(folder: Path) -> FitParts:
     """The parts that `write_parts` wrote; their arrays are memory-mapped and shared between processes."""
     try:
-        ids = (pl.read_ipc(folder / f"{name}.arrow")["id"] for name in ("users", "items"))
+        if (folder / _INDEX).exists():  # older versions wrote none
+            for name, checksum in read_sealed(folder / _INDEX, hint=_HINT)["checksums"].items():
+                if name not in _FILES or checksum_of(folder / name) != checksum:
+                    raise ValueError(f"{name} differs from its checksum")
+        # scanned, because `read_ipc` takes a path for a pattern
+        ids = (
+            pl.scan_ipc(folder / f"{name}.arrow", glob=False, hive_partitioning=False).collect()["id"]
+            for name in ("users", "items")
+        )
         users, items = map(Vocabulary, ids)
         train, valid = (_map_part(folder, name, users, items) for name in FitParts._fields)
     except (OSError, ValueError, KeyError, pl.exceptions.PolarsError) as error:
-        raise DataError(f"cannot be read ({error})", where=str(folder), hint="tune in a new folder") from None
+        raise DataError(f"cannot be read ({error})", where=str(folder), hint=_HINT) from None
     return FitParts(train, valid)
 
 

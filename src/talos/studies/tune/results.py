@@ -29,8 +29,9 @@ from talos.studies.tune.storage import (
     open_store,
     parse_storage,
     quiet,
+    recorded_storage,
 )
-from talos.training import Callback
+from talos.training import Callback, plan_for
 
 if TYPE_CHECKING:
     import optuna
@@ -196,7 +197,7 @@ class Tuned:
 def open_study(out: Path, storage: str | None = None) -> tuple[TuneSettings, dict[str, Any], Tuned]:
     """The settings, facts and current results of a study; nothing is run."""
     settings, facts = read_folder(out)
-    address = parse_storage(storage or facts.get("storage"), out)
+    address = recorded_storage(facts.get("storage"), out) if storage is None else parse_storage(storage, out)
     check_reachable(address)
     with quiet():
         store = open_store(address, str(facts.get("study", settings.study_name)))
@@ -230,15 +231,16 @@ def finalize(
     facts: Mapping[str, Any] | None = None,
     callbacks: tuple[Callback, ...] = (),
 ) -> FinalResult:
-    """Fit the winner on train + validation for the number of epochs found, and evaluate it on test, once.
+    """Refit the winner on train + validation for the number of epochs found, and evaluate it on test, once.
 
+    This is `Recommender.refit` with the settings of the best trial, as it resolved them where they are `auto`.
     A second call returns the stored result and computes nothing. A split whose train and validation differ from
     those of the search is refused: its test part could contain what the search has seen.
 
     Args:
         out: the study's folder; the run directory is written to `final` in it.
         split: the whole split.
-        storage: the storage of the study; needed only if its address has a password.
+        storage: the storage of the study; needed if it is not a file in the study's folder.
         facts: written to the run's `model.json`.
         callbacks: callbacks of the fit.
     """
@@ -253,11 +255,19 @@ def finalize(
         raise DataError(what, where=source, expected=f"the data and the split of {out}")
     assert split.valid is not None
     best, summary = tuned.summary.best, tuned.summary
-    config = summary.config.with_values({"training.epochs": max(1, best.epoch)})
-    everything = split.train.union(split.valid)
+    config = _resolved(tuned)
     began = time.perf_counter()
-    model = Recommender(config=config).fit(everything, run=out / RUN, resume=True, callbacks=callbacks)
+    model = Recommender.from_choice(
+        config,
+        split.train,
+        split.valid,
+        known=split.test,
+        epoch=max(1, best.epoch),
+        epochs_from=f"the best epoch of trial {best.number} of {len(summary.rows)}",
+        metrics={summary.metric: tuned.value},
+    ).refit(run=out / RUN, resume=True, callbacks=callbacks)
     seconds = round(time.perf_counter() - began, 2)
+    everything = model.fitted_model().train
     ks = sorted({k for k in (*_KS, config.k) if k <= everything.num_items})
     report = model.evaluate(split.test, k=ks, popularity=everything.item_degrees)
     baseline = popularity_report(everything, split.test, seen=everything, ks=ks)
@@ -279,3 +289,12 @@ def finalize(
     model.save(out / RUN, metrics=report.metrics, **shared, **(facts or {}))
     write_sealed(out / FINAL, answer)
     return FinalResult(facts=answer, fresh=True)
+
+
+def _resolved(tuned: Tuned) -> RunConfig:
+    """The best trial's config with every `auto` as the trial resolved it; trials of older studies did not store it."""
+    trial = tuned.study.get_trials(deepcopy=False)[tuned.summary.best.number]
+    stored = trial.user_attrs.get("resolved")
+    if stored is None:
+        return plan_for(tuned.config, tuned.parts.train).config
+    return RunConfig.from_dict(stored, where=f"trial {trial.number}")

@@ -1,10 +1,10 @@
 """Where trials are stored, and which of them count.
 
 Storage is a journal file (the default), SQLite, or PostgreSQL for workers on several machines. A journal gets one line
-for each change, appended under a file lock that the kernel releases when its process dies, so a killed worker neither
-damages the file nor blocks the others; Optuna's own locks are files that a killed process leaves behind. SQLite cannot
-lock a row, so changes of a trial's state take a file lock there, too. An unreachable server is reported before
-anything else happens.
+for each change (`talos.studies.tune.journal`), appended under a file lock that the kernel releases when its process
+dies, so a killed worker neither damages the file nor blocks the others; Optuna's own locks are files that a killed
+process leaves behind. SQLite cannot lock a row, so changes of a trial's state take a file lock there, too. An
+unreachable server is reported before anything else happens.
 
 A trial whose worker died is run again. The trials of a study therefore form *chains* of attempts: a trial without
 `retry_of` starts a chain, and the first trial that names another one in `retry_of` continues it. Only the last attempt
@@ -22,10 +22,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from filelock import FileLock
 
+from talos.data.databases import DatabaseURL, without_password, without_passwords
 from talos.errors import ConfigError, MissingExtraError, TalosError, first_line
 
 if TYPE_CHECKING:
@@ -74,9 +75,7 @@ class StorageAddress:
         """The address without a password, for messages and files."""
         if self.kind != "postgresql":
             return self.url if self.kind == "journal" else f"sqlite:///{self.url}"
-        parts = urlsplit(self.url)
-        user, at, host = parts.netloc.rpartition("@")
-        return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}"))
+        return without_password(self.url)
 
 
 def parse_storage(text: str | None, folder: Path) -> StorageAddress:
@@ -98,9 +97,32 @@ def parse_storage(text: str | None, folder: Path) -> StorageAddress:
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return StorageAddress(kind="sqlite", url=rest[1:])
     if scheme in ("postgresql", "postgres") and rest:
-        return StorageAddress(kind="postgresql", url=f"postgresql://{rest}")
+        # taken apart once, so that a password with / or @ in it is one
+        return StorageAddress(kind="postgresql", url=DatabaseURL.parse(f"postgresql://{rest}").address)
     expected = "a file, sqlite:///FILE or postgresql://USER@HOST/DATABASE"
-    raise ConfigError(f"{text!r}" if text else "is empty", where="storage", expected=expected)
+    what = repr(without_passwords(text)) if text else "is empty"
+    raise ConfigError(what, where="storage", expected=expected)
+
+
+def recorded_storage(text: Any, folder: Path) -> StorageAddress:
+    """The storage that a study's record names, where it is a file in the study's own folder.
+
+    A record may be a stranger's: it neither opens a server nor a file elsewhere by itself.
+
+    >>> recorded_storage("postgresql://db.example/tune", Path("out"))
+    Traceback (most recent call last):
+    talos.errors.ConfigError: storage: the trials are in postgresql://db.example/tune, which a study does not open ...
+    """
+    if text is None:
+        return parse_storage(None, folder)
+    address = parse_storage(str(text), folder)
+    if address.kind == "postgresql" or Path(address.url).resolve().parent != folder.resolve():
+        raise ConfigError(
+            f"the trials are in {address.shown}, which a study does not open by itself",
+            where="storage",
+            expected="storage= to name it again",
+        )
+    return address
 
 
 def check_reachable(address: StorageAddress) -> None:
@@ -114,6 +136,10 @@ def check_reachable(address: StorageAddress) -> None:
         if not parent.is_dir() or not os.access(parent, os.W_OK):
             what = f"{address.shown} cannot be written to"
             raise ConfigError(what, where="storage", expected="a file in a writable folder")
+        if address.kind == "journal":
+            from talos.studies.tune.journal import check_journal
+
+            check_journal(Path(address.url))
         return
     try:
         parts = urlsplit(address.url)
@@ -173,11 +199,9 @@ def open_store(address: StorageAddress, name: str) -> TrialStore:
 
 def _storage(address: StorageAddress, optuna: Any) -> Any:
     if address.kind == "journal":
-        lock = _lock(address)
-        _cut_torn_line(Path(address.url), lock)
-        return optuna.storages.JournalStorage(
-            optuna.storages.journal.JournalFileBackend(address.url, lock_obj=lock)
-        )
+        from talos.studies.tune.journal import SealedJournal
+
+        return optuna.storages.JournalStorage(SealedJournal(Path(address.url), _lock(address)))
     from sqlalchemy.pool import NullPool
 
     url, limits = f"sqlite:///{address.url}", {"timeout": 60}
@@ -189,17 +213,6 @@ def _storage(address: StorageAddress, optuna: Any) -> Any:
 
 def _lock(address: StorageAddress) -> FileLock:
     return FileLock(f"{address.url}.lock", poll_interval=0.01)
-
-
-def _cut_torn_line(path: Path, lock: FileLock) -> None:
-    """Remove a last line that a power cut left half written; its writer never reported it as stored."""
-    if not path.exists():
-        return
-    with lock, path.open("r+b") as file:
-        content = file.read()
-        complete = content.rfind(b"\n") + 1
-        if complete < len(content):
-            file.truncate(complete)
 
 
 def _is_race(error: Exception) -> bool:
@@ -215,10 +228,14 @@ def _is_race(error: Exception) -> bool:
 
 def _input_error(error: Exception, address: StorageAddress) -> Exception:
     foreign = type(error).__module__.startswith(("sqlalchemy", "optuna", "alembic"))
-    if isinstance(error, TalosError) or not (foreign or isinstance(error, OSError | ValueError)):
+    # what Optuna raises for entries that do not fit together
+    damaged = isinstance(
+        error, OSError | ValueError | LookupError | TypeError | AttributeError | AssertionError
+    )
+    if isinstance(error, TalosError) or not (foreign or damaged):
         return error
     return ConfigError(
-        f"{address.shown} cannot be used ({first_line(error.__cause__ or error)})",
+        f"{address.shown} cannot be used ({without_passwords(first_line(error.__cause__ or error))})",
         where="storage",
         expected="a database or file of a study",
     )

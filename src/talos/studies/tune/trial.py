@@ -42,6 +42,7 @@ class TrialOutcome:
     epochs: int  # how many epochs were trained
     seconds: float  # wall-clock time, validation included
     metrics: Mapping[str, float]  # all validation metrics of that epoch
+    resolved: Mapping[str, Any]  # the config with every `auto` resolved, see `RunConfig.as_dict`
     ended: str  # why the fit ended: `epochs`, `patience` (early stopping), or a verdict other than `go on`
 
 
@@ -90,6 +91,7 @@ def fit(
         epochs=at.epoch,
         seconds=round(time.perf_counter() - began, 3),
         metrics=dict(at.best_metrics),
+        resolved=trainer.config.as_dict(),
         ended=ended if ended != "go on" else "patience" if at.finished else "epochs",
     )
 

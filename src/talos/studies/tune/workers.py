@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -301,6 +302,8 @@ def main() -> None:
     A storage address with a password therefore stays out of the list of processes.
     """
     job = json.load(sys.stdin)
+    # at the end: what is there can add modules and replace none
+    sys.path += [place for place in job["search_path"] if place not in sys.path]
     import torch
 
     torch.set_num_threads(job["threads"])
@@ -419,11 +422,13 @@ class WorkerPool:
             "seconds": None if deadline is None else max(0.0, deadline - time.monotonic()),
             "threads": threads,
             "heartbeat": self.search.heartbeat,
+            "search_path": _search_path(self.search.settings),
         }
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), str(threads))
         errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the process is reaped
         process = subprocess.Popen(
-            [sys.executable, "-c", "from talos.studies.tune.workers import main; main()"],
+            # -P: without it a hashlib.py in the current folder would be imported in place of Python's
+            [sys.executable, "-P", "-c", "from talos.studies.tune.workers import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=errors,
@@ -500,6 +505,13 @@ class WorkerPool:
             how = "pruned" if trial.state.name == "PRUNED" else f"best {self._best:.5f}"
             what = f"{self.search.settings.metric} {value}  {how}  {attrs.get('seconds', 0):.1f} s"
         return f"{count}{total}  trial {trial.number}  {what}"
+
+
+def _search_path(settings: TuneSettings) -> list[str]:
+    """Where the starting process looks for modules, if the study has classes of the user's own; else nothing."""
+    text = json.dumps(settings.as_dict())
+    own = re.search(r'"(?!shared:)[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"', text) is not None
+    return [str(Path(place).resolve()) for place in sys.path] if own else []
 
 
 def _threads_each(workers: int) -> int:

@@ -7,7 +7,8 @@ from typing import Literal
 import torch
 
 from talos import registry
-from talos.config import RunConfig
+from talos.config import EventsConfig, RunConfig
+from talos.data.event_weights import event_weights
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import Group
@@ -81,7 +82,14 @@ def choose_sharding(
         config = config.with_values({"training.parallel": "users"})
     by, line = sharding_for(config, train.num_users, train.num_items, group.size)
     if group.size == 1:
-        return UserSharding(train, valid, group, device), ""
+        weights = event_weights(train, config.events) if isinstance(train, Interactions) else None
+        return UserSharding(train, valid, group, device, weights), ""
+    if config.events != EventsConfig():
+        raise ConfigError(
+            f"{config.events.weights}, {config.events.half_life}",
+            where="events",
+            expected="the defaults in several processes",
+        )
     made = ItemSharding if by == "items" else BalancedUserSharding if _can_balance(config) else UserSharding
     return made(train, valid, group, device), line
 

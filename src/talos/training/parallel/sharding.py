@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from talos import registry
@@ -23,7 +25,7 @@ from talos.data.shards import Share
 from talos.distributed import Group
 from talos.evaluation.evaluate import DEFAULT_METRICS, evaluate
 from talos.evaluation.ranking import DotScores
-from talos.kernels import kth_scores
+from talos.kernels import kth_scores, user_exponent
 from talos.training.batches import Batch, Batches, BatchOptions, BatchShare, EpochOrder
 from talos.training.checkpoint import ShardedTensors
 from talos.training.objective import Objective, PositiveObjective, UserObjective
@@ -36,8 +38,9 @@ __all__ = ["ShardedBatches", "UserSharding"]
 class UserSharding:
     """Users divided among the processes of a group; every process has all items.
 
-    `train` and `valid` are the interactions of all users, or this process's share of them. `users` and `items` are
-    those that this process has, `index` the interactions that its steps need.
+    `train` and `valid` are the interactions of all users, or this process's share of them; `weights`, for a single
+    process, those of the train interactions. `users` and `items` are those that this process has, `index` the
+    interactions that its steps need.
 
     >>> from talos.distributed import SINGLE_PROCESS
     >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 9])
@@ -52,15 +55,16 @@ class UserSharding:
         valid: Interactions | Share | None,
         group: Group,
         device: torch.device,
+        weights: NDArray[np.float32] | None = None,
     ) -> None:
-        self.whole, self.group = train, group
+        self.whole, self.group, self.weights = train, group, weights
         self.users, self.items = group.share(train.num_users), range(train.num_items)
         self.train = train.user_range(self.users)
         self.valid = None if valid is None else valid.user_range(self.users)
         self.index = self._index(device)
 
     def _index(self, device: torch.device) -> TrainIndex:
-        return TrainIndex.from_interactions(self.train, device)
+        return TrainIndex.from_interactions(self.train, device, weights=self.weights)
 
     @property
     def user_degrees(self) -> Tensor:
@@ -126,7 +130,10 @@ class UserSharding:
             names["users"] += [f"threshold.{name}" for name in objective.threshold.per_user]
         for of in own:
             names[of].append(f"backbone.{of}")
-        found = {of: [f"{top}.{name}" for top in ("objective", "best") for name in names[of]] for of in names}
+        found = {
+            of: [f"{top}.{name}" for top in ("objective", "best", "average") for name in names[of]]
+            for of in names
+        }
         # the optimizer numbers the parameters of the backbone in order
         for number, parameter in enumerate(objective.backbone.parameters()):
             for of, table in (own | updated).items():
@@ -208,7 +215,8 @@ class ShardedBatches(Batches):
         """The weight of each member in the mean of its step."""
         ones = torch.ones(len(members), dtype=torch.float64)
         if self.options.kind == "users":
-            return self.degrees.cpu()[members].double() if self.options.reduction == "positives" else ones
+            exponent = user_exponent(self.options.user_power, self.options.reduction)
+            return self.degrees.cpu()[members].double().pow(exponent)
         if self.options.reduction == "positives":
             return ones
         # a user counts once a step, however many positives of theirs it has

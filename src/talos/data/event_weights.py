@@ -1,0 +1,71 @@
+"""How much each interaction counts: by its rating, by its age, or all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from talos.config import EventsConfig, parse_half_life
+from talos.data.interactions import Interactions
+from talos.errors import DataError
+
+__all__ = ["event_weights"]
+
+# The oldest event of a long history still counts this much of the newest.
+_LEAST = 1e-4
+
+
+def event_weights(train: Interactions, events: EventsConfig) -> NDArray[np.float32] | None:
+    """The weight of each interaction (P,), with mean 1; None if all count the same.
+
+    - `weights = "rating"`: in proportion to the rating, which must be above 0.
+    - `half_life = "30d"`: 2^(-age/half-life), with the age counted from the newest interaction of `train`; an
+      interaction whose time is unknown (below 0) counts like the mean of the others.
+
+    Both together multiply.
+
+    >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 8], timestamps=[0, 86_400, 86_400])
+    >>> event_weights(data, EventsConfig(half_life="1d")).round(2).tolist()
+    [0.6..., 1.2..., 1.2...]
+    """
+    weights: NDArray[np.float64] | None = None
+    if events.weights == "rating":
+        if train.ratings is None:
+            raise DataError(
+                "the data have no ratings", where="events.weights", expected="a column of ratings"
+            )
+        weights = train.ratings.astype(np.float64)
+        if len(weights) and not weights.min() > 0:
+            raise DataError(
+                f"a rating of {weights.min():g}", where="events.weights", expected="ratings above 0"
+            )
+    if events.half_life is not None:
+        life = parse_half_life(events.half_life)
+        if train.timestamps is None:
+            raise DataError(
+                "the data have no timestamps", where="events.half_life", expected="a column of timestamps"
+            )
+        seconds = _in_seconds(train.timestamps)
+        known = np.isfinite(seconds) & (seconds >= 0)
+        newest = seconds[known].max() if known.any() else 0.0
+        decay = np.maximum(np.exp2(np.where(known, seconds - newest, 0.0) / life), _LEAST)
+        decay[~known] = decay[known].mean() if known.any() else 1.0
+        weights = decay if weights is None else weights * decay
+    if weights is None or not len(weights):
+        return None
+    scaled: NDArray[np.float32] = (weights / weights.mean()).astype(np.float32)
+    return scaled
+
+
+def _in_seconds(stamps: NDArray[Any]) -> NDArray[np.float64]:
+    """Timestamps in seconds; numbers too large to be seconds of this millennium are milli-, micro- or nanoseconds."""
+    if stamps.dtype.kind == "M":
+        return stamps.astype("datetime64[us]").astype(np.int64) / 1e6
+    values = stamps.astype(np.float64)
+    largest = np.nanmax(values, initial=0.0)
+    for unit in (1e9, 1e6, 1e3):
+        if largest > 1e11 * unit / 1e3:
+            return values / unit
+    return values

@@ -1,0 +1,302 @@
+"""A race between settings that nobody gave: candidates train side by side, the worse half is dropped, one continues.
+
+Which settings are worth racing is stated by the loss (`Loss.race`), in stages, in the order in which they matter. The
+first stage, about its temperature, starts from the common starting vectors; every later one branches off the state of
+the winner so far, so nothing is trained twice from the beginning. After each leg the candidates are compared by the
+run's own validation metric, and the better half goes on (successive halving: Jamieson & Talwalkar, AISTATS 2016). Test
+data are never here.
+
+    effort = "quick"     no race: what is left open follows a formula
+    effort = "normal"    the first three stages of the loss, for Talos: the temperature τ, the weight λ of the
+                         negatives, and the power mean ρ over the positives
+    effort = "high"      all stages, the other losses with a race of their own, and the dimension
+
+Before the second stage the winner of the first trains on until a validation brings little new. From there a few epochs
+show what a setting is worth; from an unfinished model they show how fast it learns, and what learns fast (a larger λ or
+ρ) may end lower.
+
+A race is part of its run: it is written to `race.json` in the run's folder, every candidate has checkpoints of its own
+there, and a killed run continues to the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from talos import registry
+from talos.config import RunConfig
+from talos.data.interactions import Interactions
+from talos.data.shards import Share
+from talos.distributed import SINGLE_PROCESS, Group
+from talos.errors import DataError
+from talos.files import read_sealed, write_sealed
+from talos.training.callbacks import Callback
+from talos.training.trainer import Trainer
+
+__all__ = ["RaceResult", "make_trainer", "stages_of"]
+
+# Epochs of each leg of the first stage, and of later stages; after the last leg the best candidate wins.
+FIRST_LEGS: Final = (2, 2)
+LATER_LEGS: Final = (4, 2)
+# The winner of the first stage has settled when a validation is not at least this much better than the one before.
+SETTLED: Final = 1.005
+# Runs of fewer epochs have no room for a race.
+SHORTEST_RUN: Final = 20
+# How many of the loss's stages `normal` races.
+NORMAL_STAGES: Final = 3
+# Dimensions that `high` compares; the run's own is always among them.
+DIMENSIONS: Final = (64, 128, 256)
+_FORMAT: Final = 1
+
+Changes = dict[str, Any]
+"""Values of the config by dotted name."""
+
+
+@dataclass(frozen=True)
+class RaceResult:
+    """What a race tried and chose.
+
+    Attributes:
+        chosen: values of the config, by dotted name.
+        legs: one record for each candidate and leg: `stage`, `candidate`, `epoch`, `metrics`.
+        path: the losses before the last one, with which the winner trained `until` an epoch; a refit follows them.
+    """
+
+    chosen: Changes = field(default_factory=dict)
+    legs: tuple[dict[str, Any], ...] = ()
+    path: tuple[dict[str, Any], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `model.json` holds it."""
+        return {
+            "chosen": dict(self.chosen),
+            "legs": [dict(leg) for leg in self.legs],
+            "path": [dict(one) for one in self.path],
+        }
+
+
+def stages_of(config: RunConfig) -> list[list[Changes]]:
+    """The stages of the race that a config asks for, each a list of candidates; none if nothing is to be raced.
+
+    Options that the config gives are not raced. Whoever gives the first one, the temperature, wants this loss as it is
+    written down: then there is no race. Nor is there one in a run of fewer than 20 epochs.
+
+    >>> stages_of(RunConfig().with_values({"loss.tau": 0.1}))
+    []
+    >>> [len(stage) for stage in stages_of(RunConfig())]
+    [5, 3, 2]
+    """
+    effort = config.training.effort
+    given = {name: value for name, value in config.loss.options.items() if value != "auto"}
+    offered = registry.resolve("loss", config.loss.name).race
+    if effort == "quick" or config.training.epochs < SHORTEST_RUN or not offered:
+        return []
+    if next(iter(offered[0][0])) in given:
+        return []
+    wanted = offered if effort == "high" else offered[:NORMAL_STAGES]
+    stages = [_distinct([_changes(one, given) for one in stage]) for stage in wanted]
+    if effort == "high":
+        if not given:
+            stages[0] += [
+                change for name in registry.names("loss") for change in _of_another_loss(name, config)
+            ]
+        if "dim" not in config.backbone.options:
+            stages.append([{"backbone.dim": dim} for dim in DIMENSIONS])
+    return [stage for stage in stages if len(stage) > 1]
+
+
+def _changes(options: Mapping[str, float], given: Mapping[str, Any]) -> Changes:
+    """A candidate's options that the config does not give, as values of the config."""
+    return {f"loss.{name}": value for name, value in options.items() if name not in given}
+
+
+def _distinct(candidates: Sequence[Changes]) -> list[Changes]:
+    return [one for number, one in enumerate(candidates) if one not in candidates[:number]]
+
+
+def _of_another_loss(name: str, config: RunConfig) -> list[Changes]:
+    """The first stage of a loss that races something itself; none of the run's own loss."""
+    offered = registry.resolve("loss", name).race
+    if name == config.loss.name or not offered:
+        return []
+    return [{"loss.name": name, **_changes(one, {})} for one in offered[0]]
+
+
+def make_trainer(
+    config: RunConfig,
+    train: Interactions | Share,
+    valid: Interactions | Share | None = None,
+    *,
+    folder: Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    group: Group = SINGLE_PROCESS,
+    resume: bool = False,
+) -> tuple[Trainer, RaceResult]:
+    """A trainer that is ready to `fit`: after the race, if there is something to race, and resumed, if asked.
+
+    The arguments are those of `Trainer`; checkpoints go to `folder/checkpoint`. Without validation data there is no
+    race: what is open follows the loss's formula.
+    """
+    stages = stages_of(config) if valid is not None and len(valid) else []
+    checkpoints = None if folder is None else folder / "checkpoint"
+    if not stages:
+        trainer = Trainer(config, train, valid, folder=checkpoints, callbacks=callbacks, group=group)
+        if resume:
+            trainer.resume()
+        return trainer, RaceResult()
+    race = _Race(config, train, valid, folder=folder, callbacks=callbacks, group=group, resume=resume)
+    if race.result.chosen:  # it ended before the run was interrupted
+        settled = config.with_values(race.result.chosen)
+        trainer = Trainer(settled, train, valid, folder=checkpoints, callbacks=callbacks, group=group)
+        trainer.resume()
+        return trainer, race.result
+    trainer = race.run(stages)
+    trainer.move(checkpoints, callbacks)
+    race.end(trainer)
+    for callback in trainer.callbacks:
+        if isinstance(callback, Callback):
+            callback.on_plan(trainer.plan)
+    return trainer, race.result
+
+
+class _Race:
+    """The state of one race: its results so far, on disk if the run has a folder."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        train: Interactions | Share,
+        valid: Interactions | Share | None,
+        *,
+        folder: Path | None,
+        callbacks: Sequence[Callback],
+        group: Group,
+        resume: bool,
+    ) -> None:
+        self.config, self.data, self.group, self.folder = config, (train, valid), group, folder
+        self.callbacks = callbacks if group.rank == 0 else ()
+        self.result = RaceResult()
+        self.changes: Changes = {}
+        self.path: list[dict[str, Any]] = []
+        if folder is not None and resume and (folder / "race.json").exists():
+            stored = read_sealed(folder / "race.json", hint="Delete the run's folder to start again.")
+            if stored["config"] != json.loads(json.dumps(config.as_dict())):
+                raise DataError(
+                    "belongs to another config", where=str(folder / "race.json"), expected="that of this run"
+                )
+            self.result = RaceResult(stored["chosen"], tuple(stored["legs"]), tuple(stored["path"]))
+        elif folder is not None and group.rank == 0:
+            shutil.rmtree(folder / "race", ignore_errors=True)
+
+    def run(self, stages: Sequence[Sequence[Changes]]) -> Trainer:
+        """Race stage by stage; returns the winner of the last one."""
+        leader = self._stage(0, stages[0], None)
+        if len(stages) > 1:
+            self._settle(leader, _label(self.changes))
+        for number, stage in enumerate(stages[1:], start=1):
+            if leader.position.epoch + sum(LATER_LEGS) > self.config.training.epochs:
+                break
+            leader = self._stage(number, stage, leader)
+        return leader
+
+    def _settle(self, leader: Trainer, label: str) -> None:
+        """Train the winner of the first stage until a validation is hardly better than the one before it."""
+        every, last = self.config.training.evaluate_every, self.config.training.epochs
+        best, epoch = -math.inf, sum(FIRST_LEGS)
+        while epoch < last:
+            epoch = min(last, (epoch // every + 1) * every)
+            score = self._leg(0, label, leader, epoch)
+            if score < best * SETTLED:
+                return
+            best = score
+
+    def _stage(self, number: int, stage: Sequence[Changes], leader: Trainer | None) -> Trainer:
+        """Race some candidates from the leader's state, or from the starting vectors; returns the winner."""
+        named = {_label(changes): changes for changes in stage}
+        runners: dict[str, Trainer] = {}
+        parent = leader
+        for label, changes in named.items():
+            config = self.config.with_values({**self.changes, **changes})
+            folder = None if self.folder is None else self.folder / "race" / f"{number}-{label}"
+            if parent is not None and parent.config.backbone == config.backbone:
+                runner = parent.branch(config, folder=folder)
+            else:
+                runner = Trainer(config, *self.data, folder=folder, group=self.group)
+            if (
+                leader is None
+            ):  # the others copy the first one's starting vectors, unless it has left them already
+                parent = parent or runner
+            runners[label] = runner
+        epoch = 0 if leader is None else leader.position.epoch
+        for runner in runners.values():
+            runner.resume()
+        for leg in FIRST_LEGS if leader is None else LATER_LEGS:
+            epoch += leg
+            scores = {label: self._leg(number, label, runner, epoch) for label, runner in runners.items()}
+            ranked = sorted(runners, key=lambda label: -scores[label])  # of equal ones the first stays ahead
+            runners = {label: runners[label] for label in ranked[: (len(ranked) + 1) // 2]}
+        winner = next(iter(runners))
+        self.changes |= named[winner]
+        if leader is not None:
+            before, after = leader.config, runners[winner].config
+            if before.backbone != after.backbone:  # it began from starting vectors of its own
+                self.path = []
+            elif before.loss != after.loss:
+                self.path.append({"until": leader.position.epoch, "loss": before.loss.model_dump()})
+        return runners[winner]
+
+    def _leg(self, stage: int, label: str, runner: Trainer, epoch: int) -> float:
+        """Train one candidate up to an epoch and note what validation says."""
+        config = self.config
+        watched = f"{config.training.metric}@{config.k}"
+        for leg in self.result.legs:
+            if (leg["stage"], leg["candidate"], leg["epoch"]) == (stage, label, epoch):
+                return float(leg["metrics"][watched])
+        runner.train_until(epoch)
+        metrics = runner.position.last_metrics
+        record = {"stage": stage, "candidate": label, "epoch": epoch, "metrics": metrics}
+        self.result = replace(self.result, legs=(*self.result.legs, record))
+        self._write()
+        for callback in self.callbacks:
+            if isinstance(callback, Callback):  # others may have been written before there was such a method
+                callback.on_race(record)
+        return metrics[watched]
+
+    def end(self, winner: Trainer) -> None:
+        """Note the choice; the candidates' checkpoints are no longer needed."""
+        self.result = replace(self.result, chosen=dict(self.changes), path=tuple(self.path))
+        winner.plan = replace(winner.plan, notes=(*winner.plan.notes, self._line()))
+        self._write()
+        if self.folder is not None and self.group.rank == 0:
+            shutil.rmtree(self.folder / "race", ignore_errors=True)
+
+    def _line(self) -> str:
+        tried = len({(leg["stage"], leg["candidate"]) for leg in self.result.legs})
+        chosen = ", ".join(_label({name: value}).replace("-", " ", 1) for name, value in self.changes.items())
+        return f"{chosen}: the best of {tried} candidates on validation"
+
+    def _write(self) -> None:
+        if self.folder is None or self.group.rank != 0:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        values = {"format": _FORMAT, "config": self.config.as_dict(), **self.result.as_dict()}
+        write_sealed(self.folder / "race.json", values)
+
+
+def _label(changes: Mapping[str, Any]) -> str:
+    """A candidate in short, for people and as the name of a folder.
+
+    >>> _label({"loss.name": "sl", "loss.tau": 0.1})
+    'sl-tau-0.1'
+    """
+    parts = [
+        str(value) if name.endswith(".name") else f"{name.partition('.')[2]}-{value:g}"
+        for name, value in changes.items()
+    ]
+    return "-".join(parts).replace("@", "-at-")

@@ -1,0 +1,74 @@
+"""PostgreSQL as a source: one statement, in a session that cannot write, and no password in any message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from talos.data import readers
+from talos.errors import DataError
+
+# Ends the read-only transaction, writes and goes on, if several statements are run.
+ESCAPE = (
+    "SELECT 1 AS user_id) AS a LIMIT 0; ROLLBACK; DROP TABLE precious; SELECT * FROM (SELECT 1 AS user_id"
+)
+
+
+@pytest.fixture
+def shop(postgres: str) -> Iterator[str]:
+    """A database with clicks, and a table that must stay."""
+    import psycopg
+
+    with psycopg.connect(postgres, autocommit=True) as server:
+        server.execute("DROP TABLE IF EXISTS clicks, precious, written")
+        server.execute("CREATE TABLE clicks AS SELECT 1 AS user_id, 2 AS item_id, DATE '2020-01-01' AS ts")
+        server.execute("CREATE TABLE precious AS SELECT 1 AS x")
+        yield postgres
+        assert server.execute("SELECT x FROM precious").fetchall() == [(1,)]
+        assert server.execute("SELECT to_regclass('written')").fetchone() == (None,)
+        server.execute("DROP TABLE clicks, precious")
+
+
+def test_tables_and_queries(shop: str) -> None:
+    for source, options in (
+        (f"{shop}?table=clicks", {}),
+        (shop, {"query": "SELECT * FROM clicks WHERE 3 % 2 = 1;"}),
+    ):
+        data = readers.read(source, **options)
+        assert data.to_polars().rows() == [(1, 2, 1577836800)]
+        assert ":***@" in data.provenance.source
+        assert "secret" not in data.provenance.source
+    with pytest.raises(DataError, match=r"gone.*does not exist") as caught:
+        readers.read(shop, query="SELECT * FROM gone")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        ESCAPE,
+        "SELECT 1 AS user_id, 2 AS item_id) AS a; COMMIT; CREATE TABLE written AS SELECT 1; SELECT * FROM (SELECT 1",
+        "WITH gone AS (DELETE FROM precious RETURNING x) SELECT x AS user_id, x AS item_id FROM gone",
+        "SELECT set_config('transaction_read_only', 'off', false) AS user_id, 1 AS item_id",
+    ],
+)
+def test_a_query_cannot_leave_its_statement_or_write(shop: str, query: str) -> None:
+    with pytest.raises(DataError, match="the database says"):
+        readers.read(shop, query=query)
+
+
+def test_the_session_is_read_only_by_its_settings(shop: str) -> None:
+    query = "SELECT 7 AS user_id, CASE current_setting('{}') WHEN 'on' THEN 1 ELSE 0 END AS item_id"
+    for setting in ("transaction_read_only", "default_transaction_read_only"):
+        assert readers.read(shop, query=query.format(setting)).to_polars().rows() == [(7, 1)]
+
+
+@pytest.mark.parametrize("password", ["pa/ss", "pa@ss", "pa?ss", "p:a/s@s?w", "100%", "a b"])
+def test_passwords_with_the_signs_of_a_url(shop: str, password: str) -> None:
+    """The server trusts everybody, so what is tested is that the address is understood."""
+    source = shop.replace(":secret@", f":{password}@")
+    assert readers.read(f"{source}?table=clicks").to_polars().rows() == [(1, 2, 1577836800)]
+    with pytest.raises(DataError) as caught:
+        readers.read(f"{source}x?table=clicks&password={password}")
+    assert password not in str(caught.value)

@@ -1,0 +1,196 @@
+"""The race: what is raced, who wins, and that an interrupted one continues to the same bytes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from talos.config import RunConfig
+from talos.data.splits import Split
+from talos.errors import DataError
+from talos.model.recommender import Recommender
+from talos.training import Callback, Trainer, make_trainer
+from talos.training.callbacks import read_history
+from talos.training.race import FIRST_LEGS, LATER_LEGS, SETTLED, stages_of
+
+
+def config(**values: Any) -> RunConfig:
+    base = {"k": 5, "backbone.dim": 8, "training.epochs": 40, "training.batch_size": 16}
+    return RunConfig().with_values(base | values)
+
+
+class Legs(Callback):
+    """Keeps the records of a race, and raises an error after some of them, as a kill would."""
+
+    def __init__(self, last: int = 10**6) -> None:
+        self.records: list[dict[str, Any]] = []
+        self.last = last
+
+    def on_race(self, record: dict[str, Any]) -> None:
+        self.records.append(record)
+        if len(self.records) == self.last:
+            raise KeyboardInterrupt
+
+
+def tables(trainer: Trainer) -> list[bytes]:
+    return [part.numpy().tobytes() for part in trainer.vectors()]
+
+
+def test_what_is_raced() -> None:
+    tau, weight, power = stages_of(config())
+    assert [change["loss.tau"] for change in tau] == sorted(change["loss.tau"] for change in tau)
+    assert {"loss.negative_weight": 1.0} in weight
+    assert {"loss.positive_power": 0.2} in power
+    assert stages_of(config(**{"loss.tau": 0.1})) == []
+    assert stages_of(config(**{"training.effort": "quick"})) == []
+    assert stages_of(config(**{"training.epochs": 5})) == []
+    assert stages_of(config(**{"loss.name": "aatp"})) == []
+    assert len(stages_of(config(**{"loss.negative_weight": 1.2}))) == 2
+    high = stages_of(config(**{"training.effort": "high"}))
+    assert {"loss.name": "sl", "loss.tau": 0.13} in high[0]
+    assert {"loss.user_power": 0.25} in high[3]
+
+
+def test_the_best_half_goes_on_and_the_winner_without_starting_again(planted: Split) -> None:
+    legs = Legs()
+    trainer, race = make_trainer(config(), planted.train, planted.valid, callbacks=[legs])
+    settled = [record["epoch"] for record in legs.records if record["stage"] == 0][-1]
+    assert trainer.position.epoch == settled + 2 * sum(LATER_LEGS)
+    by_leg: dict[tuple[int, int], dict[str, float]] = {}
+    for record in legs.records:
+        place = by_leg.setdefault((record["stage"], record["epoch"]), {})
+        place[record["candidate"]] = record["metrics"]["precision@5"]
+    sizes = [len(scores) for scores in by_leg.values()]
+    assert sizes == [5, 3, *[1] * (len(sizes) - 6), 3, 2, 2, 1]
+    ordered = list(by_leg.values())
+    dropped = [score for name, score in ordered[0].items() if name not in ordered[1]]
+    assert max(dropped) <= min(ordered[0][name] for name in ordered[1])
+    won = max(ordered[1], key=lambda name: ordered[1][name])
+    assert set(ordered[2]) == {won}
+    alone = [score for scores in ordered[2:-4] for score in scores.values()]
+    assert alone[-1] < SETTLED * alone[-2]  # it trained on until a validation brought little new
+    assert all(after >= SETTLED * before for before, after in itertools.pairwise(alone[:-1]))
+    assert race.chosen["loss.tau"] == float(won.split("-")[1])
+    assert trainer.config.loss.options["tau"] == race.chosen["loss.tau"]
+    assert list(race.legs) == legs.records
+
+
+def test_a_candidate_trains_as_it_would_alone(planted: Split) -> None:
+    """Up to its first validation a candidate is a run with its settings given: nothing of the others reaches it."""
+    settings = config(**{"training.evaluate_every": 100})
+    legs = Legs(last=3)
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(settings, planted.train, planted.valid, callbacks=[legs])
+    third = legs.records[2]
+    tau = float(third["candidate"].split("-")[1])
+    alone = Trainer(
+        settings.with_values({"loss.tau": tau, "loss.user_power": 0.5}), planted.train, planted.valid
+    )
+    alone.train_until(FIRST_LEGS[0])
+    assert alone.position.last_metrics == third["metrics"]
+
+
+@pytest.mark.parametrize("last", [1, 6, 8, 10, 12])
+def test_an_interrupted_race_continues_to_the_same_bytes(planted: Split, tmp_path: Path, last: int) -> None:
+    whole, expected = make_trainer(config(), planted.train, planted.valid)
+    whole.fit()
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(config(), planted.train, planted.valid, folder=tmp_path, callbacks=[Legs(last)])
+    rest = Legs()
+    trainer, race = make_trainer(
+        config(), planted.train, planted.valid, folder=tmp_path, callbacks=[rest], resume=True
+    )
+    assert race == expected
+    assert len(rest.records) == len(expected.legs) - last  # nothing is raced twice
+    trainer.fit()
+    assert tables(trainer) == tables(whole)
+    again, _ = make_trainer(config(), planted.train, planted.valid, folder=tmp_path, resume=True)
+    again.fit()
+    assert tables(again) == tables(whole)
+
+
+@pytest.mark.parametrize("passes", [3, 14, 20, 33])
+def test_a_race_that_is_killed_within_a_leg(
+    planted: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: int
+) -> None:
+    whole, expected = make_trainer(config(), planted.train, planted.valid)
+    run_pass, left = Trainer._run_pass, [passes]
+
+    def killed(self: Trainer, *arguments: Any) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise SystemExit
+        run_pass(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_run_pass", killed)
+    with pytest.raises(SystemExit):
+        make_trainer(config(), planted.train, planted.valid, folder=tmp_path)
+    monkeypatch.setattr(Trainer, "_run_pass", run_pass)
+    trainer, race = make_trainer(config(), planted.train, planted.valid, folder=tmp_path, resume=True)
+    assert race == expected
+    assert tables(trainer) == tables(whole)
+
+
+def test_a_race_of_another_config_is_refused(planted: Split, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(config(), planted.train, planted.valid, folder=tmp_path, callbacks=[Legs(2)])
+    with pytest.raises(DataError, match="another config"):
+        make_trainer(config(k=4), planted.train, planted.valid, folder=tmp_path, resume=True)
+
+
+def test_a_run_tells_what_was_tried(planted: Split, tmp_path: Path) -> None:
+    model = Recommender(config=config()).fit(planted.train, planted.valid, run=tmp_path / "run")
+    model.save(tmp_path / "run")
+    race = json.loads((tmp_path / "run" / "model.json").read_text())["race"]
+    assert race["chosen"]["loss.tau"] == model.config.loss.options["tau"]
+    history = tmp_path / "run" / "history.jsonl"
+    legs = [line for line in read_history(history, races=True) if "race" in line]
+    assert len(legs) == len(race["legs"]) > 12
+    assert all("race" not in line for line in read_history(history))
+    assert not (tmp_path / "run" / "race").exists()
+
+
+def test_a_refit_follows_the_path_of_the_winner(planted: Split) -> None:
+    """The same losses for the same epochs, on the same data, give the winner's own vectors to the bit."""
+    settings = config(**{"loss.user_power": 1.0})
+    winner, race = make_trainer(settings, planted.train, planted.valid)
+    # whoever won: a path with a change on the way
+    path = [{"until": 3, "loss": {"name": "sl", "tau": 0.3}}, *race.path]
+    again = Trainer(winner.config, planted.train, earlier=race.path)
+    again.train_until(winner.position.epoch)
+    assert tables(again) == tables(winner)
+    other = Trainer(winner.config, planted.train, earlier=path)
+    other.train_until(winner.position.epoch)
+    assert tables(other) != tables(winner)
+
+
+def test_refit_after_a_race(planted: Split) -> None:
+    model = Recommender(config=config()).fit(planted.train, planted.valid)
+    settled, epoch = model.config, model.fitted_model().metadata["epoch"]
+    path = model.fitted_model().metadata["race"]["path"]
+    model.refit()
+    joined = planted.train.union(planted.valid)
+    alone = Trainer(settled.with_values({"training.epochs": epoch}), joined, earlier=path)
+    alone.fit()
+    assert model.fitted_model().user_vectors.numpy().tobytes() == tables(alone)[0]
+    assert model.fitted_model().metadata["chosen_from"]["race"]["path"] == path
+
+
+def test_without_validation_there_is_no_race(planted: Split) -> None:
+    trainer, race = make_trainer(config(), planted.train)
+    assert not race.chosen
+    assert trainer.config.loss.options["tau"] == 0.1
+
+
+def test_high_effort_compares_losses_and_dimensions(planted: Split) -> None:
+    settings = config(**{"training.effort": "high", "training.epochs": 60})
+    plain = settings.with_values({"backbone": {"name": "mf"}})
+    trainer, race = make_trainer(plain, planted.train, planted.valid)
+    assert trainer.objective.backbone.dim == race.chosen["backbone.dim"]
+    assert {leg["stage"] for leg in race.legs} >= {0, 1, 2, 3, 4}
+    assert torch.isfinite(trainer.vectors()[0]).all()
