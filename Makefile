@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 PIP    := pip --quiet --disable-pip-version-check
 SMOKE  := build/smoke
 
-.PHONY: setup demo test test-slow lint format bench results smoke fuzz clean
+.PHONY: setup demo test test-slow lint format bench results smoke fuzz torture clean
 
 setup: $(READY)
 
@@ -56,6 +56,14 @@ smoke:
 # The compiled core against the readable version on random input, longer than `make test` does.
 fuzz: $(READY)
 	TALOS_FUZZ_CALLS=10000 $(BIN)/python -m pytest tests/kernels/test_fuzz.py
+
+# Kills, failing disks, damaged files, processes at once, and a soak: each row for so many seconds, from a seed. `make
+# test` has a short version of each.
+TALOS_TORTURE_SECONDS ?= 300
+TALOS_TORTURE_SEED    ?= 0
+torture: $(READY)
+	TALOS_TORTURE_SECONDS=$(TALOS_TORTURE_SECONDS) TALOS_TORTURE_SEED=$(TALOS_TORTURE_SEED) \
+		$(BIN)/python -m pytest -s -m 'torture or not torture' tests/torture
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info src/talos_paper/*.egg-info benchmarks/*.egg-info

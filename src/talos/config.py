@@ -97,7 +97,7 @@ class TrainingConfig(_Section):
         patience: epochs without a better validation metric before early stopping.
         metric: the validation metric for early stopping; K is the run's.
         effort: how much is tried for the settings of the loss that are not given, where there is a validation set:
-            `quick` takes a formula, `normal` races the temperature and the weight of negatives, `high` all that
+            `quick` takes a formula, `normal` races the temperature and the mean over positives, `high` all that
             the loss offers, other losses and the dimension. See `talos.training.race`.
         averaging: weight of the newest epoch in the average of weights that is validated and kept: see
             `talos.training.averaging`; 1 keeps the weights as they are.

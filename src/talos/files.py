@@ -65,7 +65,7 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     ...     os.listdir(folder)
     ['a.txt']
     """
-    temporary = None
+    temporary: Path | None = path
     try:
         # exclusive and random: what somebody else has put under a name that could be guessed is never written to
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path), suffix=".tmp")
@@ -80,9 +80,11 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     except Exception as error:
         if not _is_of_the_disk(error):
             raise
+        if temporary is None:  # it has its name already
+            raise TalosError(f"{path} was written, but may not be on the disk yet ({error})") from error
         raise TalosError(f"{path} could not be written ({error}); what was there before is intact") from error
     finally:
-        if temporary is not None:
+        if temporary is not None and temporary != path:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
 
@@ -128,8 +130,10 @@ def replace_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def remove_leftovers(path: Path) -> None:
+def remove_leftovers(path: Path, *, but: Path | None = None) -> None:
     """Remove what killed processes left of unfinished writes of `path`; call it only while holding a lock on it.
+
+    `but` is a temporary name in use.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, ".a.txt.12345678.tmp").write_text("half of")
@@ -139,7 +143,7 @@ def remove_leftovers(path: Path) -> None:
     """
     with contextlib.suppress(OSError):
         for entry in list(path.parent.iterdir()):
-            if entry.name.startswith(_prefix(path)) and entry.name.endswith(".tmp"):
+            if entry.name.startswith(_prefix(path)) and entry.name.endswith(".tmp") and entry != but:
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry, ignore_errors=True)
                 else:
@@ -258,19 +262,24 @@ _held = _Held()
 
 @contextmanager
 def locked(
-    file: Path, *, guards: Path, purpose: str, wait: Callable[[str], object] | None = None
+    file: Path,
+    *,
+    guards: Path,
+    purpose: str,
+    wait: Callable[[str], object] | None = None,
+    nested: bool = False,
 ) -> Iterator[None]:
     """Hold a lock within this block; an error if another process holds it, unless `wait` is given.
 
     The lock belongs to the process and ends with it, however it ends: what a killed process left is taken over. The
-    file says who holds it, and is removed at the end. A thread may take a lock that it holds already. On a file system
-    without locks the block runs without one.
+    file says who holds it, and is removed at the end. On a file system without locks the block runs without one.
 
     Args:
         file: the lock file; its folder must exist.
         guards: what must not be written by two at once, for the message.
         purpose: what this process does, for the message that another one gets.
         wait: wait for the other process, after calling this with a line that says so.
+        nested: a thread that holds this lock already may take it again.
 
     Raises:
         InUseError: another process, or another thread of this one, holds the lock.
@@ -282,16 +291,18 @@ def locked(
     ['.lock']
     """
     place = file.parent.resolve() / file.name
-    if place in _held.depth:
+    if nested and place in _held.depth:
         _held.depth[place] += 1
         try:
             yield
         finally:
             _held.depth[place] -= 1
         return
-    lock = FileLock(place)
-    with_lock = True
+    with_lock, lock = True, FileLock(place)
     try:
+        if place in _held.depth:
+            raise Timeout(str(place))
+        os.close(os.open(place, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666))
         lock.acquire(blocking=False)
     except Timeout:
         message = f"{guards} is being written by {_owner(place)}"

@@ -67,9 +67,14 @@ class Negatives(ABC):
         return f"{type(self).__module__}:{type(self).__qualname__}"
 
 
+_MOST = 1 << 30  # draws; more fit into no memory
+
+
 def _check_number(n: object) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ConfigError(f"{n!r} negatives", where="negatives", expected="a whole number, 1 or more")
+    if n > _MOST:
+        raise ConfigError(f"{n:,} negatives", where="negatives", expected=f"at most {_MOST:,}, or 'all'")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -96,12 +97,40 @@ def test_a_study_opens_no_storage_elsewhere_by_itself(
     assert "--storage" in done.stderr
 
 
+def test_a_study_that_was_copied_uses_its_own_trials(talos: Talos, clicks: Path) -> None:
+    assert talos("tune", clicks, "--out", "study", *TUNED).returncode == 0
+    shutil.copytree("study", "copy")
+    Path("study/study.journal").unlink()
+    done = talos("tune", "--out", "copy", "--finalize")
+    assert done.returncode == 0, done.stderr
+    assert not Path("study/study.journal").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["config", "metrics", "valid", "loss_state", "epoch", "versions", "baseline"]
+)
+def test_metadata_of_another_type(talos: Talos, clicks: Path, tmp_path: Path, name: str) -> None:
+    assert talos("train", clicks, "--out", "run", *QUICK).returncode == 0
+    for value in (None, "x", [], True):
+        rewrite(tmp_path / "run" / "model.json", **{name: value})
+        for command in (
+            ("evaluate", "run", "--k", 3),
+            ("report", "run"),
+            ("recommend", "run", "--user", "user00"),
+        ):
+            done = talos(*command)
+            assert (done.returncode, f"model.json: {name} is" in done.stderr) == (2, True), done.stderr
+
+
 @pytest.mark.parametrize("source", ["x", {}, {"path": 1}, {"path": "x", "columns": 1, "split": {}}])
 def test_a_damaged_record_of_the_data(talos: Talos, clicks: Path, tmp_path: Path, source: object) -> None:
     assert talos("train", clicks, "--out", "run", *QUICK).returncode == 0
     rewrite(tmp_path / "run" / "model.json", source=source)
     done = talos("evaluate", "run")
-    assert (done.returncode, "damaged" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "the record of its data" in done.stderr or "source is" in done.stderr) == (
+        2,
+        True,
+    )
 
 
 # ----------------------------------------------------------------------------------------- passwords

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sysconfig
 
 import pytest
 import torch
@@ -400,6 +401,18 @@ def test_a_wrong_choice_is_named(monkeypatch):
     monkeypatch.setenv("TALOS_KERNEL", "fast")
     with pytest.raises(ArgumentError, match="TALOS_KERNEL"):
         kernels.status()
+
+
+def test_only_the_build_for_this_python_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
+    for name in ("_core.cpython-27-other.so", "_core_evil.so", "_core.so.bak", "_core1.so"):
+        (tmp_path / name).write_bytes(b"")
+    assert library._file() is None
+    (tmp_path / "_core.so").write_bytes(b"")
+    assert library._file() == tmp_path / "_core.so"
+    own = tmp_path / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
+    own.write_bytes(b"")
+    assert library._file() == own
 
 
 def test_without_the_core(monkeypatch):

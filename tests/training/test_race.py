@@ -42,17 +42,17 @@ def tables(trainer: Trainer) -> list[bytes]:
 
 
 def test_what_is_raced() -> None:
-    tau, weight, power = stages_of(config())
+    tau, power = stages_of(config())
     assert [change["loss.tau"] for change in tau] == sorted(change["loss.tau"] for change in tau)
-    assert {"loss.negative_weight": 1.0} in weight
     assert {"loss.positive_power": 0.2} in power
     assert stages_of(config(**{"loss.tau": 0.1})) == []
     assert stages_of(config(**{"training.effort": "quick"})) == []
     assert stages_of(config(**{"training.epochs": 5})) == []
     assert stages_of(config(**{"loss.name": "aatp"})) == []
-    assert len(stages_of(config(**{"loss.negative_weight": 1.2}))) == 2
+    assert len(stages_of(config(**{"loss.positive_power": 0.2}))) == 1
     high = stages_of(config(**{"training.effort": "high"}))
     assert {"loss.name": "sl", "loss.tau": 0.13} in high[0]
+    assert {"loss.negative_weight": 1.1} in high[2]
     assert {"loss.user_power": 0.25} in high[3]
 
 
@@ -60,19 +60,19 @@ def test_the_best_half_goes_on_and_the_winner_without_starting_again(planted: Sp
     legs = Legs()
     trainer, race = make_trainer(config(), planted.train, planted.valid, callbacks=[legs])
     settled = [record["epoch"] for record in legs.records if record["stage"] == 0][-1]
-    assert trainer.position.epoch == settled + 2 * sum(LATER_LEGS)
+    assert trainer.position.epoch == settled + sum(LATER_LEGS)
     by_leg: dict[tuple[int, int], dict[str, float]] = {}
     for record in legs.records:
         place = by_leg.setdefault((record["stage"], record["epoch"]), {})
         place[record["candidate"]] = record["metrics"]["precision@5"]
     sizes = [len(scores) for scores in by_leg.values()]
-    assert sizes == [5, 3, *[1] * (len(sizes) - 6), 3, 2, 2, 1]
+    assert sizes == [5, 3, *[1] * (len(sizes) - 4), 2, 1]
     ordered = list(by_leg.values())
     dropped = [score for name, score in ordered[0].items() if name not in ordered[1]]
     assert max(dropped) <= min(ordered[0][name] for name in ordered[1])
     won = max(ordered[1], key=lambda name: ordered[1][name])
     assert set(ordered[2]) == {won}
-    alone = [score for scores in ordered[2:-4] for score in scores.values()]
+    alone = [score for scores in ordered[2:-2] for score in scores.values()]
     assert alone[-1] < SETTLED * alone[-2]  # it trained on until a validation brought little new
     assert all(after >= SETTLED * before for before, after in itertools.pairwise(alone[:-1]))
     assert race.chosen["loss.tau"] == float(won.split("-")[1])
@@ -95,7 +95,7 @@ def test_a_candidate_trains_as_it_would_alone(planted: Split) -> None:
     assert alone.position.last_metrics == third["metrics"]
 
 
-@pytest.mark.parametrize("last", [1, 6, 8, 10, 12])
+@pytest.mark.parametrize("last", [1, 6, 8, 10])
 def test_an_interrupted_race_continues_to_the_same_bytes(planted: Split, tmp_path: Path, last: int) -> None:
     whole, expected = make_trainer(config(), planted.train, planted.valid)
     whole.fit()
@@ -114,7 +114,7 @@ def test_an_interrupted_race_continues_to_the_same_bytes(planted: Split, tmp_pat
     assert tables(again) == tables(whole)
 
 
-@pytest.mark.parametrize("passes", [3, 14, 20, 33])
+@pytest.mark.parametrize("passes", [3, 14, 20, 30])
 def test_a_race_that_is_killed_within_a_leg(
     planted: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: int
 ) -> None:
@@ -150,7 +150,7 @@ def test_a_run_tells_what_was_tried(planted: Split, tmp_path: Path) -> None:
     assert race["chosen"]["loss.tau"] == model.config.loss.options["tau"]
     history = tmp_path / "run" / "history.jsonl"
     legs = [line for line in read_history(history, races=True) if "race" in line]
-    assert len(legs) == len(race["legs"]) > 12
+    assert len(legs) == len(race["legs"]) > 10
     assert all("race" not in line for line in read_history(history))
     assert not (tmp_path / "run" / "race").exists()
 
@@ -188,7 +188,7 @@ def test_without_validation_there_is_no_race(planted: Split) -> None:
 
 
 def test_high_effort_compares_losses_and_dimensions(planted: Split) -> None:
-    settings = config(**{"training.effort": "high", "training.epochs": 60})
+    settings = config(**{"training.effort": "high", "training.epochs": 90})
     plain = settings.with_values({"backbone": {"name": "mf"}})
     trainer, race = make_trainer(plain, planted.train, planted.valid)
     assert trainer.objective.backbone.dim == race.chosen["backbone.dim"]

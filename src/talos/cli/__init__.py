@@ -34,7 +34,7 @@ from talos.cli.messages import message_of
 from talos.cli.options import Command
 from talos.cli.output import LONGEST_MESSAGE, printable, say
 from talos.cli.plugins import PluginGroup
-from talos.errors import TalosError
+from talos.errors import ConfigError, TalosError
 
 __all__ = ["app", "main"]
 
@@ -82,6 +82,7 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         try:
+            _check_unicode(arguments)
             command(arguments, prog_name="talos")
         except SystemExit as end:
             if end.code == 130:  # typer turned a KeyboardInterrupt into this, without a word
@@ -102,6 +103,13 @@ def main() -> None:
     finally:
         if before is not None:
             signal.signal(signal.SIGINT, before)
+
+
+def _check_unicode(arguments: Sequence[str]) -> None:
+    """Refuse bytes that are not UTF-8, which no file that is written later could hold."""
+    for argument in arguments:
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):
+            raise ConfigError("bytes that are not UTF-8", where=argument, expected="UTF-8 text")
 
 
 def _failure(error: BaseException, command: Any, arguments: Sequence[str]) -> tuple[str, int]:

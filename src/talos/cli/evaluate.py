@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,11 +37,10 @@ def parse_ks(text: str) -> tuple[int, ...]:
     >>> parse_ks("10,20")
     (10, 20)
     """
-    try:
-        ks = tuple(int(k) for k in text.split(","))
-    except ValueError:
+    if not re.fullmatch(r"\s*-?[0-9]{1,18}\s*(,\s*-?[0-9]{1,18}\s*)*", text):  # int() would take 1_0 for 10
         expected = "numbers with commas, such as 10,20,50"
-        raise ConfigError(f"{text!r}", where="--k", expected=expected) from None
+        raise ConfigError(f"{text!r}", where="--k", expected=expected)
+    ks = tuple(int(k) for k in text.split(","))
     if min(ks) < 1:
         raise ConfigError(f"{min(ks)}", where="--k", expected="list lengths of 1 or more")
     return ks

@@ -23,7 +23,9 @@ def report(
     ],
     path: TestArgument = None,
     out: Annotated[Path | None, typer.Option("--out", help="The file; RUN/report.html if not given.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the samples of users and items that are shown.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the samples of users and items that are shown.")
+    ] = 0,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file even if it is not a report.")
     ] = False,
@@ -74,6 +76,8 @@ def write_page(text: str, target: Path, *, overwrite: bool = True) -> Path:
 def _check_target(target: Path, *, overwrite: bool) -> None:
     if target.is_dir():
         raise ConfigError("is a folder", where=f"--out {target}", expected="a file name, such as report.html")
+    if target.exists() and not target.is_file():  # writing renames a file over it: no device would be left
+        raise ConfigError("is a device or a pipe", where=f"--out {target}", expected="the name of a file")
     if overwrite or not target.exists():
         return
     from talos.report import is_page

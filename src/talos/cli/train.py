@@ -81,7 +81,7 @@ def train(
     if explain:
         _explain(config, open_split(path, source, notify=say), json)
         return
-    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0"):
         # torchrun lost a process and has restarted all of them
         if out is not None and (out / "model.json").exists():
             return  # the process was lost after the run was finished

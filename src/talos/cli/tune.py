@@ -72,7 +72,7 @@ def tune(
     pruner: Annotated[
         Literal["median", "asha", "none"], typer.Option(help="How trials that lag behind are stopped.")
     ] = "median",
-    search_seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
+    search_seed: Annotated[int, typer.Option(min=0, help="Seed of the sampler.")] = 0,
     *,
     training: Annotated[
         TrainingOptions, Offer("config", "k", "metric", "loss", "backbone", "epochs", "seed", "assignments")

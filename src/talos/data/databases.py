@@ -33,7 +33,7 @@ SQLITE_ERRORS = (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeError)
 _PASSWORD = re.compile(r"(://[^\s/:@?]*):\S*@")
 _PARAMETER = re.compile(r"(?i)([?&](?:ssl)?password=)[^&\s]*")
 _IS_PARAMETER = re.compile(r"(?i)(ssl)?password=").match
-_ARE_PARAMETERS = re.compile(r"([^=&]+=[^&]*(&|$))*").fullmatch
+_ARE_PARAMETERS = re.compile(r"([\w.-]+=[^&]*(&|$))*").fullmatch
 _IS_PORT = re.compile(r"\d*(/.*)?").fullmatch
 
 

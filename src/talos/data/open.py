@@ -367,11 +367,15 @@ def _exists(path: str) -> bool:
 
 
 def _check_exists(path: str) -> None:
+    if not path:
+        raise DataError(
+            "is empty", where="PATH", expected="a file, a folder, a dataset's name or a database URL"
+        )
     if "://" in path or _exists(path):
         return
     folder, known = expanded(path).parent, [info.name for info in datasets.available()]
     try:
-        beside = [entry.name for entry in folder.iterdir()]
+        beside = [entry.name for entry in folder.iterdir() if entry.exists()]
     except OSError:
         beside = []
     hint = nearest(Path(path).name, [*known, *beside])

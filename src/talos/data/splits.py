@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from talos.data.databases import without_password
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, ConfigError, DataError, nearest
-from talos.files import replace_folder
+from talos.files import locked, remove_leftovers, replace_folder
 
 __all__ = [
     "ColdCounts",
@@ -300,7 +300,9 @@ def write_split(
         "cold": {name: vars(parts.cold(name)) for name in ("valid", "test") if name in parts.parts},
     }
     out.parent.mkdir(parents=True, exist_ok=True)
-    with replace_folder(out) as staging:
+    lock = out.with_name(f".{out.name}.lock")
+    with locked(lock, guards=out, purpose="writing a split"), replace_folder(out) as staging:
+        remove_leftovers(out, but=staging)
         for name, part in parts.parts.items():
             frame = part.to_polars()
             if format == "tsv":

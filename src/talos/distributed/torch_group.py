@@ -67,8 +67,10 @@ def start(device: str = "cpu", *, timeout: float | None = None) -> Group:
     global _current
     if _current.size > 1:
         return _current
-    seconds = float(os.environ.get("TALOS_TIMEOUT", TIMEOUT)) if timeout is None else timeout
-    wanted = int(os.environ.get("WORLD_SIZE", "1"))
+    seconds = _number_in("TALOS_TIMEOUT", float, TIMEOUT) if timeout is None else timeout
+    if not 0 < seconds < 1e9:
+        raise ConfigError(f"{seconds:g} seconds", where="TALOS_TIMEOUT", expected="more than 0")
+    wanted = _number_in("WORLD_SIZE", int, 1)
     if wanted == 1 and "torch" not in sys.modules:
         return SINGLE_PROCESS
     import torch.distributed as dist
@@ -87,6 +89,18 @@ def start(device: str = "cpu", *, timeout: float | None = None) -> Group:
     return _current
 
 
+Number = TypeVar("Number", int, float)
+
+
+def _number_in(variable: str, kind: type[Number], default: Number) -> Number:
+    """The number in a variable of the environment; the default if it is not set."""
+    text = os.environ.get(variable, "")
+    try:
+        return kind(text) if text else default
+    except ValueError:
+        raise ConfigError(f"{text!r}", where=variable, expected="a number") from None
+
+
 def _join(device: str, wanted: int, seconds: float) -> None:
     """Make the default process group from the environment."""
     import torch
@@ -96,7 +110,7 @@ def _join(device: str, wanted: int, seconds: float) -> None:
 
     gpu = device.startswith("cuda")
     if gpu:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(_number_in("LOCAL_RANK", int, 0))
     try:
         # torchrun keeps its store when it restarts the processes: without a prefix for each attempt a rank may find
         # the address that a dead one left there, and wait for it

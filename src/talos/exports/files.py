@@ -60,10 +60,11 @@ class FileSink:
         """Users and rows in the parts that an interrupted export has left."""
         # beside the folder of the parts, which is removed
         lock = self.path.with_name(f".{self.path.name}.lock")
-        self._held.enter_context(locked(lock, guards=self.path, purpose="writing lists"))
-        remove_leftovers(self.path)
         try:
             self.folder.mkdir(exist_ok=True)
+            self._held.enter_context(locked(lock, guards=self.path, purpose="writing lists"))
+            remove_leftovers(self.path)
+            self.folder.mkdir(exist_ok=True)  # another process that has finished in between has removed it
             facts = self.folder.lstat()
         except OSError as error:
             what = f"cannot be written to ({error.strerror})"
@@ -80,8 +81,9 @@ class FileSink:
             self.users, self.rows, self.checksums = found["users"], found["rows"], found["checksums"]
             return self.users, self.rows
         self._remove_parts()
-        self.folder.mkdir(exist_ok=True)
-        self._write_record()
+        with _disk_errors(self.path):
+            self.folder.mkdir(exist_ok=True)
+            self._write_record()
         return 0, 0
 
     def add(self, rows: pl.DataFrame, users: int) -> None:

@@ -69,8 +69,8 @@ class Talos(UserSeparableLoss):
     search_space: ClassVar[Mapping[str, Any]] = {"tau": TAU_SPACE}
     race: ClassVar[tuple[tuple[Mapping[str, float], ...], ...]] = (
         tuple({"tau": tau, "user_power": 0.5} for tau in (0.045, 0.065, 0.095, 0.14, 0.2)),
-        tuple({"negative_weight": weight} for weight in (1.0, 1.1, 1.25)),
         tuple({"positive_power": power} for power in (0.0, 0.2)),
+        tuple({"negative_weight": weight} for weight in (1.0, 1.1, 1.25)),
         tuple({"user_power": power} for power in (0.5, 0.25, 1.0)),
     )
 

@@ -98,6 +98,12 @@ _PARTS = (
     "held_out",
 )  # interactions that are stored, by the name of the field and of the tensors
 _DEFAULT_K = 20
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("config", "metrics", "valid", "loss_state", "baseline", "versions"), (dict,)),
+    **dict.fromkeys(("threshold_error", "fit_seconds"), (int, float, type(None))),
+    **dict.fromkeys(("epoch", "updates"), (int,)),
+    "source": (dict, type(None)),
+}
 _LARGEST_HEADER = 1 << 20
 _LARGEST_JSON = 8 << 20
 _MOST_ROWS = 1 << 40
@@ -206,7 +212,7 @@ def _lock_alone(folder: Path, purpose: str) -> Iterator[None]:
         what, expected = f"cannot be created ({error.strerror})", "a folder that can be written to"
         raise ArgumentError(what, where=str(folder), expected=expected) from None
     try:
-        with locked(folder / LOCK, guards=folder, purpose=purpose):
+        with locked(folder / LOCK, guards=folder, purpose=purpose, nested=True):
             yield
     finally:
         with suppress(OSError):  # not empty
@@ -234,9 +240,11 @@ def save_model(model: Model, folder: Path, *, group: Group = SINGLE_PROCESS) -> 
                 return
             checksums = {"users.parquet": _stage(folder, "users.parquet", _user_ids(model).write_parquet)}
             _write_rest(model, folder, _user_tensors(model), model.train.num_users, checksums, {})
-        except BaseException:
+        except BaseException as error:
             if group.rank == 0:
                 _finish_earlier(folder)  # what was written of this one belongs to no model
+            if isinstance(error, OSError):
+                raise TalosError(f"{what} ({error}); the model that was there before is intact") from error
             raise
 
 
@@ -551,21 +559,36 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     if path.stat().st_size > _LARGEST_JSON:
         raise DataError("is too large", where=str(path), expected=f"at most {_LARGEST_JSON:,} bytes")
     try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
+        loaded = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise DataError(f"is not JSON ({error})", where=str(path)) from None
-    number = metadata.get("format") if isinstance(metadata, dict) else None
-    if not isinstance(metadata, dict) or type(number) is not int or number < 1:
+    number = loaded.get("format") if isinstance(loaded, dict) else None
+    if type(number) is not int or number < 1:
         raise DataError("has no format number", where=str(path), expected="a run directory of this library")
     if number > FORMAT:
         hint = "install a newer talos-rec"
         raise DataError(f"format {number}", where=str(path), expected=f"at most {FORMAT}", hint=hint)
-    if number < _FIRST_SEALED and "sha256" not in metadata:
-        return metadata
-    try:
-        return unseal(metadata)
-    except (ValueError, RecursionError):
-        raise DataError("differs from its own checksum", where=str(path), expected=AS_SAVED) from None
+    metadata: dict[str, Any] = loaded
+    if number >= _FIRST_SEALED or "sha256" in metadata:
+        try:
+            metadata = unseal(metadata)
+        except (ValueError, RecursionError):
+            raise DataError("differs from its own checksum", where=str(path), expected=AS_SAVED) from None
+    _check_types(metadata, str(path))
+    return metadata
+
+
+def _check_types(metadata: Mapping[str, Any], where: str) -> None:
+    """Refuse metadata of other types than were written, so that whoever shows them need not look."""
+    for name, kinds in _TYPES.items():
+        value = metadata.get(name)
+        if name in metadata and (not isinstance(value, kinds) or isinstance(value, bool)):
+            raise DataError(f"{name} is {value!r:.60}", where=where, expected="the file as it was written")
+    for name in ("metrics", "valid", "loss_state"):
+        for key, value in metadata.get(name, {}).items():
+            if not isinstance(value, int | float | None) or isinstance(value, bool):
+                what = f"{name} has {value!r:.60} for {key!r:.60}"
+                raise DataError(what, where=where, expected="numbers")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -80,6 +83,10 @@ class QuantileRegression(PerUser):
     ) -> None:
         super().__init__(num_users, k=k, num_items=num_items)
         self.lr, self.betas = positive_number("lr", lr), betas
+        given: Any = betas
+        plain = isinstance(given, Sequence) and len(given) == 2
+        if not plain or not all(type(one) in (int, float) and 0 <= one < 1 for one in given):
+            raise ArgumentError(f"got {betas!r}", where="betas", expected="two numbers from 0 to below 1")
         self.register_buffer("mean", torch.zeros(num_users))
         self.register_buffer("square", torch.zeros(num_users))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))

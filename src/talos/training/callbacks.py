@@ -141,7 +141,9 @@ def read_history(path: Path, *, races: bool = False) -> list[dict[str, Any]]:
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", where=str(path)) from None
     records = []
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline was being written
+    # what follows the last newline was being written, unless it is no beginning of a line
+    whole = lines if not lines[-1].startswith(b'{"') and lines[-1] not in (b"", b"{") else lines[:-1]
+    for number, line in enumerate(whole, start=1):
         try:
             record = json.loads(line)
             if not isinstance(record, dict) or type(record.get("epoch")) is not int:

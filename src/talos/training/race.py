@@ -7,9 +7,10 @@ run's own validation metric, and the better half goes on (successive halving: Ja
 data are never here.
 
     effort = "quick"     no race: what is left open follows a formula
-    effort = "normal"    the first three stages of the loss, for Talos: the temperature τ, the weight λ of the
-                         negatives, and the power mean ρ over the positives
-    effort = "high"      all stages, the other losses with a race of their own, and the dimension
+    effort = "normal"    the first two stages of the loss, for Talos: the temperature τ and the power mean ρ over the
+                         positives
+    effort = "high"      all stages (for Talos also the weight λ of the negatives and the weight p of the users), the
+                         other losses with a race of their own, and the dimension
 
 Before the second stage the winner of the first trains on until a validation brings little new. From there a few epochs
 show what a setting is worth; from an unfinished model they show how fast it learns, and what learns fast (a larger λ or
@@ -43,13 +44,13 @@ __all__ = ["RaceResult", "make_trainer", "stages_of"]
 
 # Epochs of each leg of the first stage, and of later stages; after the last leg the best candidate wins.
 FIRST_LEGS: Final = (2, 2)
-LATER_LEGS: Final = (4, 2)
+LATER_LEGS: Final = (6, 4)
 # The winner of the first stage has settled when a validation is not at least this much better than the one before.
 SETTLED: Final = 1.005
 # Runs of fewer epochs have no room for a race.
 SHORTEST_RUN: Final = 20
 # How many of the loss's stages `normal` races.
-NORMAL_STAGES: Final = 3
+NORMAL_STAGES: Final = 2
 # Dimensions that `high` compares; the run's own is always among them.
 DIMENSIONS: Final = (64, 128, 256)
 _FORMAT: Final = 1
@@ -90,7 +91,7 @@ def stages_of(config: RunConfig) -> list[list[Changes]]:
     >>> stages_of(RunConfig().with_values({"loss.tau": 0.1}))
     []
     >>> [len(stage) for stage in stages_of(RunConfig())]
-    [5, 3, 2]
+    [5, 2]
     """
     effort = config.training.effort
     given = {name: value for name, value in config.loss.options.items() if value != "auto"}

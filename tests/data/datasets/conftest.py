@@ -17,6 +17,8 @@ class FileServer:
     requests: list[tuple[str, str | None]] = field(default_factory=list)  # path and Range of each
     break_after: int | None = None  # bytes of an answer after which the connection is cut
     ranges: bool = True
+    version: str | None = None  # the ETag
+    if_range: bool = True  # whether it knows If-Range
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         wanted = handler.headers.get("Range")
@@ -25,6 +27,9 @@ class FileServer:
         if content is None:
             handler.send_error(404)
             return
+        asked = handler.headers.get("If-Range")
+        if self.if_range and asked is not None and asked != self.version:
+            wanted = None
         start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.ranges else 0
         if start and start >= len(content):
             handler.send_error(416)
@@ -33,6 +38,8 @@ class FileServer:
         if start:
             handler.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         handler.send_header("Content-Length", str(len(content) - start))
+        if self.version is not None:
+            handler.send_header("ETag", self.version)
         handler.end_headers()
         handler.wfile.write(content[start:][: self.break_after])
         handler.close_connection = True

@@ -62,6 +62,44 @@ def test_a_download_interrupted_for_good_is_resumed_by_the_next_run(server, tmp_
     assert server.requests[-1] == ("/x.csv", "bytes=3000-")
 
 
+@pytest.mark.parametrize("knows", [True, False], ids=["If-Range", "ignores If-Range"])
+def test_two_versions_are_never_spliced(server, tmp_path, knows):
+    """Without a checksum nothing else would show it."""
+    old, new = CSV, CSV.replace(b"1", b"2")
+    server.files["x.csv"], server.version, server.if_range = old, '"one"', knows
+    server.break_after = 1000
+    with pytest.raises(DownloadError):
+        download(f"{server.url}/x.csv", tmp_path / "x")
+    assert json.loads((tmp_path / "x.part.json").read_text())["version"] == '"one"'
+    server.files["x.csv"], server.version, server.break_after = new, '"two"', None
+    download(f"{server.url}/x.csv", tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == new
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_the_same_version_is_resumed(server, tmp_path):
+    server.files["x.csv"], server.version = CSV, '"one"'
+    server.break_after = 1000
+    with pytest.raises(DownloadError):
+        download(f"{server.url}/x.csv", tmp_path / "x")
+    server.break_after = None
+    download(f"{server.url}/x.csv", tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == CSV
+    assert server.requests[-1] == ("/x.csv", "bytes=3000-")
+
+
+def test_a_part_whose_version_nobody_knows_is_not_resumed_without_a_checksum(server, tmp_path):
+    server.files["x.csv"] = CSV
+    (tmp_path / "x.part").write_bytes(b"something else")
+    download(f"{server.url}/x.csv", tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == CSV
+    server.files["y.csv"] = CSV.replace(b"1", b"2")
+    (tmp_path / "y.part").write_bytes(CSV[:1000])  # of another address
+    (tmp_path / "y.part.json").write_text(json.dumps({"url": f"{server.url}/x.csv", "version": '"one"'}))
+    download(f"{server.url}/y.csv", tmp_path / "y")
+    assert (tmp_path / "y").read_bytes() == server.files["y.csv"]
+
+
 def test_ctrl_c_leaves_what_came(server, tmp_path):
     server.files["x.csv"] = CSV
 

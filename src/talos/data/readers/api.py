@@ -25,10 +25,9 @@ def read(source: Source, **options: Unpack[ReadKeywords]) -> Interactions:
     """Read interactions from a file, a folder, a frame, a matrix or a database: `talos.read`, but for named datasets.
 
     A pair that occurs more than once is kept once, with its latest timestamp, and counted in `provenance`. Ids are
-    integers if a column holds nothing but integers without leading zeros, and strings otherwise: `0005080789` stays a
-    string. The types of a text file of more than 768 KB are guessed from its beginning, middle and end, so a single id
-    with leading zeros elsewhere would be read as a number; `ids="string"` prevents that. Spaces around a value of a
-    text file are dropped. A database URL may end in `?table=…` or `?query=…` instead of the options of these names.
+    integers if a column holds nothing but integers without leading zeros, anywhere in the file, and strings otherwise:
+    `0005080789` stays a string. Spaces around a value of a text file are dropped. A database URL may end in `?table=…`
+    or `?query=…` instead of the options of these names.
 
     Args:
         source: a path, a database URL, a polars or pandas frame, or a scipy sparse matrix.

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 __all__ = ["Oddities", "find_oddities"]
 
-_BLOCK = 1 << 22
-_QUOTE, _LINE, _RETURN, _SPACE = b'"'[0], b"\n"[0], b"\r"[0], b" "[0]
+_BLOCK = 1 << 18  # fits into a core's cache, with a few arrays of its size
+_QUOTE, _LINE, _RETURN, _MINUS = b'"'[0], b"\n"[0], b"\r"[0], b"-"[0]
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ def find_oddities(stream: IO[bytes], separator: str, *, quoted: bool, spellings:
     for block, after in _blocks(stream):
         # one byte on each side, so that every byte of the block has its neighbours
         near = np.frombuffer(before + block + after, np.uint8)
-        if quoted and not odd_quotes:
+        if quoted and not odd_quotes and b'"' in block:
             odd_quotes, inside = _odd_quotes(near, mark, inside)
         if spellings and not odd_spellings:
-            odd_spellings = _odd_spellings(near, mark)
+            odd_spellings = _odd_spellings(near, mark, signs=b"+" in block or b"-" in block)
         if (odd_quotes or not quoted) and (odd_spellings or not spellings):
             break
         before = block[-1:]
@@ -90,11 +90,15 @@ def _odd_quotes(near: NDArray[np.uint8], mark: int, inside: bool) -> tuple[bool,
     return not (fine_left.all() and fine_right.all()), inside ^ bool(len(places) % 2)
 
 
-def _odd_spellings(near: NDArray[np.uint8], mark: int) -> bool:
-    """Whether a field begins with a plus, with a zero before another digit, or with minus zero."""
+def _odd_spellings(near: NDArray[np.uint8], mark: int, *, signs: bool) -> bool:
+    """Whether a field begins with a zero before another digit or, with `signs`, with a plus or minus zero."""
     left, here, right = near[:-2], near[1:-1], near[2:]
-    begins = (left == mark) | (left == _LINE) | (left == _QUOTE) | (left == _SPACE)
-    zero = (here == b"0"[0]) & (right - np.uint8(b"0"[0]) < 10)
-    zero |= here == b"+"[0]
-    zero |= (here == b"-"[0]) & (right == b"0"[0])
-    return bool((begins & zero).any())
+    # comma, tab, blank, quote and line end come before the minus, and digits after it; what else does, does no harm
+    begins = left < _MINUS
+    if mark > _MINUS:
+        begins |= left == mark
+    odd = (here == b"0"[0]) & ((right - np.uint8(b"0"[0])) < 10)
+    if signs:
+        odd |= here == b"+"[0]
+        odd |= (here == _MINUS) & (right == b"0"[0])
+    return bool((begins & odd).any())

@@ -301,7 +301,8 @@ def _is_header(first: Sequence[str], given: set[str]) -> bool:
     tokens = [token.strip() for token in first]
     usual = any(is_usual(token) or untyped(token) != token for token in tokens)
     if given and not usual and all(_is_position(name, len(tokens)) for name in given - set(tokens)):
-        return bool(given & set(tokens))  # columns called by position: there is no header
+        # columns called by position: there is no header, unless each is also found by name, or one only by name
+        return given <= set(tokens) or not all(_is_position(name, len(tokens)) for name in given)
     known = {name.casefold() for name in given if not name.isdigit()}
     if any(is_usual(token) or token.casefold() in known or untyped(token) != token for token in tokens):
         return True

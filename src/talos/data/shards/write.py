@@ -6,7 +6,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
@@ -24,7 +24,7 @@ from talos.data.shards.streaming_split import StreamingSplit
 from talos.data.splits import SplitBy, how_to_split
 from talos.data.vocabulary import Vocabulary, add_ids
 from talos.errors import ArgumentError, ConfigError, DataError, TalosError, first_line
-from talos.files import checksum_of
+from talos.files import checksum_of, locked, remove_leftovers, sync
 
 __all__ = ["DEFAULT_ROWS", "write_shards"]
 
@@ -88,10 +88,16 @@ def write_shards(
     for option, number in (("shards", shards), ("rows_at_once", rows_at_once)):
         if number < 1:
             raise ArgumentError(f"{number}", where=option, expected="1 or more")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
+    _check_out(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with _disk_errors(out), tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
+    with ExitStack() as stack:
+        stack.enter_context(_disk_errors(out))
+        lock = out.with_name(f".{out.name}.lock")
+        stack.enter_context(locked(lock, guards=out, purpose="writing shards"))
+        remove_leftovers(out)
+        _check_out(out)  # again: another process may have finished in between
+        made = tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp")
+        scratch = stack.enter_context(made)
         folders = {part: Path(scratch) / part for part in ("runs", "pieces", "shards", "out")}
         for folder in folders.values():
             folder.mkdir()
@@ -138,10 +144,16 @@ def write_shards(
         }
         record["checksum"] = own_checksum(record)
         (staging / INDEX).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        if out.exists():
-            out.rmdir()
-        staging.rename(out)
+        for entry in (*staging.rglob("*"), staging):
+            sync(entry)
+        staging.rename(out)  # an empty folder there is replaced
+        sync(out.parent)
     return record
+
+
+def _check_out(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import IO, Any
 from filelock import FileLock
 
 from talos.errors import ConfigError, DataError, MissingExtraError
+from talos.studies.tune.storage import StorageError
 
 try:
     from optuna.storages.journal import JournalFileBackend
@@ -64,7 +65,13 @@ class SealedJournal(JournalFileBackend):
             raise DataError(f"is damaged: {error}", where=where, hint=hint) from None
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Append entries: all of them, on the disk, or none."""
+        """Append entries: all of them, on the disk, or none; a StorageError if they cannot be written."""
+        try:
+            self._append(logs)
+        except OSError as error:
+            raise StorageError(f"{self.path} could not be written ({error})") from error
+
+    def _append(self, logs: list[dict[str, Any]]) -> None:
         lines = [json.dumps({**log, _CRC: _crc(log)}, separators=(",", ":")) + "\n" for log in logs]
         with self.lock, self.path.open("r+b", buffering=0) as file:
             end = _end_of_lines(file)

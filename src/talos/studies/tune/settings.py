@@ -57,6 +57,9 @@ class TuneSettings:
             if value not in known:
                 hint = nearest(str(value), known)
                 raise ConfigError(f"{value!r}", where=name, expected=expected, hint=hint)
+        seed: Any = self.seed
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ConfigError(f"{seed!r}", where="seed", expected="a whole number from 0 on")
         if self.sampler == "grid" and self.space.size is None:
             ranged = next(key for key, entry in self.space.entries.items() if not isinstance(entry, Choice))
             raise ConfigError("is a range", where=ranged, expected="a list of values, for the sampler `grid`")

@@ -33,7 +33,15 @@ if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-__all__ = ["StorageAddress", "TrialStore", "check_reachable", "count_trials", "open_store", "parse_storage"]
+__all__ = [
+    "StorageAddress",
+    "StorageError",
+    "TrialStore",
+    "check_reachable",
+    "count_trials",
+    "open_store",
+    "parse_storage",
+]
 
 RETRIES = 3  # how often a trial whose worker died is run again
 # opening fails for the slower of two machines that create the tables of a new database at once
@@ -47,6 +55,10 @@ def import_optuna() -> Any:
     except ImportError:
         raise MissingExtraError("tuning", extra="tune") from None
     return optuna
+
+
+class StorageError(TalosError):
+    """A result could not be stored, as on a full disk; the trial is run again."""
 
 
 @contextlib.contextmanager
@@ -115,7 +127,9 @@ def recorded_storage(text: Any, folder: Path) -> StorageAddress:
     """
     if text is None:
         return parse_storage(None, folder)
-    address = parse_storage(str(text), folder)
+    address, own = parse_storage(str(text), folder), parse_storage(None, folder)
+    if address.kind == "journal" and Path(address.url).name == Path(own.url).name and Path(own.url).is_file():
+        return own  # of a study that was copied or moved
     if address.kind == "postgresql" or Path(address.url).resolve().parent != folder.resolve():
         raise ConfigError(
             f"the trials are in {address.shown}, which a study does not open by itself",
@@ -180,12 +194,12 @@ class TrialStore:
 def open_store(address: StorageAddress, name: str) -> TrialStore:
     """Open the study of this name, or create it."""
     optuna = import_optuna()
-    if address.kind != "postgresql":
-        Path(address.url).parent.mkdir(parents=True, exist_ok=True)
     lock = _lock(address) if address.kind == "sqlite" else contextlib.nullcontext()
     attempt = 0
     while True:
         try:
+            if address.kind != "postgresql":
+                Path(address.url).parent.mkdir(parents=True, exist_ok=True)
             study = optuna.create_study(
                 storage=_storage(address, optuna), study_name=name, direction="maximize", load_if_exists=True
             )

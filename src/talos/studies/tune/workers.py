@@ -35,6 +35,7 @@ from talos.studies.tune.settings import TuneSettings, make_pruner, make_sampler,
 from talos.studies.tune.space import default_point
 from talos.studies.tune.storage import (
     StorageAddress,
+    StorageError,
     TrialCounts,
     TrialStore,
     chains,
@@ -245,8 +246,9 @@ class Worker:
         try:
             config = self.settings.config.with_values(suggest(trial, self.settings.space))
             self._finish(trial, fit(config, self.parts, partial(self._judge, trial), shared=self.search.data))
-        except KeyboardInterrupt:
-            self._end(trial, "interrupted", True)
+        except (KeyboardInterrupt, StorageError):
+            with contextlib.suppress(StorageError):  # then its worker is gone, and it is run again
+                self._end(trial, "interrupted", True)
             raise
         except Exception as error:  # the trial is not run again, since the same would happen
             text = str(error) if isinstance(error, TalosError) else f"{type(error).__name__}: {error}"

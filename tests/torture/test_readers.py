@@ -1,0 +1,182 @@
+"""Fuzzed files to the readers: a result or the library's own error, and the same in one piece and in blocks.
+
+`TALOS_TORTURE_SECONDS` says how long (a hundred files or so without it), `TALOS_TORTURE_SEED` which files.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from talos.data import readers
+from talos.data.interactions import Interactions
+from talos.data.readers import read_blocks
+from talos.errors import TalosError
+
+SHORT = 150
+PAIRS = [(user, item, user % 5 + 1, 978300760 + item) for user in range(12) for item in range(user % 4 + 1)]
+TOKENS = [
+    *(
+        b"",
+        b",",
+        b"\t",
+        b"::",
+        b"\n",
+        b"\r\n",
+        b"\r",
+        b'"',
+        b'""',
+        b'"\n',
+        b'\n"',
+        b"NaN",
+        b"null",
+        b"-1",
+        b"1e999",
+    ),
+    *(
+        b"9" * 25,
+        b"007",
+        b"+7",
+        b"-0",
+        b" ",
+        b"\xff\xfe",
+        b"\xed\xa0\x80",
+        b"\\ud800",
+        b"\0",
+        b"{",
+        b"[",
+        b"}",
+        b"]",
+    ),
+    *(
+        b'{"user": 1, "item": 2}\n',
+        b"a,b,c,d,e,f\n",
+        b"2020-01-01",
+        b"\xe2\x80\xae",
+        b"\x1b[2J",
+        b"=1+1",
+        b"user",
+    ),
+]
+
+
+def parquet() -> bytes:
+    target = io.BytesIO()
+    frame = pl.DataFrame(PAIRS, schema=["user", "item", "rating", "timestamp"], orient="row")
+    frame.with_columns(title=pl.col("item").cast(pl.String)).write_parquet(target)
+    return target.getvalue()
+
+
+def joined(separator: str, header: str = "") -> bytes:
+    return (header + "".join(separator.join(map(str, row)) + "\n" for row in PAIRS)).encode()
+
+
+FILES = {
+    "x.csv": joined(",", "user,item,rating,timestamp\n"),
+    "dates.csv": b"user,item,date,title\na,b,2020-01-01,T\n" + b'c,"d, e",2020-02-01,"U ""u"" v"\n' * 5,
+    "quoted.csv": b'user,item,title\n"a","b","two\nlines"\n"c","d","x"\n' * 3,
+    "zeros.csv": b"user,item\n" + b"".join(b"%d,%d\n" % (n, n % 5) for n in range(30)) + b"07,3\n",
+    "x.tsv": joined("\t", "user_id\titem_id\tstars\tts\n"),
+    "x.inter": joined("\t", "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"),
+    "u.data": joined("\t"),
+    "x.dat": joined("::"),
+    "x.txt": b"0 1 2 3 4 5 6\n1 2 3\n2 7\n3\n",
+    "x.jsonl": b'{"user": "a", "item": 1, "ts": 5, "rating": 2.5, "x": [1, {"y": "\\u00e9"}]}\n' * 4,
+    "ids.jsonl": b"".join(b'{"user": "u%d", "item": "i%d"}\n' % (n % 4, n) for n in range(12)),
+    "x.json": b'[{"user": "a", "item": 1}, {"user": "b", "item": 2}]',
+    "x.csv.gz": gzip.compress(joined(",", "user,item,rating,timestamp\n")),
+    "x.parquet": parquet(),
+}
+
+
+def damaged(content: bytes, rng: random.Random) -> bytes:
+    """A file with some of its bytes cut out, repeated, exchanged or replaced."""
+    data = bytearray(content)
+    for _ in range(rng.randint(1, 4)):
+        start = rng.randint(0, len(data))
+        stop = min(len(data), start + rng.randint(0, 12))
+        kind = rng.random()
+        if kind < 0.6:
+            data[start:stop] = rng.choice(TOKENS)
+        elif kind < 0.8:
+            data[start:stop] = rng.randbytes(rng.randint(0, 6))
+        elif kind < 0.9 and start < len(data):
+            data[start] ^= 1 << rng.randrange(8)
+        else:
+            data[start:start] = data[max(0, start - rng.randint(0, 200)) : stop]
+    return bytes(data[: rng.randint(0, len(data))] if rng.random() < 0.15 else data)
+
+
+class Rows:
+    """Keeps the blocks that `read_blocks` gives."""
+
+    def __init__(self) -> None:
+        self.blocks: list[pl.DataFrame] = []
+        self.kept = 0
+
+    def add(self, block: pl.DataFrame) -> None:
+        self.blocks.append(block)
+
+    def commit(self) -> None:
+        self.kept = len(self.blocks)
+
+    def take_back(self, *, everything: bool = False) -> None:
+        del self.blocks[0 if everything else self.kept :]
+
+
+def content_of(user: pl.Series, item: pl.Series) -> list[Any]:
+    return sorted(zip(user.to_list(), item.to_list(), strict=True))
+
+
+def in_one_piece(path: Path, **options: Any) -> Any:
+    try:
+        data = readers.read(path, **options)
+    except TalosError as error:
+        return type(error)
+    assert isinstance(data, Interactions)
+    assert len(data) > 0
+    data.describe()
+    frame = data.to_polars()
+    return content_of(frame["user_id"], frame["item_id"]), data.provenance.rows, data.provenance.bad_rows
+
+
+def in_blocks(path: Path, rows: int, **options: Any) -> Any:
+    sink = Rows()
+    try:
+        read = read_blocks(path, sink, rows=rows, **options)
+    except TalosError as error:
+        return type(error)
+    frame = pl.concat(sink.blocks, how="diagonal_relaxed").unique(["user", "item"])
+    return content_of(frame["user"], frame["item"]), read.rows, read.bad_rows
+
+
+def test_fuzzed_files(tmp_path: Path) -> None:
+    seconds, seed = (
+        float(os.environ.get("TALOS_TORTURE_SECONDS", "0")),
+        int(os.environ.get("TALOS_TORTURE_SEED", "0")),
+    )
+    began, number, refused = time.monotonic(), 0, 0
+    while number < SHORT or time.monotonic() - began < seconds:
+        rng = random.Random(f"{seed}/{number}")
+        name = rng.choice(list(FILES))
+        path = tmp_path / name
+        path.write_bytes(damaged(FILES[name], rng))
+        options: dict[str, Any] = {
+            "on_bad_row": rng.choice(["raise", "skip"]),
+            "ids": rng.choice(["auto", "string"]),
+        }
+        if rng.random() < 0.1:
+            options["format"] = rng.choice(readers.FORMATS)
+        whole = in_one_piece(path, **options)
+        blocks = in_blocks(path, rng.choice([1, 3, 10, 1000]), **options)
+        assert whole == blocks, (seed, number, options, path.read_bytes())
+        number, refused = number + 1, refused + isinstance(whole, type)
+    print(f"readers: {number:,} fuzzed files, {refused:,} refused, seed {seed}")
+    assert 0 < refused < number

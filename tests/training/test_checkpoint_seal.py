@@ -1,0 +1,104 @@
+"""A checkpoint of which one bit has changed is not resumed from; those of older versions are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from talos.config import RunConfig
+from talos.data.interactions import Interactions
+from talos.errors import DataError
+from talos.training import Trainer
+from talos.training.callbacks import History, read_history
+
+
+def trainer(data: Interactions, folder: Path, *, keep: int = 1, epochs: int = 4) -> Trainer:
+    training = {"epochs": epochs, "evaluate_every": 1, "checkpoint_every": 1, "keep_checkpoints": keep}
+    config = RunConfig.from_dict({"k": 3, "backbone": {"name": "mf", "dim": 4}, "training": training})
+    parts = data.split(seed=0)
+    return Trainer(config, parts.train, parts.valid, folder=folder)
+
+
+@pytest.fixture
+def folder(random_data: Callable[..., Interactions], tmp_path: Path) -> Path:
+    trainer(random_data(), tmp_path / "checkpoint").fit()
+    return tmp_path / "checkpoint"
+
+
+def test_every_flipped_bit_is_refused(random_data: Callable[..., Interactions], folder: Path) -> None:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {path.name.split("-")[0] for path in files} == {"state.json", "state.safetensors", "best"}
+    data = random_data()
+    for path in files:
+        content = path.read_bytes()
+        for place in range(0, len(content), max(1, len(content) // 25)):
+            bad = bytearray(content)
+            bad[place] ^= 1 << (place % 8)
+            path.write_bytes(bad)
+            with pytest.raises(DataError, match="no checkpoint can be read"):
+                trainer(data, folder).resume()
+        path.write_bytes(content)
+    assert trainer(data, folder).resume()
+
+
+def test_a_damaged_one_is_passed_over_for_the_one_before(
+    random_data: Callable[..., Interactions], tmp_path: Path
+) -> None:
+    data = random_data()
+    whole = trainer(data, tmp_path / "whole", keep=2)
+    whole.fit()
+    other = trainer(data, tmp_path / "part", keep=2)
+    other.fit()
+    newest = sorted((tmp_path / "part").glob("0*"))[-1] / "state.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1] + b"\x7f")
+    resumed = trainer(data, tmp_path / "part", keep=2)
+    assert resumed.resume()
+    assert resumed.position.epoch == 3
+    resumed.fit()
+    for mine, theirs in zip(resumed.vectors(), whole.vectors(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_one_of_an_older_version_is_resumed_from(
+    random_data: Callable[..., Interactions], folder: Path
+) -> None:
+    (path,) = folder.glob("*/state.json")
+    facts = json.loads(path.read_text())
+    for name in ("sha256", "checksums", "best"):
+        del facts[name]
+    path.write_text(json.dumps({**facts, "format": 1}))
+    found = trainer(random_data(), folder)
+    assert found.resume()
+    found.save()  # from now on sealed, the old best weights included
+    again = trainer(random_data(), folder)
+    assert again.resume()
+    again.fit()
+    path.write_text(json.dumps(facts))
+    with pytest.raises(DataError, match="differs from its own checksum"):
+        trainer(random_data(), folder).resume()
+
+
+def test_the_history_is_checked_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    history = History(path)
+    history.on_start(0, 3, 1)
+    records = [{"epoch": epoch, "loss": 0.1 * epoch, "seconds": 0.0, "metrics": {}} for epoch in (1, 2, 3)]
+    for record in records:
+        history.on_epoch(record)
+    assert read_history(path) == records
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines)[:-5])  # killed while it wrote
+    assert read_history(path) == records[:2]
+    path.write_text(lines[0] + lines[1].replace("0.2", "0.3") + lines[2])
+    with pytest.raises(DataError, match=r"history\.jsonl, line 2: is damaged: it differs from its checksum"):
+        read_history(path)
+    for strange in ("my notes\n", "[1]\n", '{"a": 1}\n', "\xff\n"):
+        path.write_text(strange, encoding="latin-1")
+        with pytest.raises(DataError, match="expected a line of a history"):
+            read_history(path)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))  # of an older version
+    assert read_history(path) == records
