@@ -179,7 +179,9 @@ class FeedbackLog:
     def close(self) -> None:
         """Close the file."""
         self._reader.close()
-        os.close(self._file)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     def _remember(self, events: Sequence[Event]) -> None:
         for event in events:
