@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 from collections.abc import Sequence
@@ -13,10 +12,11 @@ import polars as pl
 from talos.data.parquet import scan_file
 from talos.data.readers.cleaning import is_integer_text, polars_errors
 from talos.data.readers.columns import WantedColumn, find_columns
+from talos.data.readers.csv_rows import QuoteError, csv_rows
 from talos.data.readers.dispatch import existing_path
 from talos.data.readers.frames import WHOLE_PARQUET
 from talos.data.readers.options import ReadOptions
-from talos.data.readers.text import TextFile, csv_reader, guess_layout, open_text
+from talos.data.readers.text import TextFile, guess_layout, open_text
 from talos.errors import DataError, nearest
 
 __all__ = ["read_items"]
@@ -118,25 +118,23 @@ def _load_delimited(text: TextFile) -> pl.DataFrame:
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f"two columns {twice!r}", where=where, expected="different names")
     rows: list[list[str]] = []
-    with io.TextIOWrapper(text.open(), "utf-8-sig", newline="") as stream:
+    with io.TextIOWrapper(text.open(), "utf-8-sig", "surrogateescape", newline="") as stream:
         for _ in range(layout.skip_lines):
             stream.readline()
-        reader = csv_reader(stream, layout.separator, layout.quoted)
-        while True:
-            place = f"{where}, line {layout.skip_lines + reader.line_num + 1}"
-            try:
-                row = next(reader)
-            except StopIteration:
-                break
-            except csv.Error as error:
-                expected = f"{len(names)} fields"
-                raise DataError(f"not a csv row ({error})", where=place, expected=expected) from None
-            except UnicodeDecodeError:
-                raise DataError("bytes that are not UTF-8", where=where, expected="UTF-8 text") from None
+        first = layout.skip_lines + 1
+        for line, row in csv_rows(stream, layout.separator, quoted=layout.quoted, first=first):
+            if isinstance(row, QuoteError):
+                expected = 'quotes around a whole field, and "" for a quote within it'
+                raise DataError(str(row), where=f"{where}, line {row.line}", expected=expected)
+            place = f"{where}, line {line}"
             if not row or (len(row) == 1 and not row[0].strip()):
                 continue
             if len(row) != len(names):
                 raise DataError(f"{len(row)} fields", where=place, expected=str(len(names)))
+            try:
+                "".join(row).encode()
+            except UnicodeEncodeError:
+                raise DataError("bytes that are not UTF-8", where=place, expected="UTF-8 text") from None
             rows.append([value.strip() for value in row])
     if not rows:
         raise DataError("has a header and no rows", where=where, expected="one item per line")
