@@ -87,6 +87,7 @@ def test_bad_starts_are_one_message(saved: dict[str, Path], tmp_path: Path) -> N
     for arguments, message in (
         ([saved["first"], "--host", "0.0.0.0"], "--host: '0.0.0.0' without keys"),
         ([tmp_path / "nowhere"], "no such run directory"),
+        ([tmp_path / "no\x1b[2Jwhere", "--workers", 2], "no\\x1b[2Jwhere: no such run directory"),
         ([saved["first"], "--read-key-file", tmp_path / "nokey"], "--read-key-file"),
     ):
         done = subprocess.run(
@@ -98,6 +99,8 @@ def test_bad_starts_are_one_message(saved: dict[str, Path], tmp_path: Path) -> N
         assert done.returncode == 2, done.stderr
         assert message in done.stderr
         assert "Traceback" not in done.stderr
+        assert "\x1b" not in done.stderr
+        assert done.stderr.count("error:") == 1
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc")
