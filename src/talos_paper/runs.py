@@ -20,6 +20,7 @@ from talos.errors import InputError, TalosError
 from talos.evaluation.evaluate import Report, evaluate
 from talos.evaluation.ranking import DotScores
 from talos.files import replace_file
+from talos.model.run_directory import lock_run
 from talos.training import History, InterruptedRunError, Trainer
 from talos.training.batches import generator_for
 from talos.training.callbacks import read_history
@@ -208,19 +209,23 @@ class Runner:
     def _resume(self, recipe: Recipe, seed: int, split: Split) -> tuple[Trainer, list[dict[str, Any]]]:
         """Train to the end, from the last checkpoint if there is one."""
         folder = self._folder(recipe, seed)
-        folder.mkdir(parents=True, exist_ok=True)
         history = _TimedHistory(folder / "history.jsonl", deadline=self.deadline, probe=recipe.probe)
-        trainer = history.trainer = Trainer(
-            recipe.config(seed), split.train, split.valid, folder=folder / "checkpoint", callbacks=[history]
-        )
-        trainer.resume()
-        try:
-            trainer.fit()
-        except InterruptedRunError:
-            if history.out_of_time:
-                raise OutOfTimeError("the budget is used up") from None
-            raise
-        return trainer, read_history(history.path)
+        with lock_run(folder, "reproducing"):
+            trainer = history.trainer = Trainer(
+                recipe.config(seed),
+                split.train,
+                split.valid,
+                folder=folder / "checkpoint",
+                callbacks=[history],
+            )
+            trainer.resume()
+            try:
+                trainer.fit()
+            except InterruptedRunError:
+                if history.out_of_time:
+                    raise OutOfTimeError("the budget is used up") from None
+                raise
+            return trainer, read_history(history.path)
 
     def _folder(self, recipe: Recipe, seed: int) -> Path:
         return self.work / "runs" / recipe.dataset / f"{recipe.key}-seed{seed}"

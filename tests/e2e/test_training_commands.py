@@ -168,7 +168,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(talos: Run, start: Start, clicks: Pa
     whole = talos("train", clicks, "--out", "whole", *LONG)
     assert whole.returncode == 0, whole.stderr
     process = start("train", clicks, "--out", "part", *LONG)
-    _wait_for(tmp_path / "part" / "history.jsonl")
+    _wait_for(tmp_path / "part" / "history.jsonl", process)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
@@ -179,12 +179,11 @@ def test_ctrl_c_saves_and_says_how_to_go_on(talos: Run, start: Start, clicks: Pa
     assert final_vectors(tmp_path / "part") == final_vectors(tmp_path / "whole")
 
 
-def _wait_for(path: Path) -> None:
-    for _ in range(600):
-        if path.exists() and path.stat().st_size:
-            return
+def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until the process has written something, however slow the machine is."""
+    while not (path.exists() and path.stat().st_size):
+        assert process.poll() is None, f"{path} did not appear"
         time.sleep(0.05)
-    pytest.fail(f"{path} did not appear")
 
 
 def kill_and_resume(talos: Run, start: Start, clicks: Path, folder: Path, delay: float) -> int:
@@ -230,7 +229,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(
 ) -> None:
     """A file size limit stands for a full disk: writing fails in the middle of a file."""
     process = start("train", clicks, "--out", "run", *LONG)
-    _wait_for(tmp_path / "run" / "history.jsonl")
+    _wait_for(tmp_path / "run" / "history.jsonl", process)
     time.sleep(1.0)
     process.kill()
     process.wait()

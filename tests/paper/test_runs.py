@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from talos.errors import DataError
+from talos.files import sealed_text
 from talos.training import Trainer
 from talos_paper import data as paper_data
 from talos_paper.experiments import Row
@@ -211,7 +212,7 @@ def test_a_checkpoint_of_other_settings_is_left_and_the_run_begins_anew(
     (state,) = other.work.rglob("state.json")
     facts = json.loads(state.read_text())
     del facts["config"]["training"]["patience"]  # as a version would leave it that knew no such key
-    state.write_text(json.dumps(facts))
+    state.write_text(sealed_text(facts))
     other.deadline = None
     assert other.run(short, 0).metrics == whole.metrics
     assert "starts from the beginning" in said[0]

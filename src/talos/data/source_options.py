@@ -88,7 +88,10 @@ class SourceOptions:
         >>> SourceOptions().as_dict("postgresql://me:secret@host/shop")["path"]
         'postgresql://me@host/shop'
         """
-        return {"path": without_password(path), "columns": self.reading(), "split": self.splitting()}
+        columns = self.reading()
+        if self.ids == "auto":  # as it was stored before there was a choice
+            del columns["ids"]
+        return {"path": without_password(path), "columns": columns, "split": self.splitting()}
 
     @classmethod
     def from_dict(cls, source: Any) -> Self:

@@ -44,20 +44,30 @@ class SealedJournal(JournalFileBackend):
         check_journal(path)
         super().__init__(str(path), lock_obj=lock)  # type: ignore[arg-type]  # it has acquire and release
         self.path, self.lock = path, lock
+        self.offsets = {0: 0}  # number of an entry → where it begins
 
     def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
         """The entries from a number on; a DataError if one is damaged. Those without a checksum are Optuna's own."""
-        number = log_number_from
+        start = max(known for known in self.offsets if known <= log_number_from)
+        with self.path.open("rb") as file:
+            file.seek(self.offsets[start])
+            for number, line in enumerate(file, start=start):
+                if not line.endswith(b"\n"):  # it is being written, or was torn
+                    return
+                self.offsets[number + 1] = self.offsets[number] + len(line)
+                if number >= log_number_from:
+                    yield self._entry(line, number + 1)
+
+    def _entry(self, line: bytes, number: int) -> dict[str, Any]:
         try:
-            for entry in super().read_logs(log_number_from):
-                number += 1
-                if "op_code" not in entry:  # a TypeError if it is a number
-                    raise ValueError("it is no entry of a journal")
-                crc = entry.pop(_CRC, None)
-                if crc is not None and crc != _crc(entry):
-                    raise ValueError("it differs from its checksum")
-                yield entry
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            entry = json.loads(line)
+            if not isinstance(entry, dict) or "op_code" not in entry:
+                raise ValueError("it is no entry of a journal")
+            crc = entry.pop(_CRC, None)
+            if crc is not None and crc != _crc(entry):
+                raise ValueError("it differs from its checksum")
+            return entry
+        except (ValueError, RecursionError) as error:
             where, hint = (
                 f"{self.path}, line {number}",
                 "copy the lines before it to another file to use them",
