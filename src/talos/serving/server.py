@@ -159,7 +159,7 @@ class _Workers:
     def _start(self) -> subprocess.Popen[bytes]:
         file = self._listening.fileno()
         environment = {**os.environ, _SETTINGS: self._settings.as_json(), _SOCKET: str(file)}
-        return subprocess.Popen([sys.executable, "-m", __name__], env=environment, pass_fds=[file])
+        return subprocess.Popen([sys.executable, "-P", "-m", __name__], env=environment, pass_fds=[file])
 
 
 def _end_with_parent(parent: int) -> None:
