@@ -14,7 +14,7 @@ setup: $(READY)
 $(READY): pyproject.toml setup.py constraints.txt src/talos_paper/pyproject.toml benchmarks/pyproject.toml \
 		$(wildcard src/talos/kernels/core/*)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/$(PIP) install --constraint constraints.txt --editable '.[dev,bench,postgres,faiss,onnx,tune]' \
+	$(BIN)/$(PIP) install --constraint constraints.txt --editable '.[dev,bench,postgres,faiss,onnx,tune,serve]' \
 		--editable src/talos_paper --editable benchmarks
 	touch $(READY)
 

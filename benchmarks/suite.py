@@ -20,13 +20,37 @@ from talos.data.datasets.cache import local_copy
 from talos.data.interactions import Interactions
 from talos.errors import ConfigError, DownloadError, nearest
 
-from . import engine, losses, quality, ranking, ranks, reading, recommending, scale, training, updating
+from . import (
+    engine,
+    losses,
+    quality,
+    ranking,
+    ranks,
+    reading,
+    recommending,
+    scale,
+    serving,
+    training,
+    updating,
+)
 
 MEANING: dict[str, str] = {}
-for _part in (ranking, reading, losses, training, engine, quality, recommending, scale, updating, ranks):
+for _part in (
+    ranking,
+    reading,
+    losses,
+    training,
+    engine,
+    quality,
+    recommending,
+    scale,
+    updating,
+    ranks,
+    serving,
+):
     MEANING |= _part.MEANING
 # These take many minutes: run only by name.
-LONG = ("scale", "updating", "ranks")
+LONG = ("scale", "updating", "ranks", "serving")
 # Users, items and interactions of the real data sets; synthetic ones of the same shape replace those that are absent.
 SHAPES = {"gowalla": (29_858, 40_988, 1_027_464), "beauty": (15_603, 8_693, 139_554)}
 
@@ -48,6 +72,7 @@ def run(
         "recommending": lambda: recommending.measure(dataset("gowalla", data)),
         "scale": scale.measure,
         "updating": lambda: updating.measure(whole("beauty", data), movielens()),
+        "serving": serving.measure,
         "ranks": lambda: ranks.measure(None if data is None else str(data)),
     }
     for name in only or ():

@@ -89,7 +89,7 @@ def test_candidates_and_excluded_items(make: Make, tmp_path: Path) -> None:
     wish: dict[str, Any] = {"candidates": ids[:20], "exclude": ids[3:9]}
     with pytest.raises(InterruptedExportError):
         write_lists(model, out, **wish, progress=interrupt_at(60))
-    with pytest.raises(DataError, match="other candidates or excluded items"):
+    with pytest.raises(DataError, match="other candidates, excluded items or filters"):
         write_lists(model, out, candidates=ids[:20])
     write_lists(model, out, **wish)
     assert read(out).equals(recommended(model, k=5, **wish))

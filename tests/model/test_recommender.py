@@ -224,24 +224,14 @@ def test_unknown_users(model: Recommender, parts: Split) -> None:
     assert mixed.filter(pl.col("user_id") == "zz")["item_id"][0] == most
 
 
-def test_similar_and_explained(model: Recommender, parts: Split) -> None:
+def test_similar(model: Recommender, parts: Split) -> None:
     similar = model.similar_items("i05", k=3)
     assert similar.columns == ["item_id", "score", "rank"]
     assert "i05" not in set(similar["item_id"])
     assert similar["score"].is_sorted(descending=True)
     assert model.similar_users("u05", k=3).columns == ["user_id", "score", "rank"]
-    table = model.explain("u03", "i05")
-    assert table["item_id"].null_count() == 1
-    assert table["item_id"][-1] is None
-    assert model.model is not None
-    assert set(table["item_id"].drop_nulls()) == set(model.model.seen.items_of("u03"))
-    score = model.recommend(history=model.model.seen.items_of("u03"), k=20, filter_seen=False)
-    wanted = score.filter(pl.col("item_id") == "i05")["score"][0]
-    assert table["contribution"].sum() == pytest.approx(wanted, abs=1e-5)
     with pytest.raises(ArgumentError, match="no item 'zz'"):
         model.similar_items("zz")
-    with pytest.raises(ArgumentError, match="no user 'zz'"):
-        model.explain("zz", "i05")
 
 
 def test_pandas_frames(model: Recommender) -> None:

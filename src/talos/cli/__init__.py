@@ -14,7 +14,21 @@ from typing import Annotated, Any
 
 import typer
 
-from talos.cli import compare, data, demo, doctor, evaluate, export, init, recommend, report, train, tune
+from talos.cli import (
+    compare,
+    data,
+    demo,
+    doctor,
+    evaluate,
+    export,
+    init,
+    recommend,
+    report,
+    serve,
+    train,
+    tune,
+    update,
+)
 from talos.cli.failures import bug_report, close_stdout, outside_failure, traceback_of
 from talos.cli.messages import message_of
 from talos.cli.options import Command
@@ -36,7 +50,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 for _command in (
     *(demo.demo, init.init, train.train, evaluate.evaluate, recommend.recommend, report.report),
-    *(compare.compare, tune.tune, export.export, doctor.doctor),
+    *(compare.compare, tune.tune, export.export, serve.serve, update.update, doctor.doctor),
 ):
     app.command(cls=Command)(_command)
 

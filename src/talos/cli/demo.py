@@ -80,6 +80,7 @@ def demo(
     print_table(["ranked by", *METRICS, "seconds"], rows, title=f"test, {reports['talos'].num_users:,} users")
     _print_lists(model, parts.train)
     typer.echo(f"\nthe model is in {out}, plots and more in {page}")
+    say(f"next: talos serve {out}")
 
 
 def _data(seed: int) -> Interactions:

@@ -44,6 +44,21 @@ def recommend(
     exclude: Annotated[
         list[str] | None, typer.Option("--exclude", metavar="ITEM,…", help="Recommend none of these items.")
     ] = None,
+    filter: Annotated[  # noqa: A002
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            metavar="NAME=VALUE,…",
+            help="Recommend only items with one of these values of an attribute; != excludes them, "
+            "<, <=, > and >= compare numbers. May be repeated: all must hold.",
+        ),
+    ] = None,
+    diversity: Annotated[
+        float, typer.Option(help="0 to 1: how much items that are like those above them are put back.")
+    ] = 0.0,
+    popularity: Annotated[
+        float, typer.Option(help="0 to 1: how much popularity counts; 1 is popularity alone.")
+    ] = 0.0,
     on_unknown: Annotated[
         str | None,
         typer.Option("--on-unknown", help="For unknown users: raise (if not given), skip or popular."),
@@ -82,13 +97,18 @@ def recommend(
     if on_unknown not in (None, *_ON_UNKNOWN):
         raise ConfigError(f"{on_unknown!r}", where="--on-unknown", hint=nearest(on_unknown, _ON_UNKNOWN))
     from talos import distributed
+    from talos.model.attributes import parse_filter
     from talos.model.recommender import Recommender
 
     group = distributed.start() if everybody else distributed.SINGLE_PROCESS
     recommender = Recommender.load(run, group=group)
     model = recommender.fitted_model()
     items = model.train.item_ids
-    request: dict[str, Any] = {"filter_seen": not keep_seen}
+    request: dict[str, Any] = {
+        "filter_seen": not keep_seen, "diversity": diversity, "popularity": popularity
+    }  # fmt: skip
+    if filter:
+        request["filter"] = parse_filter(filter)
     if candidates:
         request["candidates"] = _ids(_split(candidates), items, "--candidates")
     if exclude:

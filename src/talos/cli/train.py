@@ -17,6 +17,8 @@ from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from talos.config import RunConfig
     from talos.data.interactions import Interactions
     from talos.data.shards import Share, SplitShare
@@ -55,6 +57,20 @@ def train(
         bool, typer.Option("--explain", help="Show what would be trained, and train nothing.")
     ] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard files.")] = False,
+    items: Annotated[
+        Path | None,
+        typer.Option(
+            "--items", help="Titles, categories and other attributes of the items: csv, parquet, jsonl."
+        ),
+    ] = None,
+    item_columns: Annotated[
+        str | None,
+        typer.Option(
+            "--item-columns",
+            metavar="NAME,…",
+            help="Which columns of --items, or of PATH itself, are attributes.",
+        ),
+    ] = None,
     source: SourceOptions,
     json: Json = False,
 ) -> None:
@@ -80,7 +96,34 @@ def train(
         parts = _share(path, config) or open_split(path, source, notify=say)
         _check_refit(refit, parts)
         record = record_of(path, source, parts)
-        _run(config, parts, out, record, refit, resume=resume, tensorboard=tensorboard, json=json)
+        table = _read_items(path, items, item_columns, source, parts)
+        how: dict[str, Any] = {"resume": resume, "tensorboard": tensorboard, "json": json}
+        _run(config, parts, out, record, refit, items=table, **how)
+
+
+def _read_items(
+    path: str, items: Path | None, columns: str | None, source: SourceOptions, parts: Split | SplitShare
+) -> pl.DataFrame | None:
+    """The table of items, checked against the interactions before anything is trained."""
+    if items is None and columns is None:
+        return None
+    from talos.data.readers import read_items
+    from talos.data.shards import SplitShare
+    from talos.model.attributes import align_items
+
+    chosen = None if columns is None else [name for name in columns.split(",") if name]
+    if items is None and not Path(path).is_file():
+        raise ConfigError("without --items", where="--item-columns", expected="a PATH that is a file")
+    table = (
+        read_items(path, item=source.item, columns=chosen, repeated=True)
+        if items is None
+        else read_items(items, columns=chosen)
+    )
+    train = parts.train.own if isinstance(parts, SplitShare) else parts.train
+    _, _, unknown = align_items(table, train.item_ids, where=str(path if items is None else items))
+    if unknown:
+        say(f"items: {unknown:,} of {len(table):,} rows are about items without interactions and are ignored")
+    return table
 
 
 def _check_out(out: Path | None, resume: bool, refit: Refit | None) -> Path:
@@ -198,6 +241,7 @@ def _run(
     source: dict[str, Any],
     refit: Refit | None,
     *,
+    items: pl.DataFrame | None,
     resume: bool,
     tensorboard: bool,
     json: bool,
@@ -251,6 +295,8 @@ def _run(
         origin = {**model.metadata["chosen_from"], **result, "baseline": baseline}
         facts["chosen_from"] = origin
         result, baseline = {"metrics": {}}, {}
+    if items is not None:
+        recommender.add_items(items)
     recommender.save(out, metrics=result["metrics"], baseline=baseline, source=source, **facts)
     if divided:
         distributed.stop()

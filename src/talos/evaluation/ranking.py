@@ -23,6 +23,7 @@ __all__ = [
     "DotScores",
     "FixedScores",
     "HistoryScores",
+    "Masks",
     "Scorer",
     "TopK",
     "iter_top_k",
@@ -49,6 +50,19 @@ class Scorer(Protocol):
 
     def scores(self, users: Tensor, out: Tensor) -> None:
         """Write the scores of `users` (B,) for every item into `out` (B, num_items)."""
+        ...
+
+
+class Masks(Protocol):
+    """The items that are masked in each user's list; `Interactions` are such."""
+
+    @property
+    def num_items(self) -> int:
+        """The number of items."""
+        ...
+
+    def pairs_of(self, codes: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """The masked items of some users: for each, the position of its user in `codes`, and the item."""
         ...
 
 
@@ -172,7 +186,7 @@ def top_k(
     users: NDArray[np.integer[Any]] | Sequence[int] | None = None,
     *,
     k: int,
-    seen: Interactions | None = None,
+    seen: Masks | None = None,
     banned: NDArray[np.integer[Any]] | None = None,
     budget: int = DEFAULT_BUDGET,
 ) -> TopK:
@@ -190,7 +204,7 @@ def iter_top_k(
     users: NDArray[np.integer[Any]] | Sequence[int] | None = None,
     *,
     k: int,
-    seen: Interactions | None = None,
+    seen: Masks | None = None,
     banned: NDArray[np.integer[Any]] | None = None,
     budget: int = DEFAULT_BUDGET,
 ) -> Iterator[TopK]:
@@ -228,7 +242,7 @@ def iter_top_k(
         yield TopK(block, places.cpu().numpy(), best.cpu().numpy())
 
 
-def mask_seen(scores: Tensor, seen: Interactions, users: NDArray[np.int64]) -> None:
+def mask_seen(scores: Tensor, seen: Masks, users: NDArray[np.int64]) -> None:
     """Set the scores (B, ≥ items) of the items that each of `users` (B,) has in `seen` to -inf."""
     owner, items = seen.pairs_of(users)
     flat = torch.from_numpy(owner * scores.shape[1] + items).to(scores.device)

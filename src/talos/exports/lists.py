@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from talos.data.vocabulary import Ids
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.errors import ArgumentError, DataError, TalosError, nearest
-from talos.evaluation.ranking import iter_top_k
 from talos.exports.databases import PostgresSink, SqliteSink
 from talos.exports.files import FileSink, check_out, file_kind, join_files
 from talos.files import expanded, replace_file
+from talos.model.attributes import Filter, allowed_items
 from talos.model.lists import banned_items, list_frame
 from talos.model.recommender import Recommender
+from talos.model.rerank import check_share, iter_lists
 from talos.model.run_directory import Model
 
 __all__ = ["InterruptedExportError", "ListSettings", "Progress", "progress", "write_lists"]
@@ -52,6 +53,8 @@ class ListSettings:
     banned: str  # a hash of the items that may not be recommended
     users: int
     users_in_a_part: int
+    diversity: float = 0.0
+    popularity: float = 0.0
 
     def same_as(self, stored: dict[str, Any], *, name: str, overwrite: bool, hint: str = "") -> bool:
         """Whether an unfinished export had these settings; an error if not and it may not be discarded."""
@@ -59,12 +62,13 @@ class ListSettings:
         if stored == mine or overwrite:
             return stored == mine
         # users_in_a_part follows from k: alone, it differs only between versions of the library
-        names = [name for name in ("k", "filter_seen", "users") if stored.get(name) != mine[name]]
+        chosen = ("k", "filter_seen", "users", "diversity", "popularity")
+        names = [name for name in chosen if stored.get(name) != mine[name]]
         difference = (
             ", ".join(f"{name}={stored.get(name)}" for name in names) or "another version of talos-rec"
         )
         if stored.get("banned") != mine["banned"]:
-            difference = "other candidates or excluded items"
+            difference = "other candidates, excluded items or filters"
         if stored.get("model") != mine["model"]:
             difference = "another model"
         raise DataError(
@@ -128,6 +132,9 @@ def write_lists(
     k: int | None = None,
     candidates: Ids | None = None,
     exclude: Ids | None = None,
+    filter: Filter | None = None,  # noqa: A002
+    diversity: float = 0.0,
+    popularity: float = 0.0,
     filter_seen: bool = True,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -145,6 +152,9 @@ def write_lists(
         k: list length; the K of training if not given.
         candidates: only these items may be recommended.
         exclude: these items may not.
+        filter: conditions on the items' attributes.
+        diversity: 0 to 1, how much similar items are kept apart.
+        popularity: 0 to 1, how much popularity counts; all three as in `Recommender.recommend`.
         filter_seen: leave out items that the user is known to have.
         overwrite: replace `out` if it exists, and discard an unfinished export with another model or options.
         progress: called with the number of users done and of all users.
@@ -167,7 +177,8 @@ def write_lists(
     began = time.perf_counter()
     model = source if isinstance(source, Model) else source.fitted_model()
     k = model.list_length(k)
-    banned = banned_items(model.train.item_ids, candidates, exclude)
+    allowed = None if filter is None else allowed_items(model.attributes, model.train.item_titles, filter)
+    banned = banned_items(model.train.item_ids, candidates, exclude, filtered=allowed)
     settings = ListSettings(
         model=model.fingerprint(),
         k=k,
@@ -175,6 +186,8 @@ def write_lists(
         banned="" if banned is None else hashlib.blake2b(banned.tobytes(), digest_size=16).hexdigest(),
         users=model.train.num_users,
         users_in_a_part=max(1, _ROWS_IN_A_PART // k),
+        diversity=check_share("diversity", diversity),
+        popularity=check_share("popularity", popularity),
     )
     show = progress or (lambda done, total: None)
     if group.size == 1:
@@ -215,15 +228,23 @@ def _write(
     """Write the lists of all users that this process has; the number of rows, and of users done before."""
     total, size = settings.users, settings.users_in_a_part
     scorer = model.scorer()
+    how: dict[str, Any] = {
+        "k": settings.k,
+        "seen": model.known if settings.filter_seen else None,
+        "banned": banned,
+        "item_vectors": model.item_vectors if settings.diversity else None,
+        "item_degrees": model.train.item_degrees,
+        "diversity": settings.diversity,
+        "popularity": settings.popularity,
+    }
     with closing(sink):
         start, rows = sink.begin()
         done = start
         show(done, total)
-        seen = model.known if settings.filter_seen else None
         try:
             while done < total:
                 users, frames = np.arange(done, min(done + size, total)), []
-                for lists in iter_top_k(scorer, users, k=settings.k, seen=seen, banned=banned):
+                for lists in iter_lists(scorer, users, **how):
                     ids = model.train.user_ids.decode(lists.users)
                     frames.append(list_frame(lists, ids, model.train.item_ids))
                     show(int(lists.users[-1]) + 1, total)

@@ -19,7 +19,14 @@ from talos.kernels.protocols import LogSumPart, MeanPart
 from talos.losses import Loss, UserSeparableLoss
 from talos.losses.functional import power_mean_by
 
-__all__ = ["COSINE_LENGTH", "fold_in", "pull_of_history"]
+__all__ = [
+    "COSINE_LENGTH",
+    "fold_in",
+    "loss_of_sample",
+    "negative_slopes",
+    "positive_slopes",
+    "sample_of_items",
+]
 
 # A loss that is not separable by user is computed against this many sampled items instead of all of them.
 _SAMPLE = 1024
@@ -75,7 +82,7 @@ def fold_in(
     start = torch.where(counts.unsqueeze(-1) > 0, start, mean)
     vectors = F.normalize(start) * (COSINE_LENGTH if cosine else 1.0)
     first, second = torch.zeros_like(vectors), torch.zeros_like(vectors)
-    sample = _sample(item_vectors, seed)
+    sample = sample_of_items(item_vectors, seed)
     for step in range(1, steps + 1):
         users = F.normalize(vectors) if cosine else vectors
         if isinstance(loss, UserSeparableLoss) and loss.needs.user_separable:
@@ -93,37 +100,7 @@ def fold_in(
     return F.normalize(vectors) if cosine else vectors
 
 
-def pull_of_history(
-    user: Tensor, items: Tensor, history: Tensor, loss: Loss, *, k: int, seed: int = 0
-) -> Tensor:
-    """How each item of a history pulls on the folded-in vector `user`: (H, d), in units of that vector.
-
-    At the vector û that minimises the loss, -∂L/∂û = Σ_h a_h v_h - Σ_j w_j v_j is parallel to û. The rows are a_h v_h,
-    all multiplied by the factor that makes the projection of their sum onto û equal to û.
-
-    >>> from talos.losses import Softmax
-    >>> items = F.normalize(torch.randn(20, 4, generator=torch.Generator().manual_seed(0)))
-    >>> history = torch.tensor([2, 5])
-    >>> user = fold_in(items, torch.tensor([0, 2]), history, Softmax(tau=0.5), k=3)[0]
-    >>> round(float(pull_of_history(user, items, history, Softmax(tau=0.5), k=3).sum(0) @ user), 4)
-    1.0
-    """
-    if len(history) == 0:
-        return items[:0]
-    sample = _sample(items, seed)
-    beta = _thresholds(user.unsqueeze(0), items, loss, k)
-    pos = (items[history] @ user).detach().requires_grad_()
-    neg = (items[sample] @ user).detach().expand(len(history), -1)
-    mask = torch.isin(sample, history).expand(len(history), -1)
-    values, _ = _sampled_loss(pos, neg, mask, torch.zeros_like(history), beta, loss, sample)
-    (slopes,) = torch.autograd.grad(values.sum(), pos)
-    pulls = -slopes.unsqueeze(-1) * items[history]
-    along = pulls.sum(0) @ user
-    # a history that pulls away from the user's vector explains nothing
-    return pulls * (user.square().sum() / along if along > 0 else 0.0)
-
-
-def _sample(items: Tensor, seed: int) -> Tensor:
+def sample_of_items(items: Tensor, seed: int) -> Tensor:
     """Positions of the items that serve as negatives for losses that are not separable by user."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randperm(len(items), generator=generator)[:_SAMPLE].to(items.device)
@@ -150,17 +127,25 @@ def _gradient_over_all(
     scores = users @ items.T
     beta = scores.topk(k, sorted=False).values.amin(-1) if loss.needs.threshold else None
     pos, pos_beta = scores[owner, indices], None if beta is None else beta[owner]
-    a, c = loss.positive_part(pos, pos_beta)
-    coefficients = users.new_zeros(len(users)).index_add_(0, owner, loss.negative_weight * c)
-    slopes = _negative_slopes(scores, beta, owner, indices, loss).mul_(coefficients.unsqueeze(-1))
-    pull, rho = loss.da(pos, pos_beta), loss.positive_power
-    if rho != 0:
-        pull = pull * torch.exp(rho * (power_mean_by(a, rho, owner) - a))
+    pull, push = positive_slopes(pos, pos_beta, owner, loss)
+    coefficients = users.new_zeros(len(users)).index_add_(0, owner, push)
+    slopes = negative_slopes(scores, beta, owner, indices, loss).mul_(coefficients.unsqueeze(-1))
     slopes[owner, indices] = pull
     return (slopes @ items).div_(counts.unsqueeze(-1))
 
 
-def _negative_slopes(
+def positive_slopes(
+    pos: Tensor, beta: Tensor | None, owner: Tensor, loss: UserSeparableLoss
+) -> tuple[Tensor, Tensor]:
+    """What each positive (P,) adds to n_u times its user's loss: ∂/∂s of the positives' part, and λc, R_u's factor."""
+    a, c = loss.positive_part(pos, beta)
+    slopes, rho = loss.da(pos, beta), loss.positive_power
+    if rho != 0:
+        slopes = slopes * torch.exp(rho * (power_mean_by(a, rho, owner) - a))
+    return slopes, loss.negative_weight * c
+
+
+def negative_slopes(
     scores: Tensor, beta: Tensor | None, owner: Tensor, indices: Tensor, loss: UserSeparableLoss
 ) -> Tensor:
     """∂R_u/∂s for all items, (B, I), where R_u is the negative part of the loss; entries at positives are undefined."""
@@ -186,13 +171,13 @@ def _gradient_over_sample(
     scores = leaf @ items[sample].T
     mask = torch.zeros(scores.shape, dtype=torch.bool, device=users.device)
     mask[meetings(owner, indices, sample)] = True
-    values, owner = _sampled_loss(pos, scores[owner], mask[owner], owner, beta, loss, sample)
+    values, owner = loss_of_sample(pos, scores[owner], mask[owner], owner, beta, loss, sample)
     weight = 1 / torch.bincount(owner, minlength=len(users)).clamp(min=1)
     (gradient,) = torch.autograd.grad((values * weight[owner]).sum(), leaf)
     return gradient
 
 
-def _sampled_loss(
+def loss_of_sample(
     pos: Tensor, neg: Tensor, mask: Tensor, owner: Tensor, beta: Tensor | None, loss: Loss, sample: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The loss of positives (P,) against sampled negatives (P, N), and the user that each value belongs to.

@@ -40,9 +40,16 @@ def positions(
 
 
 def banned_items(
-    ids: Vocabulary, candidates: Ids | None, exclude: Ids | None, on_unknown: OnUnknown = "raise"
+    ids: Vocabulary,
+    candidates: Ids | None,
+    exclude: Ids | None,
+    on_unknown: OnUnknown = "raise",
+    *,
+    filtered: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.int64] | None:
     """Positions of the items that may not be recommended; None if all may.
+
+    `filtered` (items,) says which items a filter lets through.
 
     >>> banned_items(Vocabulary.of(["fig", "jam", "tea"]), ["jam", "tea"], ["tea"]).tolist()
     [0, 2]
@@ -52,6 +59,8 @@ def banned_items(
         if wanted is not None:
             codes = positions(ids, wanted, kind="item", where=where, on_unknown=on_unknown)
             allowed[codes[codes >= 0]] = flag
+    if filtered is not None:
+        allowed &= filtered
     return None if allowed.all() else np.flatnonzero(~allowed)
 
 

@@ -29,10 +29,13 @@ from talos.errors import ArgumentError, ConfigError
 from talos.evaluation.evaluate import DEFAULT_KS, Report, evaluate
 from talos.evaluation.metrics import Dialect
 from talos.evaluation.ranking import DotScores, FixedScores, Scorer, top_k
+from talos.model.attributes import Filter, align_items, allowed_items
 from talos.model.baseline import baseline_of, fit_baseline, scores_of_histories
-from talos.model.fold_in import fold_in, pull_of_history
+from talos.model.explain import reasons
+from talos.model.fold_in import fold_in
 from talos.model.lists import FrameKind, OnUnknown, banned_items, list_frame, positions, to_frame
 from talos.model.refit import Fitted, RefitOn, refit_data
+from talos.model.rerank import check_share, lists_of
 from talos.model.run_directory import ItemModel, Model, load_model, lock_run, save_model
 from talos.negatives import Negatives
 from talos.thresholds import Threshold
@@ -194,8 +197,10 @@ class Recommender:
         data, trained_on = refit_data(before, on)
         held_out = None if on == "all" else before.held_out
         facts: dict[str, Any] = {"trained_on": trained_on, "chosen_from": before.as_origin()}
+        attributes = None if self.model is None else self.model.attributes
         if self.config.baseline is not None:
-            self.model = replace(fit_baseline(self.config, data, facts=facts), held_out=held_out)
+            model = fit_baseline(self.config, data, facts=facts)
+            self.model = replace(model, held_out=held_out, attributes=attributes)
             return self
         config = self.config.with_values({"training.epochs": int(before.facts["epoch"])})
         files = None
@@ -208,6 +213,8 @@ class Recommender:
         trainer = _trained(config, data, path, files, resume, callbacks, group)
         facts["epochs_from"] = "refit: the best epoch of the model it was chosen from"
         self._adopt(trainer, facts, held_out)
+        if self.model is not None:  # the items are the same
+            self.model = replace(self.model, attributes=attributes)
         return self
 
     @classmethod
@@ -395,6 +402,9 @@ class Recommender:
         history: Ids | Interactions | None = None,
         candidates: Ids | None = None,
         exclude: Ids | None = None,
+        filter: Filter | None = None,  # noqa: A002
+        diversity: float = 0.0,
+        popularity: float = 0.0,
         filter_seen: bool = True,
         on_unknown: OnUnknown = "raise",
         frame: FrameKind = "polars",
@@ -409,6 +419,12 @@ class Recommender:
                 of many such people, whose ids may be the same as those of users that the model knows.
             candidates: only these items may be recommended.
             exclude: these items may not.
+            filter: conditions on the items' attributes: `{"must": {"category": ["tea", "jam"], "year": {"gte":
+                1990}}, "must_not": {"brand": "x"}}`, see `talos.model.attributes.allowed_items`.
+            diversity: 0 (the best scores) to 1: how much an item that is like those above it is put back
+                (`talos.model.rerank.diversify`). Scores then need not descend.
+            popularity: 0 (the model alone) to 1 (popularity alone): how much popularity counts
+                (`talos.model.rerank.BlendedScores`). Scores are then the blend.
             filter_seen: leave out items that the user is known to have: those of training and validation, and what was
                 given to `fit` as `known`.
             on_unknown: unknown users and items are an error (`raise`) or left out (`skip`); with `popular`, unknown
@@ -420,17 +436,26 @@ class Recommender:
             raise ArgumentError("both given", where="users, history", expected="one of them")
         k = self.config.k if k is None else positive_integer("k", k)
         item_ids = model.train.item_ids
-        banned = banned_items(item_ids, candidates, exclude, on_unknown)
+        allowed = None if filter is None else allowed_items(model.attributes, model.train.item_titles, filter)
+        banned = banned_items(item_ids, candidates, exclude, on_unknown, filtered=allowed)
+        how: dict[str, Any] = {
+            "banned": banned,
+            "diversity": check_share("diversity", diversity),
+            "popularity": check_share("popularity", popularity),
+            "item_vectors": model.item_vectors if diversity else None,
+            "item_degrees": model.train.item_degrees,
+        }
         if history is not None:
             known = self._known(history, on_unknown)
             scores = self._scores_of(known)
-            lists = top_k(scores, k=k, seen=known if filter_seen else None, banned=banned)
+            people = np.arange(known.num_users)
+            lists = lists_of(scores, people, k=k, seen=known if filter_seen else None, **how)
             return to_frame(list_frame(lists, known.user_ids.ids, item_ids), frame)
         wanted = model.train.user_ids.ids if users is None else as_id_series(users, "users")
         codes = positions(model.train.user_ids, wanted, kind="user", where="users", on_unknown=on_unknown)
         known_users, unknown = wanted.filter(pl.Series(codes >= 0)), wanted.filter(pl.Series(codes < 0))
         seen = model.known if filter_seen else None
-        lists = top_k(model.scorer(), codes[codes >= 0], k=k, seen=seen, banned=banned)
+        lists = lists_of(model.scorer(), codes[codes >= 0], k=k, seen=seen, **how)
         found = list_frame(lists, known_users, item_ids)
         if len(unknown) and on_unknown == "popular":
             popular = FixedScores(torch.tensor(model.train.item_degrees))
@@ -456,33 +481,87 @@ class Recommender:
         model = self.fitted_model()
         return self._similar(model.user_vectors, model.train.user_ids, user, "user", k, frame)
 
-    def explain(self, user: str | int, item: str | int, *, frame: FrameKind = "polars") -> Any:
-        """How much each item of a user's history adds to the score of an item: columns item_id, contribution.
+    def explain(
+        self,
+        user: str | int | None,
+        item: str | int,
+        *,
+        history: Ids | None = None,
+        k: int | None = None,
+        frame: FrameKind = "polars",
+    ) -> Any:
+        """Which items of a user's history speak for an item: columns item_id, contribution, strongest first.
 
-        The user is folded in from the history. At the folded-in vector û the pull of the history's items balances
-        the push of all other items, û ∝ Σ_h a_h v_h - Σ_j w_j v_j, so the score û·v is a sum: one row for each a_h v_h,
-        largest first, and a last row (item_id null) with what the other items take away. With a baseline of weights
-        between items the parts are these weights, and nothing is taken away.
+        An item of the history speaks for another one if it is more like that one than the items are that compete for
+        the user's list (see `talos.model.explain`). The contribution is its share in all that speaks for the item:
+        contributions add up to 1. The item itself does not count, and items that speak against it are left out, so
+        the frame may be empty. With a baseline of weights between items the shares are those of these weights.
+
+        Args:
+            user: a user of the model, or None with `history`.
+            item: the item to explain.
+            history: the items of somebody the model does not know.
+            k: how many items at most; all if None.
+            frame: `polars` or `pandas`.
         """
+        if (user is None) == (history is None):
+            raise ArgumentError("both or neither given", where="user, history", expected="one of them")
         model = self.fitted_model()
-        (item_code,) = positions(model.train.item_ids, [item], kind="item", where="item")
-        positions(model.train.user_ids, [user], kind="user", where="user")
+        (target,) = positions(model.train.item_ids, [item], kind="item", where="item")
+        if user is not None:
+            positions(model.train.user_ids, [user], kind="user", where="user")
+            history = model.seen.items_of(user)
+        assert history is not None
+        others = as_id_series(history, "history")
+        codes = positions(model.train.item_ids, others, kind="item", where="history")
+        codes = np.unique(codes[codes != target])
+        past = torch.from_numpy(codes)
         if isinstance(model, ItemModel):
-            known = model.train.users([user])
-            parts = model.weights.column(int(item_code))[torch.tensor(known.indices, dtype=torch.int64)]
-            score = float(parts.sum())
+            weights = model.weights.column(int(target))[past].double().clamp(min=0)
+            parts = (weights / weights.sum().clamp(min=1e-12)).numpy()
         else:
-            known = self._known(model.seen.items_of(user), "raise")
-            vectors = self._fold_in(known)
-            places = torch.tensor(known.indices, dtype=torch.int64)
-            pulls = pull_of_history(vectors[0], model.item_vectors, places, self._loss(), k=self.config.k)
-            target = model.item_vectors[int(item_code)]
-            parts, score = pulls @ target, float(vectors[0] @ target)
-        order = torch.argsort(parts, descending=True, stable=True).numpy()
-        named = model.train.item_ids.decode(known.indices).gather(order)
-        table = pl.DataFrame({"item_id": named, "contribution": parts.double().numpy()[order]})
-        rest = {"item_id": [None], "contribution": [score - float(parts.sum())]}
-        return to_frame(pl.concat([table, pl.DataFrame(rest, schema=table.schema)]), frame)
+            if user is None:
+                known = self._known(model.train.item_ids.decode(codes), "raise")
+                vector = self._fold_in(known)[0]
+            else:
+                vector = model.user_vectors[int(model.train.user_ids.encode([user])[0])]
+            wanted = torch.tensor([int(target)])
+            shares = reasons(vector, model.item_vectors, past, wanted, self._loss(), k=self.config.k)
+            parts = shares[:, 0].double().numpy()
+        order = np.argsort(-parts, kind="stable")
+        order = order[parts[order] > 0][:k]
+        named = model.train.item_ids.decode(codes[order])
+        return to_frame(pl.DataFrame({"item_id": named, "contribution": parts[order]}), frame)
+
+    def add_items(self, items: str | Path | pl.DataFrame) -> Recommender:
+        """Add titles and attributes of the items, for filters and for whoever shows lists; returns self.
+
+        They are saved with the model and take the place of those it had. Items that are not in the table have none;
+        rows about items that the model does not know are ignored.
+
+        Args:
+            items: a csv, tsv, parquet or JSON-lines file with a column of item ids, see
+                `talos.data.readers.read_items`; or a polars frame.
+
+        >>> data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
+        >>> model = Recommender(k=1, dim=8, epochs=3).fit(data)
+        >>> table = pl.DataFrame({"item_id": ["jam", "rye"], "category": ["sweet", "bread"]})
+        >>> model.add_items(table).recommend(k=2, filter={"must": {"category": "bread"}})["user_id"].to_list()
+        ['ann']
+        """
+        from talos.data.readers import read_items
+
+        model = self.fitted_model()
+        where = "items" if isinstance(items, pl.DataFrame) else str(items)
+        titles, attributes, _ = align_items(read_items(items), model.train.item_ids, where=where)
+        parts = {"train": model.train, "valid": model.valid, "held_out": model.held_out}
+        named: dict[str, Any] = {
+            name: part.with_titles(titles)
+            for name, part in parts.items()
+            if part is not None and titles is not None
+        }
+        self.model = replace(model, **named, attributes=attributes)
+        return self
 
     def save(self, folder: str | Path, *, group: Group | None = None, **metadata: Any) -> None:
         """Write the run directory (see `talos.model.run_directory`); `metadata` is added to `model.json`."""

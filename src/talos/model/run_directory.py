@@ -4,7 +4,8 @@
   them; the interactions of training as CSR in `train.indptr` and `train.indices`, those of validation (`valid`) and
   those that are only known (`held_out`, such as the test part) likewise. Runs written before there was `held_out` load.
 - `users.parquet`: `user_id`, ascending; the row is the user's position in every tensor.
-- `items.parquet`: `item_id`, ascending, and `title` if items have titles.
+- `items.parquet`: `item_id`, ascending, `title` if items have titles, and their other attributes (see
+  `talos.model.attributes`).
 - `model.json`: the metadata, see below.
 
 If several processes trained a model, none of which has all users, the tensors of users A to B-1 are in
@@ -56,13 +57,14 @@ import hashlib
 import json
 import platform
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -88,8 +90,19 @@ from talos.files import (
     sync,
     unseal,
 )
+from talos.model.attributes import check_attributes
 
-__all__ = ["FILES", "FORMAT", "LOCK", "ItemModel", "Model", "load_model", "lock_run", "save_model"]
+__all__ = [
+    "FILES",
+    "FORMAT",
+    "LOCK",
+    "ItemModel",
+    "Model",
+    "copy_model",
+    "load_model",
+    "lock_run",
+    "save_model",
+]
 
 FORMAT = 4  # the newest that is read
 LOCK = ".lock"
@@ -114,6 +127,7 @@ _MOST_ROWS = 1 << 40
 _OF_VECTORS, _OF_WEIGHTS = 3, 4  # the formats that are written
 _FIRST_SEALED = 3  # format of the first `model.json` with a digest of its own
 _ATTEMPTS = 5  # to load a model that is being replaced
+_Result = TypeVar("_Result")
 _STAGED = re.compile(
     r"(?:model\.safetensors|(?:users|items)\.parquet|users-\d+-\d+\.safetensors)\.(?:[0-9a-f]{16}|new|ids\.new)"
 )
@@ -132,6 +146,7 @@ class Model:
         held_out: other interactions that these users are known to have, such as those of the test part: the model has
             learnt nothing from them, metrics do not mask them, and no list offers them. None if there are none.
         metadata: the content of `model.json`; the module's docstring lists the keys.
+        attributes: a table with one row for each item, in the order of the item vectors; None if there is none.
         users: the positions of the users that this model has, if it is one process's part of a larger model;
             `user_vectors`, `thresholds`, `train`, `valid` and `held_out` then hold these users only.
     """
@@ -144,8 +159,9 @@ class Model:
     held_out: Interactions | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     users: range | None = None
+    attributes: pl.DataFrame | None = None
 
-    @property
+    @cached_property
     def seen(self) -> Interactions:
         """The interactions of training and validation: what metrics mask in the standard dialect."""
         return self.train if self.valid is None else self.train.union(self.valid)
@@ -363,6 +379,8 @@ def _write_rest(
     items = pl.DataFrame({"item_id": model.train.item_ids.ids})
     if model.train.item_titles is not None:
         items = items.with_columns(title=model.train.item_titles)
+    if model.attributes is not None:
+        items = pl.concat([items, model.attributes], how="horizontal")
     checksums["items.parquet"] = _stage(folder, "items.parquet", items.write_parquet)
     ours = ("format", "user_files", "sha256")
     kept = {name: value for name, value in model.metadata.items() if name not in ours}
@@ -502,20 +520,51 @@ def load_model(folder: Path, *, group: Group = SINGLE_PROCESS) -> Model:
     Raises:
         DataError: the directory is missing, incomplete, damaged or of a newer format.
     """
+    return _of_one_model(folder, lambda: _load_once(folder, group))
+
+
+def copy_model(folder: Path, copy: Path) -> None:
+    """Copy the files of a model into a folder, each under its name, for who must not be disturbed by the next save.
+
+    All of them are of one model, also if another process saves at the same time. `load_model` checks the copy.
+
+    Raises:
+        DataError: there is no model, or a file of it is missing.
+    """
+
+    def copy_once() -> None:
+        content, metadata = _content(folder / "model.json"), _read_metadata(folder)
+        checksums = _Layout.of(metadata, folder / "model.json").checksums
+        copy.mkdir(parents=True, exist_ok=True)
+        for name, checksum in checksums.items():
+            # a file that has not got its name yet is the newer one
+            place = next(
+                (one for one in (_staged(folder, name, checksum), folder / name) if one.is_file()), None
+            )
+            if place is None:
+                raise DataError("is missing", where=str(folder / name), expected="a complete run directory")
+            shutil.copyfile(place, copy / name)
+        (copy / "model.json").write_bytes(content or b"")
+
+    _of_one_model(folder, copy_once)
+
+
+def _of_one_model(folder: Path, read: Callable[[], _Result]) -> _Result:
+    """What `read` returns; it is called again if another process saves into the folder meanwhile."""
     place, attempt = folder / "model.json", 0
     while True:
-        before, attempt = _content(place), attempt + 1
+        # who holds the lock may be giving the files of this very model their names
+        before, saving, attempt = _content(place), (folder / LOCK).exists(), attempt + 1
         try:
-            model = _load_once(folder, group)
+            result = read()
         except (DataError, OSError) as error:
-            # another process may have replaced the model while this one was reading
-            if attempt == _ATTEMPTS or _content(place) == before:
+            if attempt == _ATTEMPTS or (_content(place) == before and not saving):
                 if isinstance(error, DataError):
                     raise
                 raise DataError(f"cannot be read ({error})", where=str(folder)) from None
         else:
             if attempt == _ATTEMPTS or _content(place) == before:
-                return model
+                return result
 
 
 def _content(path: Path) -> bytes | None:
@@ -541,7 +590,8 @@ def _load_once(folder: Path, group: Group) -> Model:
         _read_users(places[name], layout, layout.user_files[name], rows) for name, rows in needed.items()
     ]
     user_ids, _ = _read_ids(places["users.parquet"], "user_id", layout.users, wanted)
-    item_ids, titles = _read_ids(places["items.parquet"], "item_id", layout.items, range(layout.items))
+    item_ids, described = _read_ids(places["items.parquet"], "item_id", layout.items, range(layout.items))
+    titles, attributes = _titles_and_attributes(described, places["items.parquet"])
     if any(set(part) != set(parts[0]) for part in parts):
         raise DataError("the files of users hold different tensors", where=str(folder))
     tensors = {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
@@ -563,6 +613,7 @@ def _load_once(folder: Path, group: Group) -> Model:
         "held_out": interactions.get("held_out"),
         "metadata": metadata,
         "users": None if group.size == 1 else wanted,
+        "attributes": attributes,
     }
     if isinstance(scored_with, ItemWeights):
         return ItemModel(weights=scored_with, **known)
@@ -820,8 +871,8 @@ def _opened(
         raise DataError(f"cannot be read ({error})", where=str(path)) from None
 
 
-def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocabulary, pl.Series | None]:
-    """The ids in the rows `wanted` of a file with `count` rows, and the titles if it has some."""
+def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocabulary, pl.DataFrame]:
+    """The ids in the rows `wanted` of a file with `count` rows, and its other columns."""
     try:
         rows = scan_file(path).select(pl.len()).collect().item()
         if rows != count:
@@ -838,5 +889,16 @@ def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocab
         raise DataError(f"cannot be read ({str(error).splitlines()[0]})", where=str(path)) from None
     if ids.dtype not in (pl.String, pl.Int64) or ids.null_count() or not bool((ids[1:] > ids[:-1]).all()):
         raise DataError(f"{column} is not a list of distinct ascending ids", where=str(path))
-    titles = frame["title"] if "title" in frame.columns and frame["title"].dtype == pl.String else None
-    return Vocabulary(ids), titles
+    return Vocabulary(ids), frame.drop(column)
+
+
+def _titles_and_attributes(
+    described: pl.DataFrame, path: Path
+) -> tuple[pl.Series | None, pl.DataFrame | None]:
+    """The titles of the items and their other attributes, None where there are none; checked."""
+    titles = described["title"] if "title" in described.columns else None
+    if titles is not None and titles.dtype != pl.String:
+        raise DataError(f"title is {titles.dtype}", where=str(path), expected="strings")
+    attributes = described.drop("title", strict=False)
+    check_attributes(attributes, str(path))
+    return titles, attributes if attributes.width else None

@@ -22,6 +22,7 @@ from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError
 from talos.kernels import kth_scores
 from talos.losses import Loss
+from talos.model.attributes import align_items
 from talos.model.fold_in import COSINE_LENGTH, fold_in
 from talos.model.run_directory import Model
 from talos.training.trainer import Trainer
@@ -124,6 +125,7 @@ def update(
             "trained_on": trained_on,
             "updates": model.metadata.get("updates", 0) + 1,
         },
+        attributes=_joined_attributes(model, items),
     )
 
 
@@ -174,6 +176,14 @@ def _joined_titles(train: Interactions, new: Interactions, items: Vocabulary) ->
         if part.item_titles is not None:
             titles.update(zip(part.item_ids.ids.to_list(), part.item_titles.to_list(), strict=True))
     return pl.Series("title", [titles.get(item) for item in items.ids.to_list()], dtype=pl.String)
+
+
+def _joined_attributes(model: Model, items: Vocabulary) -> pl.DataFrame | None:
+    """The attributes of all items; new items have none."""
+    if model.attributes is None:
+        return None
+    table = model.attributes.with_columns(item_id=model.train.item_ids.ids)
+    return align_items(table, items)[1]
 
 
 def _spread(vectors: Tensor, places: NDArray[np.int64], count: int) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from talos.data.readers.api import is_parts, read, read_fit_parts, read_lists, read_parts
 from talos.data.readers.cleaning import polars_errors
 from talos.data.readers.dispatch import BlockSink, read_blocks
+from talos.data.readers.items import read_items
 from talos.data.readers.options import FORMATS, ReadKeywords, ReadOptions, Source
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "read",
     "read_blocks",
     "read_fit_parts",
+    "read_items",
     "read_lists",
     "read_parts",
 ]

@@ -1,0 +1,207 @@
+"""Read a table of items: ids, titles and attributes such as categories, from csv, tsv, parquet or JSON lines."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from talos.data.parquet import scan_file
+from talos.data.readers.cleaning import is_integer_text, polars_errors
+from talos.data.readers.columns import WantedColumn, find_columns
+from talos.data.readers.csv_rows import QuoteError, csv_rows
+from talos.data.readers.dispatch import existing_path
+from talos.data.readers.frames import WHOLE_PARQUET
+from talos.data.readers.options import ReadOptions
+from talos.data.readers.text import TextFile, guess_layout, open_text
+from talos.errors import DataError, nearest
+
+__all__ = ["read_items"]
+
+_MOST_BYTES = 8 << 30
+_SEVERAL = "|"  # between the values of a text column that has several for one item
+
+
+def read_items(
+    source: str | os.PathLike[str] | pl.DataFrame,
+    *,
+    item: str | None = None,
+    columns: Sequence[str] | None = None,
+    repeated: bool = False,
+) -> pl.DataFrame:
+    r"""Read a table of items: `item_id`, `title` if there is one, and the other columns as attributes.
+
+    Columns of text become integers or numbers if all their values are. A text column in which a value contains `|` has
+    several values an item, as in `Comedy|Drama`, and becomes a list column. Empty text is a missing value.
+
+    Args:
+        source: a csv, tsv, parquet or JSON-lines file (text may be gzipped), or a polars frame.
+        item: name of the column of ids; guessed from the usual names if None.
+        columns: the attributes to keep; all if None.
+        repeated: an item may occur in several rows, and its last row counts; interactions are such a table.
+
+    Raises:
+        DataError: with the file, the line or column, what was found and what was expected.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "items.csv")
+    ...     _ = file.write_text("item_id,title,genre\n7,Heat,Crime|Drama\n8,Big,Comedy\n")
+    ...     read_items(file).rows()
+    [(7, 'Heat', ['Crime', 'Drama']), (8, 'Big', ['Comedy'])]
+    """
+    if isinstance(source, pl.DataFrame):
+        where, table = "polars frame", source
+    else:
+        path, where = existing_path(source), str(source)
+        if path.is_dir():
+            raise DataError("is a folder", where=where, expected="a csv, parquet or JSON-lines file")
+        table = _load(path, where)
+    roles = find_columns(
+        [
+            WantedColumn(role="item", kind="id", given=item or None, required=True),
+            WantedColumn(role="title", kind="text"),
+        ],
+        table.columns,
+        where,
+    )
+    names = {table.columns[place]: role for role, place in roles.items()}
+    kept = [name for name in table.columns if name not in names]
+    for name in columns or ():
+        if name not in table.columns:
+            raise DataError(f"no column {name!r}", where=where, hint=nearest(name, table.columns))
+    if columns is not None:
+        kept = [name for name in kept if name in columns]
+    titles = [name for name, role in names.items() if role == "title"]
+    ids = _ids(table[table.columns[roles["item"]]], where)
+    found = [ids, *(_as_text(table[name], where).rename("title") for name in titles[:1])]
+    for name in kept:
+        if name in ("item_id", "title"):
+            what = f"column {name!r} besides the column {table.columns[roles['item']]!r}"
+            raise DataError(what, where=where, expected="other names for attributes")
+        found.append(_attribute(table[name], f"{where}, column {name!r}"))
+    result = pl.DataFrame(found)
+    if repeated:
+        return result.unique("item_id", keep="last", maintain_order=True)
+    twice = result["item_id"].is_duplicated()
+    if twice.any():
+        what = f"item {result['item_id'].filter(twice)[0]!r} is there more than once"
+        raise DataError(what, where=where, expected="each item once")
+    return result
+
+
+def _load(path: Path, where: str) -> pl.DataFrame:
+    """The table of a file; columns of text files are strings."""
+    with path.open("rb") as stream:
+        magic = stream.read(4)
+    if not magic:
+        raise DataError("is empty", where=where, expected="one item per line")
+    if magic == b"PAR1" or path.suffix.lower() in (".parquet", ".pq"):
+        with polars_errors(where, WHOLE_PARQUET):
+            return scan_file(path).collect()
+    text = open_text(path, where, _MOST_BYTES)
+    if text.samples[0].lstrip().startswith("{"):
+        with polars_errors(where, "one JSON object per line"):
+            return pl.read_ndjson(io.BytesIO(text.content()), infer_schema_length=None)
+    return _load_delimited(text)
+
+
+def _load_delimited(text: TextFile) -> pl.DataFrame:
+    layout = guess_layout(text, ReadOptions())
+    names, where = layout.names, text.name
+    if layout.headerless or layout.separator == "::":
+        raise DataError("has no header", where=where, expected="a first line with the names of the columns")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"two columns {twice!r}", where=where, expected="different names")
+    rows: list[list[str]] = []
+    with io.TextIOWrapper(text.open(), "utf-8-sig", "surrogateescape", newline="") as stream:
+        for _ in range(layout.skip_lines):
+            stream.readline()
+        first = layout.skip_lines + 1
+        for line, row in csv_rows(stream, layout.separator, quoted=layout.quoted, first=first):
+            if isinstance(row, QuoteError):
+                expected = 'quotes around a whole field, and "" for a quote within it'
+                raise DataError(str(row), where=f"{where}, line {row.line}", expected=expected)
+            place = f"{where}, line {line}"
+            if not row or (len(row) == 1 and not row[0].strip()):
+                continue
+            if len(row) != len(names):
+                raise DataError(f"{len(row)} fields", where=place, expected=str(len(names)))
+            try:
+                "".join(row).encode()
+            except UnicodeEncodeError:
+                raise DataError("bytes that are not UTF-8", where=place, expected="UTF-8 text") from None
+            rows.append([value.strip() for value in row])
+    if not rows:
+        raise DataError("has a header and no rows", where=where, expected="one item per line")
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return pl.DataFrame([pl.Series(name, values, dtype=pl.String) for name, values in columns])
+
+
+def _ids(column: pl.Series, where: str) -> pl.Series:
+    place = f"{where}, column {column.name!r}"
+    if column.dtype == pl.String:
+        ids = column.set(column == "", None)
+        if not ids.null_count() and all(map(is_integer_text, ids.to_list())):
+            ids = (
+                ids.cast(pl.Int64, strict=False)
+                if ids.cast(pl.Int64, strict=False).null_count() == 0
+                else ids
+            )
+    elif column.dtype.is_integer() and column.dtype != pl.UInt64:
+        ids = column.cast(pl.Int64)
+    else:
+        raise DataError(f"ids are {column.dtype}", where=place, expected="strings or integers")
+    if ids.null_count():
+        raise DataError(f"no id in row {int(ids.is_null().arg_max() or 0)}", where=place, expected="an id")
+    return ids.rename("item_id")
+
+
+def _as_text(column: pl.Series, where: str) -> pl.Series:
+    if isinstance(column.dtype, pl.List | pl.Struct | pl.Array | pl.Binary):
+        raise DataError(
+            f"titles are {column.dtype}", where=f"{where}, column {column.name!r}", expected="text"
+        )
+    text = column.cast(pl.String)
+    return text.set(text == "", None)
+
+
+def _attribute(column: pl.Series, place: str) -> pl.Series:
+    """A column of one of the types that filters know."""
+    dtype = column.dtype
+    if isinstance(dtype, pl.Categorical | pl.Enum) or dtype.is_temporal() or dtype == pl.Null:
+        column, dtype = column.cast(pl.String), pl.String()
+    if isinstance(dtype, pl.List) and (
+        dtype.inner == pl.String or isinstance(dtype.inner, pl.Enum | pl.Categorical)
+    ):
+        return column.cast(pl.List(pl.String))
+    if dtype == pl.Boolean:
+        return column
+    if dtype.is_integer():
+        whole = column.cast(pl.Int64, strict=False)
+        return whole if whole.null_count() == column.null_count() else column.cast(pl.Float64)
+    if dtype.is_float() or dtype.is_decimal():
+        return column.cast(pl.Float64)
+    if dtype != pl.String:
+        expected = "text, lists of text, numbers or truth values"
+        raise DataError(f"is {dtype}", where=place, expected=expected)
+    text = column.set(column == "", None)
+    values = text.drop_nulls()
+    if values.str.contains(_SEVERAL, literal=True).any():
+        return text.str.split(_SEVERAL).list.eval(pl.element().str.strip_chars().filter(pl.element() != ""))
+    if len(values) and all(map(is_integer_text, values.to_list())):
+        whole = text.cast(pl.Int64, strict=False)
+        if whole.null_count() == text.null_count():
+            return whole
+    numbers = text.cast(pl.Float64, strict=False)
+    if (
+        len(values)
+        and numbers.null_count() == text.null_count()
+        and numbers.is_finite().fill_null(True).all()
+    ):
+        return numbers
+    return text

@@ -1,0 +1,193 @@
+"""Attributes of items: a table over the model's items, and filters on it.
+
+The table has one row for each item, in the model's order. Its columns are strings, lists of strings, integers,
+numbers or truth values; a missing value is null. Titles are kept apart, with the interactions, but a filter may ask
+for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from talos.data.vocabulary import Vocabulary
+from talos.errors import ArgumentError, DataError, nearest
+
+__all__ = ["Filter", "align_items", "allowed_items", "check_attributes", "parse_filter"]
+
+Filter: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""`{"must": {column: condition}, "must_not": {column: condition}}`; a condition is a value, several values of which one
+must be the item's, or a range such as `{"gte": 1990, "lt": 2000}`."""
+
+ATTRIBUTE_TYPES = (pl.String, pl.Int64, pl.Float64, pl.Boolean, pl.List(pl.String))
+_BOUNDS = {"gt": "__gt__", "gte": "__ge__", "lt": "__lt__", "lte": "__le__"}
+_TRUTH = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
+
+
+def align_items(
+    table: pl.DataFrame, item_ids: Vocabulary, *, where: str = "items"
+) -> tuple[pl.Series | None, pl.DataFrame | None, int]:
+    """A table of items over the model's items: titles, the other columns, and how many rows have an unknown item.
+
+    Args:
+        table: `item_id`, perhaps `title`, and attributes, as `talos.data.readers.read_items` returns it.
+        item_ids: the model's items.
+        where: what an error calls the table.
+
+    >>> table = pl.DataFrame({"item_id": ["tea", "rye"], "title": ["Tea", "Rye"], "hot": [True, False]})
+    >>> titles, attributes, unknown = align_items(table, Vocabulary.of(["jam", "tea"]))
+    >>> titles.to_list(), attributes["hot"].to_list(), unknown
+    ([None, 'Tea'], [None, True], 1)
+    """
+    if "item_id" not in table.columns:
+        raise DataError("no column 'item_id'", where=where, expected="a table of items")
+    ids = table["item_id"]
+    if ids.dtype != item_ids.ids.dtype:
+        ids = ids.cast(item_ids.ids.dtype, strict=False)
+        if ids.null_count():
+            bad = table["item_id"].filter(ids.is_null())[0]
+            expected = "integer ids, like those of the interactions"
+            raise DataError(f"item id {bad!r}", where=where, expected=expected)
+    if ids.is_duplicated().any():
+        twice = ids.filter(ids.is_duplicated())[0]
+        raise DataError(f"item {twice!r} is there more than once", where=where, expected="each item once")
+    codes = item_ids.encode(ids)
+    known = codes >= 0
+    if not known.any():
+        raise DataError("none of the items occurs in the interactions", where=where, expected="ids of items")
+    row_of = np.full(len(item_ids), -1, np.int64)
+    row_of[codes[known]] = np.flatnonzero(known)
+    place = pl.Series(row_of)
+    place = place.set(place < 0, None).cast(pl.UInt32)  # a null index gives a null value
+    aligned = table.drop("item_id").select(pl.all().gather(place))
+    check_attributes(aligned.drop("title", strict=False), where)
+    titles = aligned["title"].cast(pl.String) if "title" in aligned.columns else None
+    rest = aligned.drop("title", strict=False)
+    return titles, rest if rest.width else None, int((~known).sum())
+
+
+def check_attributes(attributes: pl.DataFrame, where: str) -> None:
+    """Raise if a column has a type that filters do not know."""
+    for name, dtype in attributes.schema.items():
+        if dtype not in ATTRIBUTE_TYPES:
+            expected = "strings, lists of strings, integers, numbers or truth values"
+            raise DataError(f"column {name!r} is {dtype}", where=where, expected=expected)
+
+
+def allowed_items(
+    attributes: pl.DataFrame | None, titles: pl.Series | None, wanted: Filter
+) -> NDArray[np.bool_]:
+    """Which items (items,) satisfy a filter: all conditions of `must` and none of `must_not`.
+
+    A condition holds for a list of values if it holds for one of them, and never for a missing value. Text is compared
+    exactly; a number or a truth value may also be given as text.
+
+    >>> table = pl.DataFrame({"genre": [["war", "drama"], ["drama"], None], "year": [1990, 2001, 2005]})
+    >>> allowed_items(table, None, {"must": {"genre": "drama", "year": {"lt": 2000}}}).tolist()
+    [True, False, False]
+    >>> allowed_items(table, None, {"must_not": {"genre": ["war", "comedy"]}}).tolist()
+    [False, True, True]
+    """
+    given: object = wanted
+    if not isinstance(given, Mapping):
+        raise ArgumentError(f"{given!r}", where="filter", expected="{'must': …, 'must_not': …}")
+    columns: dict[str, pl.Series] = {} if attributes is None else attributes.to_dict()
+    if titles is not None:
+        columns.setdefault("title", titles)
+    count = len(next(iter(columns.values()))) if columns else 0
+    allowed = np.ones(count, bool)
+    for part, conditions in given.items():
+        if part not in ("must", "must_not"):
+            raise ArgumentError(f"{part!r}", where="filter", hint=nearest(str(part), ("must", "must_not")))
+        if not isinstance(conditions, Mapping):
+            what = f"{conditions!r}"
+            raise ArgumentError(what, where=f"filter.{part}", expected="column and condition pairs")
+        for name, condition in conditions.items():
+            where = f"filter.{part}.{name}"
+            if name not in columns:
+                hint = nearest(str(name), columns) if columns else "train with a table of items: items="
+                raise ArgumentError("the items have no such attribute", where=where, hint=hint)
+            holds = _holds(columns[name], condition, where)
+            allowed &= holds if part == "must" else ~holds
+    return allowed
+
+
+def _holds(column: pl.Series, condition: Any, where: str) -> NDArray[np.bool_]:
+    """For which items a condition holds."""
+    if isinstance(condition, Mapping):
+        if not column.dtype.is_numeric():
+            raise ArgumentError("a range of text", where=where, expected="values, or a column of numbers")
+        if not condition or not set(condition) <= set(_BOUNDS):
+            expected = f"some of {', '.join(_BOUNDS)}"
+            raise ArgumentError(f"{dict(condition)!r}", where=where, expected=expected)
+        found = np.ones(len(column), bool)
+        for bound, value in condition.items():
+            limit = _converted(value, pl.Float64(), where)
+            found &= getattr(column, _BOUNDS[bound])(limit).fill_null(False).to_numpy()
+        return found
+    several = isinstance(condition, Sequence | set | frozenset) and not isinstance(condition, str)
+    values = list(condition) if several else [condition]
+    inner = pl.String() if column.dtype == pl.List(pl.String) else column.dtype
+    wanted = pl.Series([_converted(value, inner, where) for value in values], dtype=inner)
+    if column.dtype == pl.List(pl.String):
+        flat = column.to_frame("value").with_row_index("row").explode("value")
+        rows = flat.filter(pl.col("value").is_in(wanted.implode()))["row"].to_numpy()
+        found = np.zeros(len(column), bool)
+        found[rows] = True
+        return found
+    return column.is_in(wanted.implode()).fill_null(False).to_numpy()
+
+
+def _converted(value: Any, dtype: pl.DataType, where: str) -> Any:
+    """A value of a condition in the type of its column."""
+    if dtype == pl.String:
+        if isinstance(value, str | int | float):
+            return str(value)
+        raise ArgumentError(f"{value!r}", where=where, expected="text")
+    if dtype == pl.Boolean:
+        found = _TRUTH.get(str(value).lower())
+        if found is None:
+            raise ArgumentError(f"{value!r}", where=where, expected="true or false")
+        return found
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        number = float(value)
+        if not np.isfinite(number):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(f"{value!r}", where=where, expected="a number") from None
+    if dtype == pl.Int64:
+        # no integer equals 1.5, and none is beyond 64 bits
+        whole = number.is_integer() and abs(number) < 2**63
+        return int(value) if whole and not isinstance(value, float) else int(number) if whole else None
+    return number
+
+
+def parse_filter(conditions: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """A filter from text: `NAME=A,B`, `NAME!=A,B`, `NAME>=X`, `NAME<=X`, `NAME>X` or `NAME<X` each.
+
+    >>> parse_filter(["genre=war,drama", "genre!=horror", "year>=1990", "year<2000"])
+    {'must': {'genre': ['war', 'drama'], 'year': {'gte': '1990', 'lt': '2000'}}, 'must_not': {'genre': ['horror']}}
+    """
+    found: dict[str, dict[str, Any]] = {"must": {}, "must_not": {}}
+    for text in conditions:
+        places = [place for place in (text.find(sign) for sign in "!<>=") if place > 0]
+        name, rest = (text[: min(places)], text[min(places) :]) if places else ("", text)
+        sign = next((one for one in ("!=", ">=", "<=", "=", ">", "<") if rest.startswith(one)), None)
+        value = rest[len(sign or "") :]
+        if not name or sign is None or not value:
+            expected = "NAME=VALUE,…, NAME!=VALUE,… or NAME>=NUMBER"
+            raise ArgumentError(f"{text!r}", where="filter", expected=expected)
+        if sign in ("=", "!="):
+            part = found["must" if sign == "=" else "must_not"]
+            part[name] = [*(part[name] if isinstance(part.get(name), list) else []), *value.split(",")]
+        else:
+            bound = {">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}[sign]
+            held = found["must"].get(name)
+            found["must"][name] = {**(held if isinstance(held, dict) else {}), bound: value}
+    return {part: conditions for part, conditions in found.items() if conditions}

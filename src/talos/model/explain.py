@@ -1,0 +1,85 @@
+"""Why an item is recommended: which items of a history speak for it.
+
+At a user's vector û the loss of each item h of the history pulls û towards that item and away from the items that
+compete with it: the pull is -∂L_h/∂û = a_h (v_h - m_h), where m_h is the mean competing item as the loss weights them.
+The pulls of a history add up to the number of its items times the gradient that trains û, with the loss's own weights
+of positives and negatives (`positive_power`, `negative_weight`).
+An item h speaks for an item v by p_h = a_h (v_h - m_h)·v: it is more like v than the competing items are. What an item
+adds is given as its share of all that speaks for v, p_h / Σ max(p, 0), so shares add up to 1 for every loss and scale
+of scores.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from talos.kernels import kth_scores
+from talos.losses import Loss, UserSeparableLoss
+from talos.model.fold_in import loss_of_sample, negative_slopes, positive_slopes, sample_of_items
+
+__all__ = ["pull_of_history", "reasons"]
+
+
+def reasons(
+    user: Tensor, items: Tensor, history: Tensor, targets: Tensor, loss: Loss, *, k: int, seed: int = 0
+) -> Tensor:
+    """The share of each item of a history in what speaks for each target: (H, T), 0 where it speaks against it.
+
+    A target that is in the history itself does not count. A column is all zeros if nothing speaks for its target.
+
+    Args:
+        user: (d,), the user's vector, trained or folded in from this history.
+        items: (I, d), as they are scored.
+        history: (H,), positions of the history's items, distinct.
+        targets: (T,), positions of the items to explain.
+        loss: the loss of training.
+        k: list length, for thresholds.
+        seed: seed of the sample of negatives, for losses that need one.
+
+    >>> import torch.nn.functional as F
+    >>> from talos.losses import Softmax
+    >>> items = F.normalize(torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]]))
+    >>> user = F.normalize(torch.tensor([1.0, 1.0]), dim=0)
+    >>> reasons(user, items, torch.tensor([0, 2]), torch.tensor([1, 3]), Softmax(tau=0.5), k=2)
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    parts = pull_of_history(user, items, history, loss, k=k, seed=seed) @ items[targets].T
+    parts = parts.clamp(min=0.0).masked_fill(history.unsqueeze(1) == targets, 0.0)
+    return parts / parts.sum(0).clamp(min=torch.finfo(parts.dtype).tiny)
+
+
+def pull_of_history(
+    user: Tensor, items: Tensor, history: Tensor, loss: Loss, *, k: int, seed: int = 0
+) -> Tensor:
+    """How each item of a history pulls on the vector `user`: -∂L_h/∂user, (H, d); arguments as in `reasons`."""
+    if len(history) == 0:
+        return items[:0]
+    if isinstance(loss, UserSeparableLoss) and loss.needs.user_separable:
+        return _over_all(user, items, history, loss, k)
+    return _over_sample(user, items, history, loss, k, seed)
+
+
+@torch.no_grad()
+def _over_all(user: Tensor, items: Tensor, history: Tensor, loss: UserSeparableLoss, k: int) -> Tensor:
+    """-∂/∂user (H, d) of the loss of each positive over all items: the negatives' part is the same but for a factor."""
+    scores, owner = (items @ user).unsqueeze(0), torch.zeros_like(history)
+    beta = scores.topk(min(k, len(items)), sorted=False).values.amin(-1) if loss.needs.threshold else None
+    pos, pos_beta = scores[0, history], None if beta is None else beta[owner]
+    pull, push = positive_slopes(pos, pos_beta, owner, loss)
+    slopes = negative_slopes(scores, beta, owner, history, loss)
+    slopes[0, history] = 0.0
+    return -(pull.unsqueeze(-1) * items[history] + push.unsqueeze(-1) * (slopes @ items))
+
+
+def _over_sample(user: Tensor, items: Tensor, history: Tensor, loss: Loss, k: int, seed: int) -> Tensor:
+    """-∂/∂user (H, d) of the loss of each positive over sampled items, by autograd, for any loss."""
+    sample = sample_of_items(items, seed)
+    beta = kth_scores(user.unsqueeze(0), items, min(k, len(items))) if loss.needs.threshold else None
+    pos = (items[history] @ user).detach().requires_grad_()
+    neg = (items[sample] @ user).detach().expand(len(history), -1).clone().requires_grad_()
+    mask = torch.isin(sample, history).expand(len(history), -1)
+    values, _ = loss_of_sample(pos, neg, mask, torch.zeros_like(history), beta, loss, sample)
+    of_pos, of_neg = torch.autograd.grad(values.sum(), (pos, neg))
+    return -(of_pos.unsqueeze(-1) * items[history] + of_neg @ items[sample])

@@ -1,0 +1,200 @@
+"""Lists that are more than the best scores: popularity blended in, and similar items kept apart.
+
+Both are options of `Recommender.recommend`, of the export of lists and of the service; all of them call `iter_lists`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from talos.errors import ArgumentError
+from talos.evaluation.ranking import DEFAULT_BUDGET, Masks, Scorer, TopK, iter_top_k
+
+__all__ = ["BlendedScores", "check_share", "diversify", "iter_lists", "lists_of", "pool_size"]
+
+# Diversity chooses among the best this many times K items, and among no fewer than the second number.
+_POOL_PER_PLACE = 5
+_SMALLEST_POOL = 100
+
+
+def check_share(name: str, value: object) -> float:
+    """Return `value` as a float if it is a number from 0 to 1.
+
+    >>> check_share("diversity", 1.5)
+    Traceback (most recent call last):
+    talos.errors.ArgumentError: diversity: 1.5; expected a number from 0 to 1
+    """
+    number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+    if not number or not 0 <= value <= 1:  # type: ignore[operator]
+        raise ArgumentError(f"{value!r}", where=name, expected="a number from 0 to 1")
+    return float(value)  # type: ignore[arg-type]
+
+
+def pool_size(k: int, num_items: int) -> int:
+    """How many of the best items diversity chooses `k` from.
+
+    >>> pool_size(10, 1000), pool_size(50, 1000), pool_size(50, 120)
+    (100, 250, 120)
+    """
+    return min(num_items, max(_POOL_PER_PLACE * k, _SMALLEST_POOL))
+
+
+class BlendedScores:
+    """Scores with popularity blended in: (1 - w)·(s - min)/(max - min) + w·log(1 + n)/log(1 + max n).
+
+    s are the scores of one user for all items, n the interactions of each item; both are scaled to 0 … 1, so that w
+    means the same for every model. With w = 1 only popularity counts. The scale is taken over all items, masked or
+    not: a filter does not change the blend of the items that it leaves.
+
+    >>> from talos.evaluation.ranking import DotScores, top_k
+    >>> scorer = DotScores(torch.tensor([[1.0]]), torch.tensor([[0.0], [0.9], [1.0]]))
+    >>> top_k(BlendedScores(scorer, np.array([9, 5, 0]), 0.5), k=3).items.tolist()
+    [[1, 0, 2]]
+    """
+
+    def __init__(self, scorer: Scorer, item_degrees: NDArray[np.integer[Any]], weight: float) -> None:
+        self.scorer, self.weight = scorer, weight
+        popularity = torch.tensor(item_degrees, dtype=torch.float64).log1p()
+        self.popularity = (popularity / popularity.max().clamp(min=1e-9)).float().to(scorer.device)
+
+    @property
+    def num_users(self) -> int:
+        """The number of users."""
+        return int(getattr(self.scorer, "num_users", 0))
+
+    @property
+    def num_items(self) -> int:
+        """The number of items."""
+        return self.scorer.num_items
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the scores."""
+        return self.scorer.device
+
+    def scores(self, users: Tensor, out: Tensor) -> None:
+        """Write the blended scores of `users` (B,) for every item into `out` (B, num_items)."""
+        self.scorer.scores(users, out)
+        low, high = out.aminmax(dim=1, keepdim=True)
+        out.sub_(low).mul_((1 - self.weight) / (high - low).clamp(min=1e-12)).add_(
+            self.popularity, alpha=self.weight
+        )
+
+
+def diversify(lists: TopK, item_vectors: Tensor, *, k: int, diversity: float) -> TopK:
+    """Choose `k` items of each list so that they differ: maximal marginal relevance (MMR).
+
+    The first item stays the best one. Each next one has the largest (1 - λ)·r - λ·max_j cos(v, v_j), where λ is
+    `diversity`, r the score scaled to 0 … 1 over the list, and j runs over the items chosen so far. Scores stay those
+    of the lists, so they need not descend. With λ = 0 the lists are cut at `k` and nothing else.
+
+    Args:
+        lists: the pool to choose from, best first; padded with item -1, score -inf.
+        item_vectors: (items, d), of any length.
+        k: length of the result.
+        diversity: λ, from 0 to 1.
+
+    >>> pool = TopK(np.array([0]), np.array([[0, 1, 2]]), np.array([[1.0, 0.9, 0.5]], np.float32))
+    >>> vectors = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
+    >>> diversify(pool, vectors, k=2, diversity=0.5).items.tolist()
+    [[0, 2]]
+    """
+    if diversity == 0.0:
+        return TopK(lists.users, lists.items[:, :k], lists.scores[:, :k])
+    width = lists.items.shape[1]
+    chunk = max(1, DEFAULT_BUDGET // (4 * max(1, width * item_vectors.shape[1])))
+    parts = [
+        _diversify(
+            lists.items[low : low + chunk], lists.scores[low : low + chunk], item_vectors, k, diversity
+        )
+        for low in range(0, len(lists.items), chunk)
+    ]
+    places = np.concatenate(parts) if parts else np.empty((0, min(k, width)), np.int64)
+    items = np.take_along_axis(lists.items, np.maximum(places, 0), 1)
+    scores = np.take_along_axis(lists.scores, np.maximum(places, 0), 1)
+    missing = places < 0
+    items[missing], scores[missing] = -1, -np.inf
+    return TopK(lists.users, items, scores)
+
+
+def _diversify(
+    items: NDArray[np.int64], scores: NDArray[np.float32], vectors: Tensor, k: int, diversity: float
+) -> NDArray[np.int64]:
+    """The places (B, k) of the chosen items in their lists; -1 where a list has no more."""
+    device = vectors.device
+    pool = F.normalize(vectors[torch.from_numpy(np.maximum(items, 0)).to(device)], dim=-1)  # (B, P, d)
+    held = torch.from_numpy(items >= 0).to(device)
+    values = torch.from_numpy(scores).to(device).double()
+    high = values[:, :1]  # lists are best first
+    low = torch.where(held, values, torch.inf).amin(1, keepdim=True)
+    relevance = (1 - diversity) * (values - low) / (high - low).clamp(min=1e-12)
+    gain = torch.where(held, relevance, -torch.inf)
+    nearest = torch.full_like(gain, -torch.inf)
+    rows, places = torch.arange(len(items), device=device), []
+    for _ in range(min(k, items.shape[1])):
+        best = gain.argmax(1)
+        places.append(torch.where(gain[rows, best] > -torch.inf, best, -1))
+        similar = torch.bmm(pool, pool[rows, best].unsqueeze(-1)).squeeze(-1).double()
+        nearest = torch.maximum(nearest, similar)
+        held[rows, best] = False
+        gain = torch.where(held, relevance - diversity * nearest, -torch.inf)
+    return torch.stack(places, 1).cpu().numpy()
+
+
+def iter_lists(
+    scorer: Scorer,
+    users: NDArray[np.integer[Any]],
+    *,
+    k: int,
+    item_vectors: Tensor | None,
+    item_degrees: NDArray[np.integer[Any]],
+    seen: Masks | None = None,
+    banned: NDArray[np.integer[Any]] | None = None,
+    diversity: float = 0.0,
+    popularity: float = 0.0,
+) -> Iterator[TopK]:
+    """The lists of some users, a chunk of users at a time: scored, blended, masked, selected and diversified.
+
+    Args:
+        scorer: the model's scores.
+        users: positions of the users.
+        k: length of the lists, 1 to the number of items.
+        item_vectors: (items, d), for the similarity of items; may be None without `diversity`.
+        item_degrees: (items,), interactions of each item.
+        seen: interactions whose items are masked in their users' lists.
+        banned: items that are masked in every list.
+        diversity: 0 (the best scores) to 1 (after the best one, the most different items), see `diversify`.
+        popularity: 0 (the model alone) to 1 (popularity alone), see `BlendedScores`; scores are then the blend.
+
+    >>> from talos.evaluation.ranking import DotScores
+    >>> vectors, users = torch.eye(3), torch.tensor([[0.3, 0.2, 0.1]])
+    >>> lists = iter_lists(DotScores(users, vectors), np.array([0]), k=2, item_vectors=vectors,
+    ...                    item_degrees=np.array([1, 1, 9]), popularity=1.0)
+    >>> next(lists).items.tolist()
+    [[2, 0]]
+    """
+    diversity, popularity = check_share("diversity", diversity), check_share("popularity", popularity)
+    if not 1 <= k <= scorer.num_items:
+        raise ArgumentError(f"{k}", where="k", expected=f"1 to {scorer.num_items}, the number of items")
+    if popularity:
+        scorer = BlendedScores(scorer, item_degrees, popularity)
+    length = pool_size(k, scorer.num_items) if diversity else k
+    for lists in iter_top_k(scorer, users, k=length, seen=seen, banned=banned):
+        yield lists if item_vectors is None else diversify(lists, item_vectors, k=k, diversity=diversity)
+
+
+def lists_of(scorer: Scorer, users: NDArray[np.integer[Any]], *, k: int, **options: Any) -> TopK:
+    """The lists of `iter_lists` in one piece; `options` are its further arguments."""
+    parts = list(iter_lists(scorer, users, k=k, **options))
+    return TopK(
+        np.concatenate([part.users for part in parts]) if parts else np.empty(0, np.int64),
+        np.concatenate([part.items for part in parts]) if parts else np.empty((0, k), np.int64),
+        np.concatenate([part.scores for part in parts]) if parts else np.empty((0, k), np.float32),
+    )

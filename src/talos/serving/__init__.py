@@ -1,0 +1,11 @@
+"""Recommendations over HTTP: `talos serve` (extra `serve`).
+
+- `settings`: what the service may do, and limits.
+- `schemas`: the bodies of requests and answers.
+- `feedback`: the log of events, which is appended to and followed.
+- `runs`: the loaded runs, users with new events, and reloading.
+- `ranking`: requests that arrive together are ranked together, in one thread.
+- `guard`: limits, keys and the access log, before anything is parsed.
+- `metrics`: counters of all workers, as Prometheus reads them.
+- `app`: the endpoints; `server`: the processes.
+"""

@@ -1,0 +1,347 @@
+"""The runs that are served: loaded, with the users who had events since, and replaced while requests go on.
+
+A `ServedRun` does not change, but for the users with new events, which only the ranking thread touches. A reload makes
+a new one beside it and replaces the reference; requests that have begun keep the one they began with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from filelock import FileLock
+from numpy.typing import NDArray
+from torch import Tensor
+
+from talos.data.vocabulary import Vocabulary
+from talos.errors import DataError, InputError, TalosError
+from talos.model.attributes import allowed_items
+from talos.model.fold_in import fold_in
+from talos.model.recommender import Recommender
+from talos.model.run_directory import copy_model
+from talos.serving.feedback import Event, Id, LogReader
+
+__all__ = ["RunBook", "ServedRun", "encode", "signature_of"]
+
+_MOST_FILTERS = 64
+_MOST_VECTORS = 100_000
+_MOST_UNKNOWN = 10_000
+
+
+class ServedRun:
+    """A loaded run, and the users who had events since it was trained.
+
+    Attributes:
+        name: the name of its directory.
+        version: twelve digits that change with anything in the run.
+        recommender: the loaded model.
+        loaded_at: seconds since 1970.
+    """
+
+    def __init__(self, folder: Path, log: Path | None = None, shared: Path | None = None) -> None:
+        self.folder, self.name = folder, folder.resolve().name
+        self.recommender, self.version = _loaded(folder, shared)
+        self.loaded_at = time.time()
+        model = self.recommender.fitted_model()
+        self.model, self.items, self.users = model, model.train.item_ids, model.train.user_ids
+        self.loss, self.k = self.recommender._loss(), self.recommender.config.k
+        self.seen, self.known = model.seen, model.known
+        self.degrees: NDArray[np.int64] = model.train.item_degrees
+        self.titles = model.train.item_titles
+        self._filters: OrderedDict[str, NDArray[np.int64] | None] = OrderedDict()
+        self._reader = None if log is None else LogReader(log)
+        self._extras: dict[Id, set[int]] = {}
+        self._vectors: OrderedDict[Id, Tensor] = OrderedDict()
+        self.events = 0
+        self.unknown_items: dict[Id, int] = {}
+        self.catch_up()
+
+    # ------------------------------------------------------------------- items
+
+    @cached_property
+    def item_norms(self) -> Tensor:
+        """The length of each item's vector, at least a tiny number."""
+        return _lengths(self.model.item_vectors)
+
+    @cached_property
+    def user_norms(self) -> Tensor:
+        """The length of each user's vector, at least a tiny number."""
+        return _lengths(self.model.user_vectors)
+
+    @cached_property
+    def search_text(self) -> pl.Series:
+        """What a search looks at: id and title of each item, in lower case."""
+        ids = self.items.ids.cast(pl.String)
+        text = ids if self.titles is None else ids + "\n" + self.titles.fill_null("")
+        return text.str.to_lowercase()
+
+    def describe(self, codes: Sequence[int] | NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
+        """`item` and `title` of some items."""
+        ids = self.items.decode(codes).to_list()
+        titles = (
+            [None] * len(ids)
+            if self.titles is None
+            else self.titles.gather(np.asarray(codes, np.int64)).to_list()
+        )
+        return [{"item": item, "title": title} for item, title in zip(ids, titles, strict=True)]
+
+    def attributes_of(self, code: int) -> dict[str, Any]:
+        """The attributes of one item."""
+        return {} if self.model.attributes is None else self.model.attributes.row(code, named=True)
+
+    def banned(self, wanted: dict[str, Any] | None) -> NDArray[np.int64] | None:
+        """Positions of the items that a filter does not let through; the last few filters are remembered."""
+        if not wanted:
+            return None
+        key = json.dumps(wanted, sort_keys=True)
+        if key not in self._filters:
+            allowed = allowed_items(self.model.attributes, self.titles, wanted)
+            self._filters[key] = None if allowed.all() else np.flatnonzero(~allowed)
+            while len(self._filters) > _MOST_FILTERS:
+                self._filters.popitem(last=False)
+        return self._filters[key]
+
+    # ------------------------------------------------------------------- users
+
+    def catch_up(self) -> int:
+        """Take in the events that were added to the log; returns how many there were."""
+        events = [] if self._reader is None else self._reader.read()
+        if not events:
+            return 0
+        items = encode(self.items, [event.item for event in events]).tolist()
+        users = encode(self.users, [event.user for event in events]).tolist()
+        for event, user, item in zip(events, users, items, strict=True):
+            self._take(event, user, item)
+        self.events += len(events)
+        return len(events)
+
+    def _take(self, event: Event, code: int, item: int) -> None:
+        """Take in one event; `code` and `item` are the positions of its user and item, -1 for unknown ones."""
+        if item < 0:
+            if event.item in self.unknown_items or len(self.unknown_items) < _MOST_UNKNOWN:
+                self.unknown_items[event.item] = self.unknown_items.get(event.item, 0) + 1
+            return
+        user = _as_kind(event.user, self.users)
+        if user is None or (code >= 0 and item in self.trained_items(code)):
+            return  # no user of this run can have that id, or the run has learnt it
+        self._extras.setdefault(user, set()).add(item)
+        self._vectors.pop(user, None)
+
+    def trained_items(self, code: int) -> NDArray[Any]:
+        """Positions of the items of a user that the run has learnt, ascending."""
+        return self.seen.indices[self.seen.indptr[code] : self.seen.indptr[code + 1]]
+
+    def known_items(self, user: Id, code: int) -> NDArray[np.int64]:
+        """Positions of all items that a user is known to have: the history, and what the run was held back from."""
+        mine = self.known.indices[self.known.indptr[code] : self.known.indptr[code + 1]] if code >= 0 else ()
+        return self._with_events(user, np.asarray(mine, np.int64))
+
+    def user_id(self, asked: Id) -> Id:
+        """An id as the run spells it; as it was asked for if it cannot be one of the run's."""
+        kind = _as_kind(asked, self.users)
+        return asked if kind is None else kind
+
+    def has_events(self, user: Id) -> bool:
+        """Whether this user had events with known items since the run was trained."""
+        return user in self._extras
+
+    def history(self, user: Id, code: int) -> NDArray[np.int64]:
+        """Positions of a user's items, ascending: what the run has learnt if `code` ≥ 0, and those of new events."""
+        return self._with_events(user, np.asarray(self.trained_items(code) if code >= 0 else (), np.int64))
+
+    def _with_events(self, user: Id, mine: NDArray[np.int64]) -> NDArray[np.int64]:
+        extras = self._extras.get(user)
+        if not extras:
+            return mine
+        return np.unique(np.concatenate([mine, np.fromiter(extras, np.int64, len(extras))]))
+
+    def vectors_of(self, users: Sequence[tuple[Id, NDArray[np.int64]]]) -> list[Tensor]:
+        """Vectors of users with new events, folded in from their histories; computed once for each event."""
+        missing = [(user, past) for user, past in users if user not in self._vectors]
+        if missing:
+            for (user, _), vector in zip(missing, self.fold_in([past for _, past in missing]), strict=True):
+                self._vectors[user] = vector
+        found = [self._vectors[user] for user, _ in users]
+        while len(self._vectors) > _MOST_VECTORS:
+            self._vectors.popitem(last=False)
+        return found
+
+    def fold_in(self, histories: Sequence[NDArray[np.int64]]) -> Tensor:
+        """Vectors (B, d) of people with these histories."""
+        ends = torch.tensor(np.cumsum([0, *map(len, histories)]))
+        places = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *histories]))
+        with torch.no_grad():
+            return fold_in(self.model.item_vectors, ends, places, self.loss, k=self.k)
+
+    @property
+    def users_with_events(self) -> int:
+        """How many users had events with known items since the run was trained."""
+        return len(self._extras)
+
+    def close(self) -> None:
+        """Stop following the log."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+def _loaded(folder: Path, shared: Path | None) -> tuple[Recommender, str]:
+    """A run and its version, from a copy of its files that nobody else writes to.
+
+    Vectors are mapped from a file, so that workers share one copy in memory. Whoever overwrites that file in place,
+    as `cp` does, would change the lists or end the process. So the files are copied into the folder that the workers
+    `share`, once for each version; without one, the copy goes as soon as it is mapped.
+    """
+    if shared is None:
+        with tempfile.TemporaryDirectory(prefix="talos-serve-") as temporary:
+            return _load_copy(folder, Path(temporary) / "copy")
+    copies = shared / "copies" / folder.resolve().name
+    copies.mkdir(parents=True, exist_ok=True)
+    with FileLock(copies / "lock"):
+        version = _version(folder)
+        copy = copies / version
+        if version and copy.is_dir():
+            return Recommender.load(copy), version
+        fresh = copies / "new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        try:
+            recommender, version = _load_copy(folder, fresh)  # of what is there by now
+        except TalosError:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+        for old in copies.iterdir():
+            if old.is_dir() and old != fresh:  # whoever still uses it has it mapped
+                shutil.rmtree(old, ignore_errors=True)
+        fresh.rename(copies / version)
+    return recommender, version
+
+
+def _load_copy(folder: Path, copy: Path) -> tuple[Recommender, str]:
+    """Copy the files of a run and load them; returns the run and its version. Errors name the run itself."""
+    copy_model(folder, copy)
+    try:
+        return Recommender.load(copy), _version(copy)
+    except InputError as error:
+        where = (error.where or "").replace(str(copy), str(folder))
+        raise DataError(error.what, where=where, expected=error.expected, hint=error.hint) from None
+
+
+def _version(folder: Path) -> str:
+    """Twelve digits that change with `model.json`, which has the checksums of all other files; empty without one."""
+    try:
+        return hashlib.sha256((folder / "model.json").read_bytes()).hexdigest()[:12]
+    except OSError:
+        return ""
+
+
+def _lengths(vectors: Tensor) -> Tensor:
+    return vectors.square().sum(1).sqrt().clamp(min=1e-12)
+
+
+def encode(ids: Vocabulary, wanted: Iterable[Id]) -> NDArray[np.int64]:
+    """Positions of ids as they come in requests, -1 for unknown ones: text of digits is a number if the ids are.
+
+    >>> encode(Vocabulary.of([5, 7]), ["7", 5, "x", 2**80]).tolist()
+    [1, 0, -1, -1]
+    >>> encode(Vocabulary.of(["5", "x"]), [5, "x"]).tolist()
+    [0, 1]
+    """
+    kinds = [_as_kind(one, ids) for one in wanted]
+    known = np.array([one is not None for one in kinds], bool)
+    codes = np.full(len(kinds), -1, np.int64)
+    if known.any():
+        values = [one for one in kinds if one is not None]
+        codes[known] = ids.encode(pl.Series(values, dtype=ids.ids.dtype))
+    return codes
+
+
+def _as_kind(one: Id, ids: Vocabulary) -> Id | None:
+    """An id in the type of a vocabulary; None if it has no such form."""
+    if ids.ids.dtype == pl.String:
+        return str(one)
+    try:
+        number = int(one)
+    except ValueError:
+        return None
+    return number if -(2**63) <= number < 2**63 and (isinstance(one, int) or str(number) == one) else None
+
+
+def signature_of(folder: Path) -> tuple[int, int, int] | None:
+    """What changes when a run is saved anew; None if there is no run."""
+    try:
+        found = (folder / "model.json").stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+class RunBook:
+    """The runs by name, and their replacement.
+
+    Args:
+        folders: run directories; the first is the default.
+        log: the log of feedback that every run follows.
+        notify: called with the facts of every reload.
+        shared: a folder that the workers share; None for a single one.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        log: Path | None,
+        notify: Callable[[dict[str, Any]], None],
+        shared: Path | None = None,
+    ) -> None:
+        self._log, self._notify, self._lock, self._shared = log, notify, threading.Lock(), shared
+        self._signatures = {folder.resolve().name: signature_of(folder) for folder in folders}
+        self.runs = {run.name: run for run in (ServedRun(folder, log, shared) for folder in folders)}
+        self.default = next(iter(self.runs))
+        self.errors: dict[str, str] = {}
+
+    def get(self, name: str | None) -> ServedRun | None:
+        """The run of this name, the default one without a name; None if there is none."""
+        return self.runs.get(self.default if name is None else name)
+
+    def reload(self, name: str) -> tuple[ServedRun, ServedRun]:
+        """Load a run anew, check it and put it into its place; returns the old and the new one.
+
+        Raises:
+            TalosError: it cannot be used; the old one stays, and `errors` says why.
+        """
+        with self._lock:
+            old = self.runs[name]
+            self._signatures[name] = signature_of(old.folder)
+            try:
+                new = ServedRun(old.folder, self._log, self._shared)
+            except (TalosError, OSError) as error:
+                self.errors[name] = str(error)
+                self._notify(
+                    {"event": "reload failed", "model": name, "version": old.version, "error": str(error)}
+                )
+                raise TalosError(str(error)) from error
+            self.errors.pop(name, None)
+            self.runs = {**self.runs, name: new}
+            self._notify({"event": "reloaded", "model": name, "version": new.version, "before": old.version})
+            return old, new
+
+    def reload_changed(self) -> None:
+        """Reload every run whose `model.json` has changed since it was looked at; failures are kept in `errors`."""
+        for name, run in list(self.runs.items()):
+            now = signature_of(run.folder)
+            if now is not None and now != self._signatures[name]:
+                try:
+                    self.reload(name)
+                except TalosError:
+                    continue

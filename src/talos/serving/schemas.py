@@ -1,0 +1,292 @@
+"""The bodies of requests and answers, from which `/openapi.json` is made."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+
+__all__ = [
+    "ErrorAnswer",
+    "FeedbackAnswer",
+    "FeedbackBody",
+    "HealthAnswer",
+    "ItemAnswer",
+    "ItemsAnswer",
+    "ListsAnswer",
+    "ModelsAnswer",
+    "RankAnswer",
+    "RankBody",
+    "RecommendBody",
+    "ReloadAnswer",
+    "ReloadBody",
+    "SimilarItemsAnswer",
+    "SimilarUsersAnswer",
+    "UserAnswer",
+]
+
+# Limits that no setting exceeds: bodies are refused by them before anything is computed. Settings may be smaller.
+MOST = 10_000
+
+Whole: TypeAlias = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
+Text: TypeAlias = Annotated[StrictStr, Field(max_length=4096)]
+IdField: TypeAlias = Whole | Text
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
+Value: TypeAlias = bool | Whole | Number | Text
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Range(_Body):
+    """A range of numbers; at least one bound."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"minProperties": 1})
+
+    gt: Number | None = None
+    gte: Number | None = None
+    lt: Number | None = None
+    lte: Number | None = None
+
+
+Condition: TypeAlias = Range | Annotated[list[Value], Field(max_length=1000)] | Value
+Conditions: TypeAlias = Annotated[dict[Text, Condition], Field(max_length=100)]
+
+
+class FilterBody(_Body):
+    """Conditions on the items' attributes: all of `must` hold, and none of `must_not`."""
+
+    must: Conditions = {}
+    must_not: Conditions = {}
+
+    def plain(self) -> dict[str, Any]:
+        """The filter as the library takes it."""
+        return self.model_dump(exclude_none=True, exclude_defaults=True)
+
+
+class RecommendBody(_Body):
+    """Lists for users, or for one history; a history with users is for those whom the model does not know."""
+
+    users: Annotated[list[IdField], Field(min_length=1, max_length=MOST)] | None = None
+    history: Annotated[list[IdField], Field(max_length=MOST)] | None = None
+    model: Text | None = None
+    k: Annotated[int, Field(ge=1, le=MOST)] | None = None
+    offset: Annotated[int, Field(ge=0, le=MOST)] = 0
+    exclude: Annotated[list[IdField], Field(max_length=MOST)] = []
+    candidates: Annotated[list[IdField], Field(max_length=MOST)] | None = None
+    filter: FilterBody | None = None
+    diversity: Share = 0.0
+    popularity: Share = 0.0
+    filter_seen: bool = True
+    explain: bool = False
+
+
+class RankBody(_Body):
+    """Items to put in order, for a user or for a history."""
+
+    user: IdField | None = None
+    history: Annotated[list[IdField], Field(max_length=MOST)] | None = None
+    items: Annotated[list[IdField], Field(min_length=1, max_length=MOST)]
+    model: Text | None = None
+    explain: bool = False
+
+
+class EventBody(_Body):
+    """A user met an item; an event with an `id` that was sent before is not counted again."""
+
+    user: IdField
+    item: IdField
+    timestamp: Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e12)] | None = None
+    id: Annotated[StrictStr, Field(min_length=1, max_length=200)] | None = None
+
+
+class FeedbackBody(_Body):
+    """Events."""
+
+    events: Annotated[list[EventBody], Field(min_length=1, max_length=MOST)]
+
+
+class ReloadBody(_Body):
+    """Which model to load again; all of them without a name."""
+
+    model: Text | None = None
+
+
+# ----------------------------------------------------------------------------- answers
+
+
+class ErrorAnswer(BaseModel):
+    """What was wrong, and with which field."""
+
+    error: str
+    field: str | None = None
+
+
+class Reason(BaseModel):
+    """An item of the history that speaks for a recommended one, and its share in all that does."""
+
+    item: IdField
+    title: str | None
+    share: float
+
+
+class ListedItem(BaseModel):
+    """One place of a list."""
+
+    item: IdField
+    title: str | None
+    score: float
+    rank: int
+    reasons: list[Reason] | None = None
+
+
+class UserList(BaseModel):
+    """One list; `source` says what made it: the model, a history or new events folded in, or popularity."""
+
+    user: IdField | None
+    source: Literal["model", "folded", "popular"]
+    items: list[ListedItem]
+
+
+class ListsAnswer(BaseModel):
+    """Lists, all of one version of one model."""
+
+    model: str
+    version: str
+    took_ms: float
+    results: list[UserList]
+
+
+class RankAnswer(BaseModel):
+    """The items in order, and those that the model does not know."""
+
+    model: str
+    version: str
+    took_ms: float
+    source: Literal["model", "folded", "popular"]
+    items: list[ListedItem]
+    unknown: list[IdField]
+
+
+class SimilarItem(BaseModel):
+    """An item with a score."""
+
+    item: IdField
+    title: str | None
+    score: float
+    rank: int
+
+
+class SimilarItemsAnswer(BaseModel):
+    """Items, best first."""
+
+    model: str
+    version: str
+    items: list[SimilarItem]
+
+
+class SimilarUser(BaseModel):
+    """A user with a score."""
+
+    user: IdField
+    score: float
+    rank: int
+
+
+class SimilarUsersAnswer(BaseModel):
+    """Users, most similar first."""
+
+    model: str
+    version: str
+    users: list[SimilarUser]
+
+
+class NamedItem(BaseModel):
+    """An item with its title."""
+
+    item: IdField
+    title: str | None
+
+
+class ItemAnswer(BaseModel):
+    """What is known about an item; `popularity_rank` is 1 for the most popular one."""
+
+    model: str
+    version: str
+    item: IdField
+    title: str | None
+    attributes: dict[str, bool | int | float | str | list[str] | None]
+    interactions: int
+    popularity_rank: int
+
+
+class UserAnswer(BaseModel):
+    """What is known about a user."""
+
+    model: str
+    version: str
+    user: IdField
+    source: Literal["model", "folded", "popular"]
+    interactions: int
+    new_events: int
+    history: list[NamedItem]
+
+
+class ItemsAnswer(BaseModel):
+    """Items whose id or title contains a text; `cursor` continues the search."""
+
+    model: str
+    version: str
+    items: list[NamedItem]
+    cursor: str | None
+
+
+class FeedbackAnswer(BaseModel):
+    """How many events are in the log now that were not before, and how many of them are about unknown items."""
+
+    accepted: int
+    repeated: int
+    unknown_items: int
+
+
+class OneModel(BaseModel):
+    """A run that is served."""
+
+    model: str
+    version: str
+    default: bool
+    loaded_at: float
+    users: int
+    items: int
+    dim: int
+    k: int
+    loss: str
+    backbone: str
+    attributes: list[str]
+    metrics: dict[str, float]
+    events: int
+    users_with_events: int
+    unknown_items: int
+    reload_error: str | None
+
+
+class ModelsAnswer(BaseModel):
+    """The runs that are served."""
+
+    models: list[OneModel]
+
+
+class ReloadAnswer(BaseModel):
+    """What is served now."""
+
+    reloaded: list[dict[str, str]]
+
+
+class HealthAnswer(BaseModel):
+    """Whether the service can answer; a run that could not be reloaded is named with the reason."""
+
+    status: Literal["ok", "ready", "starting"]
+    models: dict[str, str]
+    reload_errors: dict[str, str]

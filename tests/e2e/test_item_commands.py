@@ -1,0 +1,62 @@
+"""Attributes of items on the command line: train with a table, recommend with filters, diversity and popularity."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+Talos = Callable[..., subprocess.CompletedProcess[str]]
+QUICK = ("--epochs", 1, "--dim", 4, "--k", 5)
+
+
+def test_a_table_of_items_is_kept_and_filters_lists(talos: Talos, clicks: Path, tmp_path: Path) -> None:
+    rows = [
+        "item,kind,year",
+        *(f"item{n:02d},{'odd' if n % 2 else 'even|round'},{1980 + n}" for n in range(41)),
+    ]
+    (tmp_path / "items.csv").write_text("\n".join(rows))
+    done = talos("train", clicks, "--out", "run", "--items", "items.csv", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert "1 of 41 rows are about items without interactions" in done.stderr
+    done = talos("recommend", "run", "--user", "user01", "--k", 5, "--json", "--keep-seen",
+                 "--filter", "kind=round", "--filter", "year>=2000", "--filter", "year!=2002",
+                 "--diversity", 0.5, "--popularity", 0.5)  # fmt: skip
+    items = [int(row["item_id"][4:]) for row in json.loads(done.stdout)]
+    assert len(items) == 5
+    assert all(item % 2 == 0 and item >= 20 and item != 22 for item in items)
+    done = talos("recommend", "run", "--all", "--out", "recs.csv", "--filter", "kind=odd", "--diversity", 0.3)
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "recs.csv").read_text().split()[1:]
+    assert lines
+    assert all(int(line.split(",")[1][4:]) % 2 == 1 for line in lines)
+
+
+def test_columns_of_the_interactions_are_attributes(talos: Talos, clicks: Path) -> None:
+    done = talos("train", clicks, "--out", "run", "--item-columns", "title", *QUICK)
+    assert done.returncode == 0, done.stderr
+    done = talos("recommend", "run", "--user", "user01", "--json", "--keep-seen",
+                 "--filter", "title=<script>Title 7</script>")  # fmt: skip
+    assert [row["item_id"] for row in json.loads(done.stdout)] == ["item07"]
+
+
+def test_bad_input_is_named_before_anything_is_trained(talos: Talos, clicks: Path, tmp_path: Path) -> None:
+    (tmp_path / "items.csv").write_text("item,kind\na,b\na,c\n")
+    for flags, message in (
+        (("--items", "items.csv"), "items.csv: item 'a' is there more than once; expected each item once"),
+        (("--items", "nowhere.csv"), "nowhere.csv"),
+        (("--item-columns", "ttle"), "no column 'ttle' (did you mean 'title'?)"),
+    ):
+        done = talos("train", clicks, "--out", "run", *flags, *QUICK)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert not (tmp_path / "run").exists()
+    assert talos("train", clicks, "--out", "run", *QUICK).returncode == 0
+    for flags, message in (
+        (("--diversity", 2), "--diversity: 2.0; expected a number from 0 to 1"),
+        (("--filter", "kind"), "--filter: 'kind'; expected NAME=VALUE"),
+        (("--filter", "kind=x"), "filter.must.kind: the items have no such attribute"),
+    ):
+        done = talos("recommend", "run", "--user", "user01", *flags)
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr

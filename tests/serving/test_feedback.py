@@ -1,0 +1,268 @@
+"""Feedback: on the disk before it is acknowledged, known to the next list, there after any death, never twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from talos.data.interactions import Interactions
+from talos.model.recommender import Recommender
+from talos.serving.feedback import Event, FeedbackLog, LogReader, read_log
+
+from .conftest import item_name
+
+Client = Callable[..., Any]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def events(*pairs: tuple[Any, Any]) -> dict[str, Any]:
+    return {"events": [{"user": user, "item": item} for user, item in pairs]}
+
+
+def test_the_next_list_knows_them(client: Client, saved: dict[str, Path], tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    service, model = client(saved["first"], feedback=str(log)), Recommender.load(saved["first"])
+    news = [item_name(item) for item in (30, 31, 33)]
+    answer = service.post(
+        "/v1/feedback", json=events(*(("eve", item) for item in news), ("eve", "unheard of"))
+    )
+    assert answer.json() == {"accepted": 4, "repeated": 0, "unknown_items": 1}
+    assert [one["item"] for one in lines(log)] == [*news, "unheard of"]
+    mine = service.get("/v1/recommend/eve", params={"k": 5}).json()["results"][0]
+    assert mine["source"] == "folded"
+    assert [item["item"] for item in mine["items"]] == model.recommend(history=news, k=5)["item_id"].to_list()
+    # a user of the run: the history of training counts as well
+    known = model.fitted_model().seen.items_of("user20").to_list()
+    service.post("/v1/feedback", json=events(("user20", news[0]), ("user20", known[0])))
+    mine = service.get("/v1/recommend/user20", params={"k": 5}).json()["results"][0]
+    assert mine["source"] == "folded"
+    history = sorted({*known, news[0]})
+    assert [item["item"] for item in mine["items"]] == model.recommend(history=history, k=5)[
+        "item_id"
+    ].to_list()
+    facts = service.get("/v1/users/user20").json()
+    assert (facts["source"], facts["new_events"]) == ("folded", 1)
+    # what the run was trained on changes nothing
+    service.post("/v1/feedback", json=events(("user21", model.fitted_model().seen.items_of("user21")[0])))
+    assert service.get("/v1/recommend/user21").json()["results"][0]["source"] == "model"
+    assert service.get("/v1/model").json()["models"][0]["unknown_items"] == 1
+
+
+def test_events_with_an_id_count_once(client: Client, saved: dict[str, Path], tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    body = {"events": [{"user": "eve", "item": "item30", "id": "e1", "timestamp": 5}]}
+    service = client(saved["first"], feedback=str(log))
+    assert service.post("/v1/feedback", json=body).json()["accepted"] == 1
+    assert service.post("/v1/feedback", json=body).json() == {
+        "accepted": 0,
+        "repeated": 1,
+        "unknown_items": 0,
+    }
+    again = client(saved["first"], feedback=str(log))  # the ids are read from the log at the start
+    assert again.post("/v1/feedback", json=body).json()["repeated"] == 1
+    assert lines(log) == [{"user": "eve", "item": "item30", "timestamp": 5.0, "id": "e1"}]
+
+
+def test_a_torn_line_is_cut_off_and_bad_lines_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    whole = Event("a", "b", 1.0).line()
+    path.write_bytes(whole + b"not json\n" + b'{"user": true, "item": 3}\n' + b'{"user":"c","it')
+    reader = LogReader(path)
+    assert reader.read() == [Event("a", "b", 1.0)]
+    assert reader.bad_lines == 2
+    log = FeedbackLog(path)
+    assert path.read_bytes().endswith(b'"item": 3}\n')
+    assert log.append([Event("d", "e\n\u2028", 2.0)]) == 1
+    assert reader.read() == [Event("d", "e\n\u2028", 2.0)]
+    with path.open("ab") as file:
+        file.write(b'{"user":"x"')  # another process dies
+    assert log.append([Event("f", "g", 3.0)]) == 1
+    assert reader.read() == [Event("f", "g", 3.0)]
+    reader.close()
+    log.close()
+
+
+def test_a_full_disk_is_an_error_and_leaves_the_log_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from talos.errors import TalosError
+
+    log = FeedbackLog(tmp_path / "log.jsonl")
+    log.append([Event("a", "b", 1.0)])
+    before = log.path.read_bytes()
+    write = os.write
+
+    def half(file: int, data: bytes) -> int:
+        if len(data) < 20:
+            raise OSError(28, "No space left on device")
+        return write(file, data[: len(data) // 2])
+
+    monkeypatch.setattr("talos.serving.feedback.os.write", half)
+    with pytest.raises(TalosError, match="No space left"):
+        log.append([Event("c", "d" * 50, 2.0, "id")])
+    monkeypatch.undo()
+    assert log.path.read_bytes() == before
+    assert log.append([Event("c", "d", 2.0, "id")]) == 1
+    log.close()
+
+
+def test_several_writers_and_readers_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    logs = [FeedbackLog(path) for _ in range(3)]
+
+    def write(log: FeedbackLog, number: int) -> None:
+        for count in range(20):
+            log.append([Event(f"{number}", f"{count}", 1.0), Event(f"{number}", f"{count}b", 1.0)])
+
+    threads = [threading.Thread(target=write, args=(log, number)) for number, log in enumerate(logs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    table = read_log(path)
+    assert len(table) == table.n_unique() == 120
+    for log in logs:
+        log.close()
+
+
+# ----------------------------------------------------------------------------- death
+
+
+def kill_at_random_moments(server: Callable[..., Any], run: Path, log: Path, times: int) -> None:
+    """Send events until the service is killed, start it again, and compare what it knows with what it acknowledged."""
+    rng = random.Random(0)
+    acknowledged: list[str] = []
+    sent = 0
+    for _ in range(times):
+        service = server(run, "--feedback", log)
+        before = {one["item"] for one in lines(log)} if log.exists() else set()
+        assert set(acknowledged) <= before or not acknowledged
+        killed_after = rng.randrange(1, 30)
+        stop = threading.Event()
+
+        def kill(after: int = killed_after, one: Any = service, done: threading.Event = stop) -> None:
+            # counted in acknowledged requests, and then in the middle of the next ones
+            done.wait(60)
+            one.process.send_signal(signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        for count in range(1000):
+            sent += 1
+            name = f"event{sent}"
+            if count == killed_after:
+                stop.set()
+            body = {
+                "events": [
+                    {"user": "eve", "item": name, "id": name},
+                    {"user": "eve", "item": item_name(sent % 60)},
+                ]
+            }
+            try:
+                answer = service.client.post("/v1/feedback", json=body)
+            except httpx.HTTPError:
+                break
+            assert answer.status_code == 200
+            acknowledged.append(name)
+        killer.join()
+        service.stop(signal.SIGKILL)
+        counts: dict[str, int] = {}
+        for line in log.read_bytes().split(b"\n")[:-1]:  # a torn line has no end
+            item = json.loads(line)["item"]
+            counts[item] = counts.get(item, 0) + 1
+        assert all(counts.get(name) == 1 for name in acknowledged)
+    assert len(acknowledged) > times
+
+
+def test_no_acknowledged_event_is_lost_or_counted_twice(
+    server: Callable[..., Any], run: Path, tmp_path: Path
+) -> None:
+    kill_at_random_moments(server, run, tmp_path / "log.jsonl", 2)
+
+
+@pytest.mark.slow
+def test_fifty_deaths(server: Callable[..., Any], run: Path, tmp_path: Path) -> None:
+    kill_at_random_moments(server, run, tmp_path / "log.jsonl", 50)
+
+
+def test_lists_after_a_restart_are_those_before(
+    client: Client, saved: dict[str, Path], tmp_path: Path
+) -> None:
+    log, users = tmp_path / "log.jsonl", ["eve", "user20", "user3"]
+    service = client(saved["first"], feedback=str(log))
+    for number in range(12):
+        service.post("/v1/feedback", json=events((users[number % 2], item_name((7 * number) % 60))))
+        service.get("/v1/recommend/eve")  # folded in again and again, and in one go after the restart
+    before = service.post("/v1/recommend", json={"users": users, "k": 20}).json()["results"]
+    with log.open("ab") as file:
+        file.write(b'{"user":"eve","item":"ite')
+    again = client(saved["first"], feedback=str(log))
+    after = again.post("/v1/recommend", json={"users": users, "k": 20}).json()["results"]
+    for old, new in zip(before, after, strict=True):
+        assert (old["user"], old["source"]) == (new["user"], new["source"])
+        assert [item["item"] for item in old["items"]] == [item["item"] for item in new["items"]]
+        # the last digits of a product depend on how many users are in it
+        scores = [[item["score"] for item in one["items"]] for one in (old, new)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+
+
+# ----------------------------------------------------------------------------- talos update
+
+
+def test_update_equals_partial_fit(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from talos.cli import main
+
+    path = tmp_path / "log.jsonl"
+    log = FeedbackLog(path)
+    pairs = [("eve", "item30"), ("eve", "item31"), ("user20", "brand new"), ("user20", "item40")]
+    log.append([Event(user, item, 1.0 + place) for place, (user, item) in enumerate(pairs)])
+    log.close()
+    with path.open("ab") as file:
+        file.write(b'{"user":"torn","ite')
+    out = tmp_path / "updated"
+    monkeypatch.setattr("sys.argv", ["talos", "update", str(run), str(path), "--out", str(out), "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    facts = json.loads(capsys.readouterr().out)
+    assert facts == {"run": str(out), "events": 4, "new_users": 1, "new_items": 1}
+    by_hand = Recommender.load(run).partial_fit(
+        Interactions.from_ids([user for user, _ in pairs], [item for _, item in pairs])
+    )
+    updated = Recommender.load(out)
+    assert updated.recommend(k=10).equals(by_hand.recommend(k=10))
+    assert updated.fitted_model().fingerprint() == by_hand.fitted_model().fingerprint()
+    monkeypatch.setattr("sys.argv", ["talos", "update", str(run), str(path), "--out", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+
+
+def test_a_log_that_cannot_be_written_is_an_error_at_the_start(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    line = ["talos", "serve", str(run), "--feedback", str(tmp_path / "folder")]
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-m", *line],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 2
+    assert "folder: cannot be written" in done.stderr

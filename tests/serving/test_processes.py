@@ -1,0 +1,120 @@
+"""The service as processes: several workers see the same feedback and reloads, share the run, and drain on SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from .conftest import copied
+
+
+def test_every_worker_knows_feedback_and_reloads(
+    server: Callable[..., Any], saved: dict[str, Path], run: Path, tmp_path: Path
+) -> None:
+    service = server(run, "--feedback", tmp_path / "log", "--workers", 2)
+    sources = set()
+    with httpx.Client(base_url=service.url, timeout=60) as one:
+        one.post("/v1/feedback", json={"events": [{"user": "eve", "item": "item30"}]}).raise_for_status()
+    for _ in range(12):  # each on a connection of its own, so that both workers are asked
+        sources.add(httpx.get(f"{service.url}/v1/recommend/eve", timeout=60).json()["results"][0]["source"])
+    assert sources == {"folded"}
+    before = httpx.get(f"{service.url}/readyz", timeout=60).json()["models"]["run"]
+    copied(saved["second"], run)
+    httpx.post(f"{service.url}/v1/model/reload", timeout=60).raise_for_status()
+    same = 0
+    while same < 10:  # the other worker looks every half second
+        same = (
+            0
+            if httpx.get(f"{service.url}/readyz", timeout=60).json()["models"]["run"] == before
+            else same + 1
+        )
+    text = httpx.get(f"{service.url}/metrics", timeout=60).text
+    assert 'talos_requests_total{route="recommend",status="2xx"} 12' in text  # of both together
+    assert service.stop() in (0, -signal.SIGTERM)
+
+
+def test_sigterm_lets_requests_finish(server: Callable[..., Any], saved: dict[str, Path]) -> None:
+    service = server(saved["first"])
+    service.client.get("/readyz").raise_for_status()
+    statuses: list[int] = []
+    begun = threading.Event()
+
+    def body() -> Any:
+        yield b'{"users": ["user20"], '
+        begun.set()
+        term.wait(60)
+        yield b'"k": 3}'
+
+    term = threading.Event()
+
+    def ask() -> None:
+        answer = httpx.post(
+            f"{service.url}/v1/recommend",
+            content=body(),
+            headers={"content-type": "application/json"},
+            timeout=60,
+        )
+        statuses.append(answer.status_code)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert begun.wait(60)
+    while "talos_in_flight 1" not in service.client.get("/metrics").text:  # the request is being read
+        pass
+    service.process.send_signal(signal.SIGTERM)
+    while True:  # until nothing new is accepted
+        try:
+            httpx.get(f"{service.url}/livez", timeout=60)
+        except httpx.HTTPError:
+            break
+    term.set()
+    asking.join()
+    assert statuses == [200]
+    assert service.process.wait(60) in (0, -signal.SIGTERM)
+
+
+def test_bad_starts_are_one_message(saved: dict[str, Path], tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for arguments, message in (
+        ([saved["first"], "--host", "0.0.0.0"], "--host: '0.0.0.0' without keys"),
+        ([tmp_path / "nowhere"], "no such run directory"),
+        ([tmp_path / "no\x1b[2Jwhere", "--workers", 2], "no\\x1b[2Jwhere: no such run directory"),
+        ([saved["first"], "--read-key-file", tmp_path / "nokey"], "--read-key-file"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "talos", "serve", *map(str, arguments), "--port", "0"],
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
+        assert done.returncode == 2, done.stderr
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+        assert "\x1b" not in done.stderr
+        assert done.stderr.count("error:") == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc")
+def test_vectors_are_mapped_from_the_file(saved: dict[str, Path]) -> None:
+    """Pages of a mapped file are in memory once, however many workers map it."""
+    code = (
+        "import sys; from pathlib import Path; from talos.serving.runs import ServedRun\n"
+        "run = ServedRun(Path(sys.argv[1]))\n"
+        "def file_at(address):\n"
+        "    for line in open('/proc/self/maps'):\n"
+        "        low, high = (int(part, 16) for part in line.split()[0].split('-'))\n"
+        "        if low <= address < high: return 'model.safetensors' in line\n"
+        "print(file_at(run.model.item_vectors.data_ptr()), file_at(run.model.user_vectors.data_ptr()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(saved["first"])], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True", "True"]

@@ -1,0 +1,122 @@
+"""Runs are replaced while requests go on: no request fails, no answer mixes versions, a bad run leaves the old one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from talos.model.recommender import Recommender
+
+from .conftest import copied
+
+Client = Callable[..., Any]
+
+
+def test_the_endpoint_loads_what_was_saved(client: Client, saved: dict[str, Path], run: Path) -> None:
+    service = client(run)
+    before = service.get("/v1/recommend/user20", params={"k": 5}).json()
+    copied(saved["second"], run)
+    done = service.post("/v1/model/reload").json()["reloaded"]
+    after = service.get("/v1/recommend/user20", params={"k": 5}).json()
+    assert done == [{"model": "run", "version": after["version"], "before": before["version"]}]
+    assert after["version"] != before["version"]
+    right = Recommender.load(saved["second"]).recommend(["user20"], k=5)["item_id"].to_list()
+    assert [item["item"] for item in after["results"][0]["items"]] == right
+    assert service.post("/v1/model/reload", json={"model": "zz"}).status_code == 404
+
+
+def test_a_bad_run_leaves_the_old_one(client: Client, saved: dict[str, Path], run: Path) -> None:
+    service = client(run)
+    before = service.get("/v1/recommend/user20").json()
+    (run / "model.safetensors").write_bytes(b"broken")
+    answer = service.post("/v1/model/reload")
+    assert answer.status_code == 409
+    assert "model.safetensors" in answer.json()["error"]
+    assert "model.safetensors" in service.get("/readyz").json()["reload_errors"]["run"]
+    assert service.get("/v1/model").json()["models"][0]["reload_error"]
+    after = service.get("/v1/recommend/user20").json()
+    assert (after["version"], after["results"]) == (before["version"], before["results"])
+    copied(saved["second"], run)
+    assert service.post("/v1/model/reload").status_code == 200
+    assert service.get("/readyz").json()["reload_errors"] == {}
+    assert "talos_failed_reloads_total 1" in service.get("/metrics").text
+
+
+def test_watching(client: Client, saved: dict[str, Path], run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("talos.serving.app._SECONDS_BETWEEN_LOOKS", 0.01)
+    service = client(run, watch=True)
+    before = service.get("/readyz").json()["models"]["run"]
+    copied(saved["second"], run)
+    while service.get("/readyz").json()["models"]["run"] == before:
+        pass
+    (run / "model.json").write_text("{")
+    while not service.get("/readyz").json()["reload_errors"]:
+        pass
+    assert service.get("/v1/recommend/user20").status_code == 200
+
+
+def test_feedback_stays_after_a_reload(
+    client: Client, saved: dict[str, Path], run: Path, tmp_path: Path
+) -> None:
+    service = client(run, feedback=str(tmp_path / "log"))
+    service.post("/v1/feedback", json={"events": [{"user": "eve", "item": "item30"}]})
+    copied(saved["second"], run)
+    service.post("/v1/model/reload")
+    mine = service.get("/v1/recommend/eve", params={"k": 5}).json()["results"][0]
+    right = Recommender.load(saved["second"]).recommend(history=["item30"], k=5)["item_id"].to_list()
+    assert [item["item"] for item in mine["items"]] == right
+
+
+def swap_under_load(client: Client, saved: dict[str, Path], run: Path, swaps: int) -> None:
+    """Swap two runs to and fro while four threads ask; every list must be that of the version it names."""
+    users = ["user20", "user21", "user30"]
+    service = client(run)
+    right: dict[str, Any] = {}
+    for name in ("second", "first"):
+        copied(saved[name], run)
+        service.post("/v1/model/reload")
+        answer = service.post("/v1/recommend", json={"users": users, "k": 5}).json()
+        right[answer["version"]] = [[item["item"] for item in one["items"]] for one in answer["results"]]
+    assert len(right) == 2
+    stop, faults, asked = threading.Event(), [], [0, 0, 0, 0]
+
+    def ask(number: int) -> None:
+        while not stop.is_set():
+            answer = service.post("/v1/recommend", json={"users": users, "k": 5})
+            if answer.status_code != 200:
+                faults.append(answer.text)
+                continue
+            lists = [[item["item"] for item in one["items"]] for one in answer.json()["results"]]
+            if lists != right.get(answer.json()["version"]):
+                faults.append(answer.text)
+            asked[number] += 1
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for swap in range(swaps):
+        copied(saved["second" if swap % 2 == 0 else "first"], run)
+        assert service.post("/v1/model/reload").status_code == 200
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert min(asked) > 0
+
+
+def test_swaps_under_load(client: Client, saved: dict[str, Path], run: Path) -> None:
+    swap_under_load(client, saved, run, 6)
+
+
+@pytest.mark.slow
+def test_a_hundred_swaps_under_load(client: Client, saved: dict[str, Path], run: Path) -> None:
+    import resource
+
+    swap_under_load(client, saved, run, 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    swap_under_load(client, saved, run, 100)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10  # KB
