@@ -16,7 +16,7 @@ Wherever one of them is chosen (Python, config, command line), it is given as a 
 >>> options("backbone", "lightgcn")
 {'dim': 64, 'layers': 2}
 >>> make_loss("sl", tau=0.2)
-Softmax(tau=0.2)
+Softmax(tau=0.2, ...)
 """
 
 from __future__ import annotations
