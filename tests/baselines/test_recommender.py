@@ -186,13 +186,22 @@ def test_items_bought_together_are_similar(split: Split) -> None:
 
 
 @pytest.mark.parametrize("name", OF_ITEMS)
-def test_an_explanation_adds_up_to_the_score(split: Split, name: str) -> None:
+def test_an_explanation_has_the_shares_of_the_weights(split: Split, name: str) -> None:
     model = Recommender(baseline=name, k=5).fit(split.train)
     user = split.train.user_ids.ids[2]
     best = model.recommend([user], k=1)
     parts = model.explain(user, best["item_id"][0])
-    assert parts["contribution"].sum() == pytest.approx(best["score"][0], abs=1e-5)
-    assert set(parts["item_id"].drop_nulls().to_list()) == set(split.train.items_of(user).to_list())
+    fitted = model.fitted_model()
+    assert isinstance(fitted, ItemModel)
+    (target,) = split.train.item_ids.encode([best["item_id"][0]])
+    column = fitted.weights.column(int(target)).double().clamp(min=0)
+    own = {
+        item: float(column[int(split.train.item_ids.encode([item])[0])])
+        for item in split.train.items_of(user)
+    }
+    want = {item: weight / sum(own.values()) for item, weight in own.items() if weight > 0}
+    assert dict(parts.iter_rows()) == pytest.approx(want)
+    assert parts["contribution"].is_sorted(descending=True)
 
 
 def test_what_makes_no_sense_is_one_clear_error(split: Split, tmp_path: Path) -> None:

@@ -13,11 +13,16 @@ import pytest
 from talos import registry
 from talos.cli import main
 from talos.cli.options import TrainingOptions
-from talos.config import OptimizerConfig, RunConfig, TrainingConfig
+from talos.config import EventsConfig, OptimizerConfig, RunConfig, TrainingConfig
 from talos.errors import InputError
 
-SECTIONS: dict[str, Any] = {"": RunConfig, "optimizer.": OptimizerConfig, "training.": TrainingConfig}
-CHOICES = ("backbone", "loss", "threshold")
+SECTIONS: dict[str, Any] = {
+    "": RunConfig,
+    "events.": EventsConfig,
+    "optimizer.": OptimizerConfig,
+    "training.": TrainingConfig,
+}
+CHOICES = ("backbone", "loss", "threshold", "baseline")
 
 
 def plain_fields() -> dict[str, Any]:
@@ -26,7 +31,7 @@ def plain_fields() -> dict[str, Any]:
         f"{prefix}{name}": field.default
         for prefix, section in SECTIONS.items()
         for name, field in section.model_fields.items()
-        if name not in (*CHOICES, "negatives", "optimizer", "training")
+        if name not in (*CHOICES, "negatives", "events", "optimizer", "training")
     }
 
 
@@ -66,7 +71,9 @@ def test_wrong_types_and_ranges(key: str) -> None:
     values = wrong_values(plain_fields()[key])
     if key.startswith("optimizer.lr"):
         values = [True, "0.1", "no such word", -1, 0, [0.1], {}]
-    for value in [*values, None]:
+    if plain_fields()[key] is not None:
+        values.append(None)
+    for value in values:
         assert refused(key, value).where == key, value
 
 

@@ -82,7 +82,13 @@ def test_trials_that_lag_behind_are_pruned(settings, parts: FitParts, tmp_path: 
             {"optimizer": {"lr": {"low": 1e-6, "high": 0.3, "log": True}}},
             pruner=pruner,
             sampler="random",
-            **{"training.epochs": 9, "training.patience": 99, "training.init": "random"},
+            # averaged weights would hide for some epochs who learns nothing
+            **{
+                "training.epochs": 9,
+                "training.patience": 99,
+                "training.init": "random",
+                "training.averaging": 1.0,
+            },
         )
         tuned = run_study(search, parts, tmp_path / pruner, trials=14)
         counts = tuned.summary.counts
