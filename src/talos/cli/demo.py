@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 # Settings of each baseline and of each loss, chosen on the validation part; all others are defaults. Not with equal
-# effort: 37 points were tried for ALS, 24 for RP3beta, 15 for ItemKNN, 6 for EASE, and a few temperatures for the losses.
+# effort: 37 points were tried for ALS, 24 for RP3beta, 15 for ItemKNN, 6 for EASE, a few temperatures for a loss.
 BASELINES: dict[str, dict[str, Any]] = {
     "popularity": {},
     "itemknn": {"neighbours": 200, "shrinkage": 0.0},
