@@ -43,7 +43,8 @@ whole choice before it (fits and validation), with the number of threads that sh
 """
 _NOT_RUN = """The grids are small, and the choice lies at the edge of some: our baselines are a floor, not the best
 that these methods can do. The grid of ALS is the second one: on Gowalla the first (weights 3, 10 and 30) was left after
-five of its six candidates, because validation rose with the weight; test had not been read. "Best of" counts the second alone.
+five of its six candidates, because validation rose with the weight; test had not been read. "Best of" counts
+the second alone.
 
 EASE is not among our rows: its matrix of 41 or 38 thousand items squared takes 6.7 or 5.8 GB, and a single fit about 25
 minutes on one core (estimated from 4.6 s for 6,000 items), so a choice of λ on validation is out of reach here.
