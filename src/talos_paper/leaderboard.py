@@ -110,7 +110,7 @@ METHODS: dict[str, Method] = {
     )
 }
 """Name → row, in the order in which they are offered. EASE is left to the literature: its matrix of 41 thousand items
-squared takes 6.7 GB and half an hour a fit on one core, so that a grid of settings is out of reach here."""
+squared takes 6.7 GB and about 25 minutes a fit on one core, so that a grid of settings is out of reach here."""
 
 
 # ------------------------------------------------------------------------------------ the protocol

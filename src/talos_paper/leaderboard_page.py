@@ -33,13 +33,22 @@ measured on test. The candidates, what each reached on validation, the configs, 
 
 The rows of the literature are as printed there, and what their settings were chosen on is not the same: *test* where
 the authors' public code selects on the test part, – where nothing says so. A figure chosen on test is too high by
-an unknown amount.
+an unknown amount. And it has seen what no validation part of train can show: the public test parts are not
+distributed like train. On Gowalla 5.8 % of the held-out tenth are with the 100 most popular items, as in the rest of
+train (5.7 %), but 7.8 % of the test part; on Yelp2018 the shares are 4.5 %, 4.5 % and 3.3 %. So a method may be ahead
+on validation and behind on test. Our rows are what the protocol gives: no row was left out or run again after its test
+figure was known.
 
 Time is processor time, which does not depend on what else the machine does: of one fit on all of train, and of the
 whole choice before it (fits and validation), with the number of threads that shared it.
 """
-_NOT_RUN = """EASE is not among our rows: a matrix of 41 or 38 thousand items squared takes 6.7 or 5.8 GB and half
-an hour on one core for a single fit, so a choice of λ on validation is out of reach here.
+_NOT_RUN = """The grids are small, and the choice lies at the edge of some: our baselines are a floor, not the best
+that these methods can do. The grid of ALS is the second one: on Gowalla the first (weights 3, 10 and 30) was left after
+five of its six candidates, because validation rose with the weight; test had not been read. "Best of" counts
+the second alone.
+
+EASE is not among our rows: its matrix of 41 or 38 thousand items squared takes 6.7 or 5.8 GB, and a single fit about 25
+minutes on one core (estimated from 4.6 s for 6,000 items), so a choice of λ on validation is out of reach here.
 `talos train --baseline ease --set baseline.memory_gb=7` fits it.
 """
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 # Settings of each baseline and of BPR, chosen on the validation part, where the softmax loss and Talos race their
-# temperatures; all others are defaults.
+# temperatures; all others are defaults. Not with equal effort: 37 points were tried for ALS, 24 for RP3beta, 15 for
+# ItemKNN, 6 for EASE, and five temperatures in a race.
 BASELINES: dict[str, dict[str, Any]] = {
     "popularity": {},
     "itemknn": {"neighbours": 200, "shrinkage": 0.0},
