@@ -8,9 +8,10 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -136,15 +137,23 @@ def test_a_damaged_record_of_the_data(talos: Talos, clicks: Path, tmp_path: Path
 # ----------------------------------------------------------------------------------------- passwords
 
 
-def test_passwords_are_neither_stored_nor_printed(
-    talos: Talos, postgres: str, tmp_path: Path, clicks: Path
-) -> None:
+@pytest.fixture
+def server(postgres: str) -> Iterator[Any]:
+    """A connection to the server that all tests share; the tables of this one are gone before and after it."""
     import psycopg
 
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS recs, shop")
+        yield connection
+        connection.execute("DROP TABLE IF EXISTS recs, shop")
+
+
+def test_passwords_are_neither_stored_nor_printed(
+    talos: Talos, postgres: str, server: Any, tmp_path: Path, clicks: Path
+) -> None:
     rows = pl.read_csv(clicks).select("user", "item").rows()
-    with psycopg.connect(postgres, autocommit=True) as server:
-        server.execute('DROP TABLE IF EXISTS recs, shop; CREATE TABLE shop ("user" TEXT, item TEXT)')
-        server.cursor().executemany("INSERT INTO shop VALUES (%s, %s)", rows)
+    server.execute('CREATE TABLE shop ("user" TEXT, item TEXT)')
+    server.cursor().executemany("INSERT INTO shop VALUES (%s, %s)", rows)
     hidden = "hid/d@n"
     place = f"{postgres.replace(':secret@', f':{hidden}@')}?table=shop&password={hidden}"
     clicks.unlink()
