@@ -228,7 +228,7 @@ def finish(one: Scene, at: Path, wanted: Any, what: str) -> None:
 def test_killed_at_any_moment(scene: Any, budget: Any, tmp_path: Path, name: str) -> None:
     one, moments, wanted = scene(name)
     rng, killed = budget.rng, 0
-    for number in budget.tries(4):
+    for number in budget.tries(2):
         moment = rng.randint(1, moments)
         at = tmp_path / f"{number}"
         shutil.copytree(one.start, at)
@@ -252,7 +252,7 @@ def test_a_write_fails(scene: Any, budget: Any, tmp_path: Path, name: str) -> No
     one, moments, wanted = scene(name)
     rng, failed = budget.rng, 0
     kinds = list(FAULTS)
-    for number in budget.tries(6):
+    for number in budget.tries(4):
         moment, fault = rng.randint(1, moments), kinds[number % len(kinds)]
         kind, error, forever = FAULTS[fault]
         at = tmp_path / f"{number}"
