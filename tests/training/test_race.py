@@ -15,6 +15,7 @@ from talos.data.splits import Split
 from talos.errors import DataError
 from talos.model.recommender import Recommender
 from talos.training import Callback, Trainer, make_trainer
+from talos.training import race as race_module
 from talos.training.callbacks import read_history
 from talos.training.race import FIRST_LEGS, LATER_LEGS, SETTLED, stages_of
 
@@ -204,3 +205,20 @@ def test_with_little_patience_later_stages_still_train(planted: Split) -> None:
     assert len({leg["stage"] for leg in race.legs}) == len(stages_of(settings)) > 1
     assert trainer.position.best_epoch > 0
     assert trainer.position.best_metrics["precision@5"] == trainer.position.best
+
+
+def test_high_effort_goes_on_when_a_loss_without_these_options_wins(
+    planted: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SL@K has no power mean over positives: its stage is left out."""
+    settings = config(**{"training.effort": "high", "training.epochs": 60, "backbone.dim": 8})
+    leg = race_module._Race._leg
+    monkeypatch.setattr(
+        race_module._Race,
+        "_leg",
+        lambda self, stage, label, *rest: leg(self, stage, label, *rest) + label.startswith("sl-at-k"),
+    )
+    trainer, race = make_trainer(settings, planted.train, planted.valid)
+    assert race.chosen["loss.name"] == trainer.config.loss.name == "sl@k"
+    assert 1 not in {leg["stage"] for leg in race.legs}
+    assert "loss.negative_weight" in race.chosen

@@ -513,9 +513,7 @@ def _shares(
     some = torch.where(count > 0, count, 1).to(torch.float64)
     if reduction == "sum":
         return (some ** (exponent - 1)).to(dtype)
-    total = (
-        float((some**exponent * (count > 0)).sum()) or 1.0
-    )  # without any positives every share is of nothing
+    total = float((some**exponent * (count > 0)).sum()) or 1.0  # 0: there are no positives to share
     return (some ** (exponent - 1) / total).to(dtype)
 
 

@@ -121,6 +121,18 @@ def _distinct(candidates: Sequence[Changes]) -> list[Changes]:
     return [one for number, one in enumerate(candidates) if one not in candidates[:number]]
 
 
+def _fits(changes: Changes, config: RunConfig) -> bool:
+    """Whether the config's loss has all the options of a candidate.
+
+    >>> sl_at_k = RunConfig().with_values({"loss.name": "sl@k"})
+    >>> _fits({"loss.positive_power": 0.2}, sl_at_k), _fits({"loss.user_power": 1.0}, sl_at_k)
+    (False, True)
+    """
+    options = registry.options("loss", config.loss.name)
+    asked = [name.removeprefix("loss.") for name in changes if name.startswith("loss.")]
+    return all(option in options for option in asked)
+
+
 def _of_another_loss(name: str, config: RunConfig) -> list[Changes]:
     """The first stage of a loss that races something itself; none of the run's own loss."""
     offered = registry.resolve("loss", name).race
@@ -203,7 +215,10 @@ class _Race:
         for number, stage in enumerate(stages[1:], start=1):
             if leader.position.epoch + sum(LATER_LEGS) > self.config.training.epochs:
                 break
-            leader = self._stage(number, stage, leader)
+            # another loss may have won, which need not have the options that this stage is about
+            possible = [one for one in stage if _fits(one, leader.config)]
+            if len(possible) > 1:
+                leader = self._stage(number, possible, leader)
         return leader
 
     def _settle(self, leader: Trainer, label: str) -> None:
@@ -229,10 +244,8 @@ class _Race:
                 runner = parent.branch(config, folder=folder)
             else:
                 runner = Trainer(config, *self.data, folder=folder, group=self.group)
-            if (
-                leader is None
-            ):  # the others copy the first one's starting vectors, unless it has left them already
-                parent = parent or runner
+            # without a leader, all candidates share the starting vectors of the first
+            parent = parent or runner
             runners[label] = runner
         epoch = 0 if leader is None else leader.position.epoch
         for runner in runners.values():
