@@ -148,9 +148,9 @@ def _solve_in_core_(
     fixed: Tensor,
     gram: Tensor,
     *,
+    weights: Tensor | None = None,
     weight: float,
     steps: int,
-    weights: Tensor | None = None,
     level: str | None = None,
     threads: int | None = None,
 ) -> None:
