@@ -13,6 +13,7 @@ from talos.report.svg import WIDTH, legend_key
 from talos_paper import published
 from talos_paper.data import DATASETS
 from talos_paper.experiments import EXPERIMENTS, Experiment
+from talos_paper.grid_page import write_grid
 from talos_paper.leaderboard_page import write_leaderboard
 from talos_paper.plots import measurement_plots, plots_of
 from talos_paper.readme import readme
@@ -70,7 +71,7 @@ def write_pages(store: ResultStore) -> list[Path]:
         written += [
             _write(store.root / name, standalone(figure)) for name, figure in _plots(experiment, parts)
         ]
-    written += write_leaderboard(store)
+    written += [*write_leaderboard(store), *write_grid(store)]
     written.append(_write(store.root / "README.md", readme(store)))
     return written
 

@@ -22,6 +22,7 @@ __all__ = ["PluginGroup", "entry_points_of", "not_installed"]
 COMPANIONS = {
     "reproduce": "talos-rec-paper",
     "leaderboard": "talos-rec-paper",
+    "grid": "talos-rec-paper",
     "bench": "talos-rec-benchmarks",
 }
 

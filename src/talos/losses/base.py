@@ -139,7 +139,7 @@ class Loss(nn.Module):
     context: ClassVar[tuple[str, ...]] = ("k", "num_users", "num_items", "generator")
     search_space: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     # What a race decides if it is not given: stages in the order in which they matter, each with the candidates for
-    # some options. The first stage is about the temperature.
+    # some options; one without options leaves everything as it is. The first stage is about the temperature.
     race: ClassVar[tuple[tuple[Mapping[str, float], ...], ...]] = ()
 
     def __init__(self) -> None:

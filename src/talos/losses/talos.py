@@ -69,9 +69,9 @@ class Talos(UserSeparableLoss):
     search_space: ClassVar[Mapping[str, Any]] = {"tau": TAU_SPACE}
     race: ClassVar[tuple[tuple[Mapping[str, float], ...], ...]] = (
         tuple({"tau": tau, "user_power": 0.5} for tau in (0.045, 0.065, 0.095, 0.14, 0.2)),
-        tuple({"positive_power": power} for power in (0.0, 0.2)),
-        tuple({"negative_weight": weight} for weight in (1.0, 1.1, 1.25)),
-        tuple({"user_power": power} for power in (0.5, 0.25, 1.0)),
+        ({}, {"positive_power": 0.2}, {"negative_weight": 1.1}),
+        ({}, {"positive_power": 0.2}, {"negative_weight": 1.1}, {"negative_weight": 1.25}),
+        ({}, {"user_power": 0.25}, {"user_power": 1.0}),
     )
 
     def __init__(

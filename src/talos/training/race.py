@@ -7,14 +7,15 @@ run's own validation metric, and the better half goes on (successive halving: Ja
 data are never here.
 
     effort = "quick"     no race: what is left open follows a formula
-    effort = "normal"    the first two stages of the loss, for Talos: the temperature τ and the power mean ρ over the
-                         positives
-    effort = "high"      all stages (for Talos also the weight λ of the negatives and the weight p of the users), the
-                         other losses with a race of their own, and the dimension
+    effort = "normal"    the first two stages of the loss, for Talos: the temperature τ, then the power mean ρ over the
+                         positives or the weight λ of the negatives, and a second look at τ
+    effort = "high"      all stages (for Talos also both ρ and λ, larger ones, and the weight p of the users), the other
+                         losses with a race of their own, and the dimension
 
 Before the second stage the winner of the first trains on until a validation brings little new. From there a few epochs
 show what a setting is worth; from an unfinished model they show how fast it learns, and what learns fast (a larger λ or
-ρ) may end lower.
+ρ, another τ) may end lower. Hence the second look: after the second stage the winner of the first meets the values
+halfway to its neighbours, under the conditions in which the run will end.
 
 A race is part of its run: it is written to `race.json` in the run's folder, every candidate has checkpoints of its own
 there, and a killed run continues to the same bytes.
@@ -44,7 +45,7 @@ __all__ = ["RaceResult", "make_trainer", "stages_of"]
 
 # Epochs of each leg of the first stage, and of later stages; after the last leg the best candidate wins.
 FIRST_LEGS: Final = (2, 2)
-LATER_LEGS: Final = (6, 4)
+LATER_LEGS: Final = (4, 4)
 # The winner of the first stage has settled when a validation is not at least this much better than the one before.
 SETTLED: Final = 1.005
 # Runs of fewer epochs have no room for a race.
@@ -91,7 +92,7 @@ def stages_of(config: RunConfig) -> list[list[Changes]]:
     >>> stages_of(RunConfig().with_values({"loss.tau": 0.1}))
     []
     >>> [len(stage) for stage in stages_of(RunConfig())]
-    [5, 2]
+    [5, 3]
     """
     effort = config.training.effort
     given = {name: value for name, value in config.loss.options.items() if value != "auto"}
@@ -121,16 +122,33 @@ def _distinct(candidates: Sequence[Changes]) -> list[Changes]:
     return [one for number, one in enumerate(candidates) if one not in candidates[:number]]
 
 
-def _fits(changes: Changes, config: RunConfig) -> bool:
-    """Whether the config's loss has all the options of a candidate.
+def _is_new(changes: Changes, config: RunConfig) -> bool:
+    """Whether the config's loss has all the options of a candidate, and other values of them.
 
-    >>> sl_at_k = RunConfig().with_values({"loss.name": "sl@k"})
-    >>> _fits({"loss.positive_power": 0.2}, sl_at_k), _fits({"loss.user_power": 1.0}, sl_at_k)
-    (False, True)
+    >>> sl_at_k = RunConfig().with_values({"loss.name": "sl@k", "loss.user_power": 1.0})
+    >>> [_is_new({option: 1.0}, sl_at_k) for option in ("loss.positive_power", "loss.user_power", "loss.tau")]
+    [False, False, True]
     """
     options = registry.options("loss", config.loss.name)
     asked = [name.removeprefix("loss.") for name in changes if name.startswith("loss.")]
-    return all(option in options for option in asked)
+    return all(option in options for option in asked) and config.with_values(changes) != config
+
+
+def _second_look(stage: Sequence[Changes], winner: Changes) -> list[Changes]:
+    """The winner of the first stage, and halfway, as a ratio, to its neighbours in its first option, the temperature.
+
+    At the end of the range it goes as far beyond it as it goes inwards.
+
+    >>> _second_look([{"loss.tau": 0.05}, {"loss.tau": 0.1}, {"loss.tau": 0.2}], {"loss.tau": 0.2})
+    [{}, {'loss.tau': 0.141}, {'loss.tau': 0.283}]
+    """
+    name, value = next((name, value) for name, value in winner.items() if not name.endswith(".name"))
+    same = [one for one in stage if one.get("loss.name") == winner.get("loss.name")]
+    values = sorted(one[name] for one in same)
+    place = values.index(value)
+    below = value / values[place - 1] if place else values[1] / value
+    above = values[place + 1] / value if place + 1 < len(values) else below
+    return [{}, *({name: float(f"{value * factor:.3g}")} for factor in (below**-0.5, above**0.5))]
 
 
 def _of_another_loss(name: str, config: RunConfig) -> list[Changes]:
@@ -210,13 +228,14 @@ class _Race:
     def run(self, stages: Sequence[Sequence[Changes]]) -> Trainer:
         """Race stage by stage; returns the winner of the last one."""
         leader = self._stage(0, stages[0], None)
-        if len(stages) > 1:
-            self._settle(leader, _label(self.changes))
-        for number, stage in enumerate(stages[1:], start=1):
+        self._settle(leader, _label(self.changes))
+        second_look = _second_look(stages[0], self.changes)
+        later = [*stages[1:NORMAL_STAGES], second_look, *stages[NORMAL_STAGES:]]
+        for number, stage in enumerate(later, start=1):
             if leader.position.epoch + sum(LATER_LEGS) > self.config.training.epochs:
                 break
             # another loss may have won, which need not have the options that this stage is about
-            possible = [one for one in stage if _fits(one, leader.config)]
+            possible = [one for one in stage if not one or _is_new(one, leader.config)]
             if len(possible) > 1:
                 leader = self._stage(number, possible, leader)
         return leader
@@ -306,11 +325,11 @@ class _Race:
 def _label(changes: Mapping[str, Any]) -> str:
     """A candidate in short, for people and as the name of a folder.
 
-    >>> _label({"loss.name": "sl", "loss.tau": 0.1})
-    'sl-tau-0.1'
+    >>> _label({"loss.name": "sl", "loss.tau": 0.1}), _label({})
+    ('sl-tau-0.1', 'unchanged')
     """
     parts = [
         str(value) if name.endswith(".name") else f"{name.partition('.')[2]}-{value:g}"
         for name, value in changes.items()
     ]
-    return "-".join(parts).replace("@", "-at-")
+    return "-".join(parts).replace("@", "-at-") or "unchanged"
