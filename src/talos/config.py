@@ -131,11 +131,11 @@ class EventsConfig(_Section):
     """How much each interaction counts in training: see `talos.data.event_weights`.
 
     Attributes:
-        weights: `equal`, or in proportion to the `rating`.
+        weights: `equal`, in proportion to the `rating`, or by the number of `repeats`.
         half_life: the age after which an interaction counts half, such as `30d`; None if age does not matter.
     """
 
-    weights: Literal["equal", "rating"] = "equal"
+    weights: Literal["equal", "rating", "repeats"] = "equal"
     half_life: Annotated[str | None, BeforeValidator(_a_half_life)] = None
 
 

@@ -67,6 +67,18 @@ def test_what_the_data_do_not_have_is_an_error() -> None:
             RunConfig.from_dict({"events": {"half_life": text}})
 
 
+def test_repeats_count_by_their_logarithm() -> None:
+    rows = [("u", "seldom"), ("u", "often"), ("v", "seldom")] + [("u", "often")] * 7
+    data = Interactions.from_ids(*map(list, zip(*rows, strict=True)))
+    assert data.to_polars()["item_id"].to_list() == ["often", "seldom", "seldom"]
+    often, seldom, _ = event_weights(data, EventsConfig(weights="repeats"))
+    assert often / seldom == pytest.approx(1 + np.log(8))
+    once = data.where(np.array([False, True, True])).compact()
+    assert event_weights(once, EventsConfig(weights="repeats")).tolist() == [1, 1]
+    with pytest.raises(DataError, match=r"events.weights: no pair of user and item occurs twice"):
+        event_weights(Interactions.from_ids(["u"], ["i"]), EventsConfig(weights="repeats"))
+
+
 @pytest.mark.parametrize("negatives", ["all", "shared:8/4", "8"])
 def test_training_follows_the_weights(negatives: str) -> None:
     """Two tastes, one long ago: with a short half-life the vectors follow the newer one."""

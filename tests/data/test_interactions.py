@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import polars as pl
 import pytest
@@ -179,3 +181,27 @@ def test_many_rows_go_through_blocks_and_threads() -> None:
     assert data.ratings is not None
     assert np.array_equal(data.ratings, (best["row"].to_numpy() % 1000).astype(np.float32))
     assert data.provenance.duplicates == n - len(best)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=40), st.integers(0, 40))
+def test_repeats_count_the_events_of_each_pair(rows: list[tuple[int, int]], cut: int) -> None:
+    """However the events come: at once, in two parts, or over other vocabularies."""
+    expected = Counter(rows)
+
+    def counts(data: Interactions) -> Counter[tuple[int, int]]:
+        pairs = data.to_polars().select("user_id", "item_id").rows()
+        repeats = [1] * len(pairs) if data.repeats is None else data.repeats.tolist()
+        return Counter(dict(zip(pairs, repeats, strict=True)))
+
+    ids = Vocabulary.of([0, 1, 2, 3])
+
+    def read(some: list[tuple[int, int]]) -> Interactions:
+        users, items = (np.array([row[side] for row in some], np.int64) for side in (0, 1))
+        return Interactions.from_codes(users, items, user_ids=ids, item_ids=ids)
+
+    whole = read(rows)
+    assert counts(whole) == expected
+    assert (whole.repeats is None) == (len(expected) == len(rows))
+    joined = read(rows[:cut]).union(read(rows[cut:]))
+    assert counts(joined) == expected
+    assert counts(whole.compact().aligned_to(whole)[0]) == expected

@@ -28,7 +28,7 @@ _COMMENTS = {
     "tau": "temperature: auto tries several on the validation set; a number from 0.05 to 0.3 fixes it",
     "effort": "what is tried for settings not given: quick (a formula), normal (a race), high (all, and longer)",
     "averaging": "weight of the newest epoch in the averaged weights; 1 keeps weights as they are",
-    "weights": "how much an interaction counts: equal, or rating",
+    "weights": "how much an interaction counts: equal, rating, or repeats",
     "lr": "auto: 0.1 for cosine scores, 0.001 for dot products",
     "lr_decay": "the rate is multiplied by this after each epoch; or auto",
     "init": "where vectors start: random, als or svd (a quick factorisation first), or auto",

@@ -241,7 +241,8 @@ class TrainingOptions:
         "events.half_life", "Age after which an interaction counts half, such as 30d; needs timestamps."
     )
     weights: str | None = _option(
-        "events.weights", "How much an interaction counts: equal, or rating (in proportion to it)."
+        "events.weights",
+        "How much an interaction counts: equal, rating (in proportion to it) or repeats (1 + log of their number).",
     )
     seed: int | None = _option("seed", "Seed of everything random in training.")
     device: str | None = _option("device", "Any device of torch, such as cpu or cuda:0.")

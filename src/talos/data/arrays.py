@@ -24,11 +24,15 @@ _BLOCK = 1 << 17
 
 @dataclass(frozen=True)
 class SortedRows:
-    """Distinct (user, item) pairs in CSR form, and the input row that each was kept from."""
+    """Distinct (user, item) pairs in CSR form, and the input row that each was kept from.
+
+    `repeats` counts the input rows of each pair; None if every pair occurred once.
+    """
 
     indptr: NDArray[np.int64]  # (num_users + 1,)
     items: Codes
     rows: NDArray[np.int64]  # beside `items`
+    repeats: NDArray[np.int32] | None = None
 
 
 def in_threads(work: Callable[[int], None], over: range) -> None:
@@ -76,6 +80,7 @@ def sort_rows(
             _move_latest_to_end(rows, last, timestamps)
         indptr -= np.searchsorted(np.flatnonzero(~last), indptr)
         codes, rows = _compressed(last, codes, rows)
+        return SortedRows(indptr, codes, rows, np.diff(np.flatnonzero(last), prepend=-1).astype(np.int32))
     return SortedRows(indptr, codes, rows)
 
 

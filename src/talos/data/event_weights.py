@@ -1,4 +1,4 @@
-"""How much each interaction counts: by its rating, by its age, or all the same."""
+"""How much each interaction counts: by its rating, by how often it occurred, by its age, or all the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _LEAST = 1e-4
 def event_weights(train: Interactions, events: EventsConfig) -> NDArray[np.float32] | None:
     """The weight of each interaction (P,), with mean 1; None if all count the same.
 
-    - `weights = "rating"`: in proportion to the rating, which must be above 0.
+    - `weights = "rating"`: in proportion to the rating, which must be above 0. A column of weights is read as ratings.
+    - `weights = "repeats"`: 1 + log n for a pair that occurred n times: the hundredth play says less than the second.
     - `half_life = "30d"`: 2^(-age/half-life), with the age counted from the newest interaction of `train`; an
       interaction whose time is unknown (below 0) counts like the mean of the others.
 
@@ -41,6 +42,12 @@ def event_weights(train: Interactions, events: EventsConfig) -> NDArray[np.float
             raise DataError(
                 f"a rating of {weights.min():g}", where="events.weights", expected="ratings above 0"
             )
+    if events.weights == "repeats":
+        if train.repeats is None:
+            raise DataError(
+                "no pair of user and item occurs twice", where="events.weights", expected="events that repeat"
+            )
+        weights = 1 + np.log(train.repeats)
     if events.half_life is not None:
         life = parse_half_life(events.half_life)
         if train.timestamps is None:

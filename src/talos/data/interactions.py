@@ -52,8 +52,9 @@ class Interactions:
 
     Row `u` holds `indices[indptr[u]:indptr[u+1]]`: the codes of the user's items, ascending and distinct.
     `timestamps` and `ratings`, where known, have one value for each of `indices`, and `item_titles` one for each
-    item. Build one with `talos.read`, `Interactions.from_ids` or `Interactions.from_codes`; the constructor itself
-    does not check its arguments.
+    item; `repeats` is the number of events that each pair stands for, None if every pair occurred once. Build one
+    with `talos.read`, `Interactions.from_ids` or `Interactions.from_codes`; the constructor itself does not check
+    its arguments.
 
     >>> data = Interactions.from_ids(["ann", "bob", "ann"], ["tea", "tea", "jam"])
     >>> data.num_users, data.num_items, len(data)
@@ -68,11 +69,12 @@ class Interactions:
     item_ids: Vocabulary
     timestamps: NDArray[Any] | None = None
     ratings: NDArray[np.float32] | None = None
+    repeats: NDArray[np.int32] | None = None
     item_titles: pl.Series | None = None
     provenance: Provenance = field(default_factory=Provenance)
 
     def __post_init__(self) -> None:
-        for array in (self.indptr, self.indices, self.timestamps, self.ratings):
+        for array in (self.indptr, self.indices, self.timestamps, self.ratings, self.repeats):
             if array is not None:
                 array.flags.writeable = False
 
@@ -92,8 +94,11 @@ class Interactions:
         """From one row per event: user id, item id, and optionally timestamp, rating and the item's title.
 
         Ids are strings or integers, users and items each of one type. A pair that occurs more than once is kept
-        once: its latest row, or the last one where timestamps are equal or absent. `provenance.duplicates` counts
-        the rows dropped.
+        once: its latest row, or the last one where timestamps are equal or absent. `repeats` counts the rows of each
+        pair, `provenance.duplicates` those dropped.
+
+        >>> Interactions.from_ids(["ann", "ann", "bob"], ["tea", "tea", "tea"]).repeats.tolist()
+        [2, 1]
         """
         user_ids, user_codes = Vocabulary.encoding(as_id_series(users, "users"))
         item_ids, item_codes = Vocabulary.encoding(as_id_series(items, "items"))
@@ -118,23 +123,32 @@ class Interactions:
         item_ids: Vocabulary,
         timestamps: NDArray[Any] | Sequence[float] | None = None,
         ratings: NDArray[Any] | Sequence[float] | None = None,
+        repeats: NDArray[np.int32] | None = None,
         item_titles: pl.Series | None = None,
         provenance: Provenance | None = None,
     ) -> Interactions:
-        """From codes, that is positions in the given vocabularies, in any order; duplicates as in `from_ids`."""
+        """From codes, that is positions in the given vocabularies, in any order; duplicates as in `from_ids`.
+
+        A row that stands for several events says so in `repeats`.
+        """
         if len(users) != len(items):
             raise ArgumentError(
                 f"{len(users)} users and {len(items)} items", where="users, items", expected="the same length"
             )
         stamps = None if timestamps is None else np.asarray(timestamps)
         stars = None if ratings is None else np.asarray(ratings, np.float32)
-        for name, column in (("timestamps", stamps), ("ratings", stars)):
+        for name, column in (("timestamps", stamps), ("ratings", stars), ("repeats", repeats)):
             if column is not None and len(column) != len(users):
                 raise ArgumentError(
                     f"{len(column)} values", where=name, expected=f"{len(users)}, one per row"
                 )
         kept = sort_rows(users, items, len(user_ids), len(item_ids), stamps)
         provenance = provenance or Provenance(rows=len(users))
+        if repeats is not None:
+            if kept.repeats is None:
+                repeats = take(repeats, kept.rows)
+            else:
+                repeats = _summed(repeats, users, items, kept.repeats)
         return cls(
             indptr=kept.indptr,
             indices=kept.items,
@@ -142,6 +156,7 @@ class Interactions:
             item_ids=item_ids,
             timestamps=None if stamps is None else take(stamps, kept.rows),
             ratings=None if stars is None else take(stars, kept.rows),
+            repeats=kept.repeats if repeats is None else repeats,
             item_titles=item_titles,
             provenance=replace(provenance, duplicates=provenance.duplicates + len(users) - len(kept.items)),
         )
@@ -236,8 +251,8 @@ class Interactions:
         return replace(self, indptr=counts, indices=self.indices[keep], **self._values_at(keep))
 
     def _values_at(self, where: slice | NDArray[np.bool_]) -> dict[str, Any]:
-        """Timestamps and ratings of some interactions, as arguments of the constructor."""
-        columns = {"timestamps": self.timestamps, "ratings": self.ratings}
+        """Timestamps, ratings and repeats of some interactions, as arguments of the constructor."""
+        columns = {"timestamps": self.timestamps, "ratings": self.ratings, "repeats": self.repeats}
         return {name: None if column is None else column[where] for name, column in columns.items()}
 
     def compact(self) -> Interactions:
@@ -289,13 +304,19 @@ class Interactions:
         return aligned, int((~known).sum())
 
     def union(self, other: Interactions) -> Interactions:
-        """The interactions of both, which must share vocabularies; timestamps and ratings if both have them."""
+        """The interactions of both, which must share vocabularies; timestamps and ratings if both have them.
+
+        A pair that both have stands for the events of both.
+        """
         if self.user_ids != other.user_ids or self.item_ids != other.item_ids:
             raise ArgumentError("other users or items", where="other", expected="the same vocabularies")
 
         def both(mine: NDArray[Any] | None, theirs: NDArray[Any] | None) -> NDArray[Any] | None:
             return None if mine is None or theirs is None else np.concatenate([mine, theirs])
 
+        counts = [
+            np.ones(len(one), np.int32) if one.repeats is None else one.repeats for one in (self, other)
+        ]
         return Interactions.from_codes(
             np.concatenate([self.rows, other.rows]),
             np.concatenate([self.indices, other.indices]),
@@ -303,6 +324,7 @@ class Interactions:
             item_ids=self.item_ids,
             timestamps=both(self.timestamps, other.timestamps),
             ratings=both(self.ratings, other.ratings),
+            repeats=None if self.repeats is None and other.repeats is None else np.concatenate(counts),
             item_titles=self.item_titles,
             provenance=self.provenance,
         )
@@ -377,11 +399,24 @@ class Interactions:
 
     def __repr__(self) -> str:
         extras = [
-            name for name in ("timestamps", "ratings", "item_titles") if getattr(self, name) is not None
+            name
+            for name in ("timestamps", "ratings", "repeats", "item_titles")
+            if getattr(self, name) is not None
         ]
         with_extras = f", with {', '.join(extras)}" if extras else ""
         size = f"{self.num_users:,} users × {self.num_items:,} items, {len(self):,} pairs"
         return f"Interactions({size}{with_extras})"
+
+
+def _summed(
+    values: NDArray[np.int32],
+    users: NDArray[np.integer[Any]],
+    items: NDArray[np.integer[Any]],
+    counts: NDArray[np.int32],
+) -> NDArray[np.int32]:
+    """The values of all rows of each pair together; `counts` has the number of rows of each."""
+    order = np.lexsort((items, users))
+    return np.add.reduceat(values[order], np.cumsum(counts) - counts).astype(np.int32)
 
 
 def titles_by_item(item_codes: Codes, num_items: int, titles: Ids) -> pl.Series:
