@@ -145,10 +145,8 @@ class Interactions:
         kept = sort_rows(users, items, len(user_ids), len(item_ids), stamps)
         provenance = provenance or Provenance(rows=len(users))
         if repeats is not None:
-            if kept.repeats is None:
-                repeats = take(repeats, kept.rows)
-            else:
-                repeats = _summed(repeats, users, items, kept.repeats)
+            counts = kept.repeats
+            repeats = take(repeats, kept.rows) if counts is None else _summed(repeats, users, items, counts)
         return cls(
             indptr=kept.indptr,
             indices=kept.items,
