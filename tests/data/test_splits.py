@@ -91,6 +91,17 @@ def test_time_split_puts_the_latest_into_test(random_data: Make) -> None:
     assert len(parts.valid) == round(0.1 * (total - len(parts.test)))
 
 
+def test_future_split_has_each_part_after_the_one_before(random_data: Make) -> None:
+    data = random_data(stamps=True)
+    parts, by_time = split(data, by="future", test=0.25), split(data, by="time", test=0.25)
+    train, valid, test = (part.timestamps for part in parts.parts.values())
+    assert train is not None
+    assert valid is not None
+    assert train.max() <= valid.min() <= valid.max() <= test.min()
+    assert [len(part) for part in parts.parts.values()] == [len(part) for part in by_time.parts.values()]
+    assert keys(parts.test) == keys(by_time.test)
+
+
 def test_last_split_takes_each_users_last_two() -> None:
     data = Interactions.from_ids([1, 1, 1, 2, 2], [7, 8, 9, 7, 8], timestamps=[30, 10, 20, 1, 2])
     parts = split(data, by="last")

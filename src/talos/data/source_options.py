@@ -46,10 +46,10 @@ class SourceOptions:
     on_bad_row: Literal["raise", "skip"] = _option(
         "raise", "`raise` an error, or `skip` the row and count it."
     )
-    by: Literal["user", "time", "last"] = _option(
+    by: Literal["user", "time", "future", "last"] = _option(
         "user",
-        "What is test: a random share of each `user`'s interactions, the latest of all by `time`, "
-        "or each user's `last` one.",
+        "What is test: a random share of each `user`'s interactions, the latest of all by `time`, the same with the "
+        "latest of the rest for validation (`future`), or each user's `last` one.",
     )
     test: float = _option(0.2, "Share of the interactions for test.")
     valid: float = _option(0.1, "Share of the rest for validation.")

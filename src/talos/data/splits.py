@@ -35,7 +35,7 @@ __all__ = [
     "write_split",
 ]
 
-SplitBy: TypeAlias = Literal["user", "time", "last"]
+SplitBy: TypeAlias = Literal["user", "time", "future", "last"]
 
 
 def min_rating(data: Interactions, minimum: float) -> Interactions:
@@ -157,8 +157,9 @@ def split(
             per user.
         by: `user`: at random within each user, each share rounded up, as in the paper's IID setting;
             `time`: the latest of all interactions for test (the paper's temporal shift), and a random draw from the
-            rest for validation; `last`: each user's last interaction for test and the one before it for validation,
-            while users with too few interactions keep theirs in train.
+            rest for validation; `future`: the latest for test, and the latest of the rest for validation, so that what
+            is chosen on validation has been tried on what came later; `last`: each user's last interaction for test and
+            the one before it for validation, while users with too few interactions keep theirs in train.
         seed: of the random draws; the same seed gives the same split.
 
     >>> data = Interactions.from_ids([1] * 10, list(range(10)))
@@ -176,7 +177,12 @@ def split(
     else:
         in_test = random_share(data, test, rng) if by == "user" else _latest_share(data, test)
         rest = data.where(~in_test)
-        picked = random_share(rest, valid, rng) if by == "user" else _random_of_all(len(rest), valid, rng)
+        if by == "user":
+            picked = random_share(rest, valid, rng)
+        elif by == "time":
+            picked = _random_of_all(len(rest), valid, rng)
+        else:
+            picked = _latest_share(rest, valid)
         in_valid = np.zeros(len(data), bool)
         in_valid[np.flatnonzero(~in_test)[picked]] = True
     parts = Split(
@@ -198,7 +204,7 @@ def how_to_split(by: str, test: Any, valid: Any, seed: Any) -> dict[str, Any]:
         raise ConfigError(f"{seed!r}", where="split_seed", expected="a whole number from 0 on")
     if by not in get_args(SplitBy):
         raise ConfigError(
-            f"{by!r}", where="by", expected="user, time or last", hint=nearest(by, get_args(SplitBy))
+            f"{by!r}", where="by", expected="user, time, future or last", hint=nearest(by, get_args(SplitBy))
         )
     return {"by": by, "seed": seed} | ({} if by == "last" else {"test": test, "valid": valid})
 

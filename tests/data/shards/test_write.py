@@ -42,7 +42,7 @@ def same_split(ours: Split, theirs: Split) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 3, 8])
-@pytest.mark.parametrize("by", ["user", "last"])
+@pytest.mark.parametrize("by", ["user", "last", "future"])
 def test_the_split_is_that_of_the_whole_in_memory(
     parquet_folder: Path, tmp_path: Path, by: Any, shards: int
 ) -> None:

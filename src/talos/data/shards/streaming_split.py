@@ -78,12 +78,12 @@ class StreamingSplit:
     """Assigns the interactions of consecutive users, in their order, to train, validation and test.
 
     Args:
-        by: `user`, `time` or `last`, as in `talos.data.splits.split`.
+        by: `user`, `time`, `future` or `last`, as in `talos.data.splits.split`.
         test: share for test.
         valid: share of the rest for validation.
         seed: of the random draws.
         total: number of all interactions.
-        stamps: returns the timestamps of all interactions in blocks, each time it is called; needed for `time`.
+        stamps: returns the timestamps of all interactions in blocks, each time it is called; needed for `time` and `future`.
 
     >>> data = Interactions.from_ids([1] * 10, list(range(10)))
     >>> flags = StreamingSplit(by="user", test=0.2, valid=0.1, seed=1, total=10).of(data)
@@ -105,11 +105,14 @@ class StreamingSplit:
         self.for_test, self.for_valid = np.random.default_rng(seed), np.random.default_rng(seed)
         if by == "user" and test > 0:
             self.for_valid = _advanced(seed, total)
-        if by == "time":
+        if by in ("time", "future"):
             assert stamps is not None
             early = total - round(test * total)
             self.earlier = _Smallest(lambda: map(ordered, stamps()), early)
-            self.drawn = _Smallest(lambda: _draws(seed, early), round(valid * early))
+            if by == "time":
+                self.drawn = _Smallest(lambda: _draws(seed, early), round(valid * early))
+            else:
+                self.earliest = _Smallest(lambda: map(ordered, stamps()), early - round(valid * early))
 
     def of(self, data: Interactions) -> NDArray[np.int8]:
         """`TRAIN`, `VALID` or `TEST` for each interaction of the next users."""
@@ -124,6 +127,9 @@ class StreamingSplit:
             rest = data.where(~in_test)
             if self.by == "user":
                 picked = random_share(rest, self.valid, self.for_valid)
+            elif self.by == "future":
+                assert data.timestamps is not None
+                picked = ~self.earliest.of(ordered(data.timestamps))[~in_test]
             else:
                 picked = self.drawn.of(_integers(self.for_valid, len(rest)))
             in_valid = np.zeros(len(data), bool)
