@@ -83,7 +83,8 @@ class StreamingSplit:
         valid: share of the rest for validation.
         seed: of the random draws.
         total: number of all interactions.
-        stamps: returns the timestamps of all interactions in blocks, each time it is called; needed for `time` and `future`.
+        stamps: returns the timestamps of all interactions in blocks, each time it is called; not needed for
+            `user` and `last`.
 
     >>> data = Interactions.from_ids([1] * 10, list(range(10)))
     >>> flags = StreamingSplit(by="user", test=0.2, valid=0.1, seed=1, total=10).of(data)
