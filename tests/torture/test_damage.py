@@ -154,10 +154,10 @@ def test_damaged(kind: str, data: Any, budget: Any, tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     one.write(data, good)
     wanted = one.read(data, good)
-    counts = {"refused": 0, "same": 0, "forged and read": 0}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for number in budget.tries(40):
-        rng = random.Random(f"{budget.seed}/{kind}/{number}")
+    row = budget.row(f"damaged {kind}", short=40, full=2_500)
+    for number in row:
+        rng = row.rng(number)
         shutil.copytree(good, bad)
         files = sorted(path for path in bad.rglob("*") if path.is_file() and not path.name.endswith(".lock"))
         path = rng.choice(files)
@@ -170,9 +170,9 @@ def test_damaged(kind: str, data: Any, budget: Any, tmp_path: Path) -> None:
         try:
             found = one.read(data, bad)
             assert forged or found == wanted or _torn(path, how), what
-            counts["same" if found == wanted else "forged and read"] += 1
+            row.counts["same" if found == wanted else "forged and read"] += 1
         except TalosError:
-            counts["refused"] += 1
+            row.counts["refused"] += 1
         except AssertionError:
             raise
         except BaseException as error:
@@ -180,8 +180,7 @@ def test_damaged(kind: str, data: Any, budget: Any, tmp_path: Path) -> None:
         assert time.process_time() - began < SECONDS, what
         shutil.rmtree(bad)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEGABYTES * 1024
-    print(f"{kind}: {number + 1} damaged, {counts}")
-    assert counts["refused"]
+    assert row.counts["refused"]
 
 
 def _torn(path: Path, how: str) -> bool:
