@@ -30,9 +30,9 @@ KILL, FAIL, SHORT = 1, 2, 3
 class Row:
     """The tries of one row of the table: numbers, and counts of what became of them.
 
-    The short version makes a few tries. The long one goes on until the row has its full number or its time is over; with a
-    progress file it begins where the last run with the same seed stopped. A try is known by the seed and its number
-    alone, so it can be made again by itself.
+    The short version makes a few tries. The long one goes on until the row has its full number or its time is over;
+    with a progress file it begins where the last run with the same seed stopped. A try is known by the seed and its
+    number alone, so it can be made again by itself.
     """
 
     def __init__(self, budget: Budget, name: str, short: int, full: int) -> None:

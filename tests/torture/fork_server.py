@@ -21,7 +21,7 @@ from typing import Any
 
 import optuna  # noqa: F401
 import torch
-import torch._dynamo  # noqa: F401  # torch imports it with the first optimizer, which takes longer than a whole job
+import torch._dynamo  # torch imports it with the first optimizer, which takes longer than a whole job
 
 import talos.cli
 import talos.data.open
