@@ -57,12 +57,15 @@ smoke:
 fuzz: $(READY)
 	TALOS_FUZZ_CALLS=10000 $(BIN)/python -m pytest tests/kernels/test_fuzz.py
 
-# Kills, failing disks, damaged files, processes at once, and a soak: each row for so many seconds, from a seed. `make
-# test` has a short version of each.
-TALOS_TORTURE_SECONDS ?= 300
-TALOS_TORTURE_SEED    ?= 0
+# Kills, failing disks, damaged files, processes at once, and a soak: each row to its full number of tries, or for so many
+# seconds, from a seed. The progress file lets a run that was stopped go on. `make test` has a short version of each.
+TALOS_TORTURE_SECONDS  ?= 3600
+TALOS_TORTURE_SEED     ?= 0
+TALOS_TORTURE_PROGRESS ?= build/torture.json
 torture: $(READY)
+	mkdir -p $(dir $(TALOS_TORTURE_PROGRESS))
 	TALOS_TORTURE_SECONDS=$(TALOS_TORTURE_SECONDS) TALOS_TORTURE_SEED=$(TALOS_TORTURE_SEED) \
+		TALOS_TORTURE_PROGRESS=$(TALOS_TORTURE_PROGRESS) RUST_BACKTRACE=0 \
 		$(BIN)/python -m pytest -s -m 'torture or not torture' tests/torture
 
 clean:

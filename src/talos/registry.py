@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from types import ModuleType, UnionType
@@ -43,6 +45,7 @@ __all__ = [
     "Kind",
     "check",
     "check_device",
+    "check_imported",
     "config_of",
     "help_of",
     "make_backbone",
@@ -141,6 +144,43 @@ def _imported(path: str, where: str) -> Any:
             raise ArgumentError(f"the module {module!r} has no {attributes!r}", where=where, hint=hint)
         found = getattr(found, name)
     return found
+
+
+def check_imported(config: RunConfig | NamedConfig, *, where: str) -> None:
+    """Refuse a config out of a file, such as a run, that names a class whose module nobody has asked for.
+
+    Importing a module runs its code, and a file that somebody else wrote must not choose which. A module counts as
+    asked for if it is imported already, or if the environment variable TALOS_IMPORT lists it (`talos --import`, which
+    may be given more than once, adds to it).
+
+    Args:
+        config: as it was read.
+        where: the file, for the message.
+
+    Raises:
+        ConfigError: a class in a module that was neither imported nor asked for.
+
+    >>> check_imported(RunConfig(), where="run/model.json")
+    >>> config = RunConfig.from_dict({"loss": {"name": "somebodys_module:Loss"}})
+    >>> check_imported(config, where="run/model.json")
+    Traceback (most recent call last):
+    talos.errors.ConfigError: run/model.json: names the class 'somebodys_module:Loss', and the module ...
+    """
+    chosen = [config] if isinstance(config, NamedConfig) else [getattr(config, kind) for kind in _KINDS]
+    asked = os.environ.get("TALOS_IMPORT", "").split(",")
+    for one in chosen:
+        name = one.name if isinstance(one, NamedConfig) else str(one)
+        module, colon, _ = name.partition(":")
+        known = (
+            module in sys.modules or module in asked or (one is not None and negatives.is_short_form(name))
+        )
+        if colon and not known:
+            raise ConfigError(
+                f"names the class {name!r}, and the module {module!r} is not imported",
+                where=where,
+                expected="classes of this library, or of modules that you import yourself",
+                hint=f"if you trust that module: `talos --import {module} …`, or `import {module}` in Python",
+            )
 
 
 def _parameters(cls: type[Any]) -> dict[str, inspect.Parameter]:

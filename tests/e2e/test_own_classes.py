@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from talos import Recommender, read
-from talos.errors import ArgumentError
+from talos.errors import ArgumentError, ConfigError
 
 Talos = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -55,15 +55,26 @@ def forget() -> None:
         sys.modules.pop(name, None)
 
 
-def test_train_recommend_and_load_without_the_module(talos: Talos, clicks: Path, home: Path) -> None:
+def test_train_recommend_and_load_without_the_module(
+    talos: Talos, clicks: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TALOS_IMPORT", "")  # and back at the end: --import adds to it
     own = ("--set", "loss.margin=0.3", "--set", "backbone.mix=0.4")
     done = talos("train", clicks, "--out", "run", *OURS, *SMALL, *own)
     assert done.returncode == 0, done.stderr
     config = json.loads(Path("run/model.json").read_text())["config"]
     assert config["loss"] == {"name": "our_loss:Margin", "margin": 0.3}
     assert config["backbone"] == {"name": "our_backbone:Smoothed", "dim": 8, "mix": 0.4}
-    with_module = talos("recommend", "run", "--history", "item01,item03", "--k", 3, "--json")
-    assert with_module.returncode == 0, with_module.stderr
+    history = ("recommend", "run", "--history", "item01,item03", "--k", 3, "--json")
+    assert talos(*history).returncode == 0  # the training above imported the module
+    forget()
+    not_asked = talos(*history)
+    assert not_asked.returncode == 2
+    assert "names the class 'our_loss:Margin', and the module 'our_loss' is not imported" in not_asked.stderr
+    assert "talos --import our_loss" in not_asked.stderr
+    assert "our_loss" not in sys.modules
+    asked = ("--import", "our_loss", "--import", "our_backbone")
+    assert talos(*asked, *history).returncode == 0
 
     (home / "our_loss.py").unlink()
     (home / "our_backbone.py").unlink()
@@ -74,11 +85,14 @@ def test_train_recommend_and_load_without_the_module(talos: Talos, clicks: Path,
     loaded = Recommender.load("run")
     assert len(loaded.recommend(["user01"], k=3)) == 3
     assert len(loaded.similar_items("item01", k=3)) == 3
-    for needs_loss in (
+    need_the_loss = (
         lambda: loaded.recommend(history=["item01"], k=3),
+        lambda: loaded.explain("user01", "item03"),
         lambda: loaded.partial_fit(read(clicks)),
         lambda: loaded.fit(read(clicks)),
-    ):
+        lambda: loaded.refit(),
+    )
+    for needs_loss in need_the_loss:
         with pytest.raises(
             ArgumentError, match=r"cannot import the module 'our_(loss|backbone)' of 'our_\1:"
         ):
@@ -86,6 +100,10 @@ def test_train_recommend_and_load_without_the_module(talos: Talos, clicks: Path,
     refused = talos("recommend", "run", "--history", "item01", "--k", 3)
     assert refused.returncode == 2
     assert "cannot import the module 'our_loss'" in refused.stderr
+    monkeypatch.delenv("TALOS_IMPORT")
+    for needs_loss in need_the_loss:
+        with pytest.raises(ConfigError, match=r"run/model\.json: names the class 'our_(loss|backbone):"):
+            needs_loss()
 
 
 def test_tune_compare_and_a_config_file(talos: Talos, clicks: Path) -> None:
@@ -95,6 +113,8 @@ def test_tune_compare_and_a_config_file(talos: Talos, clicks: Path) -> None:
     trials = Path("study/trials.csv").read_text()
     assert "loss.margin" in trials
     assert "backbone.mix" in trials
+    finished = talos("tune", "--out", "study", "--finalize")
+    assert finished.returncode == 0, finished.stderr  # this process has imported the modules
     trained = talos("train", clicks, "--config", "study/run.toml", "--out", "again")
     assert trained.returncode == 0, trained.stderr
     assert "our_loss:Margin" in Path("again/model.json").read_text()

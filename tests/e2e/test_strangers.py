@@ -320,3 +320,37 @@ def test_a_finalised_run_knows_its_data(talos: Talos, clicks: Path) -> None:
     assert talos("evaluate", "study/final", "--k", "3").returncode == 0
     clicks.write_text(clicks.read_text() + "user00,new,T\n")
     assert talos("evaluate", "study/final").returncode == 2
+
+
+# ------------------------------------------------------------------------------------------- modules
+
+
+def test_a_run_or_a_study_does_not_choose_what_is_imported(
+    talos: Talos, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module on Python's search path, whose code would run when it is imported."""
+    folder = tmp_path / "installed"
+    folder.mkdir()
+    (folder / "somebodys.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
+    assert talos("train", clicks, "--out", "run", *QUICK).returncode == 0
+    assert talos("tune", clicks, "--out", "study", *TUNED).returncode == 0
+    config = json.loads(Path("run/model.json").read_text())["config"]
+    for section in ("loss", "backbone"):
+        rewrite(Path("run/model.json"), config={**config, section: {"name": "somebodys:Thing"}})
+        Path("events.csv").write_text("user,item\nuser00,item01\n")
+        for line in (
+            ("recommend", "run", "--user", "user00"),
+            ("recommend", "run", "--history", "item01,item02"),
+            ("evaluate", "run"),
+            ("report", "run"),
+            ("export", "run", "--format", "parquet", "--out", f"vectors-{section}"),
+            ("update", "run", "events.csv", "--out", f"updated-{section}"),
+        ):
+            done = talos(*line)
+            assert done.returncode in (0, 2), (line, done.stderr)
+            assert "Traceback" not in done.stderr
+            assert not (tmp_path / "ran").exists(), line
+    done = talos("recommend", "run", "--history", "item01")
+    assert (done.returncode, "talos --import somebodys" in done.stderr) == (2, True)

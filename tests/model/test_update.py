@@ -75,3 +75,12 @@ def test_losses_that_pair_take_part_too(planted: Split) -> None:
     )
     model.partial_fit(data.where(~keep).compact())
     assert len(model.recommend([11, 23], k=5)) == 10
+
+
+def test_a_loss_with_a_table_of_items_learns_new_ones(planted: Split) -> None:
+    data = planted.train
+    first = data.where((data.rows % 12 != 11) & (data.indices % 8 != 7)).compact()
+    model = Recommender(k=5, loss="advinfonce", dim=8, epochs=2, negatives="16", batch_size=64).fit(first)
+    model.partial_fit(data)
+    assert model.fitted_model().train.num_items == data.num_items > first.num_items
+    assert len(model.recommend([11, 23], k=5)) == 10

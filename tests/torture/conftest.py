@@ -1,7 +1,8 @@
 """What the torture tests share: a seed, a budget of time, and a process whose files can be made to fail.
 
-`make torture` runs them at length, `TALOS_TORTURE_SECONDS` for each row; without it each is a short version of itself
-that belongs to `make test`. `TALOS_TORTURE_SEED` chooses the moments and the damage.
+`make torture` runs them at length, each row to its full number of tries, but no longer than `TALOS_TORTURE_SECONDS`;
+without it each is a short version of itself that belongs to `make test`. `TALOS_TORTURE_SEED` chooses the moments and
+the damage. With a file as `TALOS_TORTURE_PROGRESS` a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,30 +27,80 @@ HERE = Path(__file__).parent
 KILL, FAIL, SHORT = 1, 2, 3
 
 
+class Row:
+    """The tries of one row of the table: numbers, and counts of what became of them.
+
+    The short version makes a few tries. The long one goes on until the row has its full number or its time is over;
+    with a progress file it begins where the last run with the same seed stopped. A try is known by the seed and its
+    number alone, so it can be made again by itself.
+    """
+
+    def __init__(self, budget: Budget, name: str, short: int, full: int) -> None:
+        self.budget, self.name, self.counts = budget, name, Counter[str]()
+        self.total = full if budget.seconds else short
+        known = budget.known().get(name, {})
+        self.done = int(known.pop("tries", 0))
+        self.counts.update(known)
+
+    def rng(self, number: int) -> random.Random:
+        """The random numbers of one try."""
+        return random.Random(f"{self.budget.seed}/{self.name}/{number}")
+
+    def __iter__(self) -> Iterator[int]:
+        began = written = time.monotonic()
+        try:
+            while self.done < self.total:
+                yield self.done
+                self.done += 1
+                now = time.monotonic()
+                if self.budget.seconds and now - began > self.budget.seconds:
+                    break
+                if now - written > 1:
+                    written = now
+                    self.budget.note(self)
+        finally:
+            self.budget.note(self)
+            facts = ", ".join(f"{count:,} {what}" for what, count in sorted(self.counts.items()))
+            print(f"{self.name}: {self.done:,} of {self.total:,}; {facts} (seed {self.budget.seed})")
+
+
 @dataclass
 class Budget:
-    """How long a row may take: a number of tries in the short version, a time in the long one."""
+    """What the environment asks for: a short version, or a long one of so many seconds a row."""
 
     seconds: float
     seed: int
-    began: float = 0.0
+    progress: Path | None = None
 
-    @property
-    def rng(self) -> random.Random:
-        return random.Random(self.seed)
+    def row(self, name: str, *, short: int, full: int) -> Row:
+        return Row(self, name, short, full)
 
-    def tries(self, short: int) -> Iterator[int]:
-        """Numbers of tries: `short` of them, or as many as the time allows, but no fewer."""
-        began, number = time.monotonic(), 0
-        while number < short or time.monotonic() - began < self.seconds:
-            yield number
-            number += 1
+    def known(self) -> dict[str, dict[str, int]]:
+        """The counts of all rows so far, by name."""
+        if self.progress is None or not self.progress.exists():
+            return {}
+        found: dict[str, Any] = json.loads(self.progress.read_text())
+        return dict(found.get(str(self.seed), {}))
+
+    def note(self, row: Row) -> None:
+        """Write down how far a row is."""
+        if self.progress is None:
+            return
+        seeds = json.loads(self.progress.read_text()) if self.progress.exists() else {}
+        seeds.setdefault(str(self.seed), {})[row.name] = {"tries": row.done, **row.counts}
+        temporary = self.progress.with_name(f"{self.progress.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(seeds, indent=1))
+        temporary.replace(self.progress)
 
 
 @pytest.fixture(scope="session")
 def budget() -> Budget:
-    seconds = float(os.environ.get("TALOS_TORTURE_SECONDS", "0"))
-    return Budget(seconds=seconds, seed=int(os.environ.get("TALOS_TORTURE_SEED", "0")))
+    progress = os.environ.get("TALOS_TORTURE_PROGRESS")
+    return Budget(
+        seconds=float(os.environ.get("TALOS_TORTURE_SECONDS", "0")),
+        seed=int(os.environ.get("TALOS_TORTURE_SEED", "0")),
+        progress=Path(progress) if progress else None,
+    )
 
 
 @dataclass

@@ -19,7 +19,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import optuna  # noqa: F401
 import torch
+import torch._dynamo  # torch imports it with the first optimizer, which takes longer than a whole job
 
 import talos.cli
 import talos.data.open

@@ -36,7 +36,16 @@ SECONDS, MEGABYTES = (
 
 @pytest.fixture(scope="module")
 def data() -> Any:
-    pairs = np.argwhere(np.random.default_rng(0).random((30, 20)) < 0.4)
+    return made_up(0)
+
+
+@pytest.fixture(scope="module")
+def other_data() -> Any:
+    return made_up(1)
+
+
+def made_up(seed: int) -> Any:
+    pairs = np.argwhere(np.random.default_rng(seed).random((30, 20)) < 0.4)
     return Interactions.from_ids(pairs[:, 0], pairs[:, 1]).split(seed=0)
 
 
@@ -101,10 +110,28 @@ class Study:
 KINDS: dict[str, Callable[[], Any]] = {"run": Run, "checkpoint": Checkpoint, "shards": Shards, "study": Study}
 
 
-def damage(path: Path, others: list[Path], rng: random.Random) -> str:
-    """Damage a file; returns how."""
+WAYS = (
+    "bit",
+    "bit",
+    "bit",
+    "bytes",
+    "cut",
+    "zeros",
+    "more",
+    "swapped",
+    "missing",
+    "length",
+    "version",
+    "strange",
+)
+
+
+def damage(path: Path, others: list[Path], stranger: Path, rng: random.Random) -> str:
+    """Damage a file; returns how. `stranger` is the same file of another artefact."""
     content = bytearray(path.read_bytes())
-    how = rng.choice(("bit", "bit", "bit", "bytes", "cut", "zeros", "more", "swapped", "missing", "length"))
+    how = rng.choice(WAYS)
+    if how == "version" and path.suffix != ".json":
+        how = "bit"
     at = rng.randrange(max(1, len(content)))
     if how == "bit" and content:
         content[at] ^= 1 << rng.randrange(8)
@@ -124,6 +151,12 @@ def damage(path: Path, others: list[Path], rng: random.Random) -> str:
         other = rng.choice(others)
         content, taken = bytearray(other.read_bytes()), content
         other.write_bytes(taken)
+    elif how == "strange":
+        content = bytearray(stranger.read_bytes() if stranger.is_file() else b"")
+    elif how == "version":  # sealed, as another version of the library would have written it
+        facts = json.loads(content)
+        facts["format"] = rng.choice((0, 1, 2, 5, 99, -1, "3", None, 3.0, True, [], {}))
+        content = bytearray(sealed_text(facts).encode())
     if how == "missing":
         path.unlink()
     else:
@@ -149,20 +182,21 @@ def forge(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_damaged(kind: str, data: Any, budget: Any, tmp_path: Path) -> None:
+def test_damaged(kind: str, data: Any, other_data: Any, budget: Any, tmp_path: Path) -> None:
     one = KINDS[kind]()
-    good, bad = tmp_path / "good", tmp_path / "bad"
+    good, bad, other = tmp_path / "good", tmp_path / "bad", tmp_path / "other"
     one.write(data, good)
+    one.write(other_data, other)
     wanted = one.read(data, good)
-    counts = {"refused": 0, "same": 0, "forged and read": 0}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for number in budget.tries(40):
-        rng = random.Random(f"{budget.seed}/{kind}/{number}")
+    row = budget.row(f"damaged {kind}", short=40, full=2_500)
+    for number in row:
+        rng = row.rng(number)
         shutil.copytree(good, bad)
         files = sorted(path for path in bad.rglob("*") if path.is_file() and not path.name.endswith(".lock"))
         path = rng.choice(files)
-        how = damage(path, files, rng)
-        forged = how not in ("bit", "missing", "swapped") and rng.random() < 0.4
+        how = damage(path, files, other / path.relative_to(bad), rng)
+        forged = how not in ("bit", "missing", "swapped", "version") and rng.random() < 0.4
         if forged:
             forge(bad)
         what = f"{kind} {number} of seed {budget.seed}: {path.relative_to(bad)}, {how}{', forged' * forged}"
@@ -170,9 +204,9 @@ def test_damaged(kind: str, data: Any, budget: Any, tmp_path: Path) -> None:
         try:
             found = one.read(data, bad)
             assert forged or found == wanted or _torn(path, how), what
-            counts["same" if found == wanted else "forged and read"] += 1
+            row.counts["same" if found == wanted else "forged and read"] += 1
         except TalosError:
-            counts["refused"] += 1
+            row.counts["refused"] += 1
         except AssertionError:
             raise
         except BaseException as error:
@@ -180,8 +214,7 @@ def test_damaged(kind: str, data: Any, budget: Any, tmp_path: Path) -> None:
         assert time.process_time() - began < SECONDS, what
         shutil.rmtree(bad)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEGABYTES * 1024
-    print(f"{kind}: {number + 1} damaged, {counts}")
-    assert counts["refused"]
+    assert row.counts["refused"]
 
 
 def _torn(path: Path, how: str) -> bool:

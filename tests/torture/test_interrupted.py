@@ -77,7 +77,7 @@ class Train(Scene):
 
 
 class SaveOver(Scene):
-    """`update` is the same: a run is loaded, learns and is saved over itself."""
+    """A run is loaded, learns and is saved over itself."""
 
     def prepare(self) -> None:
         self.do("command", "train", self.clicks, "--out", self.start / "run", *TRAIN)
@@ -98,6 +98,29 @@ class SaveOver(Scene):
         found = self.do("fingerprint", at / "run")
         self.new = self.__dict__.get("new", found)
         return {"names": names(at)}
+
+
+class Update(Scene):
+    """The command: a run and new events, written as another run."""
+
+    def prepare(self) -> None:
+        self.do("command", "train", self.clicks, "--out", self.start / "run", *TRAIN)
+        (self.start / "events.csv").write_text("user,item\nuser00,item39\nnew,item00\nuser01,fresh\n")
+
+    def work(self, at: Path) -> tuple[object, ...]:
+        return ("command", "update", at / "run", at / "events.csv", "--out", at / "updated")
+
+    def again(self, at: Path) -> tuple[object, ...]:
+        finished = (at / "updated" / "model.json").exists()
+        return ("fingerprint", at / "updated") if finished else self.work(at)
+
+    def check(self, at: Path) -> None:
+        self.do("fingerprint", at / "run")
+        if (at / "updated" / "model.json").exists():
+            self.do("fingerprint", at / "updated")
+
+    def result(self, at: Path) -> dict[str, Any]:
+        return {"fingerprint": self.do("fingerprint", at / "updated")}
 
 
 class Lists(Scene):
@@ -178,6 +201,7 @@ class Tune(Scene):
 SCENES: dict[str, Callable[..., Scene]] = {
     "train": Train,
     "save over a model": SaveOver,
+    "update": Update,
     "recommend --all": Lists,
     "export": Export,
     "shards": Shards,
@@ -227,16 +251,15 @@ def finish(one: Scene, at: Path, wanted: Any, what: str) -> None:
 @pytest.mark.parametrize("name", SCENES)
 def test_killed_at_any_moment(scene: Any, budget: Any, tmp_path: Path, name: str) -> None:
     one, moments, wanted = scene(name)
-    rng, killed = budget.rng, 0
-    for number in budget.tries(2):
-        moment = rng.randint(1, moments)
+    row = budget.row(f"kill {name}", short=2, full=30)
+    for number in row:
+        moment = row.rng(number).randint(1, moments)
         at = tmp_path / f"{number}"
         shutil.copytree(one.start, at)
         done = one.server.run(*one.work(at), below=at, kind=KILL, at=moment)
-        killed += done.code == -9
+        row.counts["killed"] += done.code == -9
         finish(one, at, wanted, f"{name}, killed at change {moment} of {moments} (seed {budget.seed})")
-    print(f"{name}: {killed} of {number + 1} killed, {moments} moments")
-    assert killed
+    assert row.counts["killed"]
 
 
 FAULTS = {
@@ -250,10 +273,11 @@ FAULTS = {
 @pytest.mark.parametrize("name", SCENES)
 def test_a_write_fails(scene: Any, budget: Any, tmp_path: Path, name: str) -> None:
     one, moments, wanted = scene(name)
-    rng, failed = budget.rng, 0
+    row = budget.row(f"write fails {name}", short=4, full=moments * len(FAULTS))
     kinds = list(FAULTS)
-    for number in budget.tries(4):
-        moment, fault = rng.randint(1, moments), kinds[number % len(kinds)]
+    for number in row:
+        fault = kinds[number % len(kinds)]
+        moment = number // len(kinds) + 1 if budget.seconds else row.rng(number).randint(1, moments)
         kind, error, forever = FAULTS[fault]
         at = tmp_path / f"{number}"
         shutil.copytree(one.start, at)
@@ -261,9 +285,8 @@ def test_a_write_fails(scene: Any, budget: Any, tmp_path: Path, name: str) -> No
         what = f"{name}, {fault} at change {moment} of {moments} (seed {budget.seed})"
         assert "Traceback" not in done.stderr, f"{what}: {done.stderr}"
         if done.code:
-            failed += 1
+            row.counts[f"failed by {fault}"] += 1
             assert done.code in (1, 2), f"{what}: {done.code} {done.stderr}"
             assert str(tmp_path) in done.stderr, f"{what}: {done.stderr}"  # it names the file
             assert fault != "short write", f"{what}: {done.stderr}"
         finish(one, at, wanted, what)
-    print(f"{name}: {failed} of {number + 1} failed, {moments} moments")

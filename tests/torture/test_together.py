@@ -124,8 +124,9 @@ def test_two_downloads_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.torture
 def test_eight_workers_with_kills(start: Any, budget: Any, clicks: Path, tmp_path: Path) -> None:
     """8 workers, 20 trials, and a worker killed every now and then: 20 trials end, none twice."""
-    rng = budget.rng
-    for number in budget.tries(1):
+    row = budget.row("8 workers x 20 trials", short=1, full=1)
+    for number in row:
+        rng = row.rng(number)
         out = tmp_path / f"study{number}"
         line = ("tune", clicks, "--out", out, "--trials", 20, "--workers", 8, "--k", 5, "--epochs", 3)
         process = start(*line, "--sampler", "random", "--set", "backbone.dim=4")
@@ -147,4 +148,4 @@ def test_eight_workers_with_kills(start: Any, budget: Any, clicks: Path, tmp_pat
         ended = [row for row in rows if row["state"] in ("complete", "pruned")]
         lost = [row for row in rows if row["error"] == "its worker died too often"]
         assert len(ended) + len(lost) == 20
-        print(f"8 workers: round {number + 1}, {kills} kills, {len(ended)} ended, {len(lost)} given up")
+        row.counts.update({"workers killed": kills, "trials ended": len(ended), "trials given up": len(lost)})

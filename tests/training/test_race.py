@@ -13,7 +13,8 @@ import torch
 
 from talos.config import RunConfig
 from talos.data.splits import Split
-from talos.errors import DataError
+from talos.errors import DataError, TalosError
+from talos.files import read_sealed, write_sealed
 from talos.model.recommender import Recommender
 from talos.training import Callback, Trainer, make_trainer
 from talos.training import race as race_module
@@ -151,6 +152,35 @@ def test_a_race_of_another_config_is_refused(planted: Split, tmp_path: Path) -> 
         make_trainer(config(), planted.train, planted.valid, folder=tmp_path, callbacks=[Legs(2)])
     with pytest.raises(DataError, match="another config"):
         make_trainer(config(k=4), planted.train, planted.valid, folder=tmp_path, resume=True)
+
+
+def test_a_run_that_raced_is_not_continued_by_one_that_does_not(planted: Split, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(config(), planted.train, planted.valid, folder=tmp_path, callbacks=[Legs(2)])
+    fixed = config(**{"loss.tau": 0.1})
+    for without_race in ((fixed, planted.train, planted.valid), (config(), planted.train, None)):
+        with pytest.raises(DataError, match=r"race\.json: is of a run that raced its settings"):
+            make_trainer(*without_race, folder=tmp_path, resume=True)
+    make_trainer(fixed, planted.train, planted.valid, folder=tmp_path)  # a new run, not a continued one
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"legs": [{"stage": 0}]}, "is damaged"),
+        ({"chosen": None}, "is damaged"),
+        ({"path": [{"loss": {}}]}, "path is damaged"),
+        ({"path": [{"until": 2, "loss": {"name": "not_asked_for:Loss"}}]}, "'not_asked_for' is not imported"),
+        ({"chosen": {"loss.name": "not_asked_for:Loss"}}, "'not_asked_for' is not imported"),
+    ],
+)
+def test_a_forged_race_is_refused(planted: Split, tmp_path: Path, changes: Any, said: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(config(), planted.train, planted.valid, folder=tmp_path, callbacks=[Legs(1)])
+    file = tmp_path / "race.json"
+    write_sealed(file, {**read_sealed(file, hint=""), **changes})
+    with pytest.raises(TalosError, match=said):
+        make_trainer(config(), planted.train, planted.valid, folder=tmp_path, resume=True)
 
 
 def test_a_run_tells_what_was_tried(planted: Split, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Nothing here imports torch or polars at the top, so that `talos --help` answers 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -66,11 +67,20 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import", metavar="MODULE", help="A module that a run or a study may import classes from."
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Recommenders trained for Precision@K and Recall@K directly."""
+    if modules:  # in the environment, so that the processes of this command know it too
+        known = [name for name in os.environ.get("TALOS_IMPORT", "").split(",") if name]
+        os.environ["TALOS_IMPORT"] = ",".join([*known, *modules])
 
 
 def main() -> None:

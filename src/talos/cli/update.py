@@ -62,7 +62,10 @@ def update(
 
 
 def _check_out(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(path.name != ".lock" for path in out.iterdir())):
+    """A new directory, or one in which an update was interrupted."""
+    from talos.model.run_directory import holds_leftovers_only
+
+    if out.exists() and not (out.is_dir() and holds_leftovers_only(out)):
         raise ConfigError("exists and is not empty", where=f"--out {out}", expected="a new directory")
 
 

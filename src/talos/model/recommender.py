@@ -100,6 +100,7 @@ class Recommender:
             options,
         )
         self.model: Model | None = None
+        self._read_from: str | None = None  # the file that the config is from, if it is somebody else's
         self._fitted: Fitted | None = None  # of the last fit, also in processes that do not have the model
 
     def fit(
@@ -132,6 +133,7 @@ class Recommender:
 
         A baseline is computed from all of `train` in one go: there is nothing to resume and no epoch to watch.
         """
+        self._check_imported()
         registry.check(self.config)
         if not hasattr(train, "fingerprint") or not (valid is None or hasattr(valid, "fingerprint")):
             wrong = "train" if not hasattr(train, "fingerprint") else "valid"
@@ -193,6 +195,7 @@ class Recommender:
         >>> model.refit("all").fitted_model().metadata["trained_on"]
         {'train': 4, 'valid': 2, 'test': 2}
         """
+        self._check_imported()
         before = self._last_fit()
         data, trained_on = refit_data(before, on)
         held_out = None if on == "all" else before.held_out
@@ -210,6 +213,10 @@ class Recommender:
                 parents=True, exist_ok=True
             )  # before the first checkpoint, so that `on` is on record
         path = before.facts.get("race", {}).get("path", [])
+        if self._read_from is not None:
+            from talos.training import check_path
+
+            check_path(path, where=self._read_from)
         trainer = _trained(config, data, path, files, resume, callbacks, group)
         facts["epochs_from"] = "refit: the best epoch of the model it was chosen from"
         self._adopt(trainer, facts, held_out)
@@ -338,9 +345,13 @@ class Recommender:
         >>> model.recommend(["eve"], k=3)["item_id"].sort().to_list()
         ['jam', 'rye']
         """
-        from talos.model.update import update
+        from talos.model.update import num_items_after, update
 
-        self.model = update(self.fitted_model(), new, self._loss(), self.config, epochs=epochs, lr=lr)
+        model = self.fitted_model()
+        loss = self._loss(
+            num_items_after(model, new)
+        )  # one with a table of items has a row for each new one too
+        self.model = update(model, new, loss, self.config, epochs=epochs, lr=lr)
         return self
 
     def evaluate(
@@ -578,8 +589,9 @@ class Recommender:
         """
         model = load_model(Path(folder), group=group)
         config = model.metadata.get("config", {})
-        recommender = cls(config=RunConfig.from_dict(config, where=f"{folder}/model.json"))
-        recommender.model = model
+        place = f"{folder}/model.json"
+        recommender = cls(config=RunConfig.from_dict(config, where=place))
+        recommender.model, recommender._read_from = model, place
         return recommender
 
     def fitted_model(self) -> Model:
@@ -590,8 +602,11 @@ class Recommender:
 
     # ------------------------------------------------------------------- helpers
 
-    def _loss(self) -> losses.Loss:
-        """The loss the model was trained with, its learnt scalars included; an error for a baseline."""
+    def _loss(self, num_items: int | None = None) -> losses.Loss:
+        """The loss the model was trained with, its learnt scalars included; an error for a baseline.
+
+        `num_items` is how many items it is for, if not those of the model.
+        """
         model, config = self.fitted_model(), self.config
         if config.baseline is not None:
             raise ArgumentError(
@@ -600,12 +615,19 @@ class Recommender:
                 expected="a trained model for this",
                 hint="a baseline is quick to fit again on all interactions",
             )
-        loss = registry.make_loss(config.loss, k=config.k, num_users=1, num_items=model.train.num_items)
+        self._check_imported()
+        num_items = model.train.num_items if num_items is None else num_items
+        loss = registry.make_loss(config.loss, k=config.k, num_users=1, num_items=num_items)
         with torch.no_grad():
             for name, parameter in loss.named_parameters():
                 # an adversary's tables are not stored: with zeros every negative is equally hard
                 parameter.fill_(float(model.metadata.get("loss_state", {}).get(name, 0.0)))
         return loss
+
+    def _check_imported(self) -> None:
+        """The config of a run that was loaded does not choose what is imported: see `registry.check_imported`."""
+        if self._read_from is not None:
+            registry.check_imported(self.config, where=self._read_from)
 
     def _known(self, history: Ids | Interactions, on_unknown: OnUnknown) -> Interactions:
         """Histories as interactions with the model's items."""

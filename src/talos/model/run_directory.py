@@ -99,6 +99,7 @@ __all__ = [
     "ItemModel",
     "Model",
     "copy_model",
+    "holds_leftovers_only",
     "load_model",
     "lock_run",
     "save_model",
@@ -131,6 +132,7 @@ _Result = TypeVar("_Result")
 _STAGED = re.compile(
     r"(?:model\.safetensors|(?:users|items)\.parquet|users-\d+-\d+\.safetensors)\.(?:[0-9a-f]{16}|new|ids\.new)"
 )
+_TEMPORARY = re.compile(rf"\.(?:model\.json|{_STAGED.pattern})\.[^.]+\.tmp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -447,6 +449,21 @@ def _remove_leftovers(folder: Path) -> None:
     for name in (*FILES, "model.json"):
         remove_leftovers(folder / f"{name}.new")
         remove_leftovers(folder / name)
+
+
+def holds_leftovers_only(folder: Path) -> bool:
+    """Whether a folder has nothing in it but what interrupted saves leave, which the next save removes.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "model.safetensors.new").write_bytes(b"half of")
+    ...     before = holds_leftovers_only(Path(folder))
+    ...     _ = Path(folder, "notes.txt").write_text("mine")
+    ...     before, holds_leftovers_only(Path(folder))
+    (True, False)
+    """
+    names = [path.name for path in folder.iterdir()]
+    return all(name == LOCK or _STAGED.fullmatch(name) or _TEMPORARY.fullmatch(name) for name in names)
 
 
 def _begin_save(folder: Path) -> None:

@@ -27,13 +27,21 @@ from talos.model.fold_in import COSINE_LENGTH, fold_in
 from talos.model.run_directory import Model
 from talos.training.trainer import Trainer
 
-__all__ = ["update"]
+__all__ = ["num_items_after", "update"]
 
 # How often new items and new users are placed, each from the other's current vectors.
 _ROUNDS = 2
 # Learning rate of the run in which items move, relative to the run in which only users move: an item has many more
 # interactions than the few new ones.
 _ITEM_RATE = 0.1
+
+
+def num_items_after(model: Model, new: Interactions) -> int:
+    """How many items the model will know after learning from `new`."""
+    old, more = model.seen.item_ids.ids, new.item_ids.ids
+    if old.dtype != more.dtype:  # `update` refuses it
+        return len(old)
+    return pl.concat([old.rename("ids"), more.rename("ids")]).n_unique()
 
 
 def update(

@@ -13,7 +13,7 @@ from talos.training.callbacks import (
     progress,
 )
 from talos.training.plan import Plan, make_plan, plan_for
-from talos.training.race import RaceResult, make_trainer
+from talos.training.race import RaceResult, check_path, make_trainer
 from talos.training.trainer import Trainer
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Records",
     "TensorBoard",
     "Trainer",
+    "check_path",
     "make_plan",
     "make_trainer",
     "plan_for",

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from talos import registry
-from talos.config import RunConfig
+from talos.config import NamedConfig, RunConfig
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
@@ -41,7 +41,7 @@ from talos.files import read_sealed, write_sealed
 from talos.training.callbacks import Callback
 from talos.training.trainer import Trainer
 
-__all__ = ["RaceResult", "make_trainer", "stages_of"]
+__all__ = ["RaceResult", "check_path", "make_trainer", "stages_of"]
 
 # Epochs of each leg of the first stage, and of later stages; after the last leg the best candidate wins.
 FIRST_LEGS: Final = (2, 2)
@@ -55,6 +55,7 @@ NORMAL_STAGES: Final = 2
 # Dimensions that `high` compares; the run's own is always among them.
 DIMENSIONS: Final = (64, 128, 256)
 _FORMAT: Final = 1
+_START_AGAIN: Final = "Delete the run's folder to start again."
 
 Changes = dict[str, Any]
 """Values of the config by dotted name."""
@@ -176,6 +177,13 @@ def make_trainer(
     """
     stages = stages_of(config) if valid is not None and len(valid) else []
     checkpoints = None if folder is None else folder / "checkpoint"
+    if not stages and folder is not None and resume and (folder / "race.json").exists():
+        raise DataError(
+            "is of a run that raced its settings, and this one does not",
+            where=str(folder / "race.json"),
+            expected="the config and the validation part that the run began with",
+            hint=_START_AGAIN,
+        )
     if not stages:
         trainer = Trainer(config, train, valid, folder=checkpoints, callbacks=callbacks, group=group)
         if resume:
@@ -216,12 +224,12 @@ class _Race:
         self.changes: Changes = {}
         self.path: list[dict[str, Any]] = []
         if folder is not None and resume and (folder / "race.json").exists():
-            stored = read_sealed(folder / "race.json", hint="Delete the run's folder to start again.")
-            if stored["config"] != json.loads(json.dumps(config.as_dict())):
+            stored = read_sealed(folder / "race.json", hint=_START_AGAIN)
+            if stored.get("config") != json.loads(json.dumps(config.as_dict())):
                 raise DataError(
                     "belongs to another config", where=str(folder / "race.json"), expected="that of this run"
                 )
-            self.result = RaceResult(stored["chosen"], tuple(stored["legs"]), tuple(stored["path"]))
+            self.result = _stored_result(stored, config, where=str(folder / "race.json"))
         elif folder is not None and group.rank == 0:
             shutil.rmtree(folder / "race", ignore_errors=True)
 
@@ -320,6 +328,37 @@ class _Race:
         self.folder.mkdir(parents=True, exist_ok=True)
         values = {"format": _FORMAT, "config": self.config.as_dict(), **self.result.as_dict()}
         write_sealed(self.folder / "race.json", values)
+
+
+def check_path(path: Any, *, where: str) -> None:
+    """Refuse the path of a race out of a file if it is damaged or asks for modules that nobody imported.
+
+    >>> check_path([{"until": 4, "loss": {"name": "sl", "tau": 0.2}}], where="run/model.json")
+    >>> check_path([{"loss": {"name": "sl"}}], where="run/model.json")
+    Traceback (most recent call last):
+    talos.errors.DataError: run/model.json: has a race whose path is damaged; expected epochs and losses
+    """
+    try:
+        losses = [NamedConfig(**one["loss"]) for one in path if int(one["until"]) >= 0]
+    except (KeyError, TypeError, ValueError):
+        what, expected = "has a race whose path is damaged", "epochs and losses"
+        raise DataError(what, where=where, expected=expected) from None
+    for loss in losses:
+        registry.check_imported(loss, where=where)
+
+
+def _stored_result(stored: Mapping[str, Any], config: RunConfig, *, where: str) -> RaceResult:
+    """The result in a `race.json`; an error if it is not what a race of this config can have written."""
+    try:
+        result = RaceResult(dict(stored["chosen"]), tuple(stored["legs"]), tuple(stored["path"]))
+        watched = f"{config.training.metric}@{config.k}"
+        for leg in result.legs:
+            float(leg["metrics"][watched]), leg["stage"], leg["candidate"], leg["epoch"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"is damaged: {error!r}", where=where, hint=_START_AGAIN) from None
+    check_path(result.path, where=where)
+    registry.check_imported(config.with_values(result.chosen), where=where)
+    return result
 
 
 def _label(changes: Mapping[str, Any]) -> str:

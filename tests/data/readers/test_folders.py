@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from talos.data import readers
+from talos.data.open import open_split
 from talos.errors import DataError
 
 
@@ -73,9 +74,9 @@ def test_folders_that_cannot_be_read(write, tmp_path):
     write("twice/train.csv", "user,item\n1,2\n")
     write("twice/train.tsv", "user\titem\n1\t2\n")
     write("twice/test.csv", "user,item\n1,2\n")
-    assert not readers.is_parts(tmp_path / "twice")
-    with pytest.raises(DataError, match=r"train\.csv and train\.tsv"):
-        readers.read(tmp_path / "twice")
+    for read in (readers.read, readers.is_parts, readers.read_parts, open_split):
+        with pytest.raises(DataError, match=r"both train\.csv and train\.tsv could be the train part"):
+            read(tmp_path / "twice")
     assert not readers.is_parts(tmp_path / "nowhere")
 
 

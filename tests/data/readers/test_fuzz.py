@@ -1,14 +1,11 @@
-"""Whatever is in a file: Interactions, or the library's own error, and nothing else."""
+"""Whatever is in a database or a frame: Interactions, or the library's own error (tests/torture has files)."""
 
 from __future__ import annotations
 
-import gzip
-import io
 import sqlite3
 from contextlib import closing
 
 import polars as pl
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,13 +16,6 @@ from talos.errors import TalosError
 PAIRS = [(user, item, user % 5 + 1, 978300760 + item) for user in range(12) for item in range(user % 4 + 1)]
 
 
-def _parquet() -> bytes:
-    target = io.BytesIO()
-    frame = pl.DataFrame(PAIRS, schema=["user", "item", "rating", "timestamp"], orient="row")
-    frame.with_columns(title=pl.col("item").cast(pl.String)).write_parquet(target)
-    return target.getvalue()
-
-
 def _sqlite(folder) -> bytes:
     path = folder / "seed.db"
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -34,28 +24,6 @@ def _sqlite(folder) -> bytes:
     return path.read_bytes()
 
 
-def _joined(separator: str, header: str = "") -> bytes:
-    return (header + "".join(separator.join(map(str, row)) + "\n" for row in PAIRS)).encode()
-
-
-SEEDS = {
-    "x.csv": _joined(",", "user,item,rating,timestamp\n"),
-    "dates.csv": b"user,item,date,title\na,b,2020-01-01,T\n" + b'c,"d, e",2020-02-01,"U ""u"""\n' * 5,
-    "x.tsv": _joined("\t", "user_id\titem_id\tstars\tts\n"),
-    "x.inter": _joined("\t", "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"),
-    "u.data": _joined("\t"),
-    "x.dat": _joined("::"),
-    "ratings_X.csv": b"A1ZZZZZZZZZZZZ,0005080789,5.0,1369699200\nA2ZZZZZZZZZZZZ,B000000001,2.0,1355443200\n"
-    * 3,
-    "x.txt": b"0 1 2 3 4 5 6\n1 2 3\n2 7\n3\n",
-    "x.jsonl": b'{"user": "a", "item": 1, "ts": 5, "rating": 2.5, "x": [1, {"y": "\\u00e9"}]}\n' * 4,
-    "x.json": b'[{"user": "a", "item": 1}, {"user": "b", "item": 2}]',
-    "x.csv.gz": gzip.compress(_joined(",", "user,item,rating,timestamp\n")),
-    "x.json.gz": gzip.compress(
-        b'{"reviewerID": "A", "asin": "0001", "overall": 5.0, "unixReviewTime": 9}\n' * 3
-    ),
-    "x.parquet": _parquet(),
-}
 TOKENS = [
     b"",
     b",",
@@ -105,48 +73,6 @@ def check(source, **options) -> None:
     assert isinstance(data, Interactions)
     assert len(data) > 0
     data.describe()
-
-
-@pytest.mark.parametrize("name", SEEDS)
-def test_the_seeds_are_valid(name, write):
-    assert len(readers.read(write(name, SEEDS[name])))
-
-
-@pytest.mark.parametrize("name", SEEDS)
-@BOUNDED
-@given(data=st.data())
-def test_mutations_of_valid_files(name, data, tmp_path):
-    path = tmp_path / name
-    path.write_bytes(data.draw(mutations(SEEDS[name])))
-    check(path, on_bad_row=data.draw(MODES))
-
-
-@pytest.mark.parametrize(
-    "name", ["x.csv", "x.inter", "x.txt", "x.dat", "x.jsonl", "x.csv.gz", "x.parquet", "x"]
-)
-@BOUNDED
-@given(content=st.binary(max_size=200), mode=MODES)
-def test_random_bytes(name, content, mode, tmp_path):
-    path = tmp_path / name
-    path.write_bytes(content)
-    check(path, on_bad_row=mode)
-
-
-@pytest.mark.parametrize("format_name", readers.FORMATS)
-@settings(BOUNDED, max_examples=25)
-@given(content=st.text(alphabet="01a,:;|\t \n\r\"'{}[]é-.\0", max_size=60), mode=MODES)
-def test_every_format_on_text_it_was_not_made_for(format_name, content, mode, tmp_path):
-    path = tmp_path / "x.any"
-    path.write_bytes(content.encode())
-    check(path, format=format_name, on_bad_row=mode)
-
-
-@settings(BOUNDED, max_examples=40)
-@given(data=st.data())
-def test_mutated_gzip_content(data, tmp_path):
-    path = tmp_path / "x.csv.gz"
-    path.write_bytes(gzip.compress(data.draw(mutations(SEEDS["x.csv"]))))
-    check(path)
 
 
 @settings(BOUNDED, max_examples=40)

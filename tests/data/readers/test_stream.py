@@ -120,3 +120,21 @@ def test_files_that_do_not_fit_together(tmp_path: Path) -> None:
     empty.write_text("")
     with pytest.raises(DataError, match=r"empty\.csv: is empty"):
         read_blocks(empty, Kept(), rows=8)
+
+
+def test_the_ids_of_skipped_rows_do_not_make_strings_of_the_others(tmp_path: Path) -> None:
+    """A block of nothing but such a row has no say either, so the whole file must not give it one."""
+    path = tmp_path / "a.csv"
+    rows = [f"{n % 7},{n % 5},{n},{n % 4 + 1}\n" for n in range(50)]
+    path.write_text("user,item,ts,stars\n" + "".join(f"u{n},i,now,5\n" for n in range(16)) + "".join(rows))
+    frame = compare(path, on_bad_row="skip").frame()
+    assert (frame["user"].dtype, frame["item"].dtype) == (pl.Int64, pl.Int64)
+
+
+@pytest.mark.parametrize("first", ["2020-01-01", "5.5"])
+def test_the_first_time_of_a_file_says_whether_there_are_dates_or_numbers(tmp_path: Path, first: str) -> None:
+    """Also of the blocks after it, which may have nothing but the other kind: those rows are bad in each."""
+    path = tmp_path / "a.csv"
+    others = [f"{n % 7},{n % 5},{'7.5' if '-' in first else '2021-02-03'}\n" for n in range(20)]
+    path.write_text("user,item,ts\n" + f"1,1,{first}\n2,2,{first}\n" + "".join(others))
+    assert len(compare(path, on_bad_row="skip").frame()) == 2

@@ -132,14 +132,19 @@ def _read_part_files(files: Mapping[str, Path], options: ReadOptions) -> dict[st
 def is_parts(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a folder with train and test files, which `read_parts` can read.
 
+    Raises:
+        DataError: two files of the folder could be the same part, or the folder cannot be listed.
+
     >>> is_parts("no/such/folder")
     False
     """
     folder = expanded(path)
     try:
-        return folder.is_dir() and part_files(folder) is not None
+        if not folder.is_dir():
+            return False
     except (OSError, ValueError):
         return False
+    return part_files(folder) is not None
 
 
 def read_lists(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import polars as pl
@@ -76,19 +76,25 @@ def polars_errors(where: str, expected: str = "data that can be parsed") -> Iter
 
 @dataclass(frozen=True)
 class Cleaner:
-    """Cleans the columns of one source.
+    """Cleans the columns of one source, as a whole or a block at a time.
 
     Attributes:
         where: the source, for messages.
         columns: what the source calls the column of each role, for messages.
         options: which columns are wanted, and what ids may be.
-        text: whether the values are text: then ids that are all integers become integers.
+        text: whether the values are text: then ids become integers if those of all good rows are.
+        times: what the first readable time of the blocks so far was: `dates` or `numbers`; its key is the role.
     """
 
     where: str
     columns: Mapping[str, str]
     options: ReadOptions
     text: bool
+    times: dict[str, str] = field(default_factory=dict)
+
+    def again(self) -> Cleaner:
+        """One for reading the source from its beginning once more."""
+        return replace(self, times={})
 
     def clean(self, frame: pl.DataFrame) -> pl.DataFrame | None:
         """The clean columns of a frame whose columns are named by role; None if any value is bad."""
@@ -140,7 +146,7 @@ class Cleaner:
             if wanted.kind == "id":
                 column, bad = _clean_ids(found, place, self.text, self.options.ids_of(wanted.role))
             elif wanted.kind == "time":
-                column, bad = _clean_times(found, place)
+                column, bad = _clean_times(found, place, self.times, wanted.role)
             elif wanted.kind == "number":
                 column, bad = _clean_numbers(found, place)
             else:
@@ -149,7 +155,22 @@ class Cleaner:
             cleaned.append(column)
             if bad.any():
                 problems.append(_BadValues(wanted, bad, found))
-        return pl.DataFrame(cleaned), problems
+        return self._with_integers(pl.DataFrame(cleaned), problems), problems
+
+    def _with_integers(self, frame: pl.DataFrame, problems: Sequence[_BadValues]) -> pl.DataFrame:
+        """Ids of a text as integers if those of all rows without a problem are; others do not count."""
+        if not self.text:
+            return frame
+        good = pl.repeat(True, len(frame), dtype=pl.Boolean, eager=True)
+        for problem in problems:
+            good &= ~problem.bad
+        for one in self.options.wanted:
+            if one.kind != "id" or one.role not in frame.columns or self.options.ids_of(one.role) != "auto":
+                continue
+            ids = frame[one.role]
+            if ids.dtype == pl.String and good.any() and (ids.str.contains(_INTEGER) | ~good).all():
+                frame = frame.with_columns(ids.cast(pl.Int64, strict=False))
+        return frame
 
 
 def time_dtype(samples: Sequence[str]) -> pl.DataType:
@@ -171,10 +192,6 @@ def _clean_ids(found: pl.Series, place: str, text: bool, ids: IdMode) -> tuple[p
         bad = found.str.contains(_MISSING).fill_null(True)
         if text:  # a line break within an id: the quote before it was not closed
             bad |= found.str.contains(r"[\r\n]").fill_null(True)
-        if text and ids == "auto":
-            integer = found.str.contains(_INTEGER)
-            if (integer | bad).all() and not bad.all():
-                return found.cast(pl.Int64, strict=False), bad
         return found, bad
     if found.dtype.is_float():
         # pandas turns an integer column with missing values into floats
@@ -191,10 +208,12 @@ def _clean_ids(found: pl.Series, place: str, text: bool, ids: IdMode) -> tuple[p
     return (codes if ids == "auto" else codes.cast(pl.String)), codes.is_null()
 
 
-def _clean_times(found: pl.Series, place: str) -> tuple[pl.Series, pl.Series]:
+def _clean_times(
+    found: pl.Series, place: str, known: dict[str, str], role: str
+) -> tuple[pl.Series, pl.Series]:
     kind = found.dtype
     if kind == pl.String:
-        return _parse_times(found.str.strip_chars())
+        return _parse_times(found.str.strip_chars(), known, role)
     if kind.is_float() or kind.is_decimal():
         return _whole_if_possible(found.cast(pl.Float64))
     if kind in (pl.Date, pl.Datetime):
@@ -205,10 +224,10 @@ def _clean_times(found: pl.Series, place: str) -> tuple[pl.Series, pl.Series]:
     return whole, whole.is_null()
 
 
-def _parse_times(text: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Times from strings: all numbers or all dates, whichever the first readable value is."""
+def _parse_times(text: pl.Series, known: dict[str, str], role: str) -> tuple[pl.Series, pl.Series]:
+    """Times from strings: all numbers or all dates, whichever the first readable value of the source is."""
     whole = text.cast(pl.Int64, strict=False)
-    if whole.null_count() == 0:
+    if whole.null_count() == 0 and len(whole) and known.setdefault(role, "numbers") == "numbers":
         return whole, whole.is_null()
     numbers = text.cast(pl.Float64, strict=False)
     numbers = numbers.set(~numbers.is_finite().fill_null(False), None)
@@ -217,8 +236,11 @@ def _parse_times(text: pl.Series) -> tuple[pl.Series, pl.Series]:
         parsed = text.str.to_datetime(layout, strict=False, time_unit="us", ambiguous="null")
         seconds = seconds.fill_null(parsed.dt.epoch("s").cast(pl.Int64))
         if seconds.null_count() == 0:
-            return seconds, seconds.is_null()
-    if _first_value(seconds) < _first_value(numbers):
+            break
+    first_date, first_number = _first_value(seconds), _first_value(numbers)
+    if role not in known and first_date != first_number:
+        known[role] = "dates" if first_date < first_number else "numbers"
+    if known.get(role) == "dates":
         return seconds, seconds.is_null()
     if whole.null_count() == numbers.null_count():
         return whole, whole.is_null()

@@ -147,17 +147,17 @@ class DelimitedFile:
         try:
             with polars_errors(self.text.name):
                 frame = self.scan(dtypes).collect(optimizations=flags)
-                return self.cleaner.clean(frame) if len(frame) else None
+                return self.cleaner.again().clean(frame) if len(frame) else None
         except DataError:
             return None  # a later attempt says better what is wrong
 
     def row_by_row(self, most: int) -> Iterator[tuple[pl.DataFrame, int, int]]:
         """Read by `csv_rows`: clean columns of up to `most` rows, with the number of rows and of bad ones."""
-        schema = dict.fromkeys(self.found, pl.String)
+        schema, cleaner = dict.fromkeys(self.found, pl.String), self.cleaner.again()
         frames, lines, faults = [pl.DataFrame(schema=schema)], array("q"), 0
 
         def cleaned() -> tuple[pl.DataFrame, int, int]:
-            frame, bad = self.cleaner.clean_rows(pl.concat(frames), lines)
+            frame, bad = cleaner.clean_rows(pl.concat(frames), lines)
             return frame, len(lines) + faults, bad + faults
 
         for values, some, fault in self._chunks(min(most, _ROWS_AT_ONCE)):

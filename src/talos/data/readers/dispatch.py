@@ -362,10 +362,11 @@ class _FileReader:
 
     def _by_polars(self, file: DelimitedFile, dtypes: Mapping[str, pl.DataType]) -> bool:
         """Whether there are rows and nothing is wrong with any."""
+        cleaner = file.cleaner.again()
         try:
             for block in _blocks(file.scan(dtypes), self.rows, self.name, project=False):
                 with polars_errors(self.name):
-                    cleaned = file.cleaner.clean(block)
+                    cleaned = cleaner.clean(block)
                 if cleaned is None:
                     return False
                 self._keep(cleaned)

@@ -98,7 +98,7 @@ class _JSONFile:
                         opened = (f'{json.dumps(key)}:{gap}"'.encode() for gap in ("", " "))
                         if sum(map(self.content.count, opened)) != len(frame):
                             return None
-                cleaned = self.cleaner.clean(frame) if len(frame) else None
+                cleaned = self.cleaner.again().clean(frame) if len(frame) else None
         except DataError:
             return None
         return None if cleaned is None else self._table(cleaned, len(cleaned))
@@ -159,7 +159,7 @@ class _JSONFile:
                 else:  # a number may be written as a string: make all of them strings, parsed later
                     texts = [None if v is None else v if isinstance(v, str) else repr(v) for v in column]
                     series.append(pl.Series(role, texts, dtype=pl.String))
-            return self.cleaner.clean_rows(pl.DataFrame(series), numbers, self._place)
+            return self.cleaner.again().clean_rows(pl.DataFrame(series), numbers, self._place)
 
     def _table(self, frame: pl.DataFrame, rows: int, bad: int = 0) -> CleanTable:
         return CleanTable(

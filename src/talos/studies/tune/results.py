@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from talos import registry
 from talos.config import RunConfig
 from talos.data.splits import Split
 from talos.errors import DataError
@@ -293,9 +294,12 @@ def finalize(
 
 
 def _resolved(tuned: Tuned) -> RunConfig:
-    """The best trial's config with every `auto` as the trial resolved it; trials of older studies did not store it."""
+    """The best trial's config with every `auto` as the trial resolved it; trials of older studies did not store it.
+
+    A study may be somebody else's: it does not choose which modules are imported.
+    """
     trial = tuned.study.get_trials(deepcopy=False)[tuned.summary.best.number]
-    stored = trial.user_attrs.get("resolved")
-    if stored is None:
-        return plan_for(tuned.config, tuned.parts.train).config
-    return RunConfig.from_dict(stored, where=f"trial {trial.number}")
+    where, stored = f"trial {trial.number} of the study", trial.user_attrs.get("resolved")
+    config = tuned.config if stored is None else RunConfig.from_dict(stored, where=where)
+    registry.check_imported(config, where=where)
+    return plan_for(config, tuned.parts.train).config if stored is None else config
