@@ -33,8 +33,8 @@ def principal_axes(vectors: Tensor, axes: int = 2) -> tuple[Tensor, Tensor]:
         raise ArgumentError(f"shape {tuple(vectors.shape)}", where="vectors", expected="(N, d) with N ≥ 1")
     dim = vectors.shape[1]
     total, products = torch.zeros(dim, dtype=torch.float64), torch.zeros(dim, dim, dtype=torch.float64)
-    for rows in vectors.split(_CHUNK):
-        unit = _unit(rows)
+    for start in range(0, len(vectors), _CHUNK):
+        unit = _unit(vectors[start : start + _CHUNK])
         total += unit.sum(0)
         products += unit.T @ unit
     mean = total / len(vectors)
@@ -45,8 +45,9 @@ def principal_axes(vectors: Tensor, axes: int = 2) -> tuple[Tensor, Tensor]:
     varied = values > 1e-12
     weights = weights * varied
     points = torch.zeros(len(vectors), axes, dtype=torch.float64)
-    for start, rows in zip(range(0, len(vectors), _CHUNK), vectors.split(_CHUNK), strict=True):
-        points[start : start + len(rows), : weights.shape[1]] = (_unit(rows) - mean) @ weights
+    for start in range(0, len(vectors), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        points[part, : weights.shape[1]] = (_unit(vectors[part]) - mean) @ weights
     shares = torch.zeros(axes, dtype=torch.float64)
     shares[: len(values)] = values * varied / (products.trace() / len(vectors) - mean @ mean).clamp(min=1e-12)
     return points.float(), shares.float()

@@ -103,11 +103,12 @@ def quality(run: ServedRun) -> dict[str, Any]:
         found["curves"].append({"metric": name, "ks": ks, "model": ours, "popularity": theirs})
     at = min(k, longest)
     for name, members in by_activity(model.train.user_degrees[lists.users]):
-        ours, theirs = (float(one.per_user[f"recall@{at}"][members].mean()) for one in both)
-        row = {"name": name, "size": int(members.sum()), "model": ours, "popularity": theirs}
+        means = [float(one.per_user[f"recall@{at}"][members].mean()) for one in both]
+        row = {"name": name, "size": int(members.sum()), "model": means[0], "popularity": means[1]}
         found["by_activity"].append(row)
-    for name, _, pairs, (ours, theirs) in by_popularity(model.train.item_degrees, both, test, at):
-        found["by_popularity"].append({"name": name, "size": pairs, "model": ours, "popularity": theirs})
+    for name, _, pairs, shares in by_popularity(model.train.item_degrees, both, test, at):
+        row = {"name": name, "size": pairs, "model": shares[0], "popularity": shares[1]}
+        found["by_popularity"].append(row)
     return found
 
 

@@ -40,15 +40,22 @@ function startTabs() {
   window.addEventListener("hashchange", () => openPanel(location.hash.slice(1)));
 }
 
+/** The names that are offered. */
+let offered = "";
+
 /** Ask which runs there are, and offer them. */
 async function loadRuns() {
   state.runs = (await json("v1/model")).models;
   const names = state.runs.map((run) => run.model);
   if (!names.includes(state.run)) state.run = state.runs.find((run) => run.default)?.model ?? names[0];
   if (state.beside !== SAME && !names.includes(state.beside)) state.beside = "";
-  byId("run").replaceChildren(...names.map((name) => make("option", { value: name, text: name })));
-  byId("run").value = state.run;
-  offerBeside();
+  // a select that somebody has open stays as it is
+  if (names.join("/") !== offered) {
+    offered = names.join("/");
+    byId("run").replaceChildren(...names.map((name) => make("option", { value: name, text: name })));
+    byId("run").value = state.run;
+    offerBeside();
+  }
   changed("runs");
 }
 
@@ -79,7 +86,7 @@ async function start() {
   startDrawer(showOnMap);
   startQuality();
   startTraffic(loadRuns);
-  on("reload", loadRuns);
+  on("reload", () => loadRuns().catch(showTrouble));
   try {
     await loadRuns();
     const [first] = (await json(address("v1/users", { limit: 1, model: state.run }))).users;

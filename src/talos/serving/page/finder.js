@@ -21,6 +21,8 @@ export function finder(input, { find, show, take, takeText }) {
   /** @type {T[]} */
   let found = [];
   let chosen = -1;
+  /** Whether something was taken since the last key: an answer that comes then opens nothing. */
+  let quiet = false;
 
   const close = () => {
     list.hidden = true;
@@ -43,6 +45,7 @@ export function finder(input, { find, show, take, takeText }) {
   const accept = (place) => {
     const one = found[place];
     input.value = "";
+    quiet = true;
     close();
     take(one);
   };
@@ -50,7 +53,7 @@ export function finder(input, { find, show, take, takeText }) {
   const search = newest(
     async (signal) => find(input.value.trim(), signal),
     (/** @type {T[]} */ result) => {
-      if (document.activeElement !== input) return;
+      if (quiet || document.activeElement !== input) return;
       found = result;
       list.replaceChildren(...found.map((one, place) => {
         const { name, more } = show(one);
@@ -67,12 +70,20 @@ export function finder(input, { find, show, take, takeText }) {
     },
   );
 
-  input.addEventListener("input", debounced(search, 120));
-  input.addEventListener("focus", () => search());
+  const soon = debounced(() => { if (!quiet) search(); }, 120);
+  input.addEventListener("input", () => {
+    quiet = false;
+    soon();
+  });
+  input.addEventListener("focus", () => {
+    quiet = false;
+    search();
+  });
   input.addEventListener("blur", close);
   input.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
+      quiet = false;
       if (list.hidden) search();
       else if (found.length) choose((chosen + (event.key === "ArrowDown" ? 1 : chosen < 0 ? 0 : -1) + found.length) % found.length);
     } else if (event.key === "Enter") {
@@ -81,6 +92,7 @@ export function finder(input, { find, show, take, takeText }) {
       else if (takeText && input.value.trim()) {
         const wanted = input.value.trim();
         input.value = "";
+        quiet = true;
         close();
         takeText(wanted);
       }

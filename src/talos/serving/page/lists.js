@@ -53,6 +53,9 @@ const refresh = newest(
   ({ person, answers }) => {
     showHistory(person);
     showLists(answers);
+    // a run was replaced since the page asked for the runs
+    const versions = new Map(state.runs.map((run) => [run.model, run.version]));
+    if (answers.some((one) => versions.get(one.model) !== one.version)) changed("reload");
     document.body.dataset.shown = String(Number(document.body.dataset.shown ?? 0) + 1);
   },
 );

@@ -33,6 +33,8 @@ let pending = null;
 /** @type {number} */
 let selected = -1;
 let asked = 0;
+/** Whether keys are used: then the middle is marked and named. */
+let byKeys = false;
 /** @type {ImageData | null} */
 let image = null;
 /** @type {(panel: string) => void} */
@@ -49,6 +51,7 @@ const load = newest(
     data = answer;
     data.x = Uint16Array.from(answer.x);
     data.y = Uint16Array.from(answer.y);
+    data.span = [data.x, data.y].map((values) => values.reduce((a, b) => Math.max(a, b), 1));
     grid = new Grid(data.x, data.y, SIZE);
     order = Int32Array.from(answer.items, (_, n) => n).sort((a, b) => data.popularity[a] - data.popularity[b] || a - b);
     places = new Map(answer.items.map((/** @type {any} */ item, /** @type {number} */ n) => [item, n]));
@@ -161,14 +164,11 @@ function fit() {
     element.height = height;
   }
   if (!data) return;
-  const spans = [data.x, data.y].map((values) => values.reduce((a, b) => Math.max(a, b), 0));
-  view.least = 0.92 * Math.min(element.clientWidth / Math.max(1, spans[0]), element.clientHeight / Math.max(1, spans[1]));
+  view.least = 0.92 * Math.min(element.clientWidth / data.span[0], element.clientHeight / data.span[1]);
 }
 
 function showAll() {
-  const spans = [data.x, data.y].map((values) => values.reduce((a, b) => Math.max(a, b), 0));
-  view.x = spans[0] / 2;
-  view.y = spans[1] / 2;
+  [view.x, view.y] = [data.span[0] / 2, data.span[1] / 2];
   view.scale = view.least;
   draw();
 }
@@ -278,7 +278,7 @@ function drawMarks(/** @type {CanvasRenderingContext2D} */ context, /** @type {n
     context.fillStyle = css("--text");
     context.fillText(name, start, y);
   }
-  if (canvas().matches(":focus-visible")) {
+  if (byKeys) {
     const [x, y] = [canvas().clientWidth / 2, canvas().clientHeight / 2];
     context.strokeStyle = css("--text");
     context.lineWidth = 1.5;
@@ -317,12 +317,12 @@ function moved() {
   view.x = Math.max(0, Math.min(SIZE, view.x));
   view.y = Math.max(0, Math.min(SIZE, view.y));
   byId("map-tip").hidden = true;
-  if (canvas().matches(":focus-visible")) sayMiddle();
+  if (byKeys) sayMiddle();
   draw();
 }
 
 /** The item in the middle, for those who use keys. */
-const middle = () => itemAt(canvas().clientWidth / 2, canvas().clientHeight / 2, 60);
+const middle = () => itemAt(canvas().clientWidth / 2, canvas().clientHeight / 2, Math.max(canvas().clientWidth, canvas().clientHeight) / 2);
 
 function sayMiddle() {
   const n = middle();
@@ -345,6 +345,7 @@ function startPointer() {
   const down = new Map();
   let travelled = 0;
   element.addEventListener("pointerdown", (event) => {
+    byKeys = false;
     element.setPointerCapture(event.pointerId);
     down.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
     if (down.size === 1) travelled = 0;
@@ -402,6 +403,10 @@ function startKeys() {
     const moves = /** @type {Record<string, [number, number]>} */ ({
       ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1],
     });
+    const known = event.key in moves || ["+", "=", "-", "0", "Enter", " "].includes(event.key);
+    if (!known) return;
+    byKeys = true;
+    event.preventDefault();
     if (event.key in moves) {
       view.x += moves[event.key][0] * step;
       view.y += moves[event.key][1] * step;
@@ -411,15 +416,15 @@ function startKeys() {
     else if (event.key === "0") {
       showAll();
       sayMiddle();
-    } else if (event.key === "Enter" || event.key === " ") take(middle());
-    else return;
-    event.preventDefault();
+    } else take(middle());
   });
   canvas().addEventListener("focus", () => {
-    if (data && canvas().matches(":focus-visible")) sayMiddle();
+    byKeys = canvas().matches(":focus-visible");
+    if (data && byKeys) sayMiddle();
     draw();
   });
   canvas().addEventListener("blur", () => {
+    byKeys = false;
     byId("map-status").textContent = "";
     draw();
   });

@@ -21,7 +21,6 @@ const load = newest(
     return Promise.all(names.map((model) => json(address("v1/quality", { model }), { signal })));
   },
   (answers) => {
-    const [first] = answers;
     const parts = [make("h2", { text: "Stored with the run" }), stored(answers)];
     parts.push(make("h2", { text: "Measured here" }));
     const measured = answers.filter((one) => one.curves.length);
@@ -34,7 +33,6 @@ const load = newest(
     }
     byId("quality").replaceChildren(...parts);
     document.body.dataset.quality = answers.map((one) => one.model).join(" ");
-    return first;
   },
 );
 
