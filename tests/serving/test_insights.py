@@ -31,7 +31,7 @@ def tested(saved: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     held = Interactions.from_ids(users, [item_name(int(item)) for item in rng.integers(0, 60, 40)])
     model.add_known(held)
     folder = tmp_path_factory.mktemp("tested") / "tested"
-    model.save(folder, metrics={"recall@5": 0.5, "auc": 1, "broken": float("nan"), "note": "text"})
+    model.save(folder, metrics={"recall@5": 0.5, "auc": 1})
     return folder
 
 
@@ -107,7 +107,7 @@ def test_metrics_are_those_of_the_library(client: Client, tested: Path, saved: d
     assert held is not None
     ks = tuple(found["curves"][0]["ks"])
     report = model.evaluate(held, k=ks).metrics
-    assert (found["users"], found["of_users"]) == (report_users(held), report_users(held))
+    assert (found["users"], found["of_users"]) == (users_of(held), users_of(held))
     for curve in found["curves"][:4]:
         assert curve["model"] == pytest.approx([report[f"{curve['metric']}@{k}"] for k in ks]), curve[
             "metric"
@@ -119,7 +119,7 @@ def test_metrics_are_those_of_the_library(client: Client, tested: Path, saved: d
     assert (nothing["curves"], nothing["users"], nothing["metrics"]) == ([], 0, {"recall@5": 0.5})
 
 
-def report_users(held: Interactions) -> int:
+def users_of(held: Interactions) -> int:
     return int((held.user_degrees > 0).sum())
 
 
@@ -129,7 +129,9 @@ def test_a_sample_is_taken_of_many_users(tested: Path, monkeypatch: pytest.Monke
     run = ServedRun(tested)
     counts, lists = insights.exposure(run)
     assert (lists, counts.sum()) == (7, 35)
-    assert (insights.quality(run)["users"], insights.quality(run)["of_users"]) == (7, 40)
+    found = insights.quality(run)
+    assert run.model.held_out is not None
+    assert (found["users"], found["of_users"]) == (7, users_of(run.model.held_out))
 
 
 def test_figures_are_computed_once_and_go_with_their_run(

@@ -50,10 +50,11 @@ def test_a_user_is_found_by_typing(page: Page, models: dict[str, Recommender]) -
 
 def test_a_visitor_is_built_by_clicking(page: Page, models: dict[str, Recommender]) -> None:
     page.look_at("user20")
-    first, second = page.names("#first ol")[:2]
-    for item in (first, second):
-        number = page.names("#first ol").index(item) + 1
-        page.changed(lambda: page.find(f"#first ol > li:nth-child({number}) button.small").click())  # noqa: B023
+    chosen = []
+    for _ in range(2):
+        chosen.append(page.names("#first ol")[0])
+        page.changed(lambda: page.find("#first ol > li button.small").click())
+    first, second = chosen
     assert page.names("#history") == [first, second]
     assert page.js("document.getElementById('mode-visitor').checked")
     wanted = models["first"].recommend(history=[first, second], k=20)["item_id"].to_list()

@@ -47,12 +47,17 @@ function askForKey(refused) {
       byId("key-form").onsubmit = (/** @type {Event} */ event) => {
         event.preventDefault();
         keep(byId("key").value.trim());
-        dialog.close();
         asking = null;
+        dialog.close();
         resolve();
       };
-      // without a key there is nothing to show, so Escape does not close it
-      dialog.oncancel = (/** @type {Event} */ event) => event.preventDefault();
+      // without a key there is nothing to show: whatever closes the dialog opens it again
+      dialog.onkeydown = (/** @type {KeyboardEvent} */ event) => {
+        if (event.key === "Escape") event.preventDefault();
+      };
+      dialog.onclose = () => {
+        if (asking) dialog.showModal();
+      };
     });
     if (!dialog.open) dialog.showModal();
     byId("key").focus();
