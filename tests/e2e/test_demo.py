@@ -60,7 +60,24 @@ def test_a_table_lists_and_a_page(demo: Callable[..., tuple[str, str]], tmp_path
     assert out.count(" has, among others: Film ") == 3
     assert out.count("\n  10. Film ") == 3
     assert (tmp_path / "runs" / "demo" / "report.html").is_file()
-    assert out.rstrip().endswith("plots and more in runs/demo/report.html")
+    *_, before, last = out.rstrip().splitlines()
+    assert before.endswith("plots and more in runs/demo/report.html")
+    assert last.endswith(": talos serve runs/demo")
+
+
+def test_the_last_line_names_a_command_that_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "talos"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    for called, path, said in (
+        (program, str(program.parent), "talos"),
+        (program, "/nowhere", str(program)),  # as `make demo` calls it, with the environment not activated
+        (tmp_path / "__main__.py", "/nowhere", "talos"),
+    ):
+        monkeypatch.setattr(sys, "argv", [str(called), "demo"])
+        monkeypatch.setenv("PATH", path)
+        assert module._command() == said
 
 
 def test_json(demo: Callable[..., tuple[str, str]]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talos.report.measures import by_activity
+from talos.model.measures import by_activity
 from talos.report.page import DARK, LIGHT
 from talos.report.svg import (
     COLOURS,

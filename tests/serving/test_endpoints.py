@@ -225,7 +225,7 @@ def test_operation(client: Client, saved: dict[str, Path]) -> None:
     assert facts["attributes"] == ["category", "year"]
     assert "/v1/recommend/{user}" in service.get("/openapi.json").json()["paths"]
     page = service.get("/")
-    assert "POST /v1/recommend" in page.text
+    assert "page/app.js" in page.text
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert service.get("/nowhere").status_code == 404
     assert service.delete("/v1/recommend").status_code == 405

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,7 +83,16 @@ def demo(
     print_table(["ranked by", *METRICS, "seconds"], rows, title=f"test, {reports['talos'].num_users:,} users")
     _print_lists(model, parts.train)
     typer.echo(f"\nthe model is in {out}, plots and more in {page}")
-    say(f"next: talos serve {out}")
+    typer.echo(f"to look at it in a browser, or to ask it over HTTP: {_command()} serve {out}")
+
+
+def _command() -> str:
+    """How this program is called: `talos` if that is found, else as it was called now, such as `.venv/bin/talos`."""
+    called = Path(sys.argv[0])
+    found = shutil.which("talos")
+    if called.name != "talos" or (found is not None and Path(found).resolve() == called.resolve()):
+        return "talos"
+    return str(called)
 
 
 def _data(seed: int) -> Interactions:

@@ -7,5 +7,7 @@
 - `ranking`: requests that arrive together are ranked together, in one thread.
 - `guard`: limits, keys and the access log, before anything is parsed.
 - `metrics`: counters of all workers, as Prometheus reads them.
+- `insights`: a map of the items, shares of lists and metrics, for the page.
+- `page_files`: the page, whose HTML, CSS and JavaScript are in `page/`.
 - `app`: the endpoints; `server`: the processes.
 """

@@ -7,26 +7,29 @@ import json
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
 import orjson
+import polars as pl
 import torch
 from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, PlainTextResponse, Response
+from fastapi.responses import PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from talos.errors import InputError, TalosError
 from talos.evaluation.ranking import DotScores, top_k
-from talos.serving import schemas
+from talos.serving import insights, schemas
 from talos.serving.feedback import Event, FeedbackLog, Id
 from talos.serving.guard import Guard, error_body
 from talos.serving.metrics import Metrics
+from talos.serving.page_files import PAGE_HEADERS, page_files
 from talos.serving.ranking import ListRequest, Ranker, reasons_of
 from talos.serving.runs import RunBook, ServedRun, encode
 from talos.serving.settings import Keys, Settings
@@ -35,6 +38,8 @@ __all__ = ["Service", "create_app"]
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _HISTORY_SHOWN = 1000
+
+_Result = TypeVar("_Result")
 
 Name: TypeAlias = Annotated[str | None, Query(alias="model", max_length=4096)]
 Length: TypeAlias = Annotated[int | None, Query(ge=1, le=schemas.MOST)]
@@ -68,6 +73,8 @@ class Service:
         self.log = None if path is None else FeedbackLog(path)
         self.book = RunBook([Path(run) for run in settings.runs], path, self._note, self.control)
         self.ranker = Ranker(self.metrics, max_rows=settings.max_rows)
+        self.page = page_files()
+        self._insight_thread = ThreadPoolExecutor(1, "insights")
         self._closing = threading.Event()
         self._asked = self._reloads_asked()
         self._watcher: threading.Thread | None = None
@@ -80,6 +87,22 @@ class Service:
         found = self.book.get(name)
         if found is None:
             raise RequestError(404, f"no model {name!r}; there are {', '.join(self.book.runs)}", "model")
+        return found
+
+    async def insight(self, run: ServedRun, compute: Callable[[ServedRun], _Result]) -> _Result:
+        """A figure about a run as a whole; one request computes it, and others that ask meanwhile wait.
+
+        It is finished even if the request is given up, so that the next one finds it.
+        """
+        name = compute.__name__
+
+        def work() -> None:
+            if name not in run.insights:
+                run.insights[name] = compute(run)
+
+        if name not in run.insights:
+            await asyncio.get_running_loop().run_in_executor(self._insight_thread, work)
+        found: _Result = run.insights[name]
         return found
 
     def length(self, run: ServedRun, k: int | None) -> int:
@@ -113,6 +136,7 @@ class Service:
         if self._watcher is not None:
             self._watcher.join()
         self.ranker.close()
+        self._insight_thread.shutdown(cancel_futures=True)
         if self.log is not None:
             self.log.close()
 
@@ -413,24 +437,48 @@ async def items(
     """Items whose id or title contains a text, in the order of their ids."""
     service = _service(request)
     run = service.run(model)
+    codes, after = await _search(run, lambda: run.search_text, q, cursor, limit)
+    return _json({**_head(run), "items": run.describe(codes), "cursor": after})
+
+
+@router.get("/v1/users", response_model=schemas.UsersAnswer, responses=_ERRORS)
+async def users(
+    request: Request,
+    q: Annotated[str, Query(max_length=1000)] = "",
+    cursor: Annotated[str | None, Query(max_length=40)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    model: Name = None,
+) -> Response:
+    """Users of the run whose id contains a text, in the order of their ids."""
+    run = _service(request).run(model)
+    codes, after = await _search(run, lambda: run.user_text, q, cursor, limit)
+    counts = run.seen.user_degrees[codes].tolist()
+    named = zip(run.users.decode(codes).to_list(), counts, strict=True)
+    found = [{"user": one, "interactions": count} for one, count in named]
+    return _json({**_head(run), "users": found, "cursor": after})
+
+
+async def _search(
+    run: ServedRun, column: Callable[[], pl.Series], q: str, cursor: str | None, limit: int
+) -> tuple[list[int], str | None]:
+    """Positions of the rows that contain `q`, at most `limit` of them from `cursor` on, and where the rest begins."""
     start = 0
     if cursor is not None:
         version, _, place = cursor.partition("-")
         if not place.isascii() or not place.isdigit() or len(place) > 15:
             raise RequestError(422, "is not one that was answered", "cursor")
         start = int(place) if version == run.version else 0  # positions of another version mean nothing here
+    wanted = q.encode("utf-8", "replace").decode().lower()
 
-    def work() -> tuple[list[int], bool]:
-        part = run.search_text.slice(start)
-        wanted = q.encode("utf-8", "replace").decode().lower()
-        found = part.str.contains(wanted, literal=True).arg_true().head(limit + 1) if wanted else None
-        codes = list(range(start, min(start + limit + 1, len(run.items)))) if found is None else []
-        codes = codes if found is None else [start + int(place) for place in found.to_list()]
-        return codes[:limit], len(codes) > limit
+    def work() -> list[int]:
+        text = column()
+        if not wanted:
+            return list(range(start, min(start + limit + 1, len(text))))
+        found = text.slice(start).str.contains(wanted, literal=True).arg_true().head(limit + 1)
+        return [start + int(place) for place in found.to_list()]
 
-    codes, more = await asyncio.to_thread(work)
-    after = f"{run.version}-{codes[-1] + 1}" if more else None
-    return _json({**_head(run), "items": run.describe(codes), "cursor": after})
+    codes = await asyncio.to_thread(work)
+    return codes[:limit], f"{run.version}-{codes[limit - 1] + 1}" if len(codes) > limit else None
 
 
 @router.get("/v1/items/{item}", response_model=schemas.ItemAnswer, responses=_ERRORS)
@@ -449,6 +497,38 @@ async def one_item(request: Request, item: str, model: Name = None) -> Response:
             "popularity_rank": rank_,
         }
     )
+
+
+@router.get("/v1/items/{item}/exposure", response_model=schemas.ExposureAnswer, responses=_ERRORS)
+async def exposure(request: Request, item: str, model: Name = None) -> Response:
+    """In how many of the users' lists an item is; the first request to a run counts for all items."""
+    service = _service(request)
+    run = service.run(model)
+    code = _known(run.items, _decoded(item, "item"), "item")
+    counts, lists = await service.insight(run, insights.exposure)
+    held = int(counts[code])
+    facts = {"k": min(run.k, len(run.items)), "lists": held, "of_lists": lists, "share": held / max(1, lists)}
+    return _json({**_head(run), "item": run.describe([code])[0]["item"], **facts})
+
+
+@router.get("/v1/map", response_model=schemas.MapAnswer, responses=_ERRORS)
+async def item_map(request: Request, model: Name = None) -> Response:
+    """All items on a plane, by the two main axes of their vectors; the first request to a run computes it."""
+    service = _service(request)
+    found = await service.insight(service.run(model), insights.item_map)
+    headers = {"vary": "accept-encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["content-encoding"] = "gzip"
+        return Response(found.compressed, headers=headers, media_type="application/json")
+    return Response(found.plain, headers=headers, media_type="application/json")
+
+
+@router.get("/v1/quality", response_model=schemas.QualityAnswer, responses=_ERRORS)
+async def quality(request: Request, model: Name = None) -> Response:
+    """Metrics by list length and by slice; the first request to a run measures them."""
+    service = _service(request)
+    run = service.run(model)
+    return _json({**_head(run), **await service.insight(run, insights.quality)})
 
 
 @router.get("/v1/users/{user}", response_model=schemas.UserAnswer, responses=_ERRORS)
@@ -589,33 +669,14 @@ async def metrics(request: Request) -> Response:
     )
 
 
-@router.get("/", response_class=HTMLResponse, include_in_schema=False)
+@router.get("/", include_in_schema=False)
+@router.get("/page/{name}", include_in_schema=False)
 async def page(request: Request) -> Response:
-    """A page that names the endpoints."""
-    return HTMLResponse(
-        _PAGE, headers={"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
-    )
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Talos</title>
-<meta name="viewport" content="width=device-width">
-<style>
-body{font:16px/1.5 system-ui,sans-serif;max-width:44rem;margin:2rem auto;padding:0 1rem}
-code{white-space:nowrap}
-</style>
-<h1>Talos</h1>
-<p>This service recommends. Its endpoints:</p>
-<ul>
-<li><code>GET /v1/recommend/{user}?k&amp;offset&amp;category&amp;exclude&amp;diversity&amp;popularity&amp;explain</code>
-<li><code>POST /v1/recommend</code> users or a history, filters, candidates
-<li><code>POST /v1/rank</code> given items in order
-<li><code>GET /v1/items?q=&amp;cursor=</code>, <code>/v1/items/{item}</code>, <code>/v1/items/{item}/similar</code>
-<li><code>GET /v1/users/{user}</code>, <code>/v1/users/{user}/similar</code>, <code>/v1/popular</code>
-<li><code>POST /v1/feedback</code> new events
-<li><code>GET <a href="/v1/model">/v1/model</a></code>, <code>POST /v1/model/reload</code>
-<li><code>GET <a href="/livez">/livez</a></code>, <code><a href="/readyz">/readyz</a></code>,
-<code><a href="/metrics">/metrics</a></code>, <code><a href="/openapi.json">/openapi.json</a></code>
-</ul>
-</html>
-"""
+    """A file of the page."""
+    file = _service(request).page.get(request.scope["path"])
+    if file is None:
+        raise RequestError(404, "no such file of the page", "path")
+    headers = {**PAGE_HEADERS, "etag": file.tag}
+    if request.headers.get("if-none-match") == file.tag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, headers=headers, media_type=file.media_type)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from talos.serving.metrics import Metrics
+from talos.serving.page_files import page_files
 from talos.serving.settings import Keys, Settings, is_loopback
 
 __all__ = ["Guard", "error_body"]
@@ -20,7 +21,8 @@ Send: TypeAlias = Callable[[Any], Any]
 
 # Answered whatever the load is.
 _ALWAYS = {"/livez", "/readyz", "/metrics"}
-_WITHOUT_KEY = {"/livez", "/readyz", "/", "/openapi.json"}
+_PAGE = frozenset(page_files())
+_WITHOUT_KEY = {"/livez", "/readyz", "/openapi.json", *_PAGE}
 _ADMIN = {"/v1/feedback", "/v1/model/reload"}
 _NAMES = {
     "recommend": "recommend",
@@ -28,6 +30,8 @@ _NAMES = {
     "popular": "popular",
     "feedback": "feedback",
     "model": "model",
+    "map": "insights",
+    "quality": "insights",
 }
 
 
@@ -202,11 +206,14 @@ def _route(path: str) -> str:
     """The name of a route for the metrics: few, whatever is asked for."""
     if path in _ALWAYS:
         return "health"
+    if path in _PAGE:
+        return "page"
     if path == "/v1/model/reload":
         return "reload"
     parts = path.split("/")
     if len(parts) < 3 or parts[1] != "v1":
         return "other"
     if parts[2] in ("items", "users"):
-        return "similar" if parts[-1] == "similar" and len(parts) > 4 else parts[2]
+        last = parts[-1] if len(parts) > 4 else ""
+        return {"similar": "similar", "exposure": "insights"}.get(last, parts[2])
     return _NAMES.get(parts[2], "other")

@@ -12,7 +12,8 @@ __all__ = ["Metrics"]
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _ROUTES = (
-    "recommend", "rank", "similar", "items", "users", "popular", "feedback", "model", "reload", "health", "other",
+    "recommend", "rank", "similar", "items", "users", "popular", "feedback", "model", "reload", "insights", "page",
+    "health", "other",
 )  # fmt: skip
 _STATUSES = ("2xx", "3xx", "4xx", "429", "503", "5xx")
 _COUNTERS = {

@@ -48,6 +48,7 @@ class ServedRun:
         version: twelve digits that change with anything in the run.
         recommender: the loaded model.
         loaded_at: seconds since 1970.
+        insights: figures about the run as a whole that were computed so far, by name; they go when the run goes.
     """
 
     def __init__(self, folder: Path, log: Path | None = None, shared: Path | None = None) -> None:
@@ -66,6 +67,7 @@ class ServedRun:
         self._vectors: OrderedDict[Id, Tensor] = OrderedDict()
         self.events = 0
         self.unknown_items: dict[Id, int] = {}
+        self.insights: dict[str, Any] = {}
         self.catch_up()
 
     # ------------------------------------------------------------------- items
@@ -86,6 +88,11 @@ class ServedRun:
         ids = self.items.ids.cast(pl.String)
         text = ids if self.titles is None else ids + "\n" + self.titles.fill_null("")
         return text.str.to_lowercase()
+
+    @cached_property
+    def user_text(self) -> pl.Series:
+        """What a search for users looks at: their ids in lower case."""
+        return self.users.ids.cast(pl.String).str.to_lowercase()
 
     def describe(self, codes: Sequence[int] | NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
         """`item` and `title` of some items."""

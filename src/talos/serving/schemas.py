@@ -8,13 +8,16 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 __all__ = [
     "ErrorAnswer",
+    "ExposureAnswer",
     "FeedbackAnswer",
     "FeedbackBody",
     "HealthAnswer",
     "ItemAnswer",
     "ItemsAnswer",
     "ListsAnswer",
+    "MapAnswer",
     "ModelsAnswer",
+    "QualityAnswer",
     "RankAnswer",
     "RankBody",
     "RecommendBody",
@@ -23,6 +26,7 @@ __all__ = [
     "SimilarItemsAnswer",
     "SimilarUsersAnswer",
     "UserAnswer",
+    "UsersAnswer",
 ]
 
 # Limits that no setting exceeds: bodies are refused by them before anything is computed. Settings may be smaller.
@@ -241,6 +245,94 @@ class ItemsAnswer(BaseModel):
     version: str
     items: list[NamedItem]
     cursor: str | None
+
+
+class CountedUser(BaseModel):
+    """A user, and how many items the run knows of this user."""
+
+    user: IdField
+    interactions: int
+
+
+class UsersAnswer(BaseModel):
+    """Users of the run whose id contains a text; `cursor` continues the search."""
+
+    model: str
+    version: str
+    users: list[CountedUser]
+    cursor: str | None
+
+
+class ExposureAnswer(BaseModel):
+    """In how many of the first `k` places of the users' lists an item is; `of_lists` are all users or a sample."""
+
+    model: str
+    version: str
+    item: IdField
+    k: int
+    lists: int
+    of_lists: int
+    share: float
+
+
+class MapAnswer(BaseModel):
+    """Items on a plane: the n-th value of each list is about the n-th item.
+
+    `x` and `y` are from 0 to 65,535 on one scale: near items have a large cosine. `variance` is the share of the
+    vectors' variance along each axis. `group` is a position in `groups`, or their number for items of no group;
+    `column` is the attribute that the groups are values of. Of more than 100,000 items (`total`), the most popular.
+    """
+
+    model: str
+    version: str
+    total: int
+    variance: list[float]
+    items: list[IdField]
+    titles: list[str | None] | None
+    x: list[int]
+    y: list[int]
+    popularity: list[int]
+    column: str | None
+    groups: list[str]
+    group: list[int] | None
+
+
+class Curve(BaseModel):
+    """A metric at each list length, of the model and of ranking by popularity."""
+
+    metric: str
+    ks: list[int]
+    model: list[float]
+    popularity: list[float]
+
+
+class Slice(BaseModel):
+    """A group of users or of interactions, its size, and recall in it."""
+
+    name: str
+    size: int
+    model: float
+    popularity: float
+
+
+class QualityAnswer(BaseModel):
+    """How good the lists are.
+
+    `metrics` were stored with the run. The rest is measured by the service on the items held back from the run (its
+    test part), over `users` of the `of_users` who have any; without such items these lists are empty. `by_activity`
+    has the users in groups by their train interactions, `by_popularity` the held-back interactions in groups by the
+    rank of their item.
+    """
+
+    model: str
+    version: str
+    k: int
+    metrics: dict[str, float]
+    users: int
+    of_users: int
+    curves: list[Curve]
+    by_activity: list[Slice]
+    by_popularity: list[Slice]
 
 
 class FeedbackAnswer(BaseModel):
