@@ -63,7 +63,8 @@ TALOS_TORTURE_SECONDS ?= 300
 TALOS_TORTURE_SEED    ?= 0
 torture: $(READY)
 	TALOS_TORTURE_SECONDS=$(TALOS_TORTURE_SECONDS) TALOS_TORTURE_SEED=$(TALOS_TORTURE_SEED) \
-		$(BIN)/python -m pytest -s -m 'torture or not torture' tests/torture
+		$(BIN)/python -m pytest -s -m 'torture or not torture' tests/torture \
+		tests/serving/test_torture.py tests/serving/test_schema.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info src/talos_paper/*.egg-info benchmarks/*.egg-info
