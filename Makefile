@@ -66,7 +66,8 @@ torture: $(READY)
 	mkdir -p $(dir $(TALOS_TORTURE_PROGRESS))
 	TALOS_TORTURE_SECONDS=$(TALOS_TORTURE_SECONDS) TALOS_TORTURE_SEED=$(TALOS_TORTURE_SEED) \
 		TALOS_TORTURE_PROGRESS=$(TALOS_TORTURE_PROGRESS) RUST_BACKTRACE=0 \
-		$(BIN)/python -m pytest -s -m 'torture or not torture' tests/torture
+		$(BIN)/python -m pytest -s -m 'torture or not torture' tests/torture \
+		tests/serving/test_torture.py tests/serving/test_schema.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info src/talos_paper/*.egg-info benchmarks/*.egg-info

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,7 @@ import torch.nn.functional as F
 from talos import losses, registry
 from talos.data.splits import Split
 from talos.model.explain import pull_of_history
-from talos.model.fold_in import fold_in
+from talos.model.fold_in import _pool, fold_in
 from talos.model.recommender import Recommender
 
 ITEMS = F.normalize(torch.randn(120, 8, generator=torch.Generator().manual_seed(0)))
@@ -68,9 +70,62 @@ def test_small_and_large_batches_agree(name: str, monkeypatch: pytest.MonkeyPatc
     assert torch.allclose(small, large, atol=1e-4)
 
 
-def test_histories_of_nothing_and_of_everything() -> None:
+# ----------------------------------------------------------------------------- large catalogues
+
+
+@pytest.mark.parametrize("name", registry.names("loss"))
+def test_a_pool_of_all_items_gives_what_all_items_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = registry.make_loss(name, k=10, num_users=1, num_items=len(ITEMS))
+    whole = fold_in(ITEMS, INDPTR, INDICES, loss, k=10)
+    monkeypatch.setattr("talos.model.fold_in._POOLED_ABOVE", 0)
+    pooled = fold_in(ITEMS, INDPTR, INDICES, loss, k=10, mean=ITEMS.mean(0))
+    assert torch.allclose(whole, pooled, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["talos", "sl", "bsl", "sl@k", "llpauc", "aatp"])
+def test_a_pool_stands_for_all_items(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty tastes among 6,000 items; lists from a pool of an eighth of them are those from all of them."""
+    generator = torch.Generator().manual_seed(0)
+    tastes = torch.randn(30, 16, generator=generator)
+    items = F.normalize(tastes.repeat(200, 1) + 0.7 * torch.randn(6000, 16, generator=generator))
+    histories = [torch.arange(10) * 30 + taste for taste in range(12)]
+    ends, places = torch.arange(0, 121, 10), torch.cat(histories)
+    loss = registry.make_loss(name, k=20)
+    whole = fold_in(items, ends, places, loss, k=20)
+    for name, value in (("_POOLED_ABOVE", 5000), ("_NEAREST", 250), ("_OTHERS", 500)):
+        monkeypatch.setattr(f"talos.model.fold_in.{name}", value)
+    pooled = fold_in(items, ends, places, loss, k=20)
+    assert not torch.equal(whole, pooled)
+    assert (whole * pooled).sum(1).min() > 0.99
+    lists = [(vectors @ items.T).topk(20).indices.tolist() for vectors in (whole, pooled)]
+    shared = [len(set(one) & set(other)) for one, other in zip(*lists, strict=True)]
+    assert sum(shared) >= 0.9 * 20 * len(shared)
+    alone = [fold_in(items, torch.tensor([0, 10]), history, loss, k=20) for history in histories]
+    assert torch.allclose(torch.cat(alone), pooled, atol=1e-3)
+    again = fold_in(items, torch.tensor([0, 10]), histories[3], loss, k=20)
+    assert again.numpy().tobytes() == alone[3].numpy().tobytes()
+
+
+def test_what_a_pool_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_NEAREST", 30), ("_OTHERS", 50)):
+        monkeypatch.setattr(f"talos.model.fold_in.{name}", value)
+    generator = torch.Generator().manual_seed(0)
+    items, scores = torch.randn(997, 4, generator=generator), torch.randn(997, generator=generator)
+    history = torch.tensor([3, 500, 996])
+    best = scores.index_fill(0, history, -torch.inf).topk(30).indices
+    pool, weights = _pool(scores.clone(), history, items, items.mean(0))
+    assert torch.equal(pool[:3], items[history])
+    assert {tuple(row) for row in pool[3:33].tolist()} == {tuple(row) for row in items[best].tolist()}
+    assert 33 < len(pool) <= 83
+    assert weights[:33].tolist() == [1.0] * 33
+    assert weights.sum().item() == pytest.approx(997)
+    assert torch.allclose((weights.unsqueeze(1) * pool).sum(0), items.sum(0), atol=1e-2)
+
+
+def test_histories_of_nothing_and_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     ends, everything = torch.tensor([0, 0, len(ITEMS)]), torch.arange(len(ITEMS))
-    for name in ("talos", "sl", "llpauc"):
+    for name, limit in itertools.product(("talos", "sl", "llpauc"), (10_000, 0)):
+        monkeypatch.setattr("talos.model.fold_in._POOLED_ABOVE", limit)
         nothing, whole = fold_in(ITEMS, ends, everything, registry.make_loss(name, k=10), k=10)
         assert torch.allclose(nothing, F.normalize(ITEMS.mean(0), dim=0), atol=1e-5)
         assert torch.isfinite(whole).all()

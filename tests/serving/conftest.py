@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -120,10 +123,9 @@ def client(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
 
 
 class Server:
-    """`talos serve` as a process of its own, on a free port."""
+    """`talos serve` as a process of its own, on a free port; `text` is what it has said on standard error."""
 
-    def __init__(self, log: Path, *arguments: object) -> None:
-        self.log = log.open("wb")
+    def __init__(self, *arguments: object) -> None:
         line = [sys.executable, "-m", "talos", "serve", *map(str, arguments), "--port", "0"]
         self.process = subprocess.Popen(
             line,
@@ -131,44 +133,126 @@ class Server:
             stdout=subprocess.DEVNULL,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        assert self.process.stderr is not None
-        self.text = ""
-        for raw in self.process.stderr:
-            self.text += raw.decode()
-            found = re.search(r"at (http://\S+)", self.text)
-            if found:
-                self.url = found[1]
-                break
-        else:
-            raise AssertionError(self.text)
+        self.text, self._said = "", threading.Event()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        self._said.wait()
+        found = re.search(r"at (http://\S+)", self.text)
+        assert found is not None, self.text
+        self.url = found[1]
         self.client = httpx.Client(base_url=self.url, timeout=60)
+
+    def _read(self) -> None:
+        """Read all the time: a process whose pipe is full would wait for ever."""
+        assert self.process.stderr is not None
+        with self.process.stderr as pipe:
+            for raw in pipe:
+                self.text += raw.decode(errors="replace")
+                if "at http://" in self.text:
+                    self._said.set()
+        self._said.set()
 
     def stop(self, how: int = signal.SIGTERM) -> int:
         """Send a signal, and wait; returns the exit code."""
         self.client.close()
         self.process.send_signal(how)
-        assert self.process.stderr is not None
-        self.text += self.process.stderr.read().decode()
-        self.process.stderr.close()
-        self.log.close()
+        self._reader.join(60)
         return self.process.wait(60)
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+def server() -> Iterator[Callable[..., Server]]:
     """Starts `talos serve` with these arguments; what still runs at the end of a test is killed."""
     started: list[Server] = []
 
     def start(*arguments: object) -> Server:
-        one = Server(tmp_path / f"server{len(started)}.log", *arguments)
-        started.append(one)
-        return one
+        started.append(Server(*arguments))
+        return started[-1]
 
     yield start
     for one in started:
         if one.process.poll() is None:
             one.stop(signal.SIGKILL)
-        if one.process.stderr is not None:
-            one.process.stderr.close()
         one.client.close()
-        one.log.close()
+
+
+# ----------------------------------------------------------------------------- at length
+
+
+def times(name: str, short: int, long: int) -> int:
+    """How often something is tried: `long` by `make torture`, `TALOS_TORTURE_<NAME>` if it is set, else `short`."""
+    seconds = float(os.environ.get("TALOS_TORTURE_SECONDS", "0"))
+    return int(os.environ.get(f"TALOS_TORTURE_{name.upper()}", long if seconds > 0 else short))
+
+
+SEED = int(os.environ.get("TALOS_TORTURE_SEED", "0"))
+
+
+class Forked:
+    """A service that was forked from a process with everything imported."""
+
+    def __init__(self, pid: int, url: str, log: Path) -> None:
+        self.pid, self.url, self.log = pid, url, log
+        self.client = httpx.Client(base_url=url, timeout=60)
+
+    @property
+    def text(self) -> str:
+        """What it has said on standard error."""
+        return self.log.read_text(errors="replace")
+
+    def resident(self) -> int:
+        """Kilobytes of memory that are its own: without what it shares with the process it was forked from."""
+        rows = Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()
+        return sum(int(row.split()[1]) for row in rows if row.startswith("Private_"))
+
+    def mapped(self) -> int:
+        """How many files of vectors it has mapped."""
+        rows = Path(f"/proc/{self.pid}/maps").read_text().splitlines()
+        return len({row.split()[4] for row in rows if "model.safetensors" in row})
+
+    def open_files(self) -> int:
+        """How many files and connections it has open."""
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+    def kill(self) -> None:
+        """End it as a crash does, and wait until it is gone."""
+        self.client.close()
+        os.kill(self.pid, signal.SIGKILL)
+        while Path(f"/proc/{self.pid}").exists():
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def fork(tmp_path: Path) -> Iterator[Callable[..., Forked]]:
+    """Starts services, `fork(run, setting=value)`, quickly; kills those that still run at the end of a test."""
+    if not Path("/proc/self/smaps_rollup").exists():
+        pytest.skip("needs Linux")
+    here = Path(__file__).parent / "fork_services.py"
+    started: list[Forked] = []
+    with subprocess.Popen(
+        [sys.executable, str(here)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "2"},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def start(*runs: Path, **settings: Any) -> Forked:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            log = tmp_path / f"service{len(started)}.log"
+            job = {"settings": {"runs": [str(run) for run in runs], "port": 0, **settings}, "log": str(log)}
+            process.stdin.write(json.dumps(job).encode() + b"\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            assert answer.strip(), log.read_text() if log.exists() else "no service"
+            started.append(Forked(**json.loads(answer), log=log))
+            return started[-1]
+
+        yield start
+        for one in started:
+            if Path(f"/proc/{one.pid}").exists():
+                one.kill()
+            one.client.close()
+        process.stdin.close()

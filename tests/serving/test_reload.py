@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,54 +68,3 @@ def test_feedback_stays_after_a_reload(
     mine = service.get("/v1/recommend/eve", params={"k": 5}).json()["results"][0]
     right = Recommender.load(saved["second"]).recommend(history=["item30"], k=5)["item_id"].to_list()
     assert [item["item"] for item in mine["items"]] == right
-
-
-def swap_under_load(client: Client, saved: dict[str, Path], run: Path, swaps: int) -> None:
-    """Swap two runs to and fro while four threads ask; every list must be that of the version it names."""
-    users = ["user20", "user21", "user30"]
-    service = client(run)
-    right: dict[str, Any] = {}
-    for name in ("second", "first"):
-        copied(saved[name], run)
-        service.post("/v1/model/reload")
-        answer = service.post("/v1/recommend", json={"users": users, "k": 5}).json()
-        right[answer["version"]] = [[item["item"] for item in one["items"]] for one in answer["results"]]
-    assert len(right) == 2
-    stop, faults, asked = threading.Event(), [], [0, 0, 0, 0]
-
-    def ask(number: int) -> None:
-        while not stop.is_set():
-            answer = service.post("/v1/recommend", json={"users": users, "k": 5})
-            if answer.status_code != 200:
-                faults.append(answer.text)
-                continue
-            lists = [[item["item"] for item in one["items"]] for one in answer.json()["results"]]
-            if lists != right.get(answer.json()["version"]):
-                faults.append(answer.text)
-            asked[number] += 1
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for swap in range(swaps):
-        copied(saved["second" if swap % 2 == 0 else "first"], run)
-        assert service.post("/v1/model/reload").status_code == 200
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert faults == []
-    assert min(asked) > 0
-
-
-def test_swaps_under_load(client: Client, saved: dict[str, Path], run: Path) -> None:
-    swap_under_load(client, saved, run, 6)
-
-
-@pytest.mark.slow
-def test_a_hundred_swaps_under_load(client: Client, saved: dict[str, Path], run: Path) -> None:
-    import resource
-
-    swap_under_load(client, saved, run, 20)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    swap_under_load(client, saved, run, 100)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10  # KB

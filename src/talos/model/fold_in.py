@@ -1,11 +1,19 @@
 """Vectors for users whom the model does not know: its own loss, minimised over fixed item vectors.
 
-This works for every loss, and for every backbone, because only the final item vectors are needed. Many histories are
-solved in one batch, and no matrix of users × items is held.
+This works for every loss, and for every backbone, because only the final item vectors are needed. No matrix of users ×
+items is held.
+
+In a small catalogue every step looks at all items, and many histories are solved in one batch. In a large one that
+would take two passes over the items a step. There each history has a pool of its own: its items, those that its start
+scores highest, and an even sample of all others, each of which stands for as many as were left out and which are moved
+so that their mean is that of all that were left out. One pass over the items finds the pool; the steps cost the same
+however many items there are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import torch
@@ -32,6 +40,14 @@ __all__ = [
 _SAMPLE = 1024
 # Batches with at most this many scores (users × items) are computed with plain matrix products.
 _SMALL = 1 << 18
+# A catalogue with more items is replaced by a pool for each history: of the best so many items, and of so many others.
+# Chosen by recall and lists on Gowalla and Beauty, see docs/recommend.md.
+_POOLED_ABOVE = 16_384
+_NEAREST = 1024
+_OTHERS = 2048
+_GOLDEN = (5**0.5 - 1) / 2
+# Scores (users × items) that are computed at a time to find pools.
+_SCORES = 1 << 23
 # Steps of Adam, with a linearly falling learning rate; more of them change neither vectors nor lists by much
 # (docs/recommend.md).
 _STEPS = 12
@@ -50,11 +66,13 @@ def fold_in(
     k: int,
     steps: int = _STEPS,
     seed: int = 0,
+    mean: Tensor | None = None,
 ) -> Tensor:
     """User vectors (B, d) that minimise the loss of B histories; normalised if scores are cosines.
 
     Each starts at the sum of its history's item vectors minus the mean item, Σ_h (v_h - v̄), and takes `steps` steps of
-    Adam with a falling learning rate; thresholds are exact in every step. An empty history starts at the mean item.
+    Adam with a falling learning rate; thresholds follow in every step. An empty history starts at the mean item. The
+    same call gives the same vectors; their last digits depend on the other histories of the call.
 
     Args:
         item_vectors: (I, d), as they are scored: normalised if scores are cosines.
@@ -64,6 +82,7 @@ def fold_in(
         k: list length, for thresholds.
         steps: more are more exact and slower.
         seed: seed of the sample of negatives, for losses that need one.
+        mean: (d,), the mean item, if it is known already: computing it takes as long as scoring all items once.
 
     >>> from talos.losses import Softmax
     >>> items = F.normalize(torch.randn(50, 8, generator=torch.Generator().manual_seed(0)))
@@ -77,18 +96,74 @@ def fold_in(
     counts = indptr.diff()
     owner = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
     # what all items have in common does not rank them: left in, most of the steps would go into removing it
-    mean = item_vectors.mean(0)
+    mean = item_vectors.mean(0) if mean is None else mean
     start = torch.zeros_like(mean).expand(len(counts), -1).index_add(0, owner, item_vectors[indices] - mean)
-    start = torch.where(counts.unsqueeze(-1) > 0, start, mean)
-    vectors = F.normalize(start) * (COSINE_LENGTH if cosine else 1.0)
+    start = F.normalize(torch.where(counts.unsqueeze(-1) > 0, start, mean))
+    # a loss that is not separable by user is computed against a sample of the items
+    whole = loss if isinstance(loss, UserSeparableLoss) and loss.needs.user_separable else None
+    sample = sample_of_items(item_vectors, seed) if whole is None else indices[:0]
+
+    def over_sample(users: Tensor, ranked: Tensor, mine: Tensor, owner: Tensor) -> Tensor:
+        return _gradient_over_sample(users, item_vectors, ranked, mine, owner, loss, k, sample)
+
+    gradient: Callable[[Tensor], Tensor]
+    if len(item_vectors) <= _POOLED_ABOVE:
+        if whole is None:
+            gradient = partial(over_sample, ranked=item_vectors, mine=indices, owner=owner)
+        else:
+            tables = {"items": item_vectors, "indptr": indptr, "indices": indices}
+            gradient = partial(_gradient_over_all, **tables, loss=whole, k=k)
+        return _descend(start, gradient, cosine=cosine, steps=steps)
+    found = torch.empty_like(start)
+    chunk = max(1, _SCORES // len(item_vectors))
+    for low in range(0, len(start), chunk):
+        scores = start[low : low + chunk] @ item_vectors.T
+        for user, row in enumerate(scores, low):
+            mine = indices[indptr[user] : indptr[user + 1]]
+            pool, weights = _pool(row, mine, item_vectors, mean)
+            owner = torch.zeros_like(mine)
+            if whole is None:
+                gradient = partial(over_sample, ranked=pool, mine=mine, owner=owner)
+            else:
+                first = torch.arange(len(mine), device=mine.device)
+                tables = {"items": pool, "owner": owner, "indices": first, "weights": weights}
+                gradient = partial(_plain_gradient, **tables, loss=whole, k=k)
+            found[user] = _descend(start[user : user + 1], gradient, cosine=cosine, steps=steps)[0]
+    return found
+
+
+def _pool(scores: Tensor, history: Tensor, items: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
+    """The vectors (P, d) that stand for all items in the steps of one history, and how many items each stands for.
+
+    The history comes first, then the items with the best of the `scores` (I,), which are changed, then others that lie
+    evenly over all positions: which ones depends on nothing, so that a history has the same pool whenever it is asked.
+    """
+    count, device = len(items), items.device
+    scores[history] = -torch.inf
+    best = scores.topk(min(_NEAREST, count - len(history)), sorted=False).indices
+    left = torch.ones(count, dtype=torch.bool, device=device)
+    left[history] = left[best] = False
+    # multiples of the golden ratio lie evenly and, unlike equal steps, follow no order that the items may be in
+    shares = torch.arange(_OTHERS, dtype=torch.float64, device=device) * _GOLDEN % 1.0
+    others = (shares * count).long().unique()
+    others = others[left[others]]
+    pool = items[torch.cat([history, best, others])]
+    weights = torch.ones(len(pool), dtype=scores.dtype, device=device)
+    if len(others):
+        inner, outside = len(history) + len(best), count - len(history) - len(best)
+        weights[inner:] = outside / len(others)
+        # the mean of those outside is known; without its error in the sample, lists differ half as much from the exact
+        pool[inner:] += (count * mean - pool[:inner].sum(0)) / outside - pool[inner:].mean(0)
+    return pool, weights
+
+
+def _descend(start: Tensor, gradient: Callable[[Tensor], Tensor], *, cosine: bool, steps: int) -> Tensor:
+    """Steps of Adam from unit vectors `start` (B, d); of vectors that are unit all along if scores are cosines."""
+    vectors = start * (COSINE_LENGTH if cosine else 1.0)
     first, second = torch.zeros_like(vectors), torch.zeros_like(vectors)
-    sample = sample_of_items(item_vectors, seed)
     for step in range(1, steps + 1):
         users = F.normalize(vectors) if cosine else vectors
-        if isinstance(loss, UserSeparableLoss) and loss.needs.user_separable:
-            slope = _gradient_over_all(users, item_vectors, indptr, indices, loss, k)
-        else:
-            slope = _gradient_over_sample(users, item_vectors, indices, owner, loss, k, sample)
+        slope = gradient(users)
         if cosine:
             # only the part of the gradient that is perpendicular to a vector turns it
             slope = slope - (slope * users).sum(-1, keepdim=True) * users
@@ -106,10 +181,6 @@ def sample_of_items(items: Tensor, seed: int) -> Tensor:
     return torch.randperm(len(items), generator=generator)[:_SAMPLE].to(items.device)
 
 
-def _thresholds(users: Tensor, items: Tensor, loss: Loss, k: int) -> Tensor | None:
-    return kth_scores(users, items, min(k, len(items))) if loss.needs.threshold else None
-
-
 @torch.no_grad()
 def _gradient_over_all(
     users: Tensor, items: Tensor, indptr: Tensor, indices: Tensor, loss: UserSeparableLoss, k: int
@@ -124,13 +195,28 @@ def _gradient_over_all(
         return batch.user_gradient / (counts**loss.user_power).unsqueeze(-1)
     # for a few users plain products take a fraction of the time that setting up tiles and threads takes
     owner = torch.arange(len(users), device=users.device).repeat_interleave(indptr.diff())
+    return _plain_gradient(users, items, owner, indices, loss, k)
+
+
+@torch.no_grad()
+def _plain_gradient(
+    users: Tensor,
+    items: Tensor,
+    owner: Tensor,
+    indices: Tensor,
+    loss: UserSeparableLoss,
+    k: int,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """The same with two plain products; each item counts `weights` (I,) times as a negative."""
     scores = users @ items.T
-    beta = scores.topk(k, sorted=False).values.amin(-1) if loss.needs.threshold else None
+    beta = scores.topk(min(k, len(items)), sorted=False).values.amin(-1) if loss.needs.threshold else None
     pos, pos_beta = scores[owner, indices], None if beta is None else beta[owner]
     pull, push = positive_slopes(pos, pos_beta, owner, loss)
     coefficients = users.new_zeros(len(users)).index_add_(0, owner, push)
-    slopes = negative_slopes(scores, beta, owner, indices, loss).mul_(coefficients.unsqueeze(-1))
+    slopes = negative_slopes(scores, beta, owner, indices, loss, weights).mul_(coefficients.unsqueeze(-1))
     slopes[owner, indices] = pull
+    counts = torch.bincount(owner, minlength=len(users)).clamp(min=1)
     return (slopes @ items).div_(counts.unsqueeze(-1))
 
 
@@ -146,26 +232,48 @@ def positive_slopes(
 
 
 def negative_slopes(
-    scores: Tensor, beta: Tensor | None, owner: Tensor, indices: Tensor, loss: UserSeparableLoss
+    scores: Tensor,
+    beta: Tensor | None,
+    owner: Tensor,
+    indices: Tensor,
+    loss: UserSeparableLoss,
+    weights: Tensor | None = None,
 ) -> Tensor:
-    """∂R_u/∂s for all items, (B, I), where R_u is the negative part of the loss; entries at positives are undefined."""
+    """∂R_u/∂s for all items, (B, I), where R_u is the negative part of the loss; entries at positives are undefined.
+
+    With `weights` (I,) each item counts so many times.
+    """
     part, column = loss.negative_part, None if beta is None else beta.unsqueeze(-1)
     if part.reduction == "constant":
         return torch.zeros_like(scores)
     if part.reduction == "mean":
-        others = scores.shape[1] - torch.bincount(owner, minlength=len(scores))
-        return cast(MeanPart, part).dphi(scores, column) * (part.scale / others.clamp(min=1)).unsqueeze(-1)
+        others = scores.shape[1] if weights is None else weights.sum()
+        others = others - torch.bincount(owner, minlength=len(scores))
+        slopes = cast(MeanPart, part).dphi(scores, column) * (part.scale / others.clamp(min=1)).unsqueeze(-1)
+        return slopes if weights is None else slopes.mul_(weights)
     log_phi, slope = cast(LogSumPart, part).log_phi_and_slope(scores, column)
+    if weights is not None:
+        log_phi = log_phi + weights.log()
     log_phi[owner, indices] = -torch.inf
     # a history with every item leaves no negatives: the softmax of all -inf is NaN
     return log_phi.softmax(-1).nan_to_num_(0.0).mul_(slope).mul_(part.scale)
 
 
 def _gradient_over_sample(
-    users: Tensor, items: Tensor, indices: Tensor, owner: Tensor, loss: Loss, k: int, sample: Tensor
+    users: Tensor,
+    items: Tensor,
+    ranked: Tensor,
+    indices: Tensor,
+    owner: Tensor,
+    loss: Loss,
+    k: int,
+    sample: Tensor,
 ) -> Tensor:
-    """∂/∂users (B, d) of each user's mean loss over sampled items, by autograd, for any loss."""
-    beta = _thresholds(users, items, loss, k)
+    """∂/∂users (B, d) of each user's mean loss over sampled items, by autograd, for any loss.
+
+    Thresholds are taken over the items `ranked`.
+    """
+    beta = kth_scores(users, ranked, min(k, len(ranked))) if loss.needs.threshold else None
     leaf = users.detach().requires_grad_()
     pos = (leaf[owner] * items[indices]).sum(-1)
     scores = leaf @ items[sample].T

@@ -654,7 +654,7 @@ class Recommender:
         """A vector for each history, by the loss of training."""
         model = self.fitted_model()
         ends, places = torch.tensor(known.indptr), torch.tensor(known.indices, dtype=torch.int64)
-        return fold_in(model.item_vectors, ends, places, self._loss(), k=self.config.k)
+        return fold_in(model.item_vectors, ends, places, self._loss(), k=self.config.k, mean=model.mean_item)
 
     def _similar(
         self, vectors: torch.Tensor, ids: Vocabulary, one: str | int, kind: str, k: int, frame: FrameKind

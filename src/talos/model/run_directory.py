@@ -173,6 +173,11 @@ class Model:
         """All interactions that users are known to have: what no list offers them."""
         return self.seen if self.held_out is None else self.seen.union(self.held_out)
 
+    @cached_property
+    def mean_item(self) -> Tensor:
+        """The mean of the item vectors, (dim,), where folding in starts from."""
+        return self.item_vectors.mean(0)
+
     def list_length(self, k: int | None) -> int:
         """`k` if this model has as many items; without `k`, the K of training, or all items if they are fewer."""
         items = self.train.num_items

@@ -281,7 +281,7 @@ class Ranker:
             past = np.unique(codes[codes >= 0])
             if len(past):
                 self._metrics.count("folded_users")
-                visitor = Row(None, "folded", run.fold_in([past])[0], past, past)
+                visitor = Row(None, "folded", run.fold_in(past), past, past)
         nothing = np.empty(0, np.int64)
         if not request.users:
             return [visitor or Row(None, "popular", None, nothing, nothing)]

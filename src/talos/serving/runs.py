@@ -176,21 +176,25 @@ class ServedRun:
 
     def vectors_of(self, users: Sequence[tuple[Id, NDArray[np.int64]]]) -> list[Tensor]:
         """Vectors of users with new events, folded in from their histories; computed once for each event."""
-        missing = [(user, past) for user, past in users if user not in self._vectors]
-        if missing:
-            for (user, _), vector in zip(missing, self.fold_in([past for _, past in missing]), strict=True):
-                self._vectors[user] = vector
-        found = [self._vectors[user] for user, _ in users]
+        found = []
+        for user, past in users:
+            if user not in self._vectors:
+                self._vectors[user] = self.fold_in(past)
+            found.append(self._vectors[user])
         while len(self._vectors) > _MOST_VECTORS:
             self._vectors.popitem(last=False)
         return found
 
-    def fold_in(self, histories: Sequence[NDArray[np.int64]]) -> Tensor:
-        """Vectors (B, d) of people with these histories."""
-        ends = torch.tensor(np.cumsum([0, *map(len, histories)]))
-        places = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *histories]))
+    def fold_in(self, history: NDArray[np.int64]) -> Tensor:
+        """The vector (d,) of somebody with this history.
+
+        Each is folded in alone: the last digits of a product depend on how many users are in it, and a list after a
+        restart is to be that before it, whoever asked at the same time.
+        """
+        ends, places = torch.tensor([0, len(history)]), torch.from_numpy(history)
+        items, mean = self.model.item_vectors, self.model.mean_item
         with torch.no_grad():
-            return fold_in(self.model.item_vectors, ends, places, self.loss, k=self.k)
+            return fold_in(items, ends, places, self.loss, k=self.k, mean=mean)[0]
 
     @property
     def users_with_events(self) -> int:

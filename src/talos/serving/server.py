@@ -5,6 +5,7 @@ With several workers, this process opens the port, starts the workers, replaces 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -29,7 +31,6 @@ from talos.serving.settings import Keys, Settings
 __all__ = ["serve"]
 
 _SETTINGS, _SOCKET = "TALOS_SERVE_SETTINGS", "TALOS_SERVE_SOCKET"
-_SECONDS_FOR_HEADERS = 10.0
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
@@ -38,16 +39,59 @@ class WorkerError(TalosError):
 
 
 class _Protocol(H11Protocol):
-    """HTTP that closes a connection on which no whole request head arrives in time."""
+    """HTTP that waits at most `seconds`: for the rest of a request's head, or for a reader to read on."""
+
+    seconds = 10.0
+    _closing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.loop.call_later(_SECONDS_FOR_HEADERS, self._close_if_silent)
+        self._expect_head()
 
-    def _close_if_silent(self) -> None:
-        begun: Any = self.cycle  # None until a request's head is there
-        if begun is None and not self.transport.is_closing():
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_arrived()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.conn.their_state is not h11.IDLE:
+            self._head_arrived()
+        elif self.conn.trailing_data[
+            0
+        ]:  # the beginning of a head; without one, uvicorn's keep-alive timer runs
+            self._expect_head()
+
+    def send_400_response(self, msg: str) -> None:
+        try:
+            super().send_400_response(msg)
+        except (
+            h11.LocalProtocolError
+        ):  # an answer has begun already, as where a body is too large and then broken
             self.transport.close()
+
+    def on_response_complete(self) -> None:
+        if waiting := self.transport.get_write_buffer_size():
+            self.loop.call_later(self.seconds, self._cut_if_unread, self.cycle, waiting)
+        super().on_response_complete()
+
+    def _expect_head(self) -> None:
+        if self._closing is None:
+            self._closing = self.loop.call_later(self.seconds, self.transport.close)
+
+    def _head_arrived(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+
+    def _cut_if_unread(self, cycle: Any, before: int) -> None:
+        """Drop an answer of which nothing was read for so long; `close` would keep it until it is."""
+        waiting = self.transport.get_write_buffer_size()
+        if waiting == 0 or self.cycle is not cycle:
+            return
+        if waiting >= before:
+            self.transport.abort()
+        else:
+            self.loop.call_later(self.seconds, self._cut_if_unread, cycle, waiting)
 
 
 def serve(settings: Settings, started: Callable[[str], None] | None = None) -> None:
@@ -90,7 +134,7 @@ def _answer(settings: Settings, listening: socket.socket, ready: Callable[[], No
     """Answer requests in this process until it is told to stop."""
     config = uvicorn.Config(
         create_app(settings),
-        http=_Protocol,
+        http=type("_Protocol", (_Protocol,), {"seconds": settings.deadline}),
         ws="none",
         log_level="warning",
         access_log=False,
