@@ -21,7 +21,7 @@ from talos import losses, registry
 from talos.backbones import Backbone
 from talos.baselines import Baseline, VectorBaseline
 from talos.checks import positive_integer
-from talos.config import OptimizerConfig, RunConfig, TrainingConfig
+from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
 from talos.distributed import SINGLE_PROCESS, Group, current
@@ -63,8 +63,8 @@ class Recommender:
         device: a torch device, such as `cpu` or `cuda:0`.
         config: a whole config; the other arguments change single values of it.
         options: hyperparameters by name: of the loss (`tau`), the backbone (`dim`, `layers`), the optimizer
-            (`lr`, `weight_decay`) or the training (`epochs`, `batch_size`, …); or of the baseline. A dotted name says
-            the section itself: `**{"threshold.lr": 0.1}`.
+            (`lr`, `weight_decay`), the training (`epochs`, `batch_size`, …) or the events (`half_life`, `weights`); or
+            of the baseline. A dotted name says the section itself: `**{"threshold.lr": 0.1}`.
 
     >>> data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
     >>> model = Recommender(k=1, tau=0.2, dim=8, epochs=3).fit(data)
@@ -750,12 +750,12 @@ def _configured(
 def place_of(name: str, config: RunConfig) -> str:
     """Where in a config an option given by its bare name belongs.
 
-    The first that has the option among the optimiser, the training, the chosen backbone and the chosen loss; the
+    The first that has the option among the optimiser, the training, the events, the chosen backbone and the loss; the
     loss also gets a name that nobody has, and refuses it when it is made. If there is a baseline, it gets all of them.
     Dotted names are places already.
 
-    >>> place_of("epochs", RunConfig()), place_of("tau", RunConfig()), place_of("threshold.lr", RunConfig())
-    ('training.epochs', 'loss.tau', 'threshold.lr')
+    >>> [place_of(name, RunConfig()) for name in ("epochs", "half_life", "tau", "threshold.lr")]
+    ['training.epochs', 'events.half_life', 'loss.tau', 'threshold.lr']
     """
     if "." in name:
         if name.split(".")[0] not in RunConfig.model_fields:
@@ -763,8 +763,9 @@ def place_of(name: str, config: RunConfig) -> str:
         return name
     if config.baseline is not None:
         return f"training.{name}" if name == "metric" else f"baseline.{name}"
-    for section, fields in (("optimizer", OptimizerConfig), ("training", TrainingConfig)):
-        if name in fields.model_fields:
+    options = {"optimizer": config.optimizer, "training": config.training, "events": config.events}
+    for section, held in options.items():
+        if name in type(held).model_fields:
             return f"{section}.{name}"
     section = "backbone" if name in registry.options("backbone", config.backbone.name) else "loss"
     return f"{section}.{name}"
