@@ -1,7 +1,7 @@
 """A process that has everything imported and forks one child for each job: a command costs milliseconds to start.
 
-Jobs are JSON lines on standard input, outcomes JSON lines on standard output. Nothing is computed before a fork: the
-thread pools of polars and torch do not survive one.
+Lists of jobs are JSON lines on standard input, lists of outcomes JSON lines on standard output. Nothing is computed
+before a fork: the thread pools of polars and torch do not survive one.
 """
 
 from __future__ import annotations
@@ -104,40 +104,48 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     return {"code": code, "stderr": said.getvalue(), "stdout": printed.getvalue(), "calls": calls}
 
 
-def in_a_child(job: dict[str, Any]) -> dict[str, Any]:
-    """The outcome of a job; the code of a killed one is the negative number of its signal."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        os.close(receive)
-        with os.fdopen(send, "w") as pipe:
-            pipe.write(json.dumps(work(job)))
-        os._exit(0)
-    os.close(send)
-    content, deadline = b"", time.monotonic() + job["seconds"]
-    while True:
-        ready, _, _ = select.select([receive], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            os.killpg(child, signal.SIGKILL)
-            break
-        piece = os.read(receive, 1 << 16)
-        if not piece:
-            break
-        content += piece
-    os.close(receive)
-    _, status = os.waitpid(child, 0)
-    if content:
-        return json.loads(content)
-    hung = time.monotonic() >= deadline
-    return {"code": os.waitstatus_to_exitcode(status), "stderr": "", "stdout": "", "calls": 0, "hung": hung}
+class Child:
+    """A process that does one job."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.deadline = time.monotonic() + job["seconds"]
+        self.receive, send = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.setsid()
+            os.close(self.receive)
+            with os.fdopen(send, "w") as pipe:
+                pipe.write(json.dumps(work(job)))
+            os._exit(0)
+        os.close(send)
+
+    def outcome(self) -> dict[str, Any]:
+        """The outcome of the job; the code of a killed one is the negative number of its signal."""
+        content = b""
+        while True:
+            ready, _, _ = select.select([self.receive], [], [], max(0.0, self.deadline - time.monotonic()))
+            if not ready:
+                os.killpg(self.pid, signal.SIGKILL)
+                break
+            piece = os.read(self.receive, 1 << 16)
+            if not piece:
+                break
+            content += piece
+        os.close(self.receive)
+        _, status = os.waitpid(self.pid, 0)
+        if content:
+            return dict(json.loads(content))
+        hung = time.monotonic() >= self.deadline
+        code = os.waitstatus_to_exitcode(status)
+        return {"code": code, "stderr": "", "stdout": "", "calls": 0, "hung": hung}
 
 
 def main() -> None:
-    """Do jobs until there are no more."""
+    """Do jobs until there are no more; those of one line at the same time."""
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
-        print(json.dumps(in_a_child(json.loads(line))), flush=True)
+        children = [Child(job) for job in json.loads(line)]
+        print(json.dumps([child.outcome() for child in children]), flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pytest
 from talos.data.interactions import Interactions
 from talos.model.recommender import Recommender
 
-WARM = 30  # rounds until caches and thread pools have their size
+WARM = 20  # rounds until caches and thread pools have their size
 
 
 def resident() -> int:

@@ -44,20 +44,15 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
             process.kill()
 
 
-def outcomes(*processes: subprocess.Popen[str]) -> list[tuple[int, str]]:
-    said = [process.communicate()[1] for process in processes]
-    return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
-
-
-def test_two_trainings_into_one_folder(start: Any, clicks: Path, tmp_path: Path) -> None:
+def test_two_trainings_into_one_folder(server: Any, clicks: Path, tmp_path: Path) -> None:
     """Both at once: one is refused by the name of the other, or finds its finished run."""
     out = tmp_path / "run"
-    processes = [start("train", clicks, "--out", out, *SMALL) for _ in range(2)]
-    found = outcomes(*processes)
-    codes = sorted(code for code, _ in found)
+    line = ("command", "train", clicks, "--out", out, *SMALL)
+    found = server.together(line, line, below=tmp_path)
+    codes = sorted(done.code for done in found)
     assert codes[0] == 0, found
     assert codes[1] in (1, 2), found
-    (refused,) = [text for code, text in found if code]
+    (refused,) = [done.stderr for done in found if done.code]
     assert (
         "is being written by process" in refused or "is a finished run" in refused or "not empty" in refused
     )
@@ -66,15 +61,24 @@ def test_two_trainings_into_one_folder(start: Any, clicks: Path, tmp_path: Path)
     assert epochs == [1, 2, 3]
 
 
-def test_two_exports_and_two_lists_at_once(start: Any, server: Any, clicks: Path, tmp_path: Path) -> None:
+def test_two_exports_and_two_lists_at_once(server: Any, clicks: Path, tmp_path: Path) -> None:
     done = server.run("command", "train", clicks, "--out", tmp_path / "run", *SMALL, below=tmp_path)
     assert done.code == 0, done.stderr
-    export = ("export", tmp_path / "run", "--format", "parquet", "--out", tmp_path / "vectors", "--overwrite")
-    lists = ("recommend", tmp_path / "run", "--all", "--out", tmp_path / "recs.csv", "--overwrite")
-    found = outcomes(*(start(*line) for line in (export, export, lists, lists)))
+    export = (
+        "command",
+        "export",
+        tmp_path / "run",
+        "--format",
+        "parquet",
+        "--out",
+        tmp_path / "vectors",
+        "--overwrite",
+    )
+    lists = ("command", "recommend", tmp_path / "run", "--all", "--out", tmp_path / "recs.csv", "--overwrite")
+    found = server.together(export, export, lists, lists, below=tmp_path)
     for pair in (found[:2], found[2:]):
-        assert min(code for code, _ in pair) == 0, pair
-        assert all(not code or "is being written by process" in text for code, text in pair), pair
+        assert min(done.code for done in pair) == 0, pair
+        assert all(not done.code or "is being written by process" in done.stderr for done in pair), pair
     checked = server.run("check_export", tmp_path / "vectors", below=tmp_path)
     assert checked.code == 0, checked.stderr
     assert len((tmp_path / "recs.csv").read_text().splitlines()) == 1 + 40 * 5
@@ -141,8 +145,8 @@ def test_eight_workers_with_kills(start: Any, budget: Any, clicks: Path, tmp_pat
             if alive and kills < 12:
                 os.kill(int(rng.choice(alive)), signal.SIGKILL)
                 kills += 1
-        ((code, said),) = outcomes(process)
-        assert code == 0, said
+        said = process.communicate()[1]
+        assert process.returncode == 0, said
         rows = list(csv.DictReader((out / "trials.csv").read_text().splitlines()))
         assert len({row["trial"] for row in rows}) == len(rows) == 20, said
         ended = [row for row in rows if row["state"] in ("complete", "pruned")]
