@@ -82,7 +82,7 @@ class Guard:
             await state.answer(*refusal)
         elif path in _ALWAYS:
             await self._app(scope, receive, state.send)
-        elif self._in_flight >= self._settings.max_concurrency:
+        elif self.busy:
             await state.answer(503, _BUSY, None, {b"retry-after": b"1"})
         else:
             self._in_flight += 1
@@ -140,13 +140,18 @@ class Guard:
                 return 415, "the body must be application/json", "content-type"
         return None
 
+    @property
+    def busy(self) -> bool:
+        """Whether the next request would be one too many."""
+        return self._in_flight >= self._settings.max_concurrency
+
     def refuse_early(self, data: bytes) -> bytes | None:
-        """The answer to a request that comes while too many are in work, by its bytes alone; None to parse them.
+        """The answer to a request that comes while the service is busy, by its bytes alone; None to parse them.
 
         Refusing then costs a fraction of what answering does, so that a service with four times the requests that it
         can carry answers nearly as many as without them. Only what is plainly one whole request is refused like this.
         """
-        if self._in_flight < self._settings.max_concurrency or self._settings.access_log:
+        if not self.busy or self._settings.access_log:
             return None
         head, end, body = data.partition(b"\r\n\r\n")
         first, _, rest = head.partition(b"\r\n")

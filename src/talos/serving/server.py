@@ -55,8 +55,8 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        refusal = self.guard.refuse_early(data)
-        if refusal is None or not self._between_requests():
+        refusal = self.guard.refuse_early(data) if self.guard.busy and self._between_requests() else None
+        if refusal is None:
             super().data_received(data)
             return
         self._head_arrived()
