@@ -1,21 +1,22 @@
-"""The service on loopback against the library calls that it makes, with vectors drawn at random.
+"""The service on loopback against the library calls that it makes and against a plain handler, with random vectors.
 
-One process serves, this one asks. The lists are compared before anything is timed. Every part is bounded in count and
-in time.
+One process serves, this one asks. The lists are compared before anything is timed; what is compared is timed in turns,
+so that both see the same machine. Every part is bounded in count and in time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,74 +25,85 @@ import torch
 import torch.nn.functional as F
 
 from talos.data.datasets import synthetic
+from talos.data.interactions import Interactions
 from talos.model.recommender import Recommender
 from talos.model.run_directory import Model
 
 MEANING = {
     "serve_batch_over_library": "users per second over HTTP, 1,000 a call / `Recommender.recommend`, same users",
     "serve_one_user_over_library": "p50 of one list over HTTP at 100,000 items / that of `Recommender.recommend`",
-    "serve_overload_goodput": "answers per second with four times the clients that fit / with as many as fit",
+    "serve_overload_goodput": "lists per second in time at four times the load that it carries / at that load",
+    "serve_next_list_p50_ms": "milliseconds of the first list after an event at 100,000 items, folded in anew",
+    "serve_batch_over_plain": "users per second, 1,000 a call / those of a FastAPI handler with numpy, same lists",
+    "serve_capacity_over_plain": "lists per second of single users, 16 clients / those of that handler",
 }
-_SECONDS = 20.0
+_SECONDS = 15.0
+_CLIENTS = 16
+_K = 20
 
 
-def measure(*, users: int = 2000, items: int = 100_000, calls: int = 100) -> dict[str, float]:
-    """Ratios of the service to the library, and what happens beyond its capacity."""
+def measure(
+    *, users: int = 2000, items: int = 100_000, calls: int = 100, seconds: float = 5.0
+) -> dict[str, float]:
+    """Ratios of the service to the library and to a plain handler, and what happens beyond its capacity."""
     import httpx
 
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder, "run")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         model = _model(users, items)
-        model.save(run)
-        model = Recommender.load(run)
+        model.save(folder / "run")
+        model = Recommender.load(folder / "run")
+        _save_plain(model, folder)
         ids = model.fitted_model().train.user_ids.ids.to_list()
-        with _served(run, "--max-concurrency", "8") as url, httpx.Client(base_url=url, timeout=60) as client:
-            some = ids[:1000]
-            lists = client.post("/v1/recommend", json={"users": some, "k": 20}).json()["results"]
-            wanted = model.recommend(some, k=20)["item_id"].to_list()
-            if [item["item"] for one in lists for item in one["items"]] != wanted:
-                raise AssertionError("the service's lists are not those of the library")
-
-            def library_batch() -> None:
-                model.recommend(some, k=20)
-
-            def service_batch() -> None:
-                client.post("/v1/recommend", json={"users": some, "k": 20}).raise_for_status()
-
-            batch = [_times(call, max(3, calls // 20)) for call in (library_batch, service_batch)]
-            rng = np.random.default_rng(0)
-            chosen = iter(rng.choice(ids, 4 * calls + 8).tolist())
-
-            def library_one() -> None:
-                model.recommend([next(chosen)], k=20)
-
-            def service_one() -> None:
-                client.get(f"/v1/recommend/{next(chosen)}", params={"k": 20}).raise_for_status()
-
-            one = [_times(call, calls) for call in (library_one, service_one)]
-            fits, over = (_load(url, ids, clients, calls) for clients in (8, 32))
-    return {
-        "serve_batch_over_library": min(batch[0]) / min(batch[1]),
-        "serve_one_user_over_library": statistics.median(one[1]) / statistics.median(one[0]),
-        "serve_overload_goodput": over["answers_per_second"] / fits["answers_per_second"],
-        "serve_batch_users_per_second": 1000 / min(batch[1]),
-        "serve_one_user_p50_ms": 1000 * statistics.median(one[1]),
-        "serve_one_user_p99_ms": 1000 * sorted(one[1])[int(0.99 * (len(one[1]) - 1))],
-        "serve_overload_refused_share": over["refused_share"],
-        "serve_overload_refusal_p50_ms": over["refusal_p50_ms"],
-        "serve_answers_per_second": fits["answers_per_second"],
-        "serve_answer_p99_ms": fits["answer_p99_ms"],
-        "serve_overload_answer_p99_ms": over["answer_p99_ms"],
+        plain = [sys.executable, str(Path(__file__).with_name("plain_server.py")), str(folder)]
+        limits = ("--max-concurrency", str(_CLIENTS), "--deadline", "1")
+        with (
+            _served(*_talos(folder / "run", "--feedback", str(folder / "log"))) as url,
+            _served(*plain) as plain_url,
+            httpx.Client(base_url=url, timeout=60) as client,
+            httpx.Client(base_url=plain_url, timeout=60) as other,
+        ):
+            some = ids[: min(1000, len(ids))]
+            _check_lists(model, client, other, some)
+            figures = _batches(model, client, other, some, max(3, calls // 20))
+            figures |= _single(model, client, other, ids, calls)
+            figures |= _next_lists(model, client, ids, min(calls, 50))
+            plain_load = asyncio.run(_closed(plain_url, _requests(len(ids)), _CLIENTS, seconds))
+        with _served(*_talos(folder / "run", *limits)) as url:
+            asked = _requests(len(ids))
+            asyncio.run(_closed(url, asked, _CLIENTS, min(1.0, seconds)))  # warm
+            fits = asyncio.run(_closed(url, asked, _CLIENTS, seconds))
+            over = asyncio.run(_open(url, asked, 4 * fits.per_second, seconds))
+            after = asyncio.run(_closed(url, asked, _CLIENTS, seconds))
+    carried = max(fits.per_second, after.per_second)
+    return figures | {
+        "serve_overload_goodput": over.per_second / carried,
+        "serve_capacity_over_plain": carried / plain_load.per_second,
+        "serve_lists_per_second": carried,
+        "serve_plain_lists_per_second": plain_load.per_second,
+        "serve_list_p50_ms_at_capacity": fits.percentile(0.5),
+        "serve_list_p99_ms_at_capacity": fits.percentile(0.99),
+        "serve_overload_offered_over_capacity": over.offered_per_second / carried,
+        "serve_overload_list_p50_ms": over.percentile(0.5),
+        "serve_overload_list_p99_ms": over.percentile(0.99),
+        "serve_overload_refused_share": len(over.refused) / max(1, over.count),
+        "serve_overload_refusal_p50_ms": over.percentile(0.5, over.refused),
+        "serve_overload_refusal_p99_ms": over.percentile(0.99, over.refused),
+        "serve_overload_late": float(over.failed),
     }
 
 
 def _model(users: int, items: int) -> Recommender:
-    data = synthetic(users=users, items=items, interactions=20 * users, seed=0)
+    drawn = synthetic(users=users, items=items, interactions=20 * users, seed=0)
+    # ids are positions, so that the plain handler needs no table of them
+    data = Interactions.from_codes(
+        drawn.rows, drawn.indices, user_ids=_numbers(drawn.num_users), item_ids=_numbers(items)
+    )
     generator = torch.Generator().manual_seed(0)
-    recommender = Recommender(k=20)
+    recommender = Recommender(k=_K)
     recommender.model = Model(
-        user_vectors=F.normalize(torch.randn(users, 64, generator=generator)),
-        item_vectors=F.normalize(torch.randn(items, 64, generator=generator)),
+        user_vectors=F.normalize(torch.randn(data.num_users, 64, generator=generator)),
+        item_vectors=F.normalize(torch.randn(data.num_items, 64, generator=generator)),
         thresholds=None,
         train=data,
         valid=None,
@@ -100,10 +112,28 @@ def _model(users: int, items: int) -> Recommender:
     return recommender
 
 
+def _numbers(count: int) -> Any:
+    from talos.data.vocabulary import Vocabulary
+
+    return Vocabulary.of(list(range(count)))
+
+
+def _save_plain(model: Recommender, folder: Path) -> None:
+    """The vectors and the masked items as `plain_server.py` reads them."""
+    held = model.fitted_model()
+    np.save(folder / "users.npy", held.user_vectors.numpy())
+    np.save(folder / "items.npy", held.item_vectors.numpy())
+    np.save(folder / "indptr.npy", held.known.indptr)
+    np.save(folder / "indices.npy", held.known.indices)
+
+
+def _talos(run: Path, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "talos", "serve", str(run), "--port", "0", *flags]
+
+
 @contextmanager
-def _served(run: Path, *flags: str) -> Iterator[str]:
-    """`talos serve` on a free port, as long as the block lasts."""
-    line = [sys.executable, "-m", "talos", "serve", str(run), "--port", "0", *flags]
+def _served(*line: str) -> Iterator[str]:
+    """A service as a process of its own, as long as the block lasts; yields its address."""
     threads = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     with subprocess.Popen(line, stderr=subprocess.PIPE, env=threads, text=True) as process:
         assert process.stderr is not None
@@ -117,48 +147,188 @@ def _served(run: Path, *flags: str) -> Iterator[str]:
             process.terminate()
 
 
-def _times(call: Callable[[], None], count: int) -> list[float]:
-    """Seconds of each of `count` calls, of fewer if they take too long."""
-    call()
-    found: list[float] = []
+def _check_lists(model: Recommender, client: Any, other: Any, some: Sequence[int]) -> None:
+    """The three must give the same lists; neighbours within the last digits of a score may change places."""
+    wanted = model.recommend(list(some), k=_K)
+    for asked in (client, other):
+        results = asked.post("/v1/recommend", json={"users": list(some), "k": _K}).json()["results"]
+        found = [item["item"] for one in results for item in one["items"]]
+        scores = [item["score"] for one in results for item in one["items"]]
+        if not np.allclose(scores, wanted["score"].to_numpy(), atol=1e-5):
+            raise AssertionError("the scores are not those of the library")
+        if (np.array(found) != wanted["item_id"].to_numpy()).mean() > 1e-3:
+            raise AssertionError("the lists are not those of the library")
+
+
+def _batches(
+    model: Recommender, client: Any, other: Any, some: Sequence[int], repeats: int
+) -> dict[str, float]:
+    users = list(some)
+
+    def ask(one: Any) -> Callable[[], None]:
+        return lambda: one.post("/v1/recommend", json={"users": users, "k": _K}).raise_for_status()
+
+    library, service, plain = _in_turns(
+        [lambda: model.recommend(users, k=_K), ask(client), ask(other)], repeats
+    )
+    return {
+        "serve_batch_over_library": min(library) / min(service),
+        "serve_batch_over_plain": min(plain) / min(service),
+        "serve_batch_users_per_second": len(users) / min(service),
+    }
+
+
+def _single(model: Recommender, client: Any, other: Any, ids: Sequence[int], calls: int) -> dict[str, float]:
+    chosen = iter(np.random.default_rng(0).choice(ids, 3 * calls + 3).tolist())
+
+    def ask(one: Any) -> Callable[[], None]:
+        return lambda: one.get(f"/v1/recommend/{next(chosen)}", params={"k": _K}).raise_for_status()
+
+    calls_of = [lambda: model.recommend([next(chosen)], k=_K), ask(client), ask(other)]
+    library, service, plain = _in_turns(calls_of, calls)
+    return {
+        "serve_one_user_over_library": statistics.median(service) / statistics.median(library),
+        "serve_one_user_over_plain": statistics.median(service) / statistics.median(plain),
+        "serve_one_user_p50_ms": 1000 * statistics.median(service),
+        "serve_one_user_p99_ms": 1000 * _percentile(service, 0.99),
+        "serve_library_one_user_p50_ms": 1000 * statistics.median(library),
+    }
+
+
+def _next_lists(model: Recommender, client: Any, ids: Sequence[int], count: int) -> dict[str, float]:
+    """An event, its answer, and then the list that knows it: one user after the other."""
+    events, lists = [], []
     end = time.perf_counter() + _SECONDS
-    while len(found) < count and time.perf_counter() < end:
+    items = model.fitted_model().train.num_items
+    for number in range(count):
+        user = ids[number % len(ids)]
+        body = {"events": [{"user": user, "item": (7919 * number) % items}]}
         began = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - began)
+        client.post("/v1/feedback", json=body).raise_for_status()
+        answered = time.perf_counter()
+        answer = client.get(f"/v1/recommend/{user}", params={"k": _K})
+        lists.append(time.perf_counter() - answered)
+        events.append(answered - began)
+        if answer.json()["results"][0]["source"] != "folded":
+            raise AssertionError("the list does not know the event")
+        if answered > end:
+            break
+    return {
+        "serve_next_list_p50_ms": 1000 * statistics.median(lists),
+        "serve_next_list_p99_ms": 1000 * _percentile(lists, 0.99),
+        "serve_feedback_p50_ms": 1000 * statistics.median(events),
+    }
+
+
+def _in_turns(calls: Sequence[Callable[[], Any]], count: int) -> list[list[float]]:
+    """Seconds of each of `count` rounds of calls, of fewer if they take too long; the first round does not count."""
+    found: list[list[float]] = [[] for _ in calls]
+    end = time.perf_counter() + _SECONDS
+    for turn in range(count + 1):
+        for call, times in zip(calls, found, strict=True):
+            began = time.perf_counter()
+            call()
+            if turn:
+                times.append(time.perf_counter() - began)
+        if turn > 2 and time.perf_counter() > end:
+            break
     return found
 
 
-def _load(url: str, ids: list[Any], clients: int, calls: int) -> dict[str, float]:
-    """So many clients, each asking again as soon as it is answered, for a few seconds."""
-    import httpx
+def _percentile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[int(share * (len(values) - 1))] if values else float("nan")
 
-    answered: list[float] = []
-    refused: list[float] = []
-    end = time.perf_counter() + min(5.0, _SECONDS)
 
-    def ask(number: int) -> None:
-        with httpx.Client(base_url=url, timeout=60) as client:
-            for count in range(100 * calls):
-                began = time.perf_counter()
-                if began > end:
-                    break
-                answer = client.get(f"/v1/recommend/{ids[(number + 7 * count) % len(ids)]}", params={"k": 20})
-                (answered if answer.status_code == 200 else refused).append(time.perf_counter() - began)
-                if answer.status_code != 200:
-                    time.sleep(0.02)  # a client that is refused waits a little
+# ----------------------------------------------------------------------------- many clients
 
+
+@dataclass
+class _Load:
+    """What came back in `seconds`: how long lists and refusals took, and how many were neither."""
+
+    answered: list[float] = field(default_factory=list)
+    refused: list[float] = field(default_factory=list)
+    failed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def count(self) -> int:
+        return len(self.answered) + len(self.refused) + self.failed
+
+    @property
+    def per_second(self) -> float:
+        return len(self.answered) / self.seconds
+
+    @property
+    def offered_per_second(self) -> float:
+        return self.count / self.seconds
+
+    def percentile(self, share: float, values: list[float] | None = None) -> float:
+        return 1000 * _percentile(self.answered if values is None else values, share)
+
+    async def ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> None:
+        """Send one request and read the answer. A client that parses more would need the cores of the service."""
+        began = time.perf_counter()
+        writer.write(data)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        assert length is not None
+        await reader.readexactly(int(length[1]))
+        took = time.perf_counter() - began
+        if head.startswith(b"HTTP/1.1 200"):
+            self.answered.append(took)
+        elif head.startswith(b"HTTP/1.1 503"):
+            self.refused.append(took)
+        else:
+            self.failed += 1
+
+
+def _requests(users: int) -> list[bytes]:
+    """Requests for lists of users drawn at random."""
+    chosen = np.random.default_rng(1).integers(0, users, 997).tolist()
+    return [b"GET /v1/recommend/%d?k=%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % (user, _K) for user in chosen]
+
+
+async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = url.removeprefix("http://").split(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def _closed(url: str, asked: list[bytes], clients: int, seconds: float) -> _Load:
+    """So many clients, each asking again as soon as it is answered: what the service carries."""
+    load, began = _Load(), time.perf_counter()
+
+    async def one(number: int) -> None:
+        reader, writer = await _connect(url)
+        count = number * 61
+        while time.perf_counter() - began < seconds:
+            await load.ask(reader, writer, asked[count % len(asked)])
+            count += 1
+        writer.close()
+
+    await asyncio.gather(*(one(number) for number in range(clients)))
+    load.seconds = time.perf_counter() - began
+    return load
+
+
+async def _open(url: str, asked: list[bytes], rate: float, seconds: float) -> _Load:
+    """`rate` requests a second whatever comes back, over connections that each wait for their own answer."""
+    load, clients = _Load(), 8 * _CLIENTS
+    pause = clients / rate
     began = time.perf_counter()
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    seconds = time.perf_counter() - began
-    slowest = sorted(answered)[int(0.99 * (len(answered) - 1))] if answered else float("nan")
-    return {
-        "answers_per_second": len(answered) / seconds,
-        "answer_p99_ms": 1000 * slowest,
-        "refused_share": len(refused) / max(1, len(answered) + len(refused)),
-        "refusal_p50_ms": 1000 * statistics.median(refused) if refused else 0.0,
-    }
+
+    async def one(number: int) -> None:
+        reader, writer = await _connect(url)
+        due = began + pause * number / clients
+        count = number * 61
+        while due - began < seconds:
+            # a client that has fallen behind asks at once, and does not make up for what it missed
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            await load.ask(reader, writer, asked[count % len(asked)])
+            due = max(due + pause, time.perf_counter() - pause)
+            count += 1
+        writer.close()
+
+    await asyncio.gather(*(one(number) for number in range(clients)))
+    load.seconds = time.perf_counter() - began
+    return load

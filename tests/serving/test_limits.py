@@ -142,6 +142,84 @@ def test_too_many_at_a_time_get_503_at_once(client: Client, saved: dict[str, Pat
     assert answers == [200, 200]
 
 
+def test_a_busy_service_refuses_and_goes_on(fork: Callable[..., Any], saved: dict[str, Path]) -> None:
+    """By the bytes of a request, on a connection that stays open; health is answered all the same."""
+    service = fork(saved["first"], max_concurrency=1, deadline=60.0)
+    host, port = service.url.removeprefix("http://").split(":")
+
+    def get(path: bytes, *more: bytes) -> bytes:
+        return b"\r\n".join([b"GET " + path + b" HTTP/1.1", b"Host: localhost", *more, b"", b""])
+
+    def post(body: bytes) -> bytes:
+        kind = b"Host: localhost\r\ncontent-type: application/json"
+        return b"POST /v1/recommend HTTP/1.1\r\n%b\r\nContent-Length: %d\r\n\r\n%b" % (kind, len(body), body)
+
+    def statuses(link: socket.socket, *requests: bytes) -> list[bytes]:
+        found = []
+        for data in requests:
+            link.sendall(data)
+            answer = b""
+            while b"\r\n\r\n" not in answer:
+                answer += link.recv(65536)
+            head, _, body = answer.partition(b"\r\n\r\n")
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            while len(body) < length:
+                body += link.recv(65536)
+            assert len(body) == length
+            found.append(head.split()[1])
+            if found[-1] == b"503":
+                assert b"retry-after: 1" in head.lower()
+                assert json.loads(body) == {"error": "too many requests at a time", "field": None}
+        return found
+
+    whole = post(b'{"users": ["user20"], "k": 3}')
+    with (
+        socket.create_connection((host, int(port)), timeout=60) as slow,
+        socket.create_connection((host, int(port)), timeout=60) as link,
+    ):
+        slow.sendall(whole[:-5])
+        while "talos_in_flight 1" not in service.client.get("/metrics").text:
+            pass
+        one = get(b"/v1/recommend/user20?k=3")
+        odd = get(b"/v1/recommend/user20", b"content-length: 5") + b"hello"
+        asked = (one, whole, one, get(b"/livez"), odd, one, get(b"/v1/popular", b"X: y"), get(b"/readyz"))
+        refused, fine = b"503", b"200"
+        wanted = [refused, refused, refused, fine, refused, refused, refused, fine]
+        assert statuses(link, *asked) == wanted
+        text = service.client.get("/metrics").text
+        assert 'talos_requests_total{route="recommend",status="503"} 5' in text
+        assert 'talos_requests_total{route="popular",status="503"} 1' in text
+        assert statuses(slow, whole[-5:]) == [fine]
+        while "talos_in_flight 0" not in service.client.get("/metrics").text:
+            pass
+        assert statuses(link, one, whole) == [fine, fine]
+
+
+def test_only_plain_requests_are_refused_unparsed(client: Client, saved: dict[str, Path]) -> None:
+    guard = client(saved["first"], max_concurrency=1).app
+    plain = b"POST /v1/rank HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}"
+    assert guard.refuse_early(plain) is None  # not busy
+    guard._in_flight = 1
+    assert guard.refuse_early(plain)
+    for strange in (
+        plain[:-1],
+        plain + b"GET",
+        plain.replace(b"content-length: 2", b"content-length: 2\r\nContent-Length: 3"),
+        plain.replace(b"content-length: 2", b"content-length: 2x"),
+        plain.replace(b"host: a", b"host: a\r\ntransfer-encoding: chunked"),
+        plain.replace(b"host: a", b"host: a\r\nConnection: close"),
+        plain.replace(b"host: a", b"x: a"),
+        plain.replace(b"POST", b"GET"),
+        plain.replace(b"POST", b"PUT"),
+        plain.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        plain.replace(b"/v1/rank", b"/livez"),
+        b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n",
+        b"",
+    ):
+        assert guard.refuse_early(strange) is None, strange
+    guard._in_flight = 0
+
+
 def test_a_request_is_given_up_at_its_deadline(client: Client, saved: dict[str, Path]) -> None:
     service = client(saved["first"], deadline=0.05)
     ranker = service.app._app.state.service.ranker

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +19,70 @@ import pytest
 from .conftest import copied
 
 
+def workers_of(service: Any) -> list[int]:
+    """The processes that a service has started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            rest = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(rest[1]) == service.process.pid and rest[0] != "Z":
+            found.append(int(path.parent.name))
+    return sorted(found)
+
+
+@contextmanager
+def only(worker: int, service: Any) -> Iterator[httpx.Client]:
+    """A client of one worker: the others stand still, so that nobody else accepts its connection."""
+    others = [one for one in workers_of(service) if one != worker]
+    for other in others:
+        os.kill(other, signal.SIGSTOP)
+    try:
+        with httpx.Client(base_url=service.url, timeout=60) as client:
+            yield client
+    finally:
+        for other in others:
+            os.kill(other, signal.SIGCONT)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
 def test_every_worker_knows_feedback_and_reloads(
     server: Callable[..., Any], saved: dict[str, Path], run: Path, tmp_path: Path
 ) -> None:
     service = server(run, "--feedback", tmp_path / "log", "--workers", 2)
-    sources = set()
-    with httpx.Client(base_url=service.url, timeout=60) as one:
-        one.post("/v1/feedback", json={"events": [{"user": "eve", "item": "item30"}]}).raise_for_status()
-    for _ in range(12):  # each on a connection of its own, so that both workers are asked
-        sources.add(httpx.get(f"{service.url}/v1/recommend/eve", timeout=60).json()["results"][0]["source"])
-    assert sources == {"folded"}
+    first, second = workers_of(service)
+    maps = [Path(f"/proc/{worker}/maps").read_text().splitlines() for worker in (first, second)]
+    files = [{row.split()[3:5][1] for row in rows if "model.safetensors" in row} for rows in maps]
+    assert len(files[0]) == 1
+    assert files[0] == files[1]  # one file, hence one copy in memory
+    for told, other, item in ((first, second, "item30"), (second, first, "item31")):
+        with only(told, service) as client:
+            client.post("/v1/feedback", json={"events": [{"user": item, "item": item}]}).raise_for_status()
+            mine = client.get(f"/v1/recommend/{item}").json()["results"]
+        assert mine[0]["source"] == "folded"
+        with only(other, service) as client:
+            assert client.get(f"/v1/recommend/{item}").json()["results"] == mine
     before = httpx.get(f"{service.url}/readyz", timeout=60).json()["models"]["run"]
     copied(saved["second"], run)
-    httpx.post(f"{service.url}/v1/model/reload", timeout=60).raise_for_status()
-    same = 0
-    while same < 10:  # the other worker looks every half second
-        same = (
-            0
-            if httpx.get(f"{service.url}/readyz", timeout=60).json()["models"]["run"] == before
-            else same + 1
-        )
+    with only(first, service) as client:
+        client.post("/v1/model/reload").raise_for_status()
+        assert client.get("/readyz").json()["models"]["run"] != before
+    with only(second, service) as client:  # looks every half second
+        while client.get("/readyz").json()["models"]["run"] == before:
+            pass
     text = httpx.get(f"{service.url}/metrics", timeout=60).text
-    assert 'talos_requests_total{route="recommend",status="2xx"} 12' in text  # of both together
+    assert 'talos_requests_total{route="recommend",status="2xx"} 4' in text  # of both together
+    # a worker that dies is replaced by one that knows as much
+    os.kill(first, signal.SIGKILL)
+    while len(workers_of(service)) < 2:
+        time.sleep(0.05)
+    (third,) = set(workers_of(service)) - {second}
+    with only(third, service) as client:
+        assert client.get("/v1/recommend/item30").json()["results"][0]["source"] == "folded"
+        assert client.get("/readyz").json()["models"]["run"] != before
     assert service.stop() in (0, -signal.SIGTERM)
+    assert '"worker ended"' in service.text
 
 
 def test_sigterm_lets_requests_finish(server: Callable[..., Any], saved: dict[str, Path]) -> None:

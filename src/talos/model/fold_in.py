@@ -145,8 +145,9 @@ def _pool(scores: Tensor, history: Tensor, items: Tensor, mean: Tensor) -> tuple
     left[history] = left[best] = False
     # multiples of the golden ratio lie evenly and, unlike equal steps, follow no order that the items may be in
     shares = torch.arange(_OTHERS, dtype=torch.float64, device=device) * _GOLDEN % 1.0
-    others = torch.unique((shares * count).long())
-    others = others[left[others]]
+    chosen = torch.zeros_like(left)
+    chosen[(shares * count).long()] = True
+    others = (chosen & left).nonzero().flatten()
     pool = items[torch.cat([history, best, others])]
     weights = torch.ones(len(pool), dtype=scores.dtype, device=device)
     if len(others):

@@ -168,7 +168,7 @@ class Service:
         print(json.dumps({"time": round(time.time(), 3), **facts}), file=sys.stderr, flush=True)
 
 
-def create_app(settings: Settings) -> Any:
+def create_app(settings: Settings) -> Guard:
     """The ASGI application of one worker."""
 
     @asynccontextmanager
@@ -178,7 +178,9 @@ def create_app(settings: Settings) -> Any:
         await asyncio.to_thread(service.close)
 
     service = Service(settings)
-    app = FastAPI(title="Talos", version="1", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(
+        title="Talos", version="1", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan
+    )
     app.state.service = service
     app.include_router(router)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -39,6 +40,14 @@ def error_body(error: str, field: str | None = None) -> bytes:
     """The body of every answer that is not 2xx; text that cannot be encoded is replaced."""
     clean = [None if text is None else text.encode("utf-8", "replace").decode() for text in (error, field)]
     return json.dumps({"error": clean[0], "field": clean[1]}, ensure_ascii=False).encode()
+
+
+_BUSY = "too many requests at a time"
+_BUSY_ANSWER = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
+    b"x-content-type-options: nosniff\r\ncontent-length: %d\r\n\r\n%b"
+) % (len(error_body(_BUSY)), error_body(_BUSY))
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*(?=\r\n|$)")
 
 
 class Guard:
@@ -77,8 +86,8 @@ class Guard:
             await state.answer(*refusal)
         elif path in _ALWAYS:
             await self._app(scope, receive, state.send)
-        elif self._in_flight >= self._settings.max_concurrency:
-            await state.answer(503, "too many requests at a time", None, {b"retry-after": b"1"})
+        elif self.busy:
+            await state.answer(503, _BUSY, None, {b"retry-after": b"1"})
         else:
             self._in_flight += 1
             self._metrics.count("in_flight")
@@ -134,6 +143,33 @@ class Guard:
             if kind != b"application/json":
                 return 415, "the body must be application/json", "content-type"
         return None
+
+    @property
+    def busy(self) -> bool:
+        """Whether the next request would be one too many."""
+        return self._in_flight >= self._settings.max_concurrency
+
+    def refuse_early(self, data: bytes) -> bytes | None:
+        """The answer to a request that comes while the service is busy, by its bytes alone; None to parse them.
+
+        Refusing then costs a fraction of what answering does, so that a service with four times the requests that it
+        can carry answers nearly as many as without them. Only what is plainly one whole request is refused like this.
+        """
+        if not self.busy or self._settings.access_log:
+            return None
+        head, end, body = data.partition(b"\r\n\r\n")
+        first, _, rest = head.partition(b"\r\n")
+        words, rest = first.split(b" "), rest.lower()
+        if not end or len(words) != 3 or words[2] != b"HTTP/1.1" or not words[1].startswith(b"/v1/"):
+            return None
+        lengths = _LENGTH.findall(b"\r\n" + rest)
+        size = int(lengths[0]) if lengths else 0
+        if len(lengths) > (words[0] == b"POST") or size != len(body) or words[0] not in (b"GET", b"POST"):
+            return None
+        if b"transfer-encoding" in rest or b"\nconnection: close" in rest or b"\nhost:" not in b"\n" + rest:
+            return None
+        self._metrics.observe(_route(words[1].partition(b"?")[0].decode("latin-1")), 503, 0.0)
+        return _BUSY_ANSWER
 
     async def _bounded(self, scope: Scope, receive: Receive, state: _State) -> None:
         """Run the endpoint with a limit to its body and its time."""

@@ -26,6 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from talos.errors import ConfigError, TalosError
 from talos.serving.app import create_app
+from talos.serving.guard import Guard
 from talos.serving.settings import Keys, Settings
 
 __all__ = ["serve"]
@@ -42,6 +43,7 @@ class _Protocol(H11Protocol):
     """HTTP that waits at most `seconds`: for the rest of a request's head, or for a reader to read on."""
 
     seconds = 10.0
+    guard: Guard
     _closing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -51,6 +53,23 @@ class _Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_arrived()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        refusal = self.guard.refuse_early(data) if self.guard.busy and self._between_requests() else None
+        if refusal is None:
+            super().data_received(data)
+            return
+        self._head_arrived()
+        self.transport.write(refusal)
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+
+    def _between_requests(self) -> bool:
+        """Whether nothing of a request or an answer is under way on this connection."""
+        idle = {self.conn.our_state, self.conn.their_state} == {h11.IDLE}
+        return idle and not self.conn.trailing_data[0] and not self.transport.get_write_buffer_size()
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -132,9 +151,10 @@ def _listen(settings: Settings) -> socket.socket:
 
 def _answer(settings: Settings, listening: socket.socket, ready: Callable[[], None]) -> None:
     """Answer requests in this process until it is told to stop."""
+    app = create_app(settings)
     config = uvicorn.Config(
-        create_app(settings),
-        http=type("_Protocol", (_Protocol,), {"seconds": settings.deadline}),
+        app,
+        http=type("_Protocol", (_Protocol,), {"seconds": settings.deadline, "guard": app}),
         ws="none",
         log_level="warning",
         access_log=False,
