@@ -213,9 +213,7 @@ def test_the_kth_score_beside_a_pairwise_loss(pairwise):
 def test_a_pairwise_loss_that_is_not_built_over_all_items_is_refused():
     problem, loss = Problem(), losses.PairwiseSoftmax(activation="atan")
     with pytest.raises(ArgumentError, match=r"^loss: .*needs\.pairwise"):
-        kernels.user_batch_loss(
-            problem.users, problem.items, problem.indptr, problem.indices, None, loss
-        )
+        kernels.user_batch_loss(problem.users, problem.items, problem.indptr, problem.indices, None, loss)
 
 
 @pytest.mark.parametrize("weights", [torch.ones(3), torch.zeros(2), torch.tensor([1.0, float("nan")])])

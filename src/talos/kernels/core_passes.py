@@ -479,7 +479,9 @@ def core_pair_sweep(
     count = len(gone_scores) if scores is None and gone_scores is not None else int(start[-1])
     pos = gone_scores if scores is None else library.floats("scores", scores, count)
     own = torch.arange(count, device="cpu")  # any valid column: only the offsets are looked at
-    start, _ = library.offsets_and_indices(start, own.clamp_(max=max(0, num_items - 1)), num_users, max(1, num_items))
+    start, _ = library.offsets_and_indices(
+        start, own.clamp_(max=max(0, num_items - 1)), num_users, max(1, num_items)
+    )
     factors = None if coefficients is None else library.floats("coefficients", coefficients, count)
     wanted = coefficients is not None
     empty = users.new_empty(0)

@@ -1,11 +1,11 @@
 """The interfaces around the user-batch formula: what it asks of a loss, of the passes and of other processes.
 
-There are two kinds of losses. Of a user-separable one (`LossParts`) all positives of a user share the sum over the negatives:
-users × items evaluations. Of a pairwise one (`PairwiseLoss`) every positive has a sum of its own, Σ_j g(s_j - s_i): positives ×
-items evaluations. Both need the same three products, scores and two gradients.
+There are two kinds of losses. Of a user-separable one (`LossParts`) all positives of a user share the sum over the
+negatives: users × items evaluations. Of a pairwise one (`PairwiseLoss`) every positive has a sum of its own,
+Σ_j g(s_j - s_i): positives × items evaluations. Both need the same three products, scores and two gradients.
 
-Kernels don't import `talos.losses`; every `talos.losses.UserSeparableLoss` satisfies `LossParts` by its structure, every
-`talos.losses.PairwiseLoss` the `PairwiseLoss` here.
+Kernels don't import `talos.losses`; every `talos.losses.UserSeparableLoss` satisfies `LossParts` by its structure,
+every `talos.losses.PairwiseLoss` the `PairwiseLoss` here.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class LossParts(Protocol):
 class PairwisePart(Protocol):
     """The loss h(R_i) of a positive i: R_i is log Σ_j g(d_j) ("log-sum"), Σ_j g(d_j) ("sum") or the mean ("mean").
 
-    d_j = s_j - s_i runs over the user's negatives. `kind` and `params` describe g and h as plain data, from which the compiled
-    core selects its own implementation; a kind that it does not have runs in torch.
+    d_j = s_j - s_i runs over the user's negatives. `kind` and `params` describe g and h as plain data, from which the
+    compiled core selects its own implementation; a kind that it does not have runs in torch.
     """
 
     @property
@@ -177,7 +177,7 @@ class SumPairs(PairwisePart, Protocol):
     """A part with reduction "sum" or "mean"."""
 
     def g(self, d: Tensor) -> Tensor:
-        """g(d)."""
+        """What a negative adds to the sum."""
 
     def dg(self, d: Tensor) -> Tensor:
         """∂g/∂d."""
@@ -202,7 +202,7 @@ class PairwiseLoss(Protocol):
 
     @property
     def pairwise_part(self) -> PairwisePart:
-        """g and h."""
+        """The functions g and h."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The learnt scalars: none, so far."""
@@ -217,10 +217,10 @@ class PairSweep:
 
     Attributes:
         inner: R_i over the items of this pass, (P,); -inf for a log-sum over nothing, 0 for other reductions.
-        slopes: of Σ_i coefficient_i · h(R_i), with respect to the scores of the positives, (P,); empty if gradients were
-            not requested.
+        slopes: the gradient of Σ_i coefficient_i · h(R_i) with respect to the scores of the positives, (P,); empty if
+            gradients were not requested.
         user_gradient: of the same, by way of the negatives, (B, d); likewise.
-        item_gradient: of the same, by way of the negatives, with respect to the vectors that are scored, (I, d); likewise.
+        item_gradient: of the same, by way of the negatives, with respect to the vectors that are scored, (I, d).
         kth: K-th best score of every user, (B,); None if not requested.
     """
 
@@ -306,9 +306,9 @@ class Passes(Protocol):
     ) -> PairSweep:
         """R_i of every positive, and the gradients of Σ_i coefficient_i · h(R_i) unless `coefficients` is None.
 
-        `positives` are the offsets (B + 1,) and the scores (P,) of the users' positives; those of the passes themselves if
-        None. `inner_only` asks for the gradients of Σ_i coefficient_i · R_i in place of h(R_i). With `k` the K-th best
-        scores are found as well.
+        `positives` are the offsets (B + 1,) and the scores (P,) of the users' positives; those of the passes themselves
+        if None. `inner_only` asks for the gradients of Σ_i coefficient_i · R_i in place of h(R_i). With `k` the K-th
+        best scores are found as well.
         """
 
     def add_positives(

@@ -39,7 +39,9 @@ class Needs:
     user_separable: bool = (
         False  # whether all positives of a user share the negatives' part: `UserSeparableLoss`
     )
-    pairwise: bool = False  # whether kernels can go over all pairs of a user's positives and items: `PairwiseLoss`
+    pairwise: bool = (
+        False  # whether kernels can go over all pairs of a user's positives and items: `PairwiseLoss`
+    )
     ids: bool = False  # whether `users` and `items` must be given
     adversary: bool = False  # whether the loss has parameters to be updated as `adversaries()` says
     chosen: tuple[
@@ -279,8 +281,8 @@ class PairwiseLoss(Loss):
     products that a `UserSeparableLoss` costs. The kernels go over them without autograd, hence the closed forms in
     `pairwise_part`. The gradient is h'(R_i)·∂R_i/∂s_uj at every negative, and minus the sum of these at the positive.
 
-    A user's positives may have weights, and `user_power` p weighs users as everywhere. There is no ρ and no λ: a positive
-    has no part of its own that could be averaged otherwise, or weighed against the negatives.
+    A user's positives may have weights, and `user_power` p weighs users as everywhere. There is no ρ and no λ: a
+    positive has no part of its own that could be averaged otherwise, or weighed against the negatives.
 
     >>> from talos.losses import BPR
     >>> part = BPR().pairwise_part

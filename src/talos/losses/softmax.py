@@ -202,7 +202,8 @@ class PairwiseSoftmax(PairwiseLoss):
     ) -> None:
         super().__init__()
         self.tau = positive_number("tau", tau)
-        self.activation = one_of("activation", activation, ["tanh", "atan", "relu"])
+        one_of("activation", activation, ["tanh", "atan", "relu"])
+        self.activation: Literal["tanh", "atan", "relu"] = activation
         self.user_power = number_from("user_power", user_power, 0.0)
 
     @property
@@ -212,7 +213,7 @@ class PairwiseSoftmax(PairwiseLoss):
 
     @property
     def pairwise_part(self) -> PairwisePart:
-        """log Σ_j (1 + act(d_j))^(1/τ)."""
+        """R = log Σ_j (1 + act(d_j))^(1/τ)."""
         if self.activation == "tanh":
             return SigmoidPowerPairs(self.tau)
         return ClampedPowerPairs(self.tau, self.activation)
