@@ -36,10 +36,22 @@ MEANING = {
     "bfloat16_over_bound_gowalla": "the same with products of bfloat16, Gowalla",
     "torch_over_bound_beauty": "the same without the compiled core, Beauty",
     "torch_over_bound_gowalla": "the same without the compiled core, Gowalla",
+    "bpr_over_talos_beauty": "epoch of BPR over all items / exact epoch of Talos in the same arithmetic, Beauty",
+    "psl_over_talos_beauty": "epoch of PSL over all items / exact epoch of Talos in the same arithmetic, Beauty",
+    "rsk_over_talos_beauty": "epoch of RS@K over all items / exact epoch of Talos in the same arithmetic, Beauty",
+    "bpr_over_talos_gowalla": "epoch of BPR over all items / exact epoch of Talos in the same arithmetic, Gowalla",
+    "psl_over_talos_gowalla": "epoch of PSL over all items / exact epoch of Talos in the same arithmetic, Gowalla",
+    "rsk_over_talos_gowalla": "epoch of RS@K over all items / exact epoch of Talos in the same arithmetic, Gowalla",
     "core_thread_scaling": "compiled step on one thread / on all of them (two at most), 512 users × Gowalla's items",
     "exact_extra_mb": "peak memory of an exact Gowalla epoch beyond data, tables and optimiser, MB",
 }
 SETTINGS: dict[str, Any] = {"negatives": "all", "threshold.name": "exact", "training.batch_size": 512}
+# Losses that compare every positive with every item. BPR takes raw products, for which bfloat16 is not the default.
+PAIRWISE: dict[str, dict[str, Any]] = {
+    "bpr": {"loss.name": "bpr", "optimizer.lr": 0.01},
+    "psl": {"loss.name": "psl", "loss.tau": 0.1},
+    "rsk": {"loss.name": "rs@k", "loss.tau1": 0.05, "loss.tau2": 5.0},
+}
 DIM = 64
 
 
@@ -60,11 +72,27 @@ def measure(gowalla_train: Interactions, beauty_train: Interactions) -> dict[str
         users = int((train.user_degrees > 0).sum())
         bound = 6.0 * users * train.num_items * DIM / rate
         figures[f"bound_seconds_{name}"] = bound
+        if library.levels():
+            figures |= pairwise(name, train, figures)
         for kind in runs:
             figures[f"{kind}_over_bound_{name}"] = figures[f"{kind}_epoch_seconds_{name}"] / bound
         figures[f"square_gflops_{name}"] = rate / 1e9
     figures |= steps(gowalla_train.num_items)
     figures["exact_extra_mb"] = extra_megabytes(gowalla_train)
+    return figures
+
+
+def pairwise(name: str, train: Interactions, talos: dict[str, float], epochs: int = 2) -> dict[str, float]:
+    """Seconds of an epoch of each pairwise loss over all items, and its ratio to Talos in the same arithmetic."""
+    figures: dict[str, float] = {}
+    fixed = {"negatives": "all", "training.batch_size": SETTINGS["training.batch_size"]}
+    for loss, options in PAIRWISE.items():
+        half = loss != "bpr" and library.has_bfloat16()
+        arithmetic, kind = ("bfloat16", "bfloat16") if half else ("float32", "exact")
+        settings = {**fixed, **options, "training.arithmetic": arithmetic}
+        seconds = epoch_seconds(train, epochs=epochs, **settings)
+        figures[f"{loss}_epoch_seconds_{name}"] = seconds
+        figures[f"{loss}_over_talos_{name}"] = seconds / talos[f"{kind}_epoch_seconds_{name}"]
     return figures
 
 

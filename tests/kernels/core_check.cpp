@@ -28,8 +28,17 @@ std::vector<float> random_numbers(const int64_t count, const unsigned seed) {
     return values;
 }
 
+bool close(const std::vector<float>& a, const std::vector<float>& b, const float tolerance = 1e-4f) {
+    float largest = 1e-6f, apart = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+        largest = std::max(largest, std::fabs(b[i]));
+        apart = std::max(apart, std::fabs(a[i] - b[i]));
+    }
+    return apart <= tolerance * largest;
+}
+
 struct Result {
-    std::vector<float> user_gradient, item_gradient, negative, kth, best;
+    std::vector<float> user_gradient, item_gradient, negative, kth, best;  // `negative` is R of each positive for pairs
 };
 
 // The same task once more for the sums and the K best scores alone; whether they are those of the whole.
@@ -38,9 +47,12 @@ bool sums_agree(const int level, talos::Task task, const Result& whole) {
     task.user_gradient = task.item_gradient = nullptr;
     task.coefficients = nullptr;
     task.negative = negative.data(), task.best = best.data();
+    std::vector<float> inner(talos::is_pairwise(task.kind) ? whole.negative.size() : 0);
+    task.inner = inner.data(), task.positive_coefficients = nullptr, task.positive_slopes = nullptr;
     talos_core_sweep(level, &task);
     for (int64_t u = 0; u < task.users; ++u)
         if (*std::min_element(best.begin() + u * task.k, best.begin() + (u + 1) * task.k) != whole.kth[u]) return false;
+    if (talos::is_pairwise(task.kind)) return close(inner, whole.negative, 1e-6f);
     return task.kind == talos::kNothing || negative == whole.negative;
 }
 
@@ -71,6 +83,17 @@ Result run(const int level, const int kind, const int64_t users, const int64_t i
     std::vector<float> moments(users * 2);
     task.moments = moments.data();
     task.kth_is_threshold = 1, task.threads = threads;
+    // The positives of pairs are what is excluded.
+    const bool pairs = talos::is_pairwise(kind);
+    std::vector<float> factors(pairs ? excluded.size() : 0, 0.5f), positive_slopes(factors.size());
+    if (pairs) {
+        const float ranks[] = {10, 3, 0.5f, 0, 0};
+        if (kind == talos::kSigmoidRankPairs) std::copy_n(ranks, 5, task.params);
+        result.negative.assign(excluded.size(), 0.0f);
+        task.positive_start = start.data(), task.positive_scores = excluded_scores.data();
+        task.positive_coefficients = factors.data();
+        task.inner = result.negative.data(), task.positive_slopes = positive_slopes.data();
+    }
     task.negative = result.negative.data(), task.normalizer = normalizer.data();
     task.user_gradient = result.user_gradient.data(), task.item_gradient = result.item_gradient.data();
     task.kth = result.kth.data(), task.best = result.best.data();
@@ -83,6 +106,7 @@ Result run(const int level, const int kind, const int64_t users, const int64_t i
         std::exit(1);
     }
     if (kind == talos::kNothing) return result;
+    if (pairs) slopes = positive_slopes;
 
     const talos::Positives positives{users, items, dim, threads, {}, start.data(), excluded.data(), slopes.data(),
                                      user_vectors.data(), unit.data(), lengths.data(),
@@ -111,22 +135,13 @@ std::vector<float> solved(const int level, const int64_t rows, const int64_t col
     return solution;
 }
 
-bool close(const std::vector<float>& a, const std::vector<float>& b, const float tolerance = 1e-4f) {
-    float largest = 1e-6f, apart = 0;
-    for (size_t i = 0; i < a.size(); ++i) {
-        largest = std::max(largest, std::fabs(b[i]));
-        apart = std::max(apart, std::fabs(a[i] - b[i]));
-    }
-    return apart <= tolerance * largest;
-}
-
 }  // namespace
 
 int main() {
     const int64_t shapes[][3] = {{1, 1, 1}, {1, 7, 8}, {2, 3, 9}, {33, 130, 17}, {65, 1031, 64}, {300, 2111, 33}};
     int runs = 0;
     for (const auto& [users, items, dim] : shapes)
-        for (int kind = talos::kNothing; kind <= talos::kPartialAUC; ++kind)
+        for (int kind = talos::kNothing; kind <= talos::kSigmoidRankPairs; ++kind)
             for (int threads = 1; threads <= 3; ++threads) {
                 const Result plain = run(0, kind, users, items, dim, 1);
                 const int best = talos_core_best_level();

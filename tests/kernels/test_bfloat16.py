@@ -164,6 +164,7 @@ def test_a_batch_keeps_its_direction() -> None:
         (5000, {}, "bfloat16"),
         (5000, {"training.arithmetic": "float32"}, "float32"),
         (5000, {"loss.name": "bpr"}, "float32"),
+        (5000, {"loss.name": "psl"}, "bfloat16"),
         (5000, {"negatives": "4"}, "float32"),
         (5000, {"negatives": "shared:64"}, "float32"),
         (50, {}, "float32"),
@@ -178,6 +179,6 @@ def test_what_is_chosen(people: int, settings: dict[str, str], wanted: str) -> N
 
 
 def test_where_it_has_no_effect_the_plan_says_so() -> None:
-    settings = {"training.arithmetic": "bfloat16", "loss.name": "bpr"}
+    settings = {"training.arithmetic": "bfloat16", "loss.name": "bpr", "negatives": "1"}
     plan = plan_for(RunConfig(k=1).with_values(settings), Interactions.from_ids([1, 1, 2], [7, 8, 7]))
     assert any("products stay float32" in note for note in plan.notes)

@@ -45,6 +45,12 @@ LOSSES: dict[str, tuple[Any, float, bool]] = {
     "sl@k": (lambda: losses.SoftmaxAtK(tau=0.2, tau_w=0.5), 50, True),
     "aatp": (lambda: losses.AATP(), 2, False),
     "llpauc": (lambda: losses.LLPAUC(alpha=0.7, beta=0.3), 50, True),
+    "bpr": (lambda: losses.BPR(), 2, True),
+    "bpr-balanced": (lambda: losses.BPR(user_power=0.5), 2, True),
+    "psl": (lambda: losses.PairwiseSoftmax(tau=0.1), 20, True),
+    "psl-cold": (lambda: losses.PairwiseSoftmax(tau=0.02), 100, True),
+    "rs@k": (lambda: losses.RecallSurrogate(k=5, tau1=0.1, tau2=2.0), 20, True),
+    "rs@k-cold": (lambda: losses.RecallSurrogate(k=2, tau1=0.02, tau2=5.0), 100, True),
 }
 
 
@@ -182,6 +188,8 @@ def draw(seed: int) -> tuple[Call, str]:
     if call.chance(0.1):
         count = items if not sampled else len(options["item_ids"])
         options["weights"] = torch.from_numpy(call.rng.uniform(0.1, 2, count))
+    if call.chance(0.15):
+        options["positive_weights"] = torch.from_numpy(call.rng.uniform(0.1, 3, len(indices))).to(dtype)
     beta = None
     if options["k"] is None and (loss.needs.threshold or call.chance(0.1)):
         beta = strided(call, torch.from_numpy(call.rng.uniform(-0.5, 0.5, users)).to(dtype))

@@ -26,9 +26,29 @@ SEPARABLE = {
 }
 
 
+PAIRWISE = {
+    "bpr": lambda: losses.BPR(),
+    "bpr-balanced": lambda: losses.BPR(user_power=0.5),
+    "psl": lambda: losses.PairwiseSoftmax(tau=0.1),
+    "psl-balanced": lambda: losses.PairwiseSoftmax(tau=0.3, user_power=0.25),
+    "rs@k": lambda: losses.RecallSurrogate(k=3, tau1=0.2, tau2=2.0),
+    "rs@k-balanced": lambda: losses.RecallSurrogate(k=2, tau1=0.1, tau2=1.0, user_power=0.0),
+}
+
+
+@pytest.fixture(params=[*SEPARABLE, *PAIRWISE])
+def loss(request: pytest.FixtureRequest) -> losses.Loss:
+    return (SEPARABLE | PAIRWISE)[request.param]().double()
+
+
 @pytest.fixture(params=SEPARABLE)
-def loss(request: pytest.FixtureRequest) -> losses.UserSeparableLoss:
+def separable(request: pytest.FixtureRequest) -> losses.UserSeparableLoss:
     return SEPARABLE[request.param]().double()
+
+
+@pytest.fixture(params=PAIRWISE)
+def pairwise(request: pytest.FixtureRequest) -> losses.PairwiseLoss:
+    return PAIRWISE[request.param]().double()
 
 
 class Problem:
@@ -97,9 +117,9 @@ def test_equals_the_loss_under_autograd(loss, reduction, sizes):
 
 
 @pytest.mark.parametrize("reduction", ["positives", "users", "sum"])
-def test_weights_of_positives(loss, reduction):
+def test_weights_of_positives(separable, reduction):
     """A positive of weight w counts like w positives: in n, in means and in the power mean."""
-    problem = Problem()
+    problem, loss = Problem(), separable
     rng = torch.Generator().manual_seed(1)
     weights = torch.rand(len(problem.indices), generator=rng, dtype=torch.float64) + 0.5
     owner, scores = problem.belongs.nonzero()[:, 0], problem.users @ problem.items.T
@@ -138,6 +158,62 @@ def test_weights_of_positives(loss, reduction):
     torch.testing.assert_close(batch.value, want.detach(), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(batch.user_gradient, gradients[0], rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(batch.item_gradient, gradients[1], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("reduction", ["positives", "users", "sum"])
+def test_weights_of_positives_of_pairwise_losses(pairwise, reduction):
+    """Likewise; the sum over negatives of a positive does not depend on its weight."""
+    problem, owner = Problem(), Problem().belongs.nonzero()[:, 0]
+    rng = torch.Generator().manual_seed(1)
+    weights = torch.rand(len(problem.indices), generator=rng, dtype=torch.float64) + 0.5
+    _, values = problem.reference(pairwise, reduction)
+    mass = torch.zeros(7).double().index_add(0, owner, weights)
+    shares = weights * mass[owner] ** (pairwise.user_power - (2 if reduction == "users" else 1))
+    want = (shares * values).sum() / (1 if reduction == "sum" else shares.sum())
+    gradients = torch.autograd.grad(want, [problem.users, problem.items])
+    shuffled = torch.cat([(owner == user).nonzero().flatten().flip(0) for user in range(7)])
+    batch = kernels.user_batch_loss(
+        problem.users,
+        problem.items,
+        problem.indptr,
+        problem.indices[shuffled],
+        None,
+        pairwise,
+        reduction=reduction,
+        positive_weights=weights[shuffled],
+    )
+    torch.testing.assert_close(batch.value, want.detach(), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(batch.user_gradient, gradients[0], rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(batch.item_gradient, gradients[1], rtol=1e-9, atol=1e-11)
+
+
+def test_pairs_with_the_positives_themselves(pairwise):
+    """Where positives stay among the negatives, a positive is also compared with itself, which has no gradient."""
+    problem = Problem()
+    owner, scores = problem.belongs.nonzero()[:, 0], problem.users @ problem.items.T
+    values = pairwise(scores[problem.belongs], scores[owner])
+    weights = problem.belongs.sum(1).double()[owner] ** (pairwise.user_power - 1)
+    want = (weights * values).sum() / weights.sum()
+    gradients = torch.autograd.grad(want, [problem.users, problem.items])
+    given = (problem.users, problem.items, problem.indptr, problem.indices, None, pairwise)
+    batch = kernels.user_batch_loss(*given, exclude_positives=False)
+    torch.testing.assert_close(batch.value, want.detach())
+    torch.testing.assert_close(batch.user_gradient, gradients[0])
+    torch.testing.assert_close(batch.item_gradient, gradients[1])
+
+
+def test_the_kth_score_beside_a_pairwise_loss(pairwise):
+    problem = Problem()
+    given = (problem.users, problem.items, problem.indptr, problem.indices)
+    batch = kernels.user_batch_loss(*given, None, pairwise, k=3)
+    torch.testing.assert_close(batch.thresholds, kernels.kth_scores(problem.users, problem.items, 3))
+    assert torch.equal(batch.value, kernels.user_batch_loss(*given, None, pairwise).value)
+
+
+def test_a_pairwise_loss_that_is_not_built_over_all_items_is_refused():
+    problem, loss = Problem(), losses.PairwiseSoftmax(activation="atan")
+    with pytest.raises(ArgumentError, match=r"^loss: .*needs\.pairwise"):
+        kernels.user_batch_loss(problem.users, problem.items, problem.indptr, problem.indices, None, loss)
 
 
 @pytest.mark.parametrize("weights", [torch.ones(3), torch.zeros(2), torch.tensor([1.0, float("nan")])])
@@ -287,7 +363,8 @@ def test_unnormalised_scores_are_finite(loss, scale):
         assert torch.isfinite(getattr(batch, name)).all(), name
 
 
-def test_nothing_of_size_users_by_items(monkeypatch):
+@pytest.mark.parametrize("loss", [losses.Talos(tau=0.1), losses.BPR(), losses.PairwiseSoftmax()], ids=str)
+def test_nothing_of_size_users_by_items(loss, monkeypatch):
     """The largest tensor that comes up is far smaller than the matrix of scores."""
     users, items = 400, 3000
     rng = torch.Generator().manual_seed(0)
@@ -306,9 +383,7 @@ def test_nothing_of_size_users_by_items(monkeypatch):
 
     monkeypatch.setenv("TALOS_KERNEL", "torch")
     with Largest() as largest:
-        kernels.user_batch_loss(
-            u, v, indptr, indices, torch.zeros(users), losses.Talos(tau=0.1), users_per_chunk=16
-        )
+        kernels.user_batch_loss(u, v, indptr, indices, torch.zeros(users), loss, users_per_chunk=16)
         kernels.kth_scores(u, v, 20, users_per_chunk=16)
     assert largest.seen <= 16 * items
 

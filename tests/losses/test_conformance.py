@@ -253,6 +253,39 @@ def test_parts_are_plain_data(case):
     assert all(type(x) is float for x in (*part.params, part.scale))
 
 
+def test_pairs_are_plain_data(case):
+    loss = case.build()
+    assert not loss.needs.pairwise or isinstance(loss, losses.PairwiseLoss)
+    if not isinstance(loss, losses.PairwiseLoss):
+        pytest.skip("has no pairs")
+    part = loss.pairwise_part
+    assert isinstance(part.kind, str)
+    assert part.reduction in ("log-sum", "mean", "sum")
+    assert len(part.params) <= 5
+    assert all(type(x) is float for x in part.params)
+
+
+def test_closed_forms_of_pairs_are_the_derivatives(case, scores, call):
+    loss = case.build().double()
+    if not isinstance(loss, losses.PairwiseLoss):
+        pytest.skip("has no pairs")
+    part = loss.pairwise_part
+    pos, neg, _ = scores()
+    for spread in (1.0, 20.0):  # the differences of cosines, and of products
+        d = (spread * (neg - pos[:, None])).requires_grad_()
+        log_sum = part.reduction == "log-sum"
+        (slope,) = torch.autograd.grad((part.log_g if log_sum else part.g)(d).sum(), d)
+        got = (part.dlog_g if log_sum else part.dg)(d.detach())
+        torch.testing.assert_close(got, slope, rtol=1e-10, atol=1e-12)
+        inner = part.aggregate(d.detach(), None).requires_grad_()
+        (slope,) = torch.autograd.grad(part.outer(inner).sum(), inner)
+        torch.testing.assert_close(part.outer_slope(inner.detach()), slope, rtol=1e-10, atol=1e-12)
+    value = part.outer(part.aggregate(neg - pos[:, None], None))
+    torch.testing.assert_close(call(loss, pos, neg, pos), value)
+    without = part.outer(part.aggregate(neg - pos[:, None], torch.ones_like(neg, dtype=torch.bool)))
+    assert torch.equal(without, part.outer(torch.zeros_like(pos)))
+
+
 def test_closed_forms_are_the_derivatives(case, scores):
     loss = case.build().double()
     if not loss.needs.user_separable:

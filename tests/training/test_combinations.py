@@ -26,9 +26,9 @@ def build(name: str) -> losses.Loss:
 def is_valid(needs: losses.Needs, negatives: str, threshold: str) -> bool:
     """The rules, written down a second time: the plan must agree."""
     one_each = negatives.isdigit()
-    if not one_each and not needs.user_separable:
+    if not one_each and not (needs.user_separable or needs.pairwise):
         return False
-    if needs.negatives == "one" and negatives != "1":
+    if needs.negatives == "one" and negatives not in ("1", "all"):
         return False
     return needs.threshold == (threshold != "none")
 
@@ -86,7 +86,7 @@ def test_it_is_refused_with_the_reason(
     planted: Split, backbone: str, loss: str, negatives: str, threshold: str
 ) -> None:
     with pytest.raises(
-        ConfigError, match=f"(negatives|threshold): .*loss '{loss}'|negatives: .*; expected '1'"
+        ConfigError, match=f"(negatives|threshold): .*loss '{loss}'|negatives: .*; expected '1' or 'all'"
     ):
         Trainer(config(backbone, loss, negatives, threshold), planted.train)
 

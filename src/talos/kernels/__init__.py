@@ -1,6 +1,6 @@
 """Kernels: from vectors to loss and gradients without ever holding users × items.
 
-`user_batch_loss` takes user vectors, item vectors, positives and thresholds and a user-separable loss, and
+`user_batch_loss` takes user vectors, item vectors, positives and thresholds and a user-separable or pairwise loss, and
 returns the loss with both gradients in closed form; `differentiable_user_batch_loss` is the same within
 autograd, `exact_user_batch_loss` finds the exact thresholds in the same pass, and `divided_batch_loss` is for
 items that are divided among processes. They share one formula (`batch`), carried out by the compiled core where
@@ -22,12 +22,14 @@ from talos.kernels.batch import (
 )
 from talos.kernels.least_squares import alternating_least_squares
 from talos.kernels.library import status
-from talos.kernels.protocols import Exchange, LossParts, NegativePart
+from talos.kernels.protocols import Exchange, LossParts, NegativePart, PairwiseLoss, PairwisePart
 
 __all__ = [
     "Exchange",
     "LossParts",
     "NegativePart",
+    "PairwiseLoss",
+    "PairwisePart",
     "UserBatch",
     "alternating_least_squares",
     "differentiable_divided_loss",

@@ -24,6 +24,10 @@ The process that has a positive's item handles the positive. Item gradients are 
 gradients are summed by the users' owners. A batch of B users costs each process about B·(2d + K + 4) numbers sent and
 received, however many items and processes there are. With a single process all of this reduces to one pass.
 
+A pairwise loss, h(R_i) with R_i reduced over g(s_uj - s_ui), has no part of the user alone. Its value is
+Σ_u share_u Σ_{i ∈ P_u} w_i h(R_i), and one pass over all pairs of a positive and an item gives R_i and the gradients
+(`_pairwise_loss`). It is not divided among processes: every process would need the scores of all positives.
+
 A table so large that a single pass of the core would need too much memory is processed in parts in the same way, one
 after the other.
 """
@@ -52,7 +56,17 @@ from talos.kernels.checks import (
     checked_indices,
 )
 from talos.kernels.core_passes import CorePasses
-from talos.kernels.protocols import Exchange, LossParts, NegativePart, Passes, Sweep
+from talos.kernels.protocols import (
+    BatchLoss,
+    Exchange,
+    LossParts,
+    NegativePart,
+    PairSweep,
+    PairwiseLoss,
+    PairwisePart,
+    Passes,
+    Sweep,
+)
 from talos.kernels.torch_passes import TorchPasses, best_scores, largest
 
 __all__ = [
@@ -82,7 +96,8 @@ class UserBatch:
         parameter_gradients: of the loss's learnt scalars, by name.
         per_user: mean loss over each user's positives, (B,); 0 for a user without any.
         num_positives: (B,).
-        normalizer: log Σφ for "log-sum" losses, Σφ for "mean" ones, over all items, (B,); 0 where there is no sum.
+        normalizer: log Σφ for "log-sum" losses, Σφ for "mean" ones, over all items, (B,); 0 where there is no sum, and
+            for pairwise losses, which have one for every positive.
         thresholds: β_u as used or found, (own,); None where there was none.
     """
 
@@ -103,7 +118,7 @@ def user_batch_loss(
     indptr: Tensor,
     indices: Tensor,
     thresholds: Tensor | None,
-    loss: LossParts,
+    loss: BatchLoss,
     *,
     k: int | None = None,
     reduction: Literal["positives", "users", "sum"] = "positives",
@@ -131,7 +146,7 @@ def user_batch_loss(
         indptr: (B + 1,), `indices[indptr[u]:indptr[u + 1]]` are the positives of the u-th row.
         indices: their rows in `item_vectors`, each once per user.
         thresholds: (B,) where the loss uses them.
-        loss: a `UserSeparableLoss`, or anything with that interface.
+        loss: a `UserSeparableLoss` or a `PairwiseLoss`, or anything with one of these interfaces.
         k: use each user's exact K-th best score over the whole table as threshold, in place of given ones. Over all
             items it is found in the same pass. Returned as `UserBatch.thresholds`.
         reduction: the mean over `positives` (as in the published code), the mean over `users` with at least one
@@ -182,7 +197,8 @@ def user_batch_loss(
         if size is not None and size < 1:
             raise ArgumentError(f"got {size}", where=name, expected="1 or more")
     passes: Passes
-    if weights is None and _core_applies(loss.negative_part, user_vectors, item_vectors, thresholds):
+    part = _part_of(loss)
+    if weights is None and _core_applies(part, user_vectors, item_vectors, thresholds):
         user_vectors = user_vectors.contiguous()
         passes = CorePasses(
             item_vectors,
@@ -208,6 +224,17 @@ def user_batch_loss(
             weights=weights,
             users_per_chunk=users_per_chunk,
             items_per_tile=items_per_tile,
+        )
+    if isinstance(loss, PairwiseLoss):
+        return _pairwise_loss(
+            passes,
+            user_vectors,
+            loss,
+            k=k,
+            in_one_pass=item_ids is None,
+            reduction=reduction,
+            scale=scale,
+            weights=positive_weights,
         )
     return _batch_loss(
         passes,
@@ -286,6 +313,11 @@ def divided_batch_loss(
         degrees=degrees,
         num_items=num_items,
     )
+
+
+def _part_of(loss: BatchLoss) -> NegativePart | PairwisePart:
+    """What a loss sums over the items."""
+    return loss.pairwise_part if isinstance(loss, PairwiseLoss) else loss.negative_part
 
 
 class _Alone:
@@ -399,6 +431,81 @@ def _batch_loss(
         normalizer=found.normalizer,
         thresholds=thresholds,
     )
+
+
+def _pairwise_loss(
+    passes: Passes,
+    user_vectors: Tensor,
+    loss: PairwiseLoss,
+    *,
+    k: int | None,
+    in_one_pass: bool,
+    reduction: Literal["positives", "users", "sum"],
+    scale: float,
+    weights: Tensor | None,
+) -> UserBatch:
+    """The formula of a pairwise loss, see the module; the arguments are those of `_batch_loss`."""
+    part, owner, dtype = loss.pairwise_part, passes.owner, passes.table.dtype
+    users = user_vectors.detach().to(dtype)
+    counts = torch.bincount(owner, minlength=len(users))
+    weights = None if weights is None else weights.to(dtype)
+    mass = counts if weights is None else users.new_zeros(len(users)).index_add_(0, owner, weights)
+    share = _shares(mass, user_exponent(loss.user_power, reduction), reduction, dtype) * scale
+    per_positive = share[owner] if weights is None else share[owner] * weights
+
+    parts = passes.parts(len(users))
+    found = (
+        passes.pair_sweep(users, part, per_positive, k=k if in_one_pass else None)
+        if len(parts) == 1
+        else _pair_sweep_in_parts(passes, parts, users, part, per_positive)
+    )
+    thresholds = found.kth
+    if k is not None and thresholds is None:
+        thresholds = _kth_over_all(parts, users, k, ALONE)
+    values = part.outer(found.inner.masked_fill(found.inner == -torch.inf, 0.0))
+    item_gradient = passes.add_positives(found.user_gradient, found.item_gradient, users, found.slopes)
+    check_finite(values, user_vectors=users, item_vectors=passes.table)
+    of_users = values if weights is None else weights * values
+    return UserBatch(
+        value=(per_positive * values).sum(),
+        user_gradient=found.user_gradient.to(user_vectors.dtype),
+        item_gradient=item_gradient,
+        parameter_gradients={},
+        per_user=users.new_zeros(len(users)).index_add_(0, owner, of_users) / torch.where(mass > 0, mass, 1),
+        num_positives=counts,
+        normalizer=users.new_zeros(len(users)),
+        thresholds=thresholds,
+    )
+
+
+def _pair_sweep_in_parts(
+    passes: Passes, parts: Sequence[Passes], users: Tensor, part: PairwisePart, coefficients: Tensor
+) -> PairSweep:
+    """`Passes.pair_sweep` over several parts of a table: first R_i of each, then the gradients."""
+    owner = passes.owner
+    start = F.pad(torch.bincount(owner, minlength=len(users)).cumsum(0), (1, 0))
+    positives = start, _positive_scores(passes, users)
+    inners = torch.stack([one.pair_sweep(users, part, None, positives=positives).inner for one in parts])
+    # ∂R_i/∂R_i(part): what a part's own R_i counts in that of all items
+    if part.reduction == "log-sum":
+        inner = torch.logsumexp(inners, dim=0)
+        shares = torch.exp(inners - inner.clamp(min=torch.finfo(users.dtype).min))
+    elif part.reduction == "mean":
+        counts = torch.stack([one.num_negatives() for one in parts]).to(users.dtype)
+        shares = (counts / counts.sum(0).clamp(min=1))[:, owner]
+        inner = (shares * inners).sum(0)
+    else:
+        inner, shares = inners.sum(0), torch.ones_like(inners)
+    outer = coefficients * part.outer_slope(inner.clamp(min=torch.finfo(users.dtype).min))
+    slopes, user_gradient = torch.zeros_like(inner), torch.zeros_like(users)
+    item_gradient, first = users.new_empty(len(passes.table), users.shape[1]), 0
+    for one, share in zip(parts, shares, strict=True):
+        found = one.pair_sweep(users, part, outer * share, positives=positives, inner_only=True)
+        slopes += found.slopes
+        user_gradient += found.user_gradient
+        item_gradient[first : first + len(one.table)] = found.item_gradient
+        first += len(one.table)
+    return PairSweep(inner, slopes, user_gradient, item_gradient)
 
 
 def _positive_scores(passes: Passes, users: Tensor) -> Tensor:
@@ -529,7 +636,7 @@ def constant_weight(loss: LossParts) -> float | None:
     return float(c[0]) if bool((c == c[0]).all()) else None
 
 
-def _core_applies(part: NegativePart | None, *tensors: Tensor | None) -> bool:
+def _core_applies(part: NegativePart | PairwisePart | None, *tensors: Tensor | None) -> bool:
     return core_passes.supports(part, *tensors) and library.available()
 
 
@@ -601,7 +708,7 @@ def _in_autograd(
     compute: Callable[..., UserBatch],
     user_vectors: Tensor,
     item_vectors: Tensor,
-    loss: LossParts,
+    loss: BatchLoss,
     **arguments: Any,
 ) -> tuple[Tensor, Tensor]:
     """Value and thresholds of a batch, connected to both tables and the loss's learnt scalars."""
@@ -622,7 +729,7 @@ def differentiable_user_batch_loss(
     indptr: Tensor,
     indices: Tensor,
     thresholds: Tensor | None,
-    loss: LossParts,
+    loss: BatchLoss,
     **options: Any,
 ) -> Tensor:
     """`user_batch_loss` inside autograd: its value, with gradients for both tables and the loss's learnt scalars.
@@ -646,7 +753,7 @@ def exact_user_batch_loss(
     indptr: Tensor,
     indices: Tensor,
     k: int,
-    loss: LossParts,
+    loss: BatchLoss,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """The same with each user's exact K-th best score as threshold: the value, and these thresholds (B,).

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from talos.errors import ArgumentError
-from talos.kernels.protocols import LossParts
+from talos.kernels.protocols import BatchLoss
 
 __all__ = [
     "check_arguments",
@@ -51,7 +51,7 @@ def check_arguments(
     user_vectors: Tensor,
     item_vectors: Tensor,
     thresholds: Tensor | None,
-    loss: LossParts,
+    loss: BatchLoss,
     *,
     k: int | None = None,
     weights: Tensor | None = None,
@@ -72,8 +72,8 @@ def check_arguments(
         candidates = len(item_vectors) if num_candidates is None else num_candidates
         if weights.shape != (candidates,):
             raise _wrong_shape("weights", weights, f"({candidates},)")
-    if not loss.needs.user_separable:
-        expected = "a loss whose `needs.user_separable` holds"
+    if not (loss.needs.user_separable or loss.needs.pairwise):
+        expected = "a loss whose `needs.user_separable` or `needs.pairwise` holds"
         raise ArgumentError(f"{loss!r} pairs positives with negatives", where="loss", expected=expected)
     if loss.needs.threshold and thresholds is None and k is None:
         raise ArgumentError("is missing", where="thresholds", expected=f"shape ({users},)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 import torch
@@ -14,12 +14,13 @@ from talos.data.csr import meetings
 from talos.errors import ArgumentError
 from talos.kernels import library
 from talos.kernels.library import Positives, Rows, Task
-from talos.kernels.protocols import MeanPart, NegativePart, Sweep
+from talos.kernels.protocols import MeanPart, NegativePart, PairSweep, PairwisePart, Sweep
 
 __all__ = [
     "CorePasses",
     "CoreSweep",
     "add_positives_",
+    "core_pair_sweep",
     "core_sweep",
     "supports",
     "unit_rows",
@@ -27,7 +28,15 @@ __all__ = [
 ]
 
 # kind → the core's number for it (`Kind` in core/sweep.h)
-_KINDS: Final = {"exp": 1, "sigmoid-power": 2, "hinge": 3, "partial-auc": 4}
+_KINDS: Final = {
+    "exp": 1,
+    "sigmoid-power": 2,
+    "hinge": 3,
+    "partial-auc": 4,
+    "softplus-pairs": 5,
+    "sigmoid-power-pairs": 6,
+    "sigmoid-rank-pairs": 7,
+}
 # How many trailing parameters the core requires to be positive (default: all of them).
 _POSITIVE: Final = {"partial-auc": 2}
 # Above this much workspace the items are processed in parts, at the price of computing scores again for each pass.
@@ -39,7 +48,7 @@ _FEWEST_ITEMS: Final = 1024
 _MOMENTS: Final = 2
 
 
-def supports(part: NegativePart | None, *tensors: Tensor | None) -> bool:
+def supports(part: NegativePart | PairwisePart | None, *tensors: Tensor | None) -> bool:
     """Whether the core implements this part of a loss and takes these tensors: float32 on the CPU.
 
     `part` is None for K-th scores alone. Does not tell whether the core is built, see `library.available`.
@@ -211,6 +220,39 @@ class CorePasses:
             positive_scores,
         )
 
+    def pair_sweep(
+        self,
+        users: Tensor,
+        part: PairwisePart,
+        coefficients: Tensor | None,
+        *,
+        positives: tuple[Tensor, Tensor] | None = None,
+        inner_only: bool = False,
+        k: int | None = None,
+    ) -> PairSweep:
+        """R_i of every positive, the gradients and the K-th best scores, in one pass."""
+        start, scores = positives or (self.indptr, None)
+        if scores is None and (self.excluded is None or self.item_ids is not None):
+            scores = (users[self.owner] * self.table[self.indices]).sum(dim=-1)
+        found = core_pair_sweep(
+            users,
+            self.candidates,
+            start,
+            scores,
+            part=part,
+            coefficients=coefficients,
+            inner_only=inner_only,
+            k=k or 0,
+            excluded=self.excluded,
+            users_per_block=self.users_per_chunk,
+            bfloat16=self.bfloat16,
+            item_gradient=self.item_gradient,
+        )
+        if self.item_ids is not None and coefficients is not None:
+            spread = torch.zeros_like(self.table).index_add_(0, self.item_ids, found.item_gradient)
+            return replace(found, item_gradient=spread)
+        return found
+
     def add_positives(
         self, user_gradient: Tensor, item_gradient: Tensor, users: Tensor, slopes: Tensor
     ) -> Tensor:
@@ -370,6 +412,122 @@ def core_sweep(
         best=_pointer(result.best),
         excluded_scores=_pointer(result.excluded_scores),
         moments=_pointer(result.moments),
+    )
+    workspace = library.scratch.take(core.talos_core_workspace_bytes(at, ctypes.byref(task)))
+    task.workspace = workspace.data_ptr()
+    core.talos_core_sweep(at, ctypes.byref(task))
+    return result
+
+
+def core_pair_sweep(
+    user_vectors: Tensor,
+    item_vectors: Tensor,
+    start: Tensor,
+    scores: Tensor | None,
+    *,
+    part: PairwisePart,
+    coefficients: Tensor | None = None,
+    inner_only: bool = False,
+    k: int = 0,
+    excluded: tuple[Tensor, Tensor] | None = None,
+    threads: int | None = None,
+    users_per_block: int | None = None,
+    level: str | None = None,
+    bfloat16: bool = False,
+    item_gradient: Tensor | None = None,
+) -> PairSweep:
+    """One pass of the core over all pairs of a positive and an item, for a whole batch of users.
+
+    Arguments that `core_sweep` has too mean the same.
+
+    Args:
+        user_vectors: (B, d), float32.
+        item_vectors: (n, d), float32.
+        start: (B + 1,), offsets of the users' positives.
+        scores: (P,), scores of the positives; None if these are the excluded items, whose scores the pass has anyway.
+        part: g and h.
+        coefficients: (P,), the factor of each h(R_i) in the gradients; None for R_i alone.
+        inner_only: gradients of Σ coefficient_i · R_i in place of h(R_i).
+        k: find the K-th best scores, if above 0.
+        excluded: (B + 1,) and (m,): CSR of the pairs that are no negatives, ascending within each user.
+        threads: as many as torch uses if None.
+        users_per_block: chosen by cache size if None.
+        level: one of `library.levels()`; the highest if None.
+        bfloat16: round the factors of all products to bfloat16.
+        item_gradient: (n, d), float32 memory for the items' gradient; new memory if None.
+
+    >>> from talos.losses import BPR
+    >>> found = core_pair_sweep(
+    ...     torch.ones(1, 1), torch.zeros(4, 1), torch.tensor([0, 1]), torch.zeros(1), part=BPR().pairwise_part
+    ... ) if library.available() else None
+    >>> found is None or round(float(found.inner), 4) == 0.6931   # log 2
+    True
+    """
+    core, at = library.level_of(level)
+    num_items, dim = item_vectors.shape
+    num_users = len(user_vectors)
+    users = library.floats("user_vectors", user_vectors, num_users, dim)
+    items = library.floats("item_vectors", item_vectors, num_items, dim)
+    if not 0 <= k <= num_items:
+        raise ArgumentError(f"got {k}", where="k", expected=f"0 to {num_items}, the number of items")
+    gone_start = gone = gone_scores = None
+    if excluded is not None:
+        gone_start, gone = library.offsets_and_indices(*excluded, num_users, num_items)
+        gone_scores = users.new_empty(len(gone))
+    if scores is None and gone_scores is None:
+        raise ArgumentError("is missing", where="scores", expected="one score per positive")
+    count = len(gone_scores) if scores is None and gone_scores is not None else int(start[-1])
+    pos = gone_scores if scores is None else library.floats("scores", scores, count)
+    own = torch.arange(count, device="cpu")  # any valid column: only the offsets are looked at
+    start, _ = library.offsets_and_indices(
+        start, own.clamp_(max=max(0, num_items - 1)), num_users, max(1, num_items)
+    )
+    factors = None if coefficients is None else library.floats("coefficients", coefficients, count)
+    wanted = coefficients is not None
+    empty = users.new_empty(0)
+    result = PairSweep(
+        inner=users.new_empty(count),
+        slopes=users.new_empty(count) if wanted else empty,
+        user_gradient=users.new_empty(num_users, dim) if wanted else empty,
+        item_gradient=empty
+        if not wanted
+        else users.new_empty(num_items, dim)
+        if item_gradient is None
+        else library.output("item_gradient", item_gradient, num_items, dim),
+        kth=users.new_empty(num_users) if k else None,
+    )
+    if num_users == 0 or num_items == 0:
+        for tensor in (result.inner, result.slopes, result.user_gradient, result.item_gradient):
+            tensor.zero_()
+        if part.reduction == "log-sum":
+            result.inner.fill_(-torch.inf)
+        return result
+    task = Task(
+        users=num_users,
+        items=num_items,
+        dim=dim,
+        user_vectors=users.data_ptr(),
+        item_vectors=items.data_ptr(),
+        excluded_start=_pointer(gone_start),
+        excluded=_pointer(gone),
+        excluded_scores=_pointer(gone_scores),
+        kind=_KINDS[part.kind],
+        params=part.params,
+        scale=1.0,
+        bfloat16=bfloat16,
+        k=k,
+        threads=threads or torch.get_num_threads(),
+        users_per_block=users_per_block or 0,
+        team=library.team(),
+        positive_start=start.data_ptr(),
+        positive_scores=_pointer(pos),
+        positive_coefficients=_pointer(factors),
+        inner_only=inner_only,
+        user_gradient=result.user_gradient.data_ptr() if wanted else None,
+        item_gradient=result.item_gradient.data_ptr() if wanted else None,
+        kth=_pointer(result.kth),
+        inner=result.inner.data_ptr(),
+        positive_slopes=result.slopes.data_ptr() if wanted else None,
     )
     workspace = library.scratch.take(core.talos_core_workspace_bytes(at, ctypes.byref(task)))
     task.workspace = workspace.data_ptr()

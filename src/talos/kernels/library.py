@@ -48,7 +48,7 @@ __all__ = [
 
 # Instruction sets, lowest first; the position is the core's number for it.
 LEVELS: Final = ("plain", "AVX2", "AVX-512")
-_VERSION: Final = 8
+_VERSION: Final = 9
 _LARGE_PAGE: Final = 1 << 21
 _CPU: Final = torch.device("cpu")
 _CHOICES: Final = ("auto", "compiled", "torch")
@@ -89,9 +89,12 @@ class Task(ctypes.Structure):
         (_INT32, "kth_is_threshold threads"),
         (_INT64, "users_per_block"),
         (Team, "team"),
+        (_POINTER, "positive_start positive_scores positive_coefficients"),
+        (_INT32, "inner_only"),
         (
             _POINTER,
-            "workspace negative normalizer user_gradient item_gradient kth best excluded_scores moments",
+            "workspace negative normalizer user_gradient item_gradient kth best excluded_scores moments "
+            "inner positive_slopes",
         ),
     )
 

@@ -1,17 +1,36 @@
 """The interfaces around the user-batch formula: what it asks of a loss, of the passes and of other processes.
 
-Kernels don't import `talos.losses`; every `talos.losses.UserSeparableLoss` satisfies `LossParts` by its structure.
+There are two kinds of losses. Of a user-separable one (`LossParts`) all positives of a user share the sum over the
+negatives: users × items evaluations. Of a pairwise one (`PairwiseLoss`) every positive has a sum of its own,
+Σ_j g(s_j - s_i): positives × items evaluations. Both need the same three products, scores and two gradients.
+
+Kernels don't import `talos.losses`; every `talos.losses.UserSeparableLoss` satisfies `LossParts` by its structure,
+every `talos.losses.PairwiseLoss` the `PairwiseLoss` here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor, nn
 
-__all__ = ["Exchange", "LogSumPart", "LossParts", "MeanPart", "NegativePart", "Passes", "Sweep"]
+__all__ = [
+    "BatchLoss",
+    "Exchange",
+    "LogSumPairs",
+    "LogSumPart",
+    "LossParts",
+    "MeanPart",
+    "NegativePart",
+    "PairSweep",
+    "PairwiseLoss",
+    "PairwisePart",
+    "Passes",
+    "SumPairs",
+    "Sweep",
+]
 
 
 class NegativePart(Protocol):
@@ -71,6 +90,10 @@ class LossNeeds(Protocol):
     def user_separable(self) -> bool:
         """Whether the loss, with its current options, has the form a + c·R."""
 
+    @property
+    def pairwise(self) -> bool:
+        """Whether the loss, with its current options, has the form h(R_i)."""
+
 
 @runtime_checkable
 class LossParts(Protocol):
@@ -112,6 +135,100 @@ class LossParts(Protocol):
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The learnt scalars."""
+
+
+class PairwisePart(Protocol):
+    """The loss h(R_i) of a positive i: R_i is log Σ_j g(d_j) ("log-sum"), Σ_j g(d_j) ("sum") or the mean ("mean").
+
+    d_j = s_j - s_i runs over the user's negatives. `kind` and `params` describe g and h as plain data, from which the
+    compiled core selects its own implementation; a kind that it does not have runs in torch.
+    """
+
+    @property
+    def kind(self) -> str:
+        """Name of the pair g, h."""
+
+    @property
+    def reduction(self) -> Literal["log-sum", "mean", "sum"]:
+        """How g is reduced over the negatives."""
+
+    @property
+    def params(self) -> tuple[float, ...]:
+        """Numerical parameters of g and h."""
+
+    def outer(self, inner: Tensor) -> Tensor:
+        """h(R); R is 0 for a positive without negatives."""
+
+    def outer_slope(self, inner: Tensor) -> Tensor:
+        """h'(R)."""
+
+
+class LogSumPairs(PairwisePart, Protocol):
+    """A part with reduction "log-sum"."""
+
+    def log_g(self, d: Tensor) -> Tensor:
+        """The logarithm of g(d)."""
+
+    def dlog_g(self, d: Tensor) -> Tensor:
+        """∂ log g / ∂d."""
+
+
+class SumPairs(PairwisePart, Protocol):
+    """A part with reduction "sum" or "mean"."""
+
+    def g(self, d: Tensor) -> Tensor:
+        """What a negative adds to the sum."""
+
+    def dg(self, d: Tensor) -> Tensor:
+        """∂g/∂d."""
+
+
+@runtime_checkable
+class PairwiseLoss(Protocol):
+    """A loss h(R_i) with a sum over negatives for every positive; every `talos.losses.PairwiseLoss` is one.
+
+    >>> from talos.losses import BPR, Talos
+    >>> isinstance(BPR(), PairwiseLoss), isinstance(Talos(tau=0.1), PairwiseLoss)
+    (True, False)
+    """
+
+    @property
+    def needs(self) -> LossNeeds:
+        """Whether it is pairwise at all."""
+
+    @property
+    def user_power(self) -> float:
+        """p: a user with n positives weighs n^p."""
+
+    @property
+    def pairwise_part(self) -> PairwisePart:
+        """The functions g and h."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The learnt scalars: none, so far."""
+
+
+BatchLoss: TypeAlias = LossParts | PairwiseLoss
+
+
+@dataclass(frozen=True)
+class PairSweep:
+    """The result of one pass over all pairs of a positive and an item, for a batch of users.
+
+    Attributes:
+        inner: R_i over the items of this pass, (P,); -inf for a log-sum over nothing, 0 for other reductions.
+        slopes: the gradient of Σ_i coefficient_i · h(R_i) with respect to the scores of the positives, (P,); empty if
+            gradients were not requested.
+        user_gradient: of the same, by way of the negatives, (B, d); likewise.
+        item_gradient: of the same, by way of the negatives, with respect to the vectors that are scored, (I, d).
+        kth: K-th best score of every user, (B,); None if not requested.
+    """
+
+    inner: Tensor
+    slopes: Tensor
+    user_gradient: Tensor
+    item_gradient: Tensor
+    kth: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -175,6 +292,23 @@ class Passes(Protocol):
         """Σφ over each user's negatives, and the gradients of Σ_u coefficient_u · R_u unless `coefficients` is None.
 
         With `k` the K-th best scores are found as well, and used as thresholds if `kth_is_threshold`.
+        """
+
+    def pair_sweep(
+        self,
+        users: Tensor,
+        part: PairwisePart,
+        coefficients: Tensor | None,
+        *,
+        positives: tuple[Tensor, Tensor] | None = None,
+        inner_only: bool = False,
+        k: int | None = None,
+    ) -> PairSweep:
+        """R_i of every positive, and the gradients of Σ_i coefficient_i · h(R_i) unless `coefficients` is None.
+
+        `positives` are the offsets (B + 1,) and the scores (P,) of the users' positives; those of the passes themselves
+        if None. `inner_only` asks for the gradients of Σ_i coefficient_i · R_i in place of h(R_i). With `k` the K-th
+        best scores are found as well.
         """
 
     def add_positives(

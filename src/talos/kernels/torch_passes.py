@@ -16,7 +16,16 @@ from torch import Tensor
 
 from talos.data.csr import meetings
 from talos.errors import ArgumentError
-from talos.kernels.protocols import LogSumPart, MeanPart, NegativePart, Sweep
+from talos.kernels.protocols import (
+    LogSumPairs,
+    LogSumPart,
+    MeanPart,
+    NegativePart,
+    PairSweep,
+    PairwisePart,
+    SumPairs,
+    Sweep,
+)
 
 __all__ = ["TorchPasses", "best_scores", "largest"]
 
@@ -72,6 +81,7 @@ class TorchPasses:
         self.weights = None if weights is None else weights.to(self.table.dtype)
         none = torch.zeros(0, dtype=torch.int64, device=self.table.device)
         self.indices = none if indices is None else indices
+        self.indptr = none if indptr is None else indptr
         self.count = none if indptr is None else indptr.diff()
         self.owner = torch.arange(len(self.count), device=self.count.device).repeat_interleave(self.count)
         self.excluded = indptr if exclude_positives else None
@@ -244,6 +254,64 @@ class TorchPasses:
                 item_gradient[here].addmm_(slopes[:, here].T, weight * users)
         return Sweep(negative, normalizer, user_gradient, item_gradient, parameter_sums, thresholds)
 
+    def pair_sweep(
+        self,
+        users: Tensor,
+        part: PairwisePart,
+        coefficients: Tensor | None,
+        *,
+        positives: tuple[Tensor, Tensor] | None = None,
+        inner_only: bool = False,
+        k: int | None = None,
+    ) -> PairSweep:
+        """R_i of every positive and the gradients, a few users and a few of their positives at a time."""
+        if positives is None:
+            positives = self.indptr, (users[self.owner] * self.table[self.indices]).sum(dim=-1)
+        start, pos = positives
+        inner, wanted = torch.empty_like(pos), coefficients is not None
+        slopes = torch.empty_like(pos if wanted else pos[:0])
+        user_gradient = users.new_zeros(len(users) if wanted else 0, users.shape[1])
+        item_gradient = torch.zeros_like(self.candidates) if wanted else users.new_empty(0)
+        about = max(16, min(128, _KEPT // max(1, len(self.candidates))))
+        chunk = self.users_per_chunk or _equal_chunks(len(users), about)
+        for first in range(0, len(users), chunk):
+            some = slice(first, min(first + chunk, len(users)))
+            scores = users[some] @ self.candidates.T
+            present = self._presence(some)
+            by_item = torch.zeros_like(scores) if wanted else scores[:0]
+            ends = start[some.start : some.stop + 1]
+            rows = torch.arange(len(scores), device=ends.device).repeat_interleave(ends.diff())
+            few = max(1, _KEPT // max(1, scores.shape[1]))
+            for offset in range(0, len(rows), few):
+                row = rows[offset : offset + few]
+                here = slice(int(ends[0]) + offset, int(ends[0]) + offset + len(row))
+                d = scores[row] - pos[here].unsqueeze(-1)
+                inner[here], slope = _inner_and_slope(part, d, present[row])
+                if coefficients is None:
+                    continue
+                weight = coefficients[here]
+                if not inner_only:
+                    weight = weight * part.outer_slope(inner[here].clamp(min=torch.finfo(pos.dtype).min))
+                slope.mul_(weight.unsqueeze(-1))
+                slopes[here] = -slope.sum(dim=-1)
+                by_item.index_add_(0, row, slope)
+            if wanted:
+                user_gradient[some] = by_item @ self.candidates
+                item_gradient.addmm_(by_item.T, users[some])
+        if wanted and self.item_ids is not None:
+            item_gradient = torch.zeros_like(self.table).index_add_(0, self.item_ids, item_gradient)
+        return PairSweep(
+            inner, slopes, user_gradient, item_gradient, None if k is None else self.kth(users, k)
+        )
+
+    def _presence(self, users: slice) -> Tensor:
+        """How much each candidate counts as a negative of these users, (c, n): its weight, and 0 for a positive."""
+        count = users.stop - users.start
+        ones = self.table.new_ones(len(self.candidates)) if self.weights is None else self.weights
+        present = ones.repeat(count, 1)
+        present[self._excluded_pairs(users)] = 0.0
+        return present
+
     def _excluded_pairs(self, users: slice) -> tuple[Tensor, Tensor]:
         """Rows and columns of the candidates that are positives of these users, sorted by column."""
         none = torch.zeros(0, dtype=torch.int64, device=self.table.device)
@@ -272,6 +340,20 @@ class TorchPasses:
         along.masked_fill_(lengths <= _SHORTEST, 0.0)
         gradient = item_gradient.addcmul(along, self.table, value=-1).div_(lengths.clamp_(min=_SHORTEST))
         return gradient.to(self.rows.dtype)
+
+
+def _inner_and_slope(part: PairwisePart, d: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    """R (p,) of differences (p, n) that count as much as `present` says, and ∂R/∂d (p, n)."""
+    if part.reduction == "log-sum":
+        pairs = cast(LogSumPairs, part)
+        log_g = pairs.log_g(d) + present.log()
+        inner = torch.logsumexp(log_g, dim=-1)
+        share = torch.exp(log_g - inner.clamp(min=torch.finfo(d.dtype).min).unsqueeze(-1))
+        return inner, share * pairs.dlog_g(d)
+    sums = cast(SumPairs, part)
+    if part.reduction == "mean":
+        present = present / present.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(d.dtype).tiny)
+    return (present * sums.g(d)).sum(dim=-1), present * sums.dg(d)
 
 
 @torch.no_grad()

@@ -14,8 +14,9 @@ tensor([-1.7213,  1.5426])
 from __future__ import annotations
 
 from talos.losses.adversarial import AdvInfoNCE
-from talos.losses.base import Adversary, Batch, Loss, Needs, UserSeparableLoss
+from talos.losses.base import Adversary, Batch, Loss, Needs, PairwiseLoss, UserSeparableLoss
 from talos.losses.functional import reduce_per_positive, reduce_per_user
+from talos.losses.pairs import PairwisePart
 from talos.losses.partial_auc import LLPAUC
 from talos.losses.parts import NegativePart
 from talos.losses.softmax import BPR, BilateralSoftmax, PairwiseSoftmax, Softmax, SoftmaxAtK
@@ -36,6 +37,8 @@ __all__ = [
     "Loss",
     "Needs",
     "NegativePart",
+    "PairwiseLoss",
+    "PairwisePart",
     "PairwiseSoftmax",
     "RecallSurrogate",
     "Schedule",

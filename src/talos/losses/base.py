@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from talos.checks import check_result, describe, number_from, positive_number
 from talos.errors import ArgumentError
 from talos.losses import functional
+from talos.losses.pairs import PairwisePart
 from talos.losses.parts import NegativePart
 
-__all__ = ["TAU_SPACE", "Adversary", "Batch", "Loss", "Needs", "UserSeparableLoss"]
+__all__ = ["TAU_SPACE", "Adversary", "Batch", "Loss", "Needs", "PairwiseLoss", "UserSeparableLoss"]
 
 TAU_SPACE: Mapping[str, Any] = MappingProxyType({"low": 0.03, "high": 0.4, "log": True})
 """Where to search for the temperature of a softmax over cosines."""
@@ -37,6 +38,9 @@ class Needs:
     scores: Literal["cosine", "dot"] = "cosine"  # of normalised vectors, in [-1, 1], or raw products
     user_separable: bool = (
         False  # whether all positives of a user share the negatives' part: `UserSeparableLoss`
+    )
+    pairwise: bool = (
+        False  # whether kernels can go over all pairs of a user's positives and items: `PairwiseLoss`
     )
     ids: bool = False  # whether `users` and `items` must be given
     adversary: bool = False  # whether the loss has parameters to be updated as `adversaries()` says
@@ -268,6 +272,38 @@ class UserSeparableLoss(Loss):
         self.user_power = number_from("user_power", user_power, 0.0)
         self.positive_power = number_from("positive_power", positive_power, 0.0)
         self.negative_weight = positive_number("negative_weight", negative_weight)
+
+
+class PairwiseLoss(Loss):
+    """A loss h(R_i) of each positive i, where R_i reduces g(s_uj - s_ui) over the user's negatives j.
+
+    Every positive has a sum of its own, so a batch of users costs positives × items evaluations of g and g' besides the
+    products that a `UserSeparableLoss` costs. The kernels go over them without autograd, hence the closed forms in
+    `pairwise_part`. The gradient is h'(R_i)·∂R_i/∂s_uj at every negative, and minus the sum of these at the positive.
+
+    A user's positives may have weights, and `user_power` p weighs users as everywhere. There is no ρ and no λ: a
+    positive has no part of its own that could be averaged otherwise, or weighed against the negatives.
+
+    >>> from talos.losses import BPR
+    >>> part = BPR().pairwise_part
+    >>> part.aggregate(torch.tensor([[0.0, 0.0]]), None)   # log 2
+    tensor([0.6931])
+    """
+
+    @property
+    def needs(self) -> Needs:
+        """Nothing but scores."""
+        return Needs(pairwise=True)
+
+    @property
+    @abstractmethod
+    def pairwise_part(self) -> PairwisePart:
+        """g, its derivative, how its sum is reduced, and h with its derivative."""
+
+    def compute(self, batch: Batch) -> Tensor:
+        """h(R)."""
+        part = self.pairwise_part
+        return part.outer(part.aggregate(batch.neg - batch.pos.unsqueeze(-1), batch.mask))
 
 
 def _check_scores(

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from talos.checks import one_of, positive_number
-from talos.losses import functional
-from talos.losses.base import TAU_SPACE, Batch, Loss, Needs, UserSeparableLoss
+from talos.checks import number_from, one_of, positive_number
+from talos.losses.base import TAU_SPACE, Needs, PairwiseLoss, UserSeparableLoss
+from talos.losses.pairs import ClampedPowerPairs, PairwisePart, SigmoidPowerPairs, SoftplusPairs
 from talos.losses.parts import ExpPart, NegativePart
 
 __all__ = ["BPR", "BilateralSoftmax", "PairwiseSoftmax", "Softmax", "SoftmaxAtK"]
@@ -173,7 +172,7 @@ class SoftmaxAtK(Softmax):
         return -self._weight(pos, threshold) / self.tau
 
 
-class PairwiseSoftmax(Loss):
+class PairwiseSoftmax(PairwiseLoss):
     """Pairwise softmax loss (PSL): log Σ_j (1 + act(s_uj - s_ui))^(1/τ).
 
     SL is log Σ_j exp(d_j)^(1/τ) of the differences d; PSL replaces exp by a function that grows more slowly:
@@ -183,7 +182,9 @@ class PairwiseSoftmax(Loss):
     Args:
         tau: temperature τ > 0.
         activation: `tanh`, `atan` or `relu`. The last two reach 0 (at d = -1.56 and -1) and are clamped to 1e-8, with
-            gradient 0 there: such a negative already ranks far below.
+            gradient 0 there: such a negative already ranks far below. Only `tanh` is compiled, so only it is taken over
+            all items.
+        user_power: p. A user with n positives weighs n^p in the mean: 1 is the published code, 0 a mean over users.
 
     >>> PairwiseSoftmax(tau=0.5)(torch.tensor([0.2]), torch.tensor([[0.2, 0.2]]))   # log 2
     tensor([0.6931])
@@ -192,26 +193,41 @@ class PairwiseSoftmax(Loss):
     short_name = "psl"
     search_space: ClassVar[Mapping[str, Any]] = {"tau": TAU_SPACE}
 
-    def __init__(self, *, tau: float = 0.1, activation: Literal["tanh", "atan", "relu"] = "tanh") -> None:
+    def __init__(
+        self,
+        *,
+        tau: float = 0.1,
+        activation: Literal["tanh", "atan", "relu"] = "tanh",
+        user_power: float = 1.0,
+    ) -> None:
         super().__init__()
         self.tau = positive_number("tau", tau)
-        self.activation = one_of("activation", activation, ["tanh", "atan", "relu"])
+        one_of("activation", activation, ["tanh", "atan", "relu"])
+        self.activation: Literal["tanh", "atan", "relu"] = activation
+        self.user_power = number_from("user_power", user_power, 0.0)
 
-    def compute(self, batch: Batch) -> Tensor:
-        """The loss log Σ_j (1 + act(d_j))^(1/τ)."""
-        d = batch.neg - batch.pos.unsqueeze(-1)
-        if self.activation == "tanh":  # 1 + tanh(d/2) = 2σ(d), so the logarithm is exact for every d
-            log_phi = functional.log_sigmoid(d) + d.new_tensor(2.0).log().item()
-        else:
-            log_phi = torch.log((1 + (d if self.activation == "relu" else torch.atan(d))).clamp(min=1e-8))
-        return functional.masked_log_sum_exp(log_phi / self.tau, batch.mask)
+    @property
+    def needs(self) -> Needs:
+        """All items with `tanh`; sampled ones with the other activations."""
+        return Needs(pairwise=self.activation == "tanh")
+
+    @property
+    def pairwise_part(self) -> PairwisePart:
+        """R = log Σ_j (1 + act(d_j))^(1/τ)."""
+        if self.activation == "tanh":
+            return SigmoidPowerPairs(self.tau)
+        return ClampedPowerPairs(self.tau, self.activation)
 
 
-class BPR(Loss):
-    """Bayesian personalised ranking: -log σ(s_ui - s_uj), one negative, on raw dot products.
+class BPR(PairwiseLoss):
+    """Bayesian personalised ranking: -log σ(s_ui - s_uj), one negative or the mean over all, on raw dot products.
 
-    Several negatives are averaged; a row with all of them masked gives 0. Steffen Rendle et al., "BPR:
-    Bayesian Personalized Ranking from Implicit Feedback", UAI 2009.
+    Several negatives are averaged; a row with all of them masked gives 0. The published method draws one negative per
+    positive, which is an unbiased estimate of the mean over all items. Steffen Rendle et al., "BPR: Bayesian
+    Personalized Ranking from Implicit Feedback", UAI 2009.
+
+    Args:
+        user_power: p. A user with n positives weighs n^p in the mean: 1 is the published code, 0 a mean over users.
 
     >>> BPR()(torch.tensor([1.0]), torch.tensor([[1.0]]))   # log 2
     tensor([0.6931])
@@ -219,13 +235,16 @@ class BPR(Loss):
 
     short_name = "bpr"
 
+    def __init__(self, *, user_power: float = 1.0) -> None:
+        super().__init__()
+        self.user_power = number_from("user_power", user_power, 0.0)
+
     @property
     def needs(self) -> Needs:
-        """One negative, raw dot products."""
-        return Needs(negatives="one", scores="dot")
+        """One negative if any are drawn, raw dot products."""
+        return Needs(negatives="one", scores="dot", pairwise=True)
 
-    def compute(self, batch: Batch) -> Tensor:
-        """mean_j softplus(s_j - s_i)."""
-        return functional.masked_mean(
-            F.softplus(batch.neg - batch.pos.unsqueeze(-1), threshold=40.0), batch.mask
-        )
+    @property
+    def pairwise_part(self) -> PairwisePart:
+        """mean_j softplus(d_j)."""
+        return SoftplusPairs()

@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from talos.checks import positive_integer, positive_number
+from talos.checks import number_from, positive_integer, positive_number
 from talos.losses import functional
-from talos.losses.base import TAU_SPACE, Batch, Loss, Needs, UserSeparableLoss
+from talos.losses.base import TAU_SPACE, Batch, Loss, Needs, PairwiseLoss, UserSeparableLoss
+from talos.losses.pairs import PairwisePart, SigmoidRankPairs
 from talos.losses.parts import HingePart, NegativePart
 
 __all__ = ["AATP", "RecallSurrogate", "SmoothI"]
@@ -52,7 +53,7 @@ class AATP(UserSeparableLoss):
         return -(self._margin(pos, threshold) > 0).to(pos.dtype)
 
 
-class RecallSurrogate(Loss):
+class RecallSurrogate(PairwiseLoss):
     """RS@K: 1 - σ((K - rank)/τ2) with the soft rank 1 + Σ_j σ((s_uj - s_ui)/τ1).
 
     Yash Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022.
@@ -61,6 +62,7 @@ class RecallSurrogate(Loss):
         k: list length K.
         tau1: temperature of the rank; as it goes to 0 the rank becomes the true one.
         tau2: temperature of the cut at K.
+        user_power: p. A user with n positives weighs n^p in the mean: 1 is the published code, 0 a mean over users.
 
     >>> loss = RecallSurrogate(k=2, tau1=1e-3, tau2=1.0)
     >>> loss(torch.tensor([0.5]), torch.tensor([[0.9, 0.1, 0.0]]))   # rank 2 = K
@@ -73,17 +75,17 @@ class RecallSurrogate(Loss):
         "tau2": {"low": 0.5, "high": 5.0},
     }
 
-    def __init__(self, *, k: int, tau1: float = 0.1, tau2: float = 1.0) -> None:
+    def __init__(self, *, k: int, tau1: float = 0.1, tau2: float = 1.0, user_power: float = 1.0) -> None:
         super().__init__()
         self.k = positive_integer("k", k)
         self.tau1 = positive_number("tau1", tau1)
         self.tau2 = positive_number("tau2", tau2)
+        self.user_power = number_from("user_power", user_power, 0.0)
 
-    def compute(self, batch: Batch) -> Tensor:
-        """σ((rank - K)/τ2)."""
-        return torch.sigmoid(
-            (functional.soft_rank(batch.pos, batch.neg, self.tau1, batch.mask) - self.k) / self.tau2
-        )
+    @property
+    def pairwise_part(self) -> PairwisePart:
+        """σ((rank - K)/τ2), rank = 1 + Σ_j σ(d_j/τ1)."""
+        return SigmoidRankPairs(self.k, self.tau1, self.tau2)
 
 
 class SmoothI(Loss):

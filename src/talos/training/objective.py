@@ -19,7 +19,7 @@ from talos.backbones import Backbone
 from talos.data.csr import TrainIndex, meetings
 from talos.kernels import differentiable_user_batch_loss, exact_user_batch_loss, kth_scores, user_exponent
 from talos.kernels.sampled import sampled_scores
-from talos.losses import Loss, UserSeparableLoss, reduce_per_positive, reduce_per_user
+from talos.losses import Loss, PairwiseLoss, UserSeparableLoss, reduce_per_positive, reduce_per_user
 from talos.negatives import Negatives
 from talos.thresholds import ExactQuantile, Threshold
 from talos.training.batches import Batch, BatchShare, generator_for
@@ -153,9 +153,9 @@ class Objective(nn.Module):
 
 
 class UserObjective(Objective):
-    """Batches of users with all their positives, for user-separable losses over all items or shared samples."""
+    """Batches of users with all their positives, over all items or shared samples; for losses that kernels compute."""
 
-    loss: UserSeparableLoss
+    loss: UserSeparableLoss | PairwiseLoss
 
     def forward(self, batch: Batch, generator: torch.Generator, *, frozen: bool = False) -> Tensor:
         """Loss of a batch of distinct users (B,)."""

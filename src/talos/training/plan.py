@@ -19,6 +19,9 @@ __all__ = ["EXACT_LIMIT", "Plan", "make_plan", "plan_for"]
 
 # Scores per epoch (users × items) up to which `negatives = "auto"` takes all items.
 EXACT_LIMIT = 4_000_000_000
+# Pairs of a positive and an item per epoch up to which `negatives = "auto"` takes all items for a pairwise loss. A pair
+# takes the core about a tenth of the time of a score with its two gradients.
+PAIRS_LIMIT = 40_000_000_000
 # Scores per epoch from which `arithmetic = "auto"` takes bfloat16. Fewer are fast in float32 too, in which runs with
 # several processes agree with those of one to more digits.
 BFLOAT16_FROM = 20_000_000
@@ -26,6 +29,8 @@ BFLOAT16_FROM = 20_000_000
 USER_BATCH_DECAY = 0.97
 # Learning rate of the quantile regression for batches of users; the published 0.001 is for batches of positives.
 USER_BATCH_THRESHOLD_LR = 0.01
+# Learning rate for dot products with batches of users.
+DOT_USERS_LR = 0.01
 # Numbers in the two tables up to which Adam over all rows costs next to nothing.
 _SMALL_TABLES = 1 << 23
 
@@ -73,8 +78,12 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
 
     source = config.negatives
     if source == "auto":
+        pairs = len(train) * train.num_items
+        compiled = config.device == "cpu" and library.available()
         if needs.negatives == "one":
             source, why = "1", f"the loss {name!r} compares with one item at a time"
+        elif needs.pairwise and compiled and pairs <= PAIRS_LIMIT:
+            source, why = "all", f"{pairs:,} pairs of a positive and an item an epoch are cheap"
         elif not needs.user_separable:
             source, why = "1024", f"the loss {name!r} pairs each positive with its negatives"
         elif active * train.num_items <= EXACT_LIMIT:
@@ -85,14 +94,15 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
         notes.append(f"negatives = {source!r}: {why}")
     sampled = registry.make_negatives(source)
     source, per = str(sampled), sampled.per
-    if per != "positive" and not needs.user_separable:
+    if per != "positive" and not (needs.user_separable or needs.pairwise):
         raise ConfigError(
             f"{source!r} with the loss {name!r}",
             where="negatives",
             expected="a number of negatives per positive, because this loss pairs each positive with its own",
         )
-    if needs.negatives == "one" and getattr(sampled, "n", None) != 1:
-        raise ConfigError(f"{source!r} with the loss {name!r}", where="negatives", expected="'1'")
+    if needs.negatives == "one" and per != "all" and getattr(sampled, "n", None) != 1:
+        expected = "'1' or 'all'" if needs.pairwise else "'1'"
+        raise ConfigError(f"{source!r} with the loss {name!r}", where="negatives", expected=expected)
 
     threshold = config.threshold.name
     if threshold == "auto":
@@ -112,15 +122,17 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
         changes[f"loss.{option}"] = value
         notes.append(f"{option} {value:.3g}: for {train.num_items:,} items")
 
+    kind: Literal["users", "positives"] = "positives" if per == "positive" else "users"
     if config.optimizer.lr == "auto":
-        changes["optimizer.lr"] = 0.1 if needs.scores == "cosine" else 0.001
+        # batches of users make fewer steps an epoch, with less noise
+        of_dots = DOT_USERS_LR if kind == "users" else 0.001
+        changes["optimizer.lr"] = 0.1 if needs.scores == "cosine" else of_dots
         notes.append(f"learning rate {changes['optimizer.lr']}: for {needs.scores} scores")
     if config.optimizer.rows == "auto":
         dim = int(config.backbone.options.get("dim", 64))
         small = (train.num_users + train.num_items) * dim <= _SMALL_TABLES
         changes["optimizer.rows"] = "all" if small else "touched"
 
-    kind: Literal["users", "positives"] = "positives" if per == "positive" else "users"
     total = len(train) if kind == "positives" else active
     # about thirty steps an epoch, so that small data are not trained by a handful of steps
     fitting = 1024 if kind == "positives" else min(512, max(32, active // 30))
@@ -131,8 +143,8 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
     by_users = kind == "users" and needs.scores == "cosine"
     if config.training.init == "auto":
         # least squares find at once what a random start learns in its first few hundred steps
-        changes["training.init"] = "als" if by_users else "random"
-        if by_users:
+        changes["training.init"] = "als" if kind == "users" else "random"
+        if kind == "users":
             notes.append("vectors start from alternating least squares")
     if config.optimizer.lr_decay == "auto":
         changes["optimizer.lr_decay"] = USER_BATCH_DECAY if by_users else 1.0

@@ -54,7 +54,9 @@ def test_what_is_divided(users: int, items: int, size: int, values: dict[str, An
     [
         ({"backbone.name": "lightgcn"}, "depend on other items' rows"),
         ({"negatives": "shared:8"}, "drawn from the whole catalogue"),
-        ({"loss.name": "bpr"}, "drawn from the whole catalogue"),
+        ({"loss.name": "bpr", "negatives": "1"}, "drawn from the whole catalogue"),
+        ({"loss.name": "bpr"}, "compares positives with items that other processes have"),
+        ({"loss.name": "rs@k"}, "compares positives with items that other processes have"),
         ({"loss.name": "psl", "negatives": "4"}, "drawn from the whole catalogue"),
         ({"threshold.name": "regression"}, "follows scores that no process has all of"),
         ({"threshold.name": "monte-carlo"}, "follows scores that no process has all of"),
@@ -65,8 +67,6 @@ def test_what_cannot_be_divided_by_items_is_refused_with_the_reason(
 ) -> None:
     data = Interactions.from_ids([1, 1, 2, 2, 3], [7, 8, 8, 9, 6])
     config = RunConfig().with_values({"k": 2, "training.parallel": "items", "negatives": "all"} | values)
-    if values.get("loss.name") == "bpr":
-        config = config.with_values({"negatives": "auto"})
     with pytest.raises(ConfigError, match=f"parallel: 'items'; expected 'users' or 'auto': .*{reason}"):
         Trainer(config, data)
 

@@ -47,7 +47,7 @@ bool multiplies_bfloat16() {
 extern "C" {
 
 // Incremented whenever a struct or a function changes, so that a stale build is detected and not used.
-int32_t talos_core_version() { return 8; }
+int32_t talos_core_version() { return 9; }
 
 int32_t talos_core_task_bytes() { return static_cast<int32_t>(sizeof(talos::Task)); }
 

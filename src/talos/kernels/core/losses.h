@@ -71,6 +71,11 @@ struct SigmoidPowerNear {
     static constexpr bool kLogSum = true, kNeedsHighest = false;
     static constexpr float kNear = 2.04f;
     static constexpr float kMaxPower = 55.0f;  // e^{-1.46·κ} and e^{0.6·κ} are within float's range
+    // log cosh(x/2)/x² and tanh(x/2)/2x, both in x² on [0, 4.2].
+    static constexpr float kLogCosh[] = {0.125f,          -0.00520830601f, 0.00034711507f, -2.61904715e-05f,
+                                         2.01705825e-06f, -1.33028422e-07f, 5.03809261e-09f};
+    static constexpr float kHalfTanh[] = {0.249999985f,    -0.0208329409f,  0.00208179699f, -0.000208507976f,
+                                          1.96543406e-05f, -1.47653361e-06f, 6.01869417e-08f};
     float kappa, omega;
 
     explicit SigmoidPowerNear(const Task& task) : kappa(task.params[0]), omega(task.params[1]) {}
@@ -78,17 +83,12 @@ struct SigmoidPowerNear {
     float shift(float, float) const { return 0.0f; }
     float log_shift(float) const { return -kappa * kLn2; }
     Vector operator()(const Vector s, const Vector beta, Vector, Vector (&sums)[1]) const {
-        // log cosh(x/2)/x² and tanh(x/2)/2x, both in x² on [0, 4.2].
-        constexpr float c[] = {0.125f,          -0.00520830601f, 0.00034711507f, -2.61904715e-05f,
-                               2.01705825e-06f, -1.33028422e-07f, 5.03809261e-09f};
-        constexpr float h[] = {0.249999985f,    -0.0208329409f,  0.00208179699f, -0.000208507976f,
-                               1.96543406e-05f, -1.47653361e-06f, 6.01869417e-08f};
         const Vector x = s <= kGone ? Vector{} : (s - beta) * omega, square = x * x;
-        const Vector relative = 0.5f * x - square * polynomial(c, square);
+        const Vector relative = 0.5f * x - square * polynomial(kLogCosh, square);
         const Vector power = exp2_within(relative * (kappa * kLog2E));
         const Vector phi = s <= kGone ? Vector{} : power;
         sums[0] += phi;
-        return phi * (0.5f - x * polynomial(h, square));
+        return phi * (0.5f - x * polynomial(kHalfTanh, square));
     }
 };
 
@@ -135,6 +135,176 @@ struct PartialAUC {
 
     // σ(x) from e^{-|x|}.
     static Vector sigmoid(const Vector x, const Vector e) { return (x < Vector{} ? e : splat(1.0f)) / (1.0f + e); }
+};
+
+// Pairs of a positive and a negative: one class per kind, with g and its slope in d = s_j - s_i.
+//
+// `Near` is for differences within `reach()`, and for excluded items only if kNearTakesGone; `Far` is for all. Each has
+//   item(s, centre)      what is kept of a vector of the items' scores
+//   positive(p, centre)  what is kept of a positive's score; the centre lies between the positives' scores
+//   operator()           adds g / e^{log_shift} to its sum and returns g' / (e^{log_shift} · slope_factor)
+//   close(sum)           called after every kTogether vectors of items: a sum may collect that many before it adds them up
+// g and the slope of an excluded item are exactly 0.
+constexpr int kTogether = 4;
+
+// What sums are collected in: only `total`, unless a functor needs more.
+struct PairSum {
+    Vector total{};
+};
+
+// g = log(1 + e^d). Near, e^d is the product of one exponential per item and one per positive, and there is one logarithm for
+// the product of kTogether factors 1 + e^d; their rounding makes an absolute error of 1e-7 in g.
+struct SoftplusPairs {
+    static constexpr bool kLogSum = false, kMean = true, kOnePass = true, kNeedsHighest = false, kNearTakesGone = true;
+
+    explicit SoftplusPairs(const Task&) {}
+    float reach() const { return 20.0f; }  // (1 + e^20)^4 is within float's range
+    float slope_factor() const { return 1.0f; }
+    float shift(float) const { return 0.0f; }
+    float log_shift(float) const { return 0.0f; }
+    float outer_slope(float) const { return 1.0f; }
+
+    struct Near {
+        struct Sum : PairSum {
+            Vector product = splat(1.0f);
+        };
+        explicit Near(const SoftplusPairs&) {}
+        Vector item(const Vector s, const float centre) const { return exp_of_item(s, centre, 1.0f); }
+        float positive(const float p, const float centre) const { return std::exp(centre - p); }
+        Vector operator()(const Vector item, const Vector positive, Vector, Sum& sum) const {
+            const Vector e = item * positive, factor = 1.0f + e;
+            sum.product *= factor;
+            return e * reciprocal(factor);
+        }
+        void close(Sum& sum) const {
+            sum.total += log_from_one(sum.product);
+            sum.product = splat(1.0f);
+        }
+    };
+
+    struct Far {
+        typedef PairSum Sum;
+        explicit Far(const SoftplusPairs&) {}
+        Vector item(const Vector s, float) const { return s; }
+        float positive(const float p, float) const { return p; }
+        Vector operator()(const Vector s, const Vector positive, Vector, Sum& sum) const {
+            const Vector d = s - positive, zero{};
+            const Vector e = exp2((d < zero ? d : -d) * kLog2E);
+            sum.total += (d < zero ? zero : d) + log_of_one_and(e);
+            return (d < zero ? e : splat(1.0f)) / (1.0f + e);
+        }
+        void close(Sum&) const {}
+    };
+
+    // e^{κ(s - centre)}, and 0 for excluded items.
+    static Vector exp_of_item(const Vector s, const float centre, const float kappa) {
+        return s <= kGone ? Vector{} : exp2((s - centre) * (kappa * kLog2E));
+    }
+
+    // log y for y from 1 on, below infinity. NaN gives NaN.
+    static Vector log_from_one(const Vector y) {
+        Integers bits;
+        std::memcpy(&bits, &y, sizeof bits);
+        const Vector exponent = __builtin_convertvector((bits >> 23) - 127, Vector);
+        bits = (bits & 0x7fffff) | 0x3f800000;
+        Vector mantissa;
+        std::memcpy(&mantissa, &bits, sizeof mantissa);
+        return exponent * kLn2 + log_of_one_and(mantissa - 1.0f) + 0.0f * y;
+    }
+};
+
+// g = (2σ(d))^κ; `shift` is the base-2 logarithm of the largest σ(d)^κ of the positive, so that no sum is below 1.
+struct SigmoidPowerPairs {
+    static constexpr bool kLogSum = true, kMean = false, kOnePass = false, kNeedsHighest = true, kNearTakesGone = false;
+    float kappa;
+
+    explicit SigmoidPowerPairs(const Task& task) : kappa(task.params[0]) {}
+    float reach() const { return SigmoidPowerNear::kNear; }
+    float slope_factor() const { return kappa; }
+    float shift(const float largest) const {
+        return kappa * kLog2E * (std::fmin(largest, 0.0f) - std::log1p(std::exp(-std::fabs(largest))));
+    }
+    float log_shift(const float shift) const { return shift * kLn2 + kappa * kLn2; }
+    float outer_slope(float) const { return 1.0f; }
+
+    struct Near {
+        typedef PairSum Sum;
+        float scale;
+        explicit Near(const SigmoidPowerPairs& pairs) : scale(pairs.kappa * kLog2E) {}
+        Vector item(const Vector s, float) const { return s; }
+        float positive(const float p, float) const { return p; }
+        Vector operator()(const Vector s, const Vector positive, const Vector shift, Sum& sum) const {
+            // As in SigmoidPowerNear: σ(d) = ½·e^{d/2}/cosh(d/2).
+            const Vector d = s - positive, square = d * d;
+            const Vector relative = 0.5f * d - square * polynomial(SigmoidPowerNear::kLogCosh, square);
+            const Vector power = exp2(relative * scale - (shift + scale * kLn2));
+            sum.total += power;
+            return power * (0.5f - d * polynomial(SigmoidPowerNear::kHalfTanh, square));
+        }
+        void close(Sum&) const {}
+    };
+
+    struct Far {
+        typedef PairSum Sum;
+        float scale;
+        explicit Far(const SigmoidPowerPairs& pairs) : scale(pairs.kappa * kLog2E) {}
+        Vector item(const Vector s, float) const { return s; }
+        float positive(const float p, float) const { return p; }
+        Vector operator()(const Vector s, const Vector positive, const Vector shift, Sum& sum) const {
+            const Vector d = s - positive, zero{};
+            const Vector e = exp2((d < zero ? d : -d) * kLog2E);
+            const Vector log_sigmoid = (d < zero ? d : zero) - log_of_one_and(e);
+            const Vector power = exp2(log_sigmoid * scale - shift);
+            sum.total += power;
+            return power * (d < zero ? splat(1.0f) : e) / (1.0f + e);
+        }
+        void close(Sum&) const {}
+    };
+};
+
+// g = σ(κd), and h = σ(λ(1 + R - K)) of its sum R.
+struct SigmoidRankPairs {
+    static constexpr bool kLogSum = false, kMean = false, kOnePass = false, kNeedsHighest = false, kNearTakesGone = true;
+    float kappa, k, lambda;
+
+    explicit SigmoidRankPairs(const Task& task) : kappa(task.params[0]), k(task.params[1]), lambda(task.params[2]) {}
+    float reach() const { return 60.0f / kappa; }
+    float slope_factor() const { return kappa; }
+    float shift(float) const { return 0.0f; }
+    float log_shift(float) const { return 0.0f; }
+    float outer_slope(const float inner) const {
+        const float e = std::exp(-std::fabs(lambda * (1.0f + inner - k)));
+        return lambda * e / ((1.0f + e) * (1.0f + e));
+    }
+
+    struct Near {
+        typedef PairSum Sum;
+        float kappa;
+        explicit Near(const SigmoidRankPairs& pairs) : kappa(pairs.kappa) {}
+        Vector item(const Vector s, const float centre) const { return SoftplusPairs::exp_of_item(s, centre, kappa); }
+        float positive(const float p, const float centre) const { return std::exp(kappa * (centre - p)); }
+        Vector operator()(const Vector item, const Vector positive, Vector, Sum& sum) const {
+            const Vector e = item * positive, rest = reciprocal(1.0f + e), sigmoid = e * rest;
+            sum.total += sigmoid;
+            return sigmoid * rest;
+        }
+        void close(Sum&) const {}
+    };
+
+    struct Far {
+        typedef PairSum Sum;
+        float kappa;
+        explicit Far(const SigmoidRankPairs& pairs) : kappa(pairs.kappa) {}
+        Vector item(const Vector s, float) const { return s; }
+        float positive(const float p, float) const { return p; }
+        Vector operator()(const Vector s, const Vector positive, Vector, Sum& sum) const {
+            const Vector d = (s - positive) * kappa, zero{};
+            const Vector e = exp2((d < zero ? d : -d) * kLog2E), rest = 1.0f / (1.0f + e);
+            sum.total += (d < zero ? e : splat(1.0f)) * rest;
+            return e * rest * rest;
+        }
+        void close(Sum&) const {}
+    };
 };
 
 }  // namespace talos::TALOS_LEVEL

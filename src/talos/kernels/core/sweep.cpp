@@ -8,6 +8,9 @@
 //   3. replace the scores by φ's slopes, add up Σφ and the users' gradient         (needs β and the shift)
 //   4. add up the items' gradient                                                  (needs Σφ)
 //
+// Pairs of a positive and an item go through two turns of step 3: the sum of each positive, then the slopes, which need it
+// (a single turn where they don't). There a vector holds one user's scores with several items, so tiles are transposed.
+//
 // with a barrier before 2, 3 and 4. Step 4 of one block is done tile by tile together with step 1 of the next,
 // while the tile is in cache. The order of all additions is fixed, so results are identical from run to run.
 //
@@ -25,6 +28,7 @@
 #include <vector>
 
 #include "losses.h"
+#include "pairs.h"
 #include "products.h"
 #include "team.h"
 
@@ -41,6 +45,7 @@ constexpr int kMostSums = 3;                  // of any functor in losses.h
 constexpr int kHalvings = 12;                 // bisection steps, after which a bound is close enough
 constexpr float kRounding = kDeep == 1 ? 1.0001f : 1.01f;  // computed |u·v| / (|u||v|) is at most this
 constexpr float kFarBelow = 60.0f;            // -log2 of a φ, relative to φ at the threshold, whose inverse is a safe factor
+constexpr int64_t kPairRows = 5;               // numbers per positive and thread: sum, slope sum, Near::positive, shift, weight
 constexpr float kNothingYet = -std::numeric_limits<float>::infinity();
 
 int64_t round_up(const int64_t n, const int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -77,7 +82,8 @@ struct Layout {
     int64_t depth;          // words per vector that enter a score
 
     int64_t kept_each;      // floats of one thread's scores
-    int64_t kept, finest, coarsest, rows, columns, gradient, packed, scaled, partial, sums, per_user, total;
+    int64_t most_positives; // of a block, for pairs
+    int64_t kept, finest, coarsest, rows, columns, gradient, packed, scaled, partial, sums, per_user, pairs, tiles, total;
 
     // As many users as keep their scores in the second-level caches; if these are too few to be worth a pass over the
     // items, as many as keep their scores and everything else within bounded memory.
@@ -123,6 +129,13 @@ struct Layout {
         partial = take(threads * block * padded_dim);
         sums = take(threads * kMostSums * block);
         per_user = take(threads * 4 * block);
+        most_positives = 0;
+        for (int64_t first = 0; task.positive_start && first < task.users; first += block) {
+            const int64_t last = std::min(first + block, task.users);
+            most_positives = std::max(most_positives, task.positive_start[last] - task.positive_start[first]);
+        }
+        pairs = take(threads * kPairRows * most_positives);
+        tiles = take(is_pairwise(task.kind) ? threads * 3 * kTile * kColumns : 0);
         total = at + kAlign;
     }
 };
@@ -187,6 +200,7 @@ public:
         beta_ = own, shift_ = own + at_.block, factor_ = own + 2 * at_.block, bound_ = own + 3 * at_.block;
         mine_.candidates.resize(task_.k > 0 ? at_.block : 0);
         mine_.highest.resize(at_.block);
+        if (is_pairwise(task_.kind)) low_.resize(at_.block), high_.resize(at_.block);
         coarse_ = shared.base + at_.coarsest + index * at_.coarse_groups * at_.block;
         mine_.coarse_groups = (last_group_ - first_group_ + at_.coarse - 1) / at_.coarse;
     }
@@ -399,7 +413,7 @@ private:
                 finest_[group * at_.block + u] = most;
             }
         }
-        if (task_.kind != kExp && task_.kind != kSigmoidPower) return;
+        if (task_.kind != kExp && task_.kind != kSigmoidPower && task_.kind != kSigmoidPowerPairs) return;
         for (int64_t column = 0; column < at_.block; column += kWidth)
             store(mine_.highest.data() + column, highest_of(first_group_, last_group_, column));
     }
@@ -434,6 +448,9 @@ private:
             case kExp: return evaluate_with(Exp(task_));
             case kHinge: return evaluate_with(Hinge(task_));
             case kPartialAUC: return evaluate_with(PartialAUC(task_));
+            case kSoftplusPairs: return evaluate_pairs(SoftplusPairs(task_));
+            case kSigmoidPowerPairs: return evaluate_pairs(SigmoidPowerPairs(task_));
+            case kSigmoidRankPairs: return evaluate_pairs(SigmoidRankPairs(task_));
             default: return is_near() ? evaluate_with(SigmoidPowerNear(task_)) : evaluate_with(SigmoidPower(task_));
         }
     }
@@ -539,6 +556,179 @@ private:
                                        from > begin_);
     }
 
+    // Numbers of one kind (0 … kPairRows - 1) that a thread has for the positives of the block.
+    float* of_pairs(const int64_t thread, const int64_t kind) const {
+        return shared_.base + at_.pairs + (thread * kPairRows + kind) * at_.most_positives;
+    }
+
+    // Memory for a tile of one group of users, of which a thread has three.
+    float* spare_tile(const int64_t number) const {
+        return shared_.base + at_.tiles + (index_ * 3 + number) * kTile * kColumns;
+    }
+
+    int64_t first_positive(const int64_t u) const { return task_.positive_start[first_user_ + u]; }
+
+    PositivesOfUser positives_of(const int64_t u) const {
+        const int64_t first = first_positive(u), place = first - first_positive(0);
+        return {first_positive(u + 1) - first,  task_.positive_scores + first,  of_pairs(index_, 2) + place,
+                of_pairs(index_, 3) + place,    of_pairs(index_, 4) + place,    of_pairs(index_, 0) + place,
+                of_pairs(index_, 1) + place,    low_[u],                        high_[u],
+                0.5f * low_[u] + 0.5f * high_[u]};
+    }
+
+    template <class Pairs>
+    void evaluate_pairs(const Pairs pairs) {
+        prepare_positives(pairs);
+        if (!Pairs::kOnePass || !with_gradients()) {
+            for (int64_t tile = begin_; tile < end_; tile += kTile) sum_pairs(pairs, tile, std::min(tile + kTile, end_));
+            shared_.barrier.wait();
+        }
+        settle_weights(pairs);
+        if (with_gradients()) {
+            for (int64_t tile = begin_; tile < end_; tile += kTile) {
+                const int64_t stop = std::min(tile + kTile, end_);
+                transform_pairs(pairs, tile, stop);
+                add_user_gradient(tile, stop);
+            }
+            if (begin_ == end_) std::fill_n(partial_, at_.block * dim(), 0.0f);
+            shared_.barrier.wait();
+        }
+        finish_pairs(pairs);
+    }
+
+    template <class Pairs>
+    void prepare_positives(const Pairs& pairs) {
+        const typename Pairs::Near near(pairs);
+        std::fill_n(of_pairs(index_, 0), at_.most_positives, 0.0f);
+        std::fill_n(of_pairs(index_, 1), at_.most_positives, 0.0f);
+        for (int64_t u = 0; u < count_; ++u) {
+            const float* const scores = task_.positive_scores + first_positive(u);
+            const int64_t count = first_positive(u + 1) - first_positive(u), place = first_positive(u) - first_positive(0);
+            low_[u] = high_[u] = count ? scores[0] : 0.0f;
+            for (int64_t i = 1; i < count; ++i) low_[u] = std::min(low_[u], scores[i]), high_[u] = std::max(high_[u], scores[i]);
+            const float centre = 0.5f * low_[u] + 0.5f * high_[u];
+            const float highest = Pairs::kNeedsHighest ? highest_negative(u) : 0.0f;
+            for (int64_t i = 0; i < count; ++i) {
+                of_pairs(index_, 2)[place + i] = near.positive(scores[i], centre);
+                of_pairs(index_, 3)[place + i] = highest <= kGone ? 0.0f : pairs.shift(highest - scores[i]);
+            }
+        }
+    }
+
+    // The items that completes the width of a transposed tile are excluded.
+    static int64_t padded_width(const int64_t count) { return round_up(count, kTogether * kWidth); }
+
+    // A tile's scores of a group of users, as rows of one user each.
+    void rows_of_tile(const int64_t from, const int64_t to, const int64_t column, float* const rows) const {
+        float* const scores = scores_of(from, column);
+        const int64_t width = padded_width(to - from);
+        std::fill_n(scores + (to - from) * kColumns, (width - (to - from)) * kColumns, kGone);
+        transpose(scores, kColumns, rows, kTile, width, kColumns);
+    }
+
+    // Adds up g of a tile. For gradients, the tile is left transposed.
+    template <class Pairs>
+    void sum_pairs(const Pairs& pairs, const int64_t from, const int64_t to) const {
+        float* const rows = spare_tile(0);
+        for (int64_t column = 0; column < at_.block; column += kColumns) {
+            rows_of_tile(from, to, column, rows);
+            for (int64_t u = column; u < std::min(column + kColumns, count_); ++u)
+                if (const PositivesOfUser positives = positives_of(u); positives.count)
+                    evaluate_row<Wanted::kSums>(pairs, rows + (u - column) * kTile, spare_tile(1), padded_width(to - from),
+                                                positives, nullptr);
+            if (with_gradients()) std::copy_n(rows, kTile * kColumns, scores_of(from, column));
+        }
+    }
+
+    // Every thread computes for itself the factors of the slopes; the sums of all threads are known, if they matter here.
+    template <class Pairs>
+    void settle_weights(const Pairs& pairs) const {
+        if (!with_gradients()) return;
+        for (int64_t u = 0; u < count_; ++u) {
+            const int64_t left = items_left(u);
+            for (int64_t i = first_positive(u); i < first_positive(u + 1); ++i) {
+                const int64_t place = i - first_positive(0);
+                float weight = left == 0 ? 0.0f : task_.positive_coefficients[i] * pairs.slope_factor();
+                if (Pairs::kMean) weight /= static_cast<float>(std::max<int64_t>(1, left));
+                if (!Pairs::kOnePass) {
+                    const float total = total_of(0, place);
+                    if (!task_.inner_only) weight *= pairs.outer_slope(inner_of(pairs, total, place, left));
+                    if (Pairs::kLogSum && left) weight /= total;
+                }
+                of_pairs(index_, 4)[place] = weight;
+            }
+        }
+    }
+
+    int64_t items_left(const int64_t u) const {
+        const int64_t user = first_user_ + u;
+        return task_.items - (task_.excluded_start ? task_.excluded_start[user + 1] - task_.excluded_start[user] : 0);
+    }
+
+    // A sum over all threads.
+    float total_of(const int64_t kind, const int64_t place) const {
+        float total = 0;
+        for (int64_t t = 0; t < at_.threads; ++t) total += of_pairs(t, kind)[place];
+        return total;
+    }
+
+    template <class Pairs>
+    float inner_of(const Pairs& pairs, const float total, const int64_t place, const int64_t left) const {
+        if (Pairs::kLogSum) return left == 0 ? kNothingYet : std::log(total) + pairs.log_shift(of_pairs(index_, 3)[place]);
+        return Pairs::kMean ? total / static_cast<float>(std::max<int64_t>(1, left)) : total;
+    }
+
+    // Replaces the scores of a tile by the slopes of the items, times the positives' factors.
+    template <class Pairs>
+    void transform_pairs(const Pairs& pairs, const int64_t from, const int64_t to) const {
+        constexpr Wanted wanted = Pairs::kOnePass ? Wanted::kBoth : Wanted::kSlopes;
+        float* const slopes = spare_tile(2);
+        const int64_t width = padded_width(to - from);
+        for (int64_t column = 0; column < at_.block; column += kColumns) {
+            float* const place = scores_of(from, column);
+            const float* const rows = Pairs::kOnePass ? spare_tile(0) : place;
+            if (Pairs::kOnePass) rows_of_tile(from, to, column, spare_tile(0));
+            std::fill_n(slopes, kTile * kColumns, 0.0f);
+            for (int64_t u = column; u < std::min(column + kColumns, count_); ++u)
+                if (const PositivesOfUser positives = positives_of(u); positives.count)
+                    evaluate_row<wanted>(pairs, rows + (u - column) * kTile, spare_tile(1), width, positives,
+                                         slopes + (u - column) * kTile);
+            if (kDeep == 1) {
+                transpose(slopes, kTile, place, kColumns, kColumns, width);
+                continue;
+            }
+            float* const by_item = spare_tile(0);
+            transpose(slopes, kTile, by_item, kColumns, kColumns, width);
+            for (int64_t j = 0; j < to - from; j += kDeep) pack_slopes(by_item + j * kColumns, place + j * kColumns);
+        }
+    }
+
+    // The slopes of kDeep items with a group of users, in the layout of `keep_slopes`.
+    static void pack_slopes(const float* const from, float* const place) {
+        for (int64_t column = 0; column < kColumns; column += kDeep * kWidth) {
+            Vector slopes[kDeep][kDeep];
+            for (int i = 0; i < kDeep; ++i)
+                for (int v = 0; v < kDeep; ++v) slopes[i][v] = load(from + i * kColumns + column + v * kWidth);
+            keep_slopes(slopes, place + column);
+        }
+    }
+
+    // Reports R and the slopes of the positives; the factors are in the slopes already.
+    template <class Pairs>
+    void finish_pairs(const Pairs& pairs) {
+        for (int64_t u = 0; u < count_; ++u) {
+            factor_[u] = 1.0f;
+            if (u % at_.threads != index_) continue;
+            if (with_gradients()) report_user_gradient(u);
+            for (int64_t i = first_positive(u); i < first_positive(u + 1); ++i) {
+                const int64_t place = i - first_positive(0);
+                task_.inner[i] = inner_of(pairs, total_of(0, place), place, items_left(u));
+                if (with_gradients()) task_.positive_slopes[i] = -of_pairs(index_, 4)[place] * total_of(1, place);
+            }
+        }
+        if (with_gradients()) scale_users();
+    }
+
     // Now that Σφ is known: computes R and, for gradients, the factor of each user's slopes, the users' gradient and the
     // scaled user vectors for the items' gradient.
     template <class Phi>
@@ -547,9 +737,7 @@ private:
             const int64_t user = first_user_ + u;
             float total = 0;
             for (int64_t t = 0; t < at_.threads; ++t) total += sums_of(t)[u];
-            const int64_t gone =
-                task_.excluded_start ? task_.excluded_start[user + 1] - task_.excluded_start[user] : 0;
-            const int64_t left = task_.items - gone;
+            const int64_t left = items_left(u);
             const float log_sum = std::log(total) + phi.log_shift(shift_[u]);
             if (with_gradients()) {
                 const float share = left == 0 ? 0.0f : 1.0f / (Phi::kLogSum ? total : static_cast<float>(left));
@@ -618,6 +806,7 @@ private:
     Word *const packed_, *const scaled_;
     float *const partial_, *const sums_;
     float *beta_, *shift_, *factor_, *bound_, *coarse_;
+    std::vector<float> low_, high_;                         // of the scores of each user's positives, for pairs
     int64_t first_user_ = 0, count_ = 0, previous_count_ = 0;
 };
 

@@ -6,14 +6,20 @@
 
 namespace talos {
 
-// Which φ is summed over a user's negatives. core_passes.py has the same numbers.
+// Which φ is summed over a user's negatives, or which g over the pairs of a positive and a negative, d = s_j - s_i.
+// core_passes.py has the same numbers.
 enum Kind : int32_t {
     kNothing = 0,       // no loss: K-th scores only
     kExp = 1,           // φ = e^{κs}
     kSigmoidPower = 2,  // φ = σ(ω(s - β))^κ
     kHinge = 3,         // φ = (1 + s - β)+, reduced to its mean
     kPartialAUC = 4,    // φ of LLPAUC, reduced to its mean; see losses.h
+    kSoftplusPairs = 5,      // g = log(1 + e^d), reduced to its mean
+    kSigmoidPowerPairs = 6,  // g = (2σ(d))^κ, reduced to log Σ
+    kSigmoidRankPairs = 7,   // g = σ(κd), reduced to R = Σ, of which h = σ(λ(1 + R - K))
 };
+
+constexpr bool is_pairwise(const int32_t kind) { return kind >= kSoftplusPairs; }
 
 // Entry points of the OpenMP runtime that the process uses already (GOMP_parallel, omp_get_num_threads), or null.
 struct Team {
@@ -35,7 +41,7 @@ struct Task {
     const float* coefficients;  // (users) the factor of each R_u in the gradients; null without gradients
 
     int32_t kind;
-    float params[5];          // by kind: κ; κ, ω; none; b, γ, s_n, β, κ
+    float params[5];          // by kind: κ; κ, ω; none; b, γ, s_n, β, κ; none; κ; κ, K, λ
     float scale;
     int32_t bfloat16;         // allow factors of products to be rounded to bfloat16, if the processor supports that
     int64_t k;                // find the K-th scores, if above 0
@@ -43,6 +49,13 @@ struct Task {
     int32_t threads;
     int64_t users_per_block;  // 0: chosen by cache size
     Team team;
+
+    // For pairs only. Positives of user u: positive_start[u] .. positive_start[u + 1). Their scores may be the memory of
+    // `excluded_scores`, if positives are what is excluded: these are written before they are read.
+    const int64_t* positive_start;
+    const float* positive_scores;
+    const float* positive_coefficients;  // the factor of each h(R_i) in the gradients; null without gradients
+    int32_t inner_only;                  // gradients of Σ coefficient_i · R_i, not of h(R_i)
 
     float* workspace;         // workspace_bytes(task) bytes, any alignment
     // Results. Gradients are of Σ_u coefficient_u · R_u; they are overwritten, not added to. If both are null, only the
@@ -55,6 +68,9 @@ struct Task {
     float* best;              // (users, k) the K best scores of all items in any order, or null
     float* excluded_scores;   // one for each of `excluded`, or null
     float* moments;           // (users, 2) further sums, times the factor of R_u; only for gradients of kPartialAUC
+    // Of pairs, in place of `negative` and `normalizer`. Gradients are of Σ_i coefficient_i · h(R_i).
+    float* inner;             // (positives) R_i; -inf for a log-sum over nothing
+    float* positive_slopes;   // (positives) the gradient in the positives' scores, or null
 };
 
 // Divides rows by their lengths.

@@ -64,6 +64,9 @@ def _obstacle(config: RunConfig) -> str | None:
     source = registry.make_negatives(config.negatives)
     if source.per != "all":
         return f"negatives = {str(source)!r} are drawn from the whole catalogue, items are divided for 'all'"
+    loss = registry.make_loss(config.loss, k=config.k, num_users=2, num_items=2, generator=torch.Generator())
+    if not loss.needs.user_separable:
+        return f"the loss {config.loss.name!r} compares positives with items that other processes have"
     if config.threshold.name not in ("exact", "fixed", "none"):
         return f"the threshold {config.threshold.name!r} follows scores that no process has all of"
     return None
