@@ -13,12 +13,13 @@ from typing import Any, TypeAlias
 
 from talos.errors import ConfigError, nearest
 from talos_paper import published
-from talos_paper.recipes import BACKBONES, LOSSES, Fidelity, Recipe, recipe
+from talos_paper.recipes import BACKBONES, LOSSES, Fidelity, Recipe, recipe, with_both_weights
 
-__all__ = ["ADAPTIVE", "EXPERIMENTS", "NOT_RUN", "TUNED", "Experiment", "Row", "by_name"]
+__all__ = ["ADAPTIVE", "EXPERIMENTS", "NOT_RUN", "SHARED", "TUNED", "Experiment", "Row", "by_name"]
 
 TUNED = "talos, tuned on validation"
 ADAPTIVE = "talos, adaptive τ"
+SHARED = "talos, 1,024 negatives shared by users"
 _TOP_20 = ("precision@20", "recall@20", "ndcg@20", "mrr@20")
 _SLOW = ("advinfonce", "smoothi@k", "rs@k")
 _THREE_SEEDS = (
@@ -197,9 +198,25 @@ def _overall(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
         talos = partial(Row, dataset=dataset, published=_printed("overall", dataset, "talos", backbone="mf"))
         sampled = recipe(dataset, "mf", "talos", fidelity="paper")
         yield talos(method="talos, 1,024 negatives", recipe=sampled, core=False)
+        yield talos(method=SHARED, recipe=_shared(dataset), core=False)
         yield talos(method=ADAPTIVE, recipe=_adaptive(dataset), core=False)
         tuned = recipe(dataset, "mf", "talos", search=_TUNED_CANDIDATES)
         yield talos(method=TUNED, recipe=tuned, seeds=5, order=8)
+
+
+def _shared(dataset: str) -> Recipe:
+    """One draw of 1,024 negatives for some users of a batch at a time; the search is over how many share one.
+
+    The library's own settings for it: a start from ALS, a falling rate, and regression at a rate of .01.
+    """
+    changes = {**_WARM, "training.batch_size": 512, "threshold.lr": 0.01}
+    made = recipe(dataset, "mf", "talos", fidelity="paper")
+    return replace(
+        made,
+        fidelity="fast",
+        settings={**made.settings, **changes},
+        search=tuple({"negatives": f"shared:1024/{users}"} for users in (16, 32, 64, 128, 512)),
+    )
 
 
 def _adaptive(dataset: str) -> Recipe:
@@ -340,8 +357,8 @@ def _slatk(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
 def _few_negatives(dataset: str, loss: str, n: int) -> Recipe:
     """`n` negatives per positive, with the threshold estimator of the method's authors."""
     made = recipe(dataset, "mf", loss, fidelity="paper", changes={"negatives": str(n), "optimizer.lr": 0.1})
-    short = {**made.settings, "training.epochs": 60, "training.patience": 10}
-    return replace(made, settings=short, search=tuple({"loss.tau": tau} for tau in (0.1, 0.2)))
+    tried = [{"loss.tau": tau} for tau in (0.1, 0.2)]
+    return replace(made, search=tuple(with_both_weights(tried) if loss == "sl@k" else tried))
 
 
 @_table(
@@ -362,7 +379,8 @@ def _quantile_error(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
         made = recipe(dataset, "mf", loss, fidelity=own_fidelity)
         if method == "monte-carlo":
             # It keeps no state, so a short run shows its error; regression needs the whole run to settle.
-            made = replace(made, settings={**made.settings, "training.epochs": 40, "training.patience": 15})
+            short = {**made.settings, "training.epochs": 40, "training.patience": 15}
+            made = replace(made, settings=short, search=tuple(with_both_weights([{}])))
         yield Row(
             dataset=dataset,
             method=method,

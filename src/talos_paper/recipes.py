@@ -24,7 +24,7 @@ from talos.files import digest_of
 from talos_paper import published
 from talos_paper.data import DATASETS, Scenario
 
-__all__ = ["BACKBONES", "LOSSES", "Fidelity", "Recipe", "recipe", "shown_setting"]
+__all__ = ["BACKBONES", "LOSSES", "Fidelity", "Recipe", "recipe", "shown_setting", "with_both_weights"]
 
 Fidelity: TypeAlias = Literal["fast", "paper"]
 Settings: TypeAlias = Mapping[str, Any]
@@ -74,6 +74,12 @@ _TRIED_ON_GRAPHS: dict[tuple[str, str], tuple[Settings, ...]] = {
     ),
     ("xsimgcl", "llpauc"): ({}, {"loss.alpha": 0.7, "loss.beta": 0.1}, {"loss.alpha": 0.5, "loss.beta": 0.1}),
 }
+# The middle of the paper's grid for BPR, whose own ends are four rates and seven weight decays.
+_BPR_GRID: tuple[Settings, ...] = tuple(
+    {"optimizer.lr": lr, "optimizer.weight_decay": decay}
+    for lr in (0.1, 0.01, 0.001)
+    for decay in (1e-4, 1e-5, 1e-6)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +322,8 @@ def _fast(
             settings["training.batch_size"] = 4096  # each batch propagates through the whole graph
     if loss == "bpr":
         settings = _fast_bpr(settings, backbone, scenario)
-        return settings, _tried_on_graph(settings, backbone, loss)
+        searched = backbone == "mf" and scenario == "iid"
+        return settings, list(_BPR_GRID) if searched else _tried_on_graph(settings, backbone, loss)
     # Initial vectors from N(0, 1) have a length of 8: at a learning rate of .001 they take thousands of steps to turn.
     if backbone != "xsimgcl" and settings["optimizer.lr"] < 0.1 and loss not in ("llpauc", "aatp"):
         settings["optimizer.lr"] = 0.1
@@ -368,6 +375,15 @@ def _tried(loss: str, scenario: Scenario, *, printed: bool) -> list[Settings]:
     if loss == "sl@k":
         return [{"loss.tau": tau} for tau in (0.15, 0.2)]
     return []
+
+
+def with_both_weights(candidates: Sequence[Settings]) -> list[Settings]:
+    """Each candidate of SL@K twice: with its weight detached, as its paper writes it, and not, as its authors' code does.
+
+    >>> with_both_weights([{"loss.tau": 0.2}])
+    [{'loss.tau': 0.2}, {'loss.tau': 0.2, 'loss.detach_weight': False}]
+    """
+    return [one for tried in candidates for one in (tried, {**tried, "loss.detach_weight": False})]
 
 
 def _fast_bpr(settings: dict[str, Any], backbone: str, scenario: Scenario) -> dict[str, Any]:
