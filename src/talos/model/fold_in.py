@@ -118,15 +118,13 @@ def fold_in(
         return _gradient_over_sample(users, *tables, loss, k, sample, positive_weights)
 
     gradient: Callable[[Tensor], Tensor]
-    tables: dict[str, Tensor | None]
     if len(item_vectors) <= _POOLED_ABOVE:
         if whole is None:
             tables = {"ranked": item_vectors, "mine": indices, "owner": owner}
             gradient = partial(over_sample, **tables, positive_weights=weights)
         else:
             tables = {"items": item_vectors, "indptr": indptr, "indices": indices}
-            tables["positive_weights"] = weights
-            gradient = partial(_gradient_over_all, **tables, loss=whole, k=k)
+            gradient = partial(_gradient_over_all, **tables, loss=whole, k=k, positive_weights=weights)
         return _descend(start, gradient, cosine=cosine, steps=steps)
     found = torch.empty_like(start)
     chunk = max(1, _SCORES // len(item_vectors))
@@ -143,8 +141,7 @@ def fold_in(
             else:
                 first = torch.arange(len(mine), device=mine.device)
                 tables = {"items": pool, "owner": owner, "indices": first, "times": times}
-                tables["positive_weights"] = own
-                gradient = partial(_plain_gradient, **tables, loss=whole, k=k)
+                gradient = partial(_plain_gradient, **tables, loss=whole, k=k, positive_weights=own)
             found[user] = _descend(start[user : user + 1], gradient, cosine=cosine, steps=steps)[0]
     return found
 

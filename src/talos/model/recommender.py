@@ -645,8 +645,9 @@ class Recommender:
         codes = positions(model.train.item_ids, items, kind="item", where="history", on_unknown=on_unknown)
         found = codes >= 0
         columns = {name: values[found] for name, values in columns.items() if values is not None}
-        vocabularies = {"user_ids": people, "item_ids": model.train.item_ids}
-        return Interactions.from_codes(rows[found], codes[found], **vocabularies, **columns)
+        return Interactions.from_codes(
+            rows[found], codes[found], user_ids=people, item_ids=model.train.item_ids, **columns
+        )
 
     def _scores_of(self, known: Interactions) -> Scorer:
         """The scores of people whom the model does not know."""
