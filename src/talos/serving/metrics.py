@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 __all__ = ["Metrics"]
@@ -85,11 +85,11 @@ class Metrics:
         rows = range(self._place[name], self._row * _MOST_WORKERS, self._row)
         return float(sum(_SLOT.unpack_from(self._memory, place)[0] for place in rows))
 
-    def text(self, extra: str = "") -> str:
-        """All numbers in the text format of Prometheus; `extra` are further lines."""
-        return "\n".join(self._lines()) + "\n" + extra
+    def text(self, versions: Mapping[str, str] | None = None) -> str:
+        """All numbers in the text format of Prometheus, and the version of each run that is served."""
+        return "\n".join(self._lines(versions or {})) + "\n"
 
-    def _lines(self) -> Iterator[str]:
+    def _lines(self, versions: Mapping[str, str]) -> Iterator[str]:
         for name, meaning in _COUNTERS.items():
             yield f"# HELP talos_{name}_total {meaning}"
             yield f"# TYPE talos_{name}_total counter"
@@ -114,6 +114,15 @@ class Metrics:
                 yield f'talos_request_seconds_bucket{{route="{route}",le="{bound}"}} {upto:.15g}'
             yield f'talos_request_seconds_sum{{route="{route}"}} {self.value(f"seconds:{route}:sum"):.15g}'
             yield f'talos_request_seconds_count{{route="{route}"}} {upto:.15g}'
+        yield "# HELP talos_model_info The runs that are served."
+        yield "# TYPE talos_model_info gauge"
+        for model, version in versions.items():
+            yield f'talos_model_info{{model="{_escaped(model)}",version="{version}"}} 1'
+
+
+def _escaped(label: str) -> str:
+    """A label's value as the format has it: three characters are escaped, and no others may be."""
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _next_row(folder: Path) -> int:

@@ -321,6 +321,11 @@ class RunBook:
         self.default = next(iter(self.runs))
         self.errors: dict[str, str] = {}
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """The version of each run by its name."""
+        return {name: run.version for name, run in self.runs.items()}
+
     def get(self, name: str | None) -> ServedRun | None:
         """The run of this name, the default one without a name; None if there is none."""
         return self.runs.get(self.default if name is None else name)
