@@ -98,9 +98,7 @@ class ServedRun:
         """`item` and `title` of some items."""
         ids = self.items.decode(codes).to_list()
         titles = (
-            [None] * len(ids)
-            if self.titles is None
-            else self.titles.gather(np.asarray(codes, np.int64)).to_list()
+            [None] * len(ids) if self.titles is None else self.titles[np.asarray(codes, np.int64)].to_list()
         )
         return [{"item": item, "title": title} for item, title in zip(ids, titles, strict=True)]
 
