@@ -1,7 +1,10 @@
-"""The service on loopback against the library calls that it makes and against a plain handler, with random vectors.
+"""The service on loopback against the library calls that it makes and against other servers, with random vectors.
 
 One process serves, this one asks. The lists are compared before anything is timed; what is compared is timed in turns,
 so that both see the same machine. Every part is bounded in count and in time.
+
+The other servers are a plain handler (`plain_server.py`) and, if `TALOS_TRITON_PYTHON` names an interpreter that has
+`nvidia-pytriton`, Triton (`triton_server.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import torch
 import torch.nn.functional as F
 
@@ -69,6 +73,7 @@ def measure(
             figures |= _single(model, client, other, ids, calls)
             figures |= _next_lists(model, client, ids, min(calls, 50))
             plain_load = asyncio.run(_closed(plain_url, _requests(len(ids)), _CLIENTS, seconds))
+            figures |= _against_triton(model, folder, client, url, ids, calls, seconds)
         with _served(*_talos(folder / "run", *limits)) as url:
             asked = _requests(len(ids))
             asyncio.run(_closed(url, asked, _CLIENTS, min(1.0, seconds)))  # warm
@@ -127,21 +132,84 @@ def _save_plain(model: Recommender, folder: Path) -> None:
     np.save(folder / "indices.npy", held.known.indices)
 
 
+def _against_triton(
+    model: Recommender, folder: Path, client: Any, url: str, ids: Sequence[int], calls: int, seconds: float
+) -> dict[str, float]:
+    """What Triton needs for the same lists; nothing if it is not there."""
+    import httpx
+
+    python = os.environ.get("TALOS_TRITON_PYTHON")
+    if not python:
+        return {}
+    line = [python, str(Path(__file__).with_name("triton_server.py")), str(folder)]
+    # its model runs in a stub that would take the system's libpython instead of the interpreter's own
+    found = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    with (
+        _served(*line, LD_LIBRARY_PATH=found.stdout.strip(), PYTHONPATH="") as triton_url,
+        httpx.Client(base_url=triton_url, timeout=60) as triton,
+    ):
+
+        def theirs(users: Sequence[int]) -> Any:
+            answer = triton.post("/v2/models/lists/infer", json=_triton_body(users)).raise_for_status()
+            return answer.json()["outputs"]
+
+        some = list(ids[: min(1000, len(ids))])
+        wanted = model.recommend(some, k=_K)
+        if not np.allclose(theirs(some)[1]["data"], wanted["score"].to_numpy(), atol=1e-5):
+            raise AssertionError("the scores are not those of the library")
+        body = {"users": some, "k": _K}
+        batches = _in_turns(
+            [lambda: client.post("/v1/recommend", json=body).raise_for_status(), lambda: theirs(some)],
+            max(3, calls // 20),
+        )
+        chosen = iter(np.random.default_rng(0).choice(ids, 2 * calls + 2).tolist())
+        single = _in_turns(
+            [
+                lambda: client.get(f"/v1/recommend/{next(chosen)}", params={"k": _K}).raise_for_status(),
+                lambda: theirs([next(chosen)]),
+            ],
+            calls,
+        )
+        bodies = [orjson.dumps(_triton_body([one])) for one in _users(len(ids))]
+        head = (
+            b"POST /v2/models/lists/infer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        )
+        asked = [head + b"Content-Length: %d\r\n\r\n%b" % (len(one), one) for one in bodies]
+        of_triton = asyncio.run(_closed(triton_url, asked, _CLIENTS, seconds))
+        ours = asyncio.run(_closed(url, _requests(len(ids)), _CLIENTS, seconds))
+    return {
+        "serve_batch_over_triton": min(batches[1]) / min(batches[0]),
+        "serve_one_user_over_triton": statistics.median(single[0]) / statistics.median(single[1]),
+        "serve_capacity_over_triton": ours.per_second / of_triton.per_second,
+        "serve_triton_lists_per_second": of_triton.per_second,
+    }
+
+
+def _triton_body(users: Sequence[int]) -> dict[str, Any]:
+    return {"inputs": [{"name": "user", "shape": [len(users), 1], "datatype": "INT64", "data": list(users)}]}
+
+
 def _talos(run: Path, *flags: str) -> list[str]:
     return [sys.executable, "-m", "talos", "serve", str(run), "--port", "0", *flags]
 
 
 @contextmanager
-def _served(*line: str) -> Iterator[str]:
+def _served(*line: str, **environment: str) -> Iterator[str]:
     """A service as a process of its own, as long as the block lasts; yields its address."""
-    threads = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    with subprocess.Popen(line, stderr=subprocess.PIPE, env=threads, text=True) as process:
+    threads = str(torch.get_num_threads())
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, **environment}
+    with subprocess.Popen(line, stderr=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stderr is not None
         try:
-            said = process.stderr.readline()
-            found = re.search(r"at (http://\S+)", said)
-            if found is None:
-                raise AssertionError(said + process.stderr.read())
+            said = ""
+            while (found := re.search(r"at (http://\S+)\n", said)) is None:
+                new = process.stderr.readline()
+                if not new:
+                    raise AssertionError(said)
+                said += new
             yield found[1]
         finally:
             process.terminate()
@@ -271,7 +339,7 @@ class _Load:
         began = time.perf_counter()
         writer.write(data)
         head = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"content-length: (\d+)", head)
+        length = re.search(rb"(?i)content-length: (\d+)", head)
         assert length is not None
         await reader.readexactly(int(length[1]))
         took = time.perf_counter() - began
@@ -283,10 +351,16 @@ class _Load:
             self.failed += 1
 
 
+def _users(users: int) -> list[int]:
+    """Users drawn at random."""
+    chosen: list[int] = np.random.default_rng(1).integers(0, users, 997).tolist()
+    return chosen
+
+
 def _requests(users: int) -> list[bytes]:
     """Requests for lists of users drawn at random."""
-    chosen = np.random.default_rng(1).integers(0, users, 997).tolist()
-    return [b"GET /v1/recommend/%d?k=%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % (user, _K) for user in chosen]
+    line = b"GET /v1/recommend/%d?k=%d HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    return [line % (user, _K) for user in _users(users)]
 
 
 async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
