@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from talos.serving.server import _listen
+from talos.serving.server import _answer, _listen
 from talos.serving.settings import Settings
 
 from .conftest import copied
@@ -187,3 +188,17 @@ def test_answers_leave_at_once(saved: dict[str, Path]) -> None:
         return option
 
     assert asyncio.run(look()) == 1
+
+
+def test_the_garbage_collector_leaves_what_was_loaded_alone(
+    saved: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: frozen.append(gc.get_freeze_count()))
+    settings = Settings(runs=(str(saved["first"]),), port=0)
+    try:
+        with _listen(settings) as listening:
+            _answer(settings, listening, lambda: None)
+    finally:
+        gc.unfreeze()
+    assert frozen[0] > 10_000
