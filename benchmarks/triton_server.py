@@ -26,7 +26,6 @@ def main() -> None:
         np.load(folder / f"{name}.npy") for name in ("users", "items", "indptr", "indices")
     )
 
-    @batch
     def lists(user: Any) -> dict[str, Any]:
         codes = user[:, 0]
         scores = users[codes] @ items.T
@@ -43,7 +42,7 @@ def main() -> None:
     with Triton(config=config) as server:
         server.bind(
             model_name="lists",
-            infer_func=lists,
+            infer_func=batch(lists),
             inputs=[Tensor(name="user", dtype=np.int64, shape=(1,))],
             outputs=[
                 Tensor(name="items", dtype=np.int64, shape=(_K,)),
