@@ -36,9 +36,9 @@ def read_delimited(text: TextFile, options: ReadOptions) -> CleanTable:
     file = DelimitedFile.inspect(text, options)
     for dtypes in file.attempts():
         if (frame := file.by_polars(dtypes)) is not None:
-            return CleanTable(frame, Provenance(source=text.name, format=file.layout.format, rows=len(frame)))
+            return CleanTable(frame, file.provenance(len(frame)))
     ((frame, rows, bad),) = file.row_by_row(sys.maxsize)
-    return CleanTable(frame, Provenance(source=text.name, format=file.layout.format, rows=rows, bad_rows=bad))
+    return CleanTable(frame, file.provenance(rows, bad))
 
 
 def _find_columns(text: TextFile, layout: Layout, options: ReadOptions, row: Sequence[str]) -> dict[str, int]:
@@ -89,6 +89,10 @@ class DelimitedFile:
             text = replace(text, data=text.content().replace(b"::", b"\t"))
             layout = replace(layout, separator="\t", quoted=False)
         return cls(text, layout, found, rows, Cleaner(text.name, columns, options, text=True))
+
+    def provenance(self, rows: int, bad_rows: int = 0) -> Provenance:
+        """Where the rows came from."""
+        return self.cleaner.provenance(self.layout.format, rows, bad_rows)
 
     def attempts(self) -> Iterator[dict[str, pl.DataType]]:
         """The types of each role's column to read it with by polars: judging by the sample, then strings only.
