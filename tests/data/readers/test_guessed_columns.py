@@ -92,6 +92,8 @@ def test_every_way_in_says_it_once(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (several / f"{name}.csv").write_text(_events("customer"))
     lines = tmp_path / "orders.jsonl"
-    lines.write_text("".join(json.dumps({"customer": f"c{row}", "sku": f"s{row}"}) + "\n" for row in range(5)))
+    lines.write_text(
+        "".join(json.dumps({"customer": f"c{row}", "sku": f"s{row}"}) + "\n" for row in range(5))
+    )
     for source in (several, lines):
         assert read(source).provenance.guesses == line.partition(": ")[2]

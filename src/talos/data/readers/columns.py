@@ -44,8 +44,16 @@ _WORDS = {
 }
 _NOUNS = {role: frozenset(words.split()) for role, words in _WORDS.items()}
 # What such a name ends with if it is a key; `user_age` and `item_price` are not.
-_KEYS = frozenset("id key no nr num number code hash uuid guid pk ref token".split())
-_NOT_IDS = frozenset("paid unpaid valid invalid bid grid mid".split())  # words that end in -id and are no ids
+_KEYS = {"id", "key", "no", "nr", "num", "number", "code", "hash", "uuid", "guid", "pk", "ref", "token"}
+_NOT_IDS = {
+    "paid",
+    "unpaid",
+    "valid",
+    "invalid",
+    "bid",
+    "grid",
+    "mid",
+}  # words that end in -id and are no ids
 # Reviews have a title of their own, which is not the item's.
 _REVIEW_COLUMNS = {"text", "reviewtext", "helpfulvote", "reviewbody", "reviewtitle"}
 
@@ -144,7 +152,8 @@ def guesses(wanted: Sequence[WantedColumn], columns: Mapping[str, str]) -> str:
     if all(folded(guessed[role]) in _GROUPS[role][0] for role in _NOUNS if role in guessed):
         return ""
     return "column " + ", ".join(
-        f"{name!r} {'is taken ' * (place == 0)}for the {role}" for place, (role, name) in enumerate(guessed.items())
+        f"{name!r} {'is taken ' * (place == 0)}for the {role}"
+        for place, (role, name) in enumerate(guessed.items())
     )
 
 
