@@ -389,6 +389,7 @@ def _check_exists(path: str) -> None:
         "no such file, folder or dataset",
         where=path,
         hint=hint if hint.startswith("did") else f"datasets: {', '.join(known)}",
+        commands=[("talos data list", "the data sets that can be used by name")],
     )
 
 
