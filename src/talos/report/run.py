@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from talos.config import RunConfig
+from talos.config import RunConfig, flat_settings
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
 from talos.evaluation.ranking import top_k
 from talos.model.measures import Lists, ScoreSample, by_activity, by_popularity, make_lists, sample_scores
 from talos.model.recommender import Recommender
 from talos.model.run_directory import Model
-from talos.report.page import Figure, Section, TextTable, flat_settings, page, table_html, tiles
+from talos.report.page import Figure, Section, TextTable, page, table_html, tiles
 from talos.report.svg import COLOURS, Frame, Series, bars, fixed, lines, number, points
 
 __all__ = ["run_report"]
