@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from talos.cli import (
+    card,
     compare,
     data,
     demo,
@@ -50,7 +51,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 for _command in (
-    *(demo.demo, init.init, train.train, evaluate.evaluate, recommend.recommend, report.report),
+    *(demo.demo, init.init, train.train, evaluate.evaluate, recommend.recommend, report.report, card.card),
     *(compare.compare, tune.tune, export.export, serve.serve, update.update, doctor.doctor),
 ):
     app.command(cls=Command)(_command)
