@@ -19,8 +19,8 @@ def card(
     run: RunArgument,
     path: TestArgument = None,
     out: Annotated[Path | None, typer.Option("--out", help="The file; RUN/README.md if not given.")] = None,
-    title: Annotated[
-        str | None, typer.Option("--title", help="Name of the model; that of the folder if not given.")
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the model; that of the folder if not given.")
     ] = None,
     license: Annotated[  # noqa: A002
         str | None, typer.Option("--license", help="Licence of the model, such as cc-by-4.0.")
@@ -42,8 +42,8 @@ def card(
     check_target(target, overwrite=overwrite, what="card", is_ours=is_card)
     recommender = Recommender.load(run)
     test = test_part(recommender, run, path, data, source)
-    name = run.resolve().name if title is None else title
-    write_page(model_card(recommender, test, title=name, license=license, seed=seed), target)
+    title = run.resolve().name if name is None else name
+    write_page(model_card(recommender, test, title=title, license=license, seed=seed), target)
     if json:
         print_json({"card": str(target), "bytes": target.stat().st_size})
     else:

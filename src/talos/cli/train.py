@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -333,8 +334,11 @@ def _run(
         again = "" if refit is None else f"; fitted again on {_IN_WORDS[refit]} for as many epochs"
         done = f"best epoch {model.metadata['epoch']}{again}"
     typer.echo(f"{done}, {seconds:.1f} s; written to {out}")
-    evaluate = "" if refit == "all" else f"   or   talos evaluate {out}"
-    say(f"next: talos recommend {out} --user ID{evaluate}")
+    somebody = shlex.quote(str(model.train.user_ids.ids[0])) if model.train.num_users else "ID"
+    run = shlex.quote(str(out))
+    say(
+        f"next: talos recommend {run} --user {somebody}   or for all   talos recommend {run} --all --out recs.csv"
+    )
 
 
 def _watchers(group: Group, loggers: Mapping[str, Path]) -> list[Callback]:

@@ -33,10 +33,14 @@ _TIME_FORMATS = (
     "%Y-%m-%dT%H:%M",
     "%Y/%m/%d",
     "%Y/%m/%d %H:%M:%S",
+    # with dots the day comes first wherever people write so; with slashes nobody can know
+    "%d.%m.%Y",
+    "%d.%m.%Y %H:%M",
+    "%d.%m.%Y %H:%M:%S",
 )
 _EXPECTED = {
     "id": "an id in every row",
-    "time": "a number or an ISO date",
+    "time": "a number or a date, such as 2026-01-27 or 27.01.2026",
     "number": "a finite number",
 }
 

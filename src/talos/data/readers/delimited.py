@@ -20,7 +20,7 @@ from talos.data.readers.columns import find_columns
 from talos.data.readers.csv_rows import QuoteError, csv_rows
 from talos.data.readers.options import ReadOptions
 from talos.data.readers.scanning import Oddities, find_oddities
-from talos.data.readers.text import Layout, TextFile, fields_of, guess_layout, headerless_roles
+from talos.data.readers.text import Layout, TextFile, fields_of, guess_layout, headerless_roles, not_utf8
 from talos.errors import DataError
 
 __all__ = ["DelimitedFile", "read_delimited", "read_lightgcn"]
@@ -217,8 +217,7 @@ class DelimitedFile:
                     try:
                         "".join(values).encode()
                     except UnicodeEncodeError:
-                        place = f"{self.text.name}, line {line}"
-                        fault = DataError("bytes that are not UTF-8", where=place, expected="UTF-8 text")
+                        fault = not_utf8(self.text, line)
                     else:
                         for column, value in zip(columns.values(), values, strict=True):
                             column.append(value)
@@ -237,7 +236,7 @@ def read_lightgcn(text: TextFile, options: ReadOptions) -> CleanTable:
     bad = decoded.is_null()
     if bad.any() and options.on_bad_row == "raise":
         line = int(bad.arg_max() or 0) + 1
-        raise DataError("bytes that are not UTF-8", where=f"{text.name}, line {line}", expected="UTF-8 text")
+        raise not_utf8(text, line)
     tokens = decoded.str.extract_all(r"\S+")
     frame = (
         pl.DataFrame({"user": tokens.list.first(), "item": tokens.list.slice(1)})
