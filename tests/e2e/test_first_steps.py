@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 import typer
 
@@ -120,3 +124,35 @@ def test_completion_in_bash(tmp_path: Path) -> None:
             ["bash", "-c", code], env=environment, capture_output=True, text=True, check=True
         )
         assert done.stdout.split() == expected.split(), (line, done.stdout)
+
+
+def test_three_commands_from_a_file_that_nobody_prepared(talos: Talos, tmp_path: Path) -> None:
+    """The three commands of the README, on what a shop's program exports; the second as the first one prints it."""
+    rng = np.random.default_rng(0)
+    lines = ["Bestelldatum;Customer No.;SKU-Code;product_name;qty;price"]
+    for user in range(40):
+        customer = f"K-{user}" if user % 2 else str(10_000 + user)
+        for item in rng.permutation(20)[:10] + 20 * (user % 2):
+            code = f"A{item:03d}" if item % 3 else str(1000 + item)
+            name = f'"Tea, ""green""; {item}"' if item % 2 else f"Käse {item}"
+            lines.append(f'{1 + item % 28:02d}.07.2024;{customer};{code};{name};1;"4,50"')
+    file = tmp_path / "Export 2024 (1).csv"
+    file.write_text("\r\n".join(lines) + "\r\n", encoding="utf-8-sig")
+    begun = talos("init", file.name)
+    assert begun.returncode == 0, begun.stderr
+    assert begun.stderr == (
+        f"{file.name}: column 'Customer No.' is taken for the user, 'SKU-Code' for the item, "
+        "'product_name' for the title\n"
+    )
+    (line,) = [one.strip() for one in begun.stdout.splitlines() if one.strip().startswith("talos train ")]
+    trained = talos(*shlex.split(line)[1:], "--epochs", 2, "--effort", "quick")
+    assert trained.returncode == 0, trained.stderr
+    one, everybody = re.findall(
+        r"talos (recommend .+?)(?:   or for all   |$)", trained.stderr.splitlines()[-1]
+    )
+    assert "Tea, " in talos(*shlex.split(one), "-k", 5).stdout
+    assert talos(*shlex.split(everybody)).returncode == 0
+    lists = pl.read_csv("recs.csv", infer_schema=False)
+    assert lists["user_id"].n_unique() == 40
+    assert {"K-1", "10000"} <= set(lists["user_id"])
+    assert {"A001", "1000"} <= set(lists["item_id"])

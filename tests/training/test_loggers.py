@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -128,6 +129,18 @@ def test_mlflow_logs_to_the_active_run_and_leaves_it_open(store: Any, planted: S
         fit(planted, [MLflow()])
         assert store.get_run(active.info.run_id).info.status == "RUNNING"
     assert "loss" in store.get_run(active.info.run_id).data.metrics
+
+
+def test_the_example_of_the_page_is_true(store: Any, planted: Split) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ecosystem.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    small = code.replace("Recommender(k=20)", "Recommender(k=5, epochs=2, effort='quick')").replace(
+        "k=20", "k=5"
+    )
+    exec(small, {"split": planted})
+    (run,) = store.search_runs(["0"])  # MLflow's own default experiment, as `start_run` was not told another
+    assert run.info.run_name == "first try"
+    assert {"loss", "recall_at_5", "precision_at_5"} <= set(run.data.metrics)
 
 
 def test_a_store_that_fails_stops_nothing_but_itself(store: Any, planted: Split) -> None:
