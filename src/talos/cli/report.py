@@ -98,11 +98,11 @@ def check_target(
         raise ConfigError("is a device or a pipe", where=f"--out {target}", expected="the name of a file")
     if overwrite or not target.exists():
         return
-    if is_ours is None:
-        from talos.report import is_page as is_ours
+    from talos.report import is_page
 
+    recognised = is_page if is_ours is None else is_ours
     with target.open("rb") as file:
-        if not is_ours(file.read(1 << 16).decode("utf-8", errors="replace")):
+        if not recognised(file.read(1 << 16).decode("utf-8", errors="replace")):
             raise ConfigError(
                 f"exists and is not a {what}",
                 where=f"--out {target}",
