@@ -30,7 +30,8 @@ test-slow: $(READY)
 # MLflow, Weights & Biases and TensorBoard, 200 MB that the other tests do without: their tests skip in `make test`.
 test-loggers: $(READY)
 	$(BIN)/$(PIP) install --constraint constraints.txt --editable '.[tensorboard,mlflow,wandb]' huggingface_hub
-	$(BIN)/python -m pytest tests/training/test_loggers.py tests/report/test_card.py tests/e2e/test_card_command.py
+	$(BIN)/python -m pytest tests/training/test_loggers.py tests/e2e/test_logger_commands.py \
+		tests/report/test_card.py tests/e2e/test_card_command.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
