@@ -127,6 +127,7 @@ class _DatabaseSink(ABC):
         try:
             yield
         except self._failures() as error:
+            kind = TalosError if _is_of_the_disk(error) else kind  # which is not the user's to mend
             raise kind(f"{self.name}: the database says: {first_line(error)}{advice}") from error
 
     def _run(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
@@ -159,6 +160,7 @@ class SqliteSink(_DatabaseSink):
     # Rows come in the order of the primary key, so storing them by it costs nothing.
     types = ("TEXT", "INTEGER", "REAL", "WITHOUT ROWID")
     mark = "?"
+    _created = False  # whether there was no such file before
 
     def _connect(self) -> Any:
         path = self.url.sqlite_path
@@ -168,11 +170,19 @@ class SqliteSink(_DatabaseSink):
             raise ArgumentError("a schema", where=self.shown, expected="a table's name without a dot")
         if not path.parent.is_dir():
             raise ArgumentError("no such folder", where=str(path.parent), expected="an existing folder")
+        self._created = not path.exists()
         with self._explained(DataError, ""):
             connection = sqlite3.connect(path, timeout=30, isolation_level=None)
             # connecting alone does not open the file
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
             return connection
+
+    def close(self) -> None:
+        """Close the connection; a file that was created here, and in which nothing could be written, is removed."""
+        super().close()
+        path = self.url.sqlite_path
+        if self._created and path is not None and path.is_file() and path.stat().st_size == 0:
+            path.unlink()
 
     def _failures(self) -> tuple[type[Exception], ...]:
         return SQLITE_ERRORS
@@ -195,6 +205,13 @@ class SqliteSink(_DatabaseSink):
 
     def _insert(self, rows: pl.DataFrame) -> None:
         self.connection.executemany(f"INSERT INTO {self.staging} VALUES (?, ?, ?, ?)", rows.iter_rows())
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    """Whether a database says that its disk is full or fails: by SQLite's result code or PostgreSQL's SQLSTATE."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says which operation it was
+    state = getattr(error, "sqlstate", None) or ""
+    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR) or state.startswith(("53", "58"))
 
 
 class PostgresSink(_DatabaseSink):
