@@ -30,9 +30,10 @@ settings.register_profile(
     "talos", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 settings.load_profile("talos")
-# Started in the background of a shell SIGINT is ignored, and every command under test would inherit that.
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# In the background of a shell SIGINT is ignored, under nohup SIGHUP; every command under test would inherit that.
+for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
+    if hasattr(signal, _name) and signal.getsignal(getattr(signal, _name)) == signal.SIG_IGN:
+        signal.signal(getattr(signal, _name), _handler)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from talos.data import readers
-from talos.errors import ArgumentError
+from talos.errors import InputError
+from talos.exports import export
 from talos.model.recommender import Recommender
 
 Done = subprocess.CompletedProcess[str]
@@ -102,6 +103,7 @@ def test_data_that_cannot_be_read(talos: Talos, path: str) -> None:
         ),
         (("--device", "meta"), "--device: 'meta' cannot be used", 2),
         (("--split-seed", -1), "--split-seed: -1; expected a whole number from 0 on", 2),
+        (("--set", "loss.tau=" + "[" * 100_000), "--set loss.tau: ", 2),
     ],
 )
 def test_numbers_without_sense(
@@ -190,11 +192,18 @@ def test_wrong_arguments_in_python(clicks: Path) -> None:
         (lambda: model.recommend(["user01"], k="5"), "k"),
         (lambda: model.recommend(["user01"], k=2.0), "k"),
         (lambda: model.recommend(["user01"], k=True), "k"),
+        (lambda: model.similar_items("item01", k="3"), "k"),
+        (lambda: model.evaluate(split.test, k="5"), "k"),
+        (lambda: model.evaluate(split.test, k=5.0), "k"),
+        (lambda: model.evaluate(split.test, k=[3, True]), "k"),
+        (lambda: model.evaluate(None), "test"),
+        (lambda: model.partial_fit(None), "new"),
+        (lambda: export(model, "onnx", "vectors", k="5"), "k"),
         (lambda: Recommender(k=3, dim=2.0).fit(split.train), "dim"),
         (lambda: Recommender(k=3).fit(None), "train"),
         (lambda: Recommender(k=3).fit(split.train, "valid"), "valid"),
     ):
-        with pytest.raises(ArgumentError) as caught:
+        with pytest.raises(InputError) as caught:
             call()
         assert caught.value.where == where
 

@@ -118,7 +118,7 @@ class _DatabaseSink(ABC):
         try:
             text, self.users, self.written = row
             job = json.loads(text)
-        except (TypeError, ValueError):  # not written by us, or changed since
+        except (TypeError, ValueError, RecursionError):  # not written by us, or changed since
             return {}
         return job if isinstance(job, dict) else {}
 

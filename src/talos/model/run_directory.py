@@ -189,8 +189,8 @@ class Model:
         items = self.train.num_items
         if k is None:
             return min(int(self.metadata.get("config", {}).get("k", _DEFAULT_K)), items)
-        if not 1 <= k <= items:
-            raise ArgumentError(f"{k}", where="k", expected=f"1 to {items}, the number of items")
+        if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= items:
+            raise ArgumentError(f"{k!r}", where="k", expected=f"1 to {items}, the number of items")
         return k
 
     def scorer(self) -> Scorer:

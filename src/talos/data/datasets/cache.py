@@ -265,7 +265,7 @@ def _unpack(archive: Path, members: tuple[str, ...], folder: Path) -> None:
 def _read_record(folder: Path) -> dict[str, Any] | None:
     try:
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     whole = isinstance(record, dict) and all(isinstance(record.get(key), dict) for key in ("files", "seen"))
     return record if whole else None
