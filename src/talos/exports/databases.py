@@ -55,6 +55,7 @@ class _DatabaseSink(ABC):
         self.staging = self.prefix + quoted(f"{bare}__talos")
         self.progress = self.prefix + quoted(f"{bare}__talos_progress")
         self.connection: Any = None
+        self.disk_failed = False
 
     def begin(self) -> tuple[int, int]:
         """Create the tables, or count what an interrupted export has left in them."""
@@ -127,7 +128,8 @@ class _DatabaseSink(ABC):
         try:
             yield
         except self._failures() as error:
-            kind = TalosError if _is_of_the_disk(error) else kind  # which is not the user's to mend
+            self.disk_failed = _is_of_the_disk(error)
+            kind = TalosError if self.disk_failed else kind  # which is not the user's to mend
             raise kind(f"{self.name}: the database says: {first_line(error)}{advice}") from error
 
     def _run(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
@@ -178,10 +180,11 @@ class SqliteSink(_DatabaseSink):
             return connection
 
     def close(self) -> None:
-        """Close the connection; a file that was created here, and in which nothing could be written, is removed."""
+        """Close the connection; a file that was created here, on a disk too full for its first page, is removed."""
         super().close()
         path = self.url.sqlite_path
-        if self._created and path is not None and path.is_file() and path.stat().st_size == 0:
+        mine = self._created and self.disk_failed
+        if mine and path is not None and path.is_file() and path.stat().st_size == 0:
             path.unlink()
 
     def _failures(self) -> tuple[type[Exception], ...]:
