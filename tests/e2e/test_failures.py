@@ -85,7 +85,7 @@ def test_a_full_disk(talos: Talos, clicks: Path, tmp_path: Path, full_disk: Any)
 
 @pytest.mark.parametrize(
     "path",
-    ["", "~nosuchuser/x.csv", "a" * 300, "/dev/zero", "x\ny.csv", "a\udcff.csv", "file/x", "/proc/self/mem"],
+    ["", "~nosuchuser/x.csv", "a" * 300, "/dev/zero", "x\ny.csv", "a\udcff.csv", "file/x"],
 )
 def test_data_that_cannot_be_read(talos: Talos, path: str) -> None:
     Path("file").write_text("x")
@@ -123,9 +123,18 @@ def test_variables_that_are_no_numbers(
 
 
 def test_no_home(talos: Talos, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOME")
+    def nobody(user: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {user}")  # as for a container's user without an entry
+
+    for variable in ("HOME", "XDG_CACHE_HOME", "TALOS_CACHE", "TALOS_DATA"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
     assert talos("data", "describe", clicks).returncode == 0
     assert talos("data", "list").returncode == 0
+    one_message(talos("data", "describe", "~/clicks.csv"), "~/clicks.csv: no such file")
+    one_message(
+        talos("data", "get", "movielens-100k"), "TALOS_CACHE: is not set, and there is no home folder"
+    )
 
 
 def test_ids_by_their_own_spelling(talos: Talos, clicks: Path) -> None:
@@ -206,6 +215,15 @@ def test_wrong_arguments_in_python(clicks: Path) -> None:
         with pytest.raises(InputError) as caught:
             call()
         assert caught.value.where == where
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/mem").exists(), reason="no /proc, a file that not even root can read"
+)
+def test_data_that_fail_while_they_are_read(talos: Talos) -> None:
+    one_message(
+        talos("data", "describe", "/proc/self/mem"), "/proc/self/mem: cannot be read (Input/output error)"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
