@@ -48,6 +48,7 @@ def test_places_that_cannot_be_written(talos: Talos, clicks: Path, out: str) -> 
         one_message(done)
     assert Path("file").read_text() == "precious"
     assert Path("/dev/full").is_char_device()
+    assert {path.name for path in Path().iterdir()} == {"clicks.csv", "dangling", "file"}
 
 
 def test_pages_and_lists_that_cannot_be_written(talos: Talos, clicks: Path) -> None:
