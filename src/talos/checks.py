@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from talos.errors import ArgumentError, nearest
@@ -18,6 +19,7 @@ __all__ = [
     "check_finite",
     "check_result",
     "describe",
+    "is_integer",
     "number_from",
     "one_of",
     "positive_integer",
@@ -66,6 +68,15 @@ def positive_integer(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ArgumentError(f"got {value!r}", where=name, expected="an integer of at least 1")
     return value
+
+
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer, of Python or numpy; True and False are none.
+
+    >>> is_integer(5), is_integer(5.0), is_integer(True)
+    (True, False, False)
+    """
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def one_of(name: str, value: str, choices: Sequence[str]) -> str:

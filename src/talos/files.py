@@ -25,9 +25,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from talos.errors import DataError, InUseError, TalosError
+from talos.errors import ArgumentError, DataError, InUseError, TalosError
 
 __all__ = [
+    "WRONG_NAME",
     "checksum_of",
     "digest_of",
     "expanded",
@@ -43,6 +44,22 @@ __all__ = [
     "write_sealed",
 ]
 
+WRONG_NAME = frozenset(
+    {
+        *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EEXIST),
+        *(
+            errno.ENAMETOOLONG,
+            errno.ELOOP,
+            errno.EINVAL,
+            errno.EROFS,
+            errno.ENOTEMPTY,
+            errno.ENXIO,
+            errno.EILSEQ,
+        ),
+    }
+)
+"""Errors that are the user's to mend: a wrong name, a missing permission. A full disk or a failing one is not."""
+
 _LARGEST_SEALED = 64 << 20
 _LONGEST_PREFIX = (
     100  # characters of a name that its temporary name repeats; a name may have 255 bytes in all
@@ -57,7 +74,8 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
         write: called with the temporary path; if it fails, the old file stays and the temporary one is removed.
 
     Raises:
-        TalosError: the file could not be written.
+        ArgumentError: the name or the folder is the reason that the file could not be written.
+        TalosError: the disk is.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +101,7 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             raise
         if renamed:
             raise TalosError(f"{path} was written, but may not be on the disk yet ({error})") from error
-        raise TalosError(f"{path} could not be written ({error}); what was there before is intact") from error
+        raise _unwritable(path, error, "; what was there before is intact") from error
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -312,7 +330,7 @@ def locked(
         lock.acquire(poll_interval=0.1)
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
-            raise TalosError(f"{guards} could not be written ({error})") from error
+            raise _unwritable(guards, error) from error
         with_lock = False
     _held.depth[place] = 1
     try:
@@ -364,6 +382,14 @@ def _mode(path: Path, default: int) -> int:
     mask = os.umask(0)
     os.umask(mask)
     return default & ~mask
+
+
+def _unwritable(path: Path, error: Exception, comfort: str = "") -> TalosError:
+    """The error about a file that could not be written: the user's, if its name or its folder is the reason."""
+    if isinstance(error, OSError) and error.errno in WRONG_NAME:
+        what = f"could not be written ({error.strerror})"
+        return ArgumentError(what, where=str(path), expected="a name in a folder that can be written to")
+    return TalosError(f"{path} could not be written ({error}){comfort}")
 
 
 def _is_of_the_disk(error: Exception) -> bool:

@@ -165,6 +165,7 @@ def test_passwords_are_neither_stored_nor_printed(
         ("data", "split", place, "--out", "shards", "--shards", "2"),
         ("data", "describe", place),
         ("tune", place, "--out", "study", *TUNED),
+        ("tune", place, "--out", "study", "--finalize"),
         (
             "compare",
             place,

@@ -274,6 +274,22 @@ def test_a_failure_keeps_what_was_there(make: Make, tmp_path: Path, monkeypatch:
     assert [path.name for path in tmp_path.iterdir()] == ["vectors"]
 
 
+@pytest.mark.parametrize("index", ["flat", "hnsw", "ivf"])
+def test_a_full_disk_under_an_index(
+    make: Make, tmp_path: Path, full_disk: Any, capfd: pytest.CaptureFixture[str], index: str
+) -> None:
+    """Faiss's own files say so by a RuntimeError, and if the last bytes are lost, on stderr alone."""
+    pytest.importorskip("faiss", reason="faiss is not installed (extra `faiss`)")
+    model = make(users=5, items=400, dim=16)
+    export(model, "faiss", tmp_path / "whole", index=index)
+    size = (tmp_path / "whole" / "index.faiss").stat().st_size
+    for limit in (size // 2, size - 1):
+        with full_disk(limit), pytest.raises(TalosError, match=r"out could not be written \(.*too large"):
+            export(model, "faiss", tmp_path / "out", index=index)
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+    assert capfd.readouterr() == ("", "")
+
+
 def test_vectors_that_ask_for_gradients_and_doubles(make: Make, tmp_path: Path) -> None:
     model = make()
     odd = Model(

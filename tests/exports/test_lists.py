@@ -309,6 +309,25 @@ def test_sqlite_is_resumed_where_it_stopped(make: Make, tmp_path: Path) -> None:
     assert tables_of(path) == [name]
 
 
+def test_a_full_disk_under_sqlite_is_not_the_users_mistake(
+    make: Make, tmp_path: Path, full_disk: Any
+) -> None:
+    """Exit code 1, and nothing is left of a file in which nothing could be written."""
+    out = f"sqlite:///{tmp_path / 'recs.db'}"
+    with (
+        full_disk(100),
+        pytest.raises(TalosError, match=r"recs\.db, table .*the database says: disk") as caught,
+    ):
+        write_lists(make(), out)
+    assert caught.value.exit_code == 1
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "notes.db").write_text("not a database, and long enough to be read as one" * 20)
+    with pytest.raises(DataError, match="file is not a database") as caught:
+        write_lists(make(), f"sqlite:///{tmp_path / 'notes.db'}")
+    assert caught.value.exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.db"]
+
+
 def test_a_damaged_progress_table_is_not_believed(make: Make, tmp_path: Path) -> None:
     model, path = make(), tmp_path / "shop.db"
     url = f"sqlite:///{path}?table=recs"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
-from talos.errors import DataError
+from talos.errors import DataError, TalosError
 from talos.training import Trainer
 from talos.training.callbacks import History, read_history
 
@@ -82,6 +83,19 @@ def test_one_of_an_older_version_is_resumed_from(
         trainer(random_data(), folder).resume()
 
 
+def test_a_full_disk_under_the_history(tmp_path: Path, full_disk: Any) -> None:
+    history = History(tmp_path / "history.jsonl")
+    record = {"epoch": 1, "loss": 0.5, "seconds": 0.0, "metrics": {}}
+    history.on_start(0, 2, 1)
+    history.on_epoch(record)
+    with (
+        full_disk(history.path.stat().st_size + 20),
+        pytest.raises(TalosError, match=r"history\.jsonl could not be written"),
+    ):
+        history.on_epoch({**record, "epoch": 2})
+    assert read_history(history.path) == [record]  # what was written of the second line is none
+
+
 def test_the_history_is_checked_line_by_line(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     history = History(path)
@@ -96,7 +110,10 @@ def test_the_history_is_checked_line_by_line(tmp_path: Path) -> None:
     path.write_text(lines[0] + lines[1].replace("0.2", "0.3") + lines[2])
     with pytest.raises(DataError, match=r"history\.jsonl, line 2: is damaged: it differs from its checksum"):
         read_history(path)
-    for strange in ("my notes\n", "[1]\n", '{"a": 1}\n', "\xff\n"):
+    old = '{"epoch": 1, "loss": 0.5, "seconds": 1, "metrics": {"recall@5": 0.1}}\n'  # has no checksum
+    wrong = (("0.5", '"x"'), ("0.5", "true"), ("0.1", "[]"), ("0.1", "null"), ('"seconds": 1, ', ""))
+    others = [old.replace(*change) for change in (*wrong, ('{"recall@5": 0.1}', "3"))]
+    for strange in ("my notes\n", "[1]\n", '{"a": 1}\n', "\xff\n", '{"epoch": 1}\n', *others):
         path.write_text(strange, encoding="latin-1")
         with pytest.raises(DataError, match="expected a line of a history"):
             read_history(path)

@@ -16,14 +16,10 @@ from collections.abc import Sequence
 
 from talos.cli.output import printable
 from talos.data.databases import without_passwords
+from talos.files import WRONG_NAME
 
 __all__ = ["bug_report", "close_stdout", "is_missing_memory", "outside_failure", "traceback_of"]
 
-# The user's to mend: a wrong name, a missing permission. Everything else (no space, an error of the disk) is not.
-_WRONG_NAME = {
-    *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG),
-    *(errno.ELOOP, errno.EINVAL, errno.EROFS, errno.ENOTEMPTY, errno.ENXIO, errno.EILSEQ),
-}
 # What torch, numpy, polars and Python say when memory or a thread cannot be had.
 _NO_MEMORY = re.compile(
     r"can.t allocate memory|not enough memory|out of memory|Cannot allocate memory|Unable to allocate|bad_alloc|"
@@ -58,6 +54,8 @@ def outside_failure(error: BaseException, arguments: Sequence[str]) -> tuple[str
 
     >>> outside_failure(PermissionError(13, "Permission denied", "/root/x"), ["train"])
     ('/root/x: Permission denied', 2)
+    >>> outside_failure(FileNotFoundError(2, "No usable temporary directory found in ['/tmp']"), ["train"])
+    ("talos train: No usable temporary directory found in ['/tmp']", 1)
     >>> outside_failure(MemoryError(), ["train", "clicks.csv", "--out", "run"])
     ('talos train, --out run: not enough memory', 1)
     """
@@ -74,7 +72,8 @@ def outside_failure(error: BaseException, arguments: Sequence[str]) -> tuple[str
         return None
     named = [name for name in (getattr(error, "filename", None), getattr(error, "filename2", None)) if name]
     place = " → ".join(map(_as_text, named)) or _place(arguments)
-    return f"{place}: {os.strerror(number)}", 2 if number in _WRONG_NAME and named else 1
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else os.strerror(number)
+    return f"{place}: {reason}", 2 if number in WRONG_NAME and named else 1
 
 
 def traceback_of(error: BaseException) -> str:

@@ -374,5 +374,5 @@ def parse_value(text: str) -> Any:
     """
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

@@ -15,6 +15,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
+from talos.checks import is_integer
 from talos.data.description import gini
 from talos.data.interactions import Interactions
 from talos.distributed import SINGLE_PROCESS, Group, current
@@ -335,6 +336,8 @@ def check_ks(ks: Sequence[int], num_items: int | None) -> tuple[int, ...]:
     """The list lengths in ascending order without repetition; an error unless each is 1 to `num_items`."""
     limit = "" if num_items is None else f" to {num_items:,}, the number of items"
     for k in ks:
+        if not is_integer(k):
+            raise ConfigError(f"{k!r}", where="k", expected="whole numbers")
         if k < 1 or (num_items is not None and k > num_items):
             raise ConfigError(f"{k}", where="k", expected=f"1{limit or ' or more'}")
     if not ks:

@@ -55,6 +55,7 @@ class _DatabaseSink(ABC):
         self.staging = self.prefix + quoted(f"{bare}__talos")
         self.progress = self.prefix + quoted(f"{bare}__talos_progress")
         self.connection: Any = None
+        self.disk_failed = False
 
     def begin(self) -> tuple[int, int]:
         """Create the tables, or count what an interrupted export has left in them."""
@@ -118,7 +119,7 @@ class _DatabaseSink(ABC):
         try:
             text, self.users, self.written = row
             job = json.loads(text)
-        except (TypeError, ValueError):  # not written by us, or changed since
+        except (TypeError, ValueError, RecursionError):  # not written by us, or changed since
             return {}
         return job if isinstance(job, dict) else {}
 
@@ -127,6 +128,8 @@ class _DatabaseSink(ABC):
         try:
             yield
         except self._failures() as error:
+            self.disk_failed = _is_of_the_disk(error)
+            kind = TalosError if self.disk_failed else kind  # which is not the user's to mend
             raise kind(f"{self.name}: the database says: {first_line(error)}{advice}") from error
 
     def _run(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
@@ -159,6 +162,7 @@ class SqliteSink(_DatabaseSink):
     # Rows come in the order of the primary key, so storing them by it costs nothing.
     types = ("TEXT", "INTEGER", "REAL", "WITHOUT ROWID")
     mark = "?"
+    _created = False  # whether there was no such file before
 
     def _connect(self) -> Any:
         path = self.url.sqlite_path
@@ -168,11 +172,20 @@ class SqliteSink(_DatabaseSink):
             raise ArgumentError("a schema", where=self.shown, expected="a table's name without a dot")
         if not path.parent.is_dir():
             raise ArgumentError("no such folder", where=str(path.parent), expected="an existing folder")
+        self._created = not path.exists()
         with self._explained(DataError, ""):
             connection = sqlite3.connect(path, timeout=30, isolation_level=None)
             # connecting alone does not open the file
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
             return connection
+
+    def close(self) -> None:
+        """Close the connection; a file that was created here, on a disk too full for its first page, is removed."""
+        super().close()
+        path = self.url.sqlite_path
+        mine = self._created and self.disk_failed
+        if mine and path is not None and path.is_file() and path.stat().st_size == 0:
+            path.unlink()
 
     def _failures(self) -> tuple[type[Exception], ...]:
         return SQLITE_ERRORS
@@ -195,6 +208,13 @@ class SqliteSink(_DatabaseSink):
 
     def _insert(self, rows: pl.DataFrame) -> None:
         self.connection.executemany(f"INSERT INTO {self.staging} VALUES (?, ?, ?, ?)", rows.iter_rows())
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    """Whether a database says that its disk is full or fails: by SQLite's result code or PostgreSQL's SQLSTATE."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says which operation it was
+    state = getattr(error, "sqlstate", None) or ""
+    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR) or state.startswith(("53", "58"))
 
 
 class PostgresSink(_DatabaseSink):

@@ -39,7 +39,7 @@ def write_faiss(
     with export_folder(out, model, kind="faiss", overwrite=overwrite) as (folder, record):
         vectors = np.ascontiguousarray(model.item_vectors.detach().float().cpu().numpy())
         built, settings = _build(faiss, index, vectors)
-        faiss.write_index(built, str(folder / "index.faiss"))
+        _write_index(faiss, built, folder / "index.faiss")
         write_ids(folder, model, user_vectors=True, item_vectors=False)
         sample = sample_users(model, _SAMPLE)
         expected = top_k(DotScores(model.user_vectors, model.item_vectors), sample, k=k)
@@ -73,6 +73,28 @@ def _build(faiss: Any, index: str, vectors: np.ndarray[Any, Any]) -> tuple[Any, 
         settings = {"cells": cells, "probed": built.nprobe}
     built.add(vectors)
     return built, settings
+
+
+def _write_index(faiss: Any, index: Any, path: Path) -> None:
+    """Write an index through Python's own file.
+
+    Faiss's has errors of no type of its own, and tells of a failure to close it on stderr alone.
+    """
+    failures: list[OSError] = []
+    with path.open("wb") as file:
+
+        def write(block: bytes) -> None:
+            if (
+                not failures
+            ):  # what is raised here would not get through Faiss: it is kept, and the rest is dropped
+                try:
+                    file.write(block)
+                except OSError as error:
+                    failures.append(error)
+
+        faiss.write_index(index, faiss.PyCallbackIOWriter(write))
+        if failures:
+            raise failures[0]
 
 
 def _faiss() -> Any:

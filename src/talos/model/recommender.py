@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from talos import losses, registry
 from talos.backbones import Backbone
 from talos.baselines import Baseline, VectorBaseline
-from talos.checks import positive_integer
+from talos.checks import describe, positive_integer
 from talos.config import RunConfig
 from talos.data.event_weights import event_columns, event_weights
 from talos.data.interactions import Interactions
@@ -136,11 +136,9 @@ class Recommender:
         """
         self._check_imported()
         registry.check(self.config)
-        if not hasattr(train, "fingerprint") or not (valid is None or hasattr(valid, "fingerprint")):
-            wrong = "train" if not hasattr(train, "fingerprint") else "valid"
-            given = train if wrong == "train" else valid
-            expected = "interactions, as `talos.read` returns them"
-            raise ArgumentError(f"is a {type(given).__name__}", where=wrong, expected=expected)
+        _check_interactions("train", train)
+        if valid is not None:
+            _check_interactions("valid", valid)
         folder = None if run is None else Path(run)
         group = current() if group is None else group
         with ExitStack() as held:
@@ -348,6 +346,7 @@ class Recommender:
         """
         from talos.model.update import num_items_after, update
 
+        _check_interactions("new", new)
         model = self.fitted_model()
         loss = self._loss(
             num_items_after(model, new)
@@ -381,6 +380,7 @@ class Recommender:
             group: the processes that evaluate together; None is the group that was started.
             options: further arguments of `talos.evaluate`.
         """
+        _check_interactions("test", test)
         model = self.fitted_model()
         group = SINGLE_PROCESS if model.users is None else current() if group is None else group
         known, _ = _own(test).aligned_to(model.train)
@@ -399,7 +399,7 @@ class Recommender:
             known,
             group=group,
             seen=model.train if dialect == "paper" else model.seen,
-            ks=[k] if isinstance(k, int) else k,
+            ks=[k] if isinstance(k, int | float | str) else k,
             dialect=dialect,
             **options,
         )
@@ -679,6 +679,7 @@ class Recommender:
         if isinstance(baseline, VectorBaseline) and not baseline.compares_items:
             what = f"the vectors of {type(baseline).__name__} say nothing about similar {kind}s"
             raise ArgumentError(what, where=f"similar_{kind}s", expected="another model")
+        positive_integer("k", k)
         (code,) = positions(ids, [one], kind=kind, where=kind)
         units = F.normalize(vectors)
         lists = top_k(DotScores(units[int(code)].unsqueeze(0), units), k=k, banned=np.array([code]))
@@ -736,6 +737,13 @@ def _held_out(
     rest = _own(known).aligned_to(seen)[0].difference(seen)
     rest = rest if valid is None else rest.difference(_own(valid))
     return rest if len(rest) or not isinstance(train, Interactions) else None
+
+
+def _check_interactions(name: str, value: object) -> None:
+    """Raise an error that names the argument unless it is interactions or a process's share of them."""
+    if not hasattr(value, "fingerprint"):
+        expected = "interactions, as `talos.read` returns them"
+        raise ArgumentError(describe(value), where=name, expected=expected)
 
 
 def _own(interactions: Interactions | Share) -> Interactions:

@@ -78,6 +78,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from talos.baselines import ItemWeights
+from talos.checks import is_integer
 from talos.config import EventsConfig
 from talos.data.event_weights import event_columns, in_seconds
 from talos.data.interactions import Interactions, Provenance
@@ -189,8 +190,8 @@ class Model:
         items = self.train.num_items
         if k is None:
             return min(int(self.metadata.get("config", {}).get("k", _DEFAULT_K)), items)
-        if not 1 <= k <= items:
-            raise ArgumentError(f"{k}", where="k", expected=f"1 to {items}, the number of items")
+        if not is_integer(k) or not 1 <= k <= items:
+            raise ArgumentError(f"{k!r}", where="k", expected=f"1 to {items}, the number of items")
         return k
 
     def scorer(self) -> Scorer:

@@ -147,6 +147,7 @@ def _learning(
     evaluated = [record for record in history if record["metrics"]]
     if evaluated:
         names = list(evaluated[0]["metrics"])
+        evaluated = [record for record in evaluated if names[0] in record["metrics"]]
         values = [record["metrics"][names[0]] for record in evaluated]
         rows = [
             [str(record["epoch"]), *(fixed(record["metrics"].get(name)) for name in names)]

@@ -149,6 +149,7 @@ def read_history(path: Path, *, races: bool = False) -> list[dict[str, Any]]:
                 raise ValueError("it has no epoch")
             if (crc := record.pop("crc32", None)) is not None and crc != _crc(record):
                 raise ValueError("it differs from its checksum")
+            _check_record(record)
         except (ValueError, RecursionError) as error:
             hint = "without this file a run continues all the same"
             raise DataError(
@@ -160,6 +161,16 @@ def read_history(path: Path, *, races: bool = False) -> list[dict[str, Any]]:
         if races or "race" not in record:
             records.append(record)
     return records
+
+
+def _check_record(record: Mapping[str, Any]) -> None:
+    """Refuse what is missing or of another type than is written: lines of older versions have no checksum."""
+    if not isinstance(record.get("metrics"), dict):
+        raise ValueError("it has no metrics")
+    own = {} if "race" in record else {name: record.get(name) for name in ("loss", "seconds")}
+    for name, value in {**record["metrics"], **own}.items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ValueError(f"its {name:.60} is no number")
 
 
 class PlainProgress(Callback):

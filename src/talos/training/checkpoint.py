@@ -278,8 +278,8 @@ class Checkpoints:
             try:
                 facts = json.loads((self.folder / name / "state.json").read_text(encoding="utf-8"))
                 used |= set(facts["best"])
-            except (OSError, ValueError, KeyError, TypeError):  # damaged, or of a version without checksums
-                continue
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                continue  # damaged, or of a version without checksums
         newest = max(used, default="")
         for path in self._best_files():
             if path.name not in used and path.name < newest:

@@ -219,8 +219,9 @@ def test_a_changed_file_in_the_cache_is_noticed(server, tmp_path):
     with pytest.raises(DownloadError, match="no such file"):
         datasets.load(one, cache=tmp_path)
     assert len(datasets.fetch(one, cache=tmp_path, force=True).files) == 1
-    (tmp_path / "made-up" / "source.json").write_text("[")
-    assert len(datasets.load(one, cache=tmp_path)) == 20_000
+    for damaged in ("[", "[" * 100_000, '{"files": 3}', "ÿ"):
+        (tmp_path / "made-up" / "source.json").write_text(damaged, encoding="latin-1")
+        assert len(datasets.load(one, cache=tmp_path)) == 20_000
 
 
 def test_counts_are_checked(server, tmp_path):

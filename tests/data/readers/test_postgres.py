@@ -49,8 +49,8 @@ def test_tables_and_queries(shop: str) -> None:
     [
         ESCAPE,
         # whoever can run several statements can also take the setting of the session back
-        "SELECT 1 AS user_id, 2 AS item_id; COMMIT; SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE; "
-        "BEGIN; CREATE TABLE written AS SELECT 1; COMMIT; SELECT 1 AS user_id, 2 AS item_id",
+        "SELECT 1 AS user_id, 2 AS item_id) AS a; COMMIT; SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE; "
+        "COMMIT; CREATE TABLE written AS SELECT 1; COMMIT; SELECT * FROM (SELECT 1 AS user_id, 2 AS item_id",
         "SELECT 1 AS user_id, 2 AS item_id) AS a; COMMIT; CREATE TABLE written AS SELECT 1; SELECT * FROM (SELECT 1",
         "WITH gone AS (DELETE FROM precious RETURNING x) SELECT x AS user_id, x AS item_id FROM gone",
         "SELECT set_config('transaction_read_only', 'off', false) AS user_id, 1 AS item_id",

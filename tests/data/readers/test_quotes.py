@@ -44,6 +44,9 @@ def test_the_line_where_the_quote_opened(write: Write, places: tuple[int, ...]) 
         ('user,item,title\nu1,i1,"A\nu2,i2,B\n', "line 2: a quote opens"),
         ('user,item,title\nu1,i1,"A\nB","C\nu2,i2,B\n', "line 3: a quote opens"),
         ('user,item,title\nu1,i1,"A\nu2,i2,"B"\n', "line 2: a quote opens"),
+        # polars reads the next two without a word, and takes the rows from the quote on for a title
+        ('user,item,title\nu1,i1,"A\nu2,i2,B\n"u3",i3,"C"', "line 2: a quote opens"),
+        ('user,item,title\n"u1",i1,T\nu2,i2,"A\nu3,i3,B\nu4,i4,C\n"u5",i5,"D"', "line 3: a quote opens"),
         ('user,item\n"u1"x,i1\nu2,i2\n', "line 2: a quoted field is followed by 'x,i1'"),
         ('user,item\nu1,"i1\nu2",i2\nu3,i3\n', "line 2: a quote opens in this line and is not closed in it"),
     ],

@@ -6,12 +6,14 @@ import socketserver
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from filelock import FileLock, Timeout
 
+from talos.data.vocabulary import Vocabulary
 from talos.errors import ConfigError, DataError
 from talos.studies.tune.data import FitParts, map_parts, write_parts
 from talos.studies.tune.storage import TrialStore, check_reachable, open_store, parse_storage
@@ -103,6 +105,12 @@ def test_parts_come_back_as_they_were(tmp_path: Path, parts: FitParts) -> None:
     for before, after in zip(parts, map_parts(tmp_path), strict=True):
         assert before.fingerprint() == after.fingerprint()
         assert isinstance(after.indices.base, np.memmap)
+    # beside a folder that the name would match as a pattern, with other ids
+    other = FitParts(*(replace(part, item_ids=Vocabulary(part.item_ids.ids + 1000)) for part in parts))
+    for name, some in (("part[1]", parts), ("part1", other)):
+        (tmp_path / name).mkdir()
+        write_parts(tmp_path / name, some)
+    assert map_parts(tmp_path / "part[1]").train.fingerprint() == parts.train.fingerprint()
     (tmp_path / "train.indices.npy").write_bytes(b"nothing")
     with pytest.raises(DataError, match="cannot be read"):
         map_parts(tmp_path)

@@ -21,7 +21,7 @@ from talos.data import readers
 from talos.data.datasets.catalogue import Counts, DatasetInfo, Download, info
 from talos.data.datasets.download import ChecksumError, Progress, download
 from talos.data.interactions import Interactions
-from talos.errors import DataError, DownloadError
+from talos.errors import ConfigError, DataError, DownloadError
 from talos.files import checksum_of, expanded, locked
 
 __all__ = ["LOCAL", "Fetched", "cache_folder", "fetch", "is_cached", "load", "local_copy"]
@@ -64,7 +64,11 @@ def cache_folder() -> Path:
     """
     if chosen := os.environ.get("TALOS_CACHE"):
         return expanded(chosen)
-    return platformdirs.user_cache_path("talos", appauthor=False, opinion=False)
+    try:
+        return platformdirs.user_cache_path("talos", appauthor=False, opinion=False)
+    except RuntimeError:  # as for the user of a container
+        what = "is not set, and there is no home folder to keep datasets in"
+        raise ConfigError(what, where="TALOS_CACHE", expected="a folder") from None
 
 
 def is_cached(name: str | DatasetInfo, *, cache: str | os.PathLike[str] | None = None) -> bool:
@@ -73,7 +77,10 @@ def is_cached(name: str | DatasetInfo, *, cache: str | os.PathLike[str] | None =
     >>> is_cached("gowalla", cache="no/such/folder")
     False
     """
-    return _read_record(_folder(name, cache)) is not None
+    try:
+        return _read_record(_folder(name, cache)) is not None
+    except ConfigError:  # there is nowhere to keep one
+        return False
 
 
 def fetch(
@@ -265,7 +272,7 @@ def _unpack(archive: Path, members: tuple[str, ...], folder: Path) -> None:
 def _read_record(folder: Path) -> dict[str, Any] | None:
     try:
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     whole = isinstance(record, dict) and all(isinstance(record.get(key), dict) for key in ("files", "seen"))
     return record if whole else None
