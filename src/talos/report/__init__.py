@@ -9,6 +9,7 @@ from __future__ import annotations
 from talos.report.compare import comparison_report
 from talos.report.page import is_page
 from talos.report.run import run_report
+from talos.report.standalone import standalone
 from talos.report.tuning import tuning_report
 
-__all__ = ["comparison_report", "is_page", "run_report", "tuning_report"]
+__all__ = ["comparison_report", "is_page", "run_report", "standalone", "tuning_report"]
