@@ -21,8 +21,10 @@ $(READY): pyproject.toml setup.py constraints.txt src/talos_paper/pyproject.toml
 demo: $(READY)
 	$(BIN)/talos demo
 
+# Two processes with a thread each: most tests are too small for two threads. A file's tests stay in one process.
+TEST_JOBS ?= 2
 test: $(READY)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_JOBS) --dist loadfile
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

@@ -85,11 +85,6 @@ setup(
     # src/talos_paper is a distribution of its own
     packages=find_packages("src", include=["talos", "talos.*"]),
     package_dir={"": "src"},
-    # The sources of the core, so that a source archive can be built, and the page of the service.
-    package_data={
-        "talos.kernels": ["core/*.h", "core/*.cpp"],
-        "talos.serving": ["page/*.html", "page/*.css", "page/*.js", "page/*.svg"],
-    },
     ext_modules=[
         Extension(
             "talos.kernels._core",

@@ -302,7 +302,7 @@ def make_loss(
     """Make a loss; `k`, the sizes and the generator go to those that take them.
 
     >>> make_loss("rs@k", k=20)
-    RecallSurrogate(k=20, tau1=0.1, tau2=1.0)
+    RecallSurrogate(k=20, tau1=0.1, tau2=1.0, user_power=1.0)
     >>> make_loss("sl", tua=0.2)
     Traceback (most recent call last):
     talos.errors.ArgumentError: tua: the loss 'sl' has no such option (did you mean 'tau'?)

@@ -378,7 +378,7 @@ def _tried(loss: str, scenario: Scenario, *, printed: bool) -> list[Settings]:
 
 
 def with_both_weights(candidates: Sequence[Settings]) -> list[Settings]:
-    """Each candidate of SL@K twice: with its weight detached, as its paper writes it, and not, as its authors' code does.
+    """Each candidate of SL@K twice: its weight detached, as its paper writes it, and not, as in its authors' code.
 
     >>> with_both_weights([{"loss.tau": 0.2}])
     [{'loss.tau': 0.2}, {'loss.tau': 0.2, 'loss.detach_weight': False}]

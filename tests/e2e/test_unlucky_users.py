@@ -19,7 +19,7 @@ from talos.training.callbacks import PlainProgress, stop_signals
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
 
-SMALL = ("--k", 5, "--dim", 8, "--set", "training.batch_size=8")
+SMALL = ("--k", 5, "--dim", 8, "--tau", 0.1, "--set", "training.batch_size=8")
 LONG = (*SMALL, "--epochs", 5000, "--patience", 5000, "--set", "training.checkpoint_every=1000")
 
 

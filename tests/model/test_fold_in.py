@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from talos import losses, registry
 from talos.data.splits import Split
+from talos.errors import ArgumentError
 from talos.model.explain import pull_of_history
 from talos.model.fold_in import _pool, fold_in
 from talos.model.recommender import Recommender
@@ -68,6 +69,48 @@ def test_small_and_large_batches_agree(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("talos.model.fold_in._SMALL", 0)
     large = fold_in(ITEMS, INDPTR, INDICES, loss, k=10, steps=3)
     assert torch.allclose(small, large, atol=1e-4)
+
+
+# ---------------------------------------------------------------------- histories whose items differ
+
+
+@pytest.mark.parametrize("name", registry.names("loss"))
+@pytest.mark.parametrize("way", ["small", "large", "pooled"])
+def test_equal_weights_are_no_weights(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = registry.make_loss(name, k=10, num_users=1, num_items=len(ITEMS))
+    monkeypatch.setattr("talos.model.fold_in._SMALL", 0 if way == "large" else 1 << 18)
+    monkeypatch.setattr("talos.model.fold_in._POOLED_ABOVE", 0 if way == "pooled" else 16_384)
+    plain, even = (
+        fold_in(ITEMS, INDPTR, INDICES, loss, k=10, steps=3, weights=weights)
+        for weights in (None, torch.full((8,), 2.5))
+    )
+    assert torch.allclose(plain, even, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["talos", "sl", "sl@k", "bpr", "psl"])
+def test_a_heavy_item_pulls_the_vector_towards_itself(name: str) -> None:
+    loss = registry.make_loss(name, k=10)
+    weights = torch.tensor([1, 1, 30.0, 1, 1, 1, 1, 1])
+    plain, heavy = (fold_in(ITEMS, INDPTR, INDICES, loss, k=10, weights=one) for one in (None, weights))
+    assert heavy[0] @ ITEMS[77] > plain[0] @ ITEMS[77] + 0.05
+    assert torch.allclose(heavy[2], plain[2], atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"positive_power": 0.4, "user_power": 0.5, "negative_weight": 1.2}])
+def test_weights_agree_in_small_and_large_batches(
+    options: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss = losses.Talos(tau=0.2, **options)
+    weights = torch.rand(8, generator=torch.Generator().manual_seed(3)) + 0.2
+    small = fold_in(ITEMS, INDPTR, INDICES, loss, k=10, steps=3, weights=weights)
+    monkeypatch.setattr("talos.model.fold_in._SMALL", 0)
+    large = fold_in(ITEMS, INDPTR, INDICES, loss, k=10, steps=3, weights=weights)
+    assert torch.allclose(small, large, atol=1e-4)
+
+
+def test_as_many_weights_as_items() -> None:
+    with pytest.raises(ArgumentError, match="weights"):
+        fold_in(ITEMS, INDPTR, INDICES, losses.Softmax(tau=0.2), k=10, weights=torch.ones(3))
 
 
 # ----------------------------------------------------------------------------- large catalogues

@@ -20,6 +20,7 @@ QUICK = {
     "training.epochs": 20,
     "training.evaluate_every": 5,
     "training.batch_size": 16,
+    "training.checkpoint_every": 1000,
 }
 
 

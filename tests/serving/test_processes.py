@@ -75,9 +75,9 @@ def test_every_worker_knows_feedback_and_reloads(
     assert 'talos_requests_total{route="recommend",status="2xx"} 4' in text  # of both together
     # a worker that dies is replaced by one that knows as much
     os.kill(first, signal.SIGKILL)
-    while len(workers_of(service)) < 2:
+    while not (new := set(workers_of(service)) - {first, second}):
         time.sleep(0.05)
-    (third,) = set(workers_of(service)) - {second}
+    (third,) = new
     with only(third, service) as client:
         assert client.get("/v1/recommend/item30").json()["results"][0]["source"] == "folded"
         assert client.get("/readyz").json()["models"]["run"] != before

@@ -11,10 +11,20 @@ from talos.config import EventsConfig, parse_half_life
 from talos.data.interactions import Interactions
 from talos.errors import DataError
 
-__all__ = ["event_weights"]
+__all__ = ["event_columns", "event_weights", "in_seconds"]
 
 # The oldest event of a long history still counts this much of the newest.
 _LEAST = 1e-4
+
+
+def event_columns(events: EventsConfig) -> tuple[str, ...]:
+    """The attributes of `Interactions` that the weights are computed from: whoever keeps interactions keeps these.
+
+    >>> event_columns(EventsConfig(weights="repeats", half_life="30d")), event_columns(EventsConfig())
+    (('repeats', 'timestamps'), ())
+    """
+    by_value = {"rating": ("ratings",), "repeats": ("repeats",), "equal": ()}[events.weights]
+    return by_value if events.half_life is None else (*by_value, "timestamps")
 
 
 def event_weights(train: Interactions, events: EventsConfig) -> NDArray[np.float32] | None:
@@ -54,7 +64,7 @@ def event_weights(train: Interactions, events: EventsConfig) -> NDArray[np.float
             raise DataError(
                 "the data have no timestamps", where="events.half_life", expected="a column of timestamps"
             )
-        seconds = _in_seconds(train.timestamps)
+        seconds = in_seconds(train.timestamps)
         known = np.isfinite(seconds) & (seconds >= 0)
         newest = seconds[known].max() if known.any() else 0.0
         decay = np.maximum(np.exp2(np.where(known, seconds - newest, 0.0) / life), _LEAST)
@@ -66,8 +76,12 @@ def event_weights(train: Interactions, events: EventsConfig) -> NDArray[np.float
     return scaled
 
 
-def _in_seconds(stamps: NDArray[Any]) -> NDArray[np.float64]:
-    """Timestamps in seconds; numbers too large to be seconds of this millennium are milli-, micro- or nanoseconds."""
+def in_seconds(stamps: NDArray[Any]) -> NDArray[np.float64]:
+    """Timestamps in seconds; numbers too large to be seconds of this millennium are milli-, micro- or nanoseconds.
+
+    >>> in_seconds(np.array([1_700_000_000_000])).tolist()
+    [1700000000.0]
+    """
     if stamps.dtype.kind == "M":
         return stamps.astype("datetime64[us]").astype(np.int64) / 1e6
     values = stamps.astype(np.float64)

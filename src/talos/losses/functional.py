@@ -240,16 +240,17 @@ def log_sum_exp_by(x: Tensor, groups: Tensor) -> Tensor:
     return (highest + total.log()).index_select(0, row_of)
 
 
-def power_mean_by(a: Tensor, rho: float, groups: Tensor) -> Tensor:
+def power_mean_by(a: Tensor, rho: float, groups: Tensor, weights: Tensor | None = None) -> Tensor:
     """For every entry of a (B,), -(1/ρ) log mean e^{-ρ a} over the entries of its group.
 
-    It lies between the mean of a (ρ → 0) and its minimum (ρ → ∞).
+    With `weights` (B,) the mean is weighted. It lies between the mean of a (ρ → 0) and its minimum (ρ → ∞).
 
     >>> power_mean_by(torch.tensor([0.0, 0.0, 5.0]), 1.0, torch.tensor([7, 7, 3]))
     tensor([0., 0., 5.])
     """
-    _, row_of, count = torch.unique(groups, return_inverse=True, return_counts=True)
-    mean: Tensor = (count.to(a.dtype).log()[row_of] - log_sum_exp_by(-rho * a, groups)) / rho
+    weights = torch.ones_like(a) if weights is None else weights
+    mass = log_sum_exp_by(weights.log(), groups)
+    mean: Tensor = (mass - log_sum_exp_by(weights.log() - rho * a, groups)) / rho
     return mean
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -67,12 +67,13 @@ def fold_in(
     steps: int = _STEPS,
     seed: int = 0,
     mean: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """User vectors (B, d) that minimise the loss of B histories; normalised if scores are cosines.
 
-    Each starts at the sum of its history's item vectors minus the mean item, Σ_h (v_h - v̄), and takes `steps` steps of
-    Adam with a falling learning rate; thresholds follow in every step. An empty history starts at the mean item. The
-    same call gives the same vectors; their last digits depend on the other histories of the call.
+    Each starts at the sum of its history's item vectors minus the mean item, Σ_h w_h (v_h - v̄), and takes `steps`
+    steps of Adam with a falling learning rate; thresholds follow in every step. An empty history starts at the mean
+    item. The same call gives the same vectors; their last digits depend on the other histories of the call.
 
     Args:
         item_vectors: (I, d), as they are scored: normalised if scores are cosines.
@@ -83,6 +84,7 @@ def fold_in(
         steps: more are more exact and slower.
         seed: seed of the sample of negatives, for losses that need one.
         mean: (d,), the mean item, if it is known already: computing it takes as long as scoring all items once.
+        weights: (P,), above 0, how much each item of `indices` counts within its history; all the same if None.
 
     >>> from talos.losses import Softmax
     >>> items = F.normalize(torch.randn(50, 8, generator=torch.Generator().manual_seed(0)))
@@ -92,42 +94,54 @@ def fold_in(
     """
     if len(indptr) < 1 or int(indptr[-1]) != len(indices):
         raise ArgumentError(f"{len(indices)} items", where="indices", expected="as many as indptr says")
+    if weights is not None and weights.shape != indices.shape:
+        raise ArgumentError(
+            f"{len(weights)} weights", where="weights", expected="one for each of the indices"
+        )
     cosine = loss.needs.scores == "cosine"
     counts = indptr.diff()
     owner = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
     # what all items have in common does not rank them: left in, most of the steps would go into removing it
     mean = item_vectors.mean(0) if mean is None else mean
-    start = torch.zeros_like(mean).expand(len(counts), -1).index_add(0, owner, item_vectors[indices] - mean)
+    past = item_vectors[indices] - mean
+    past = past if weights is None else past * weights.unsqueeze(-1)
+    start = torch.zeros_like(mean).expand(len(counts), -1).index_add(0, owner, past)
     start = F.normalize(torch.where(counts.unsqueeze(-1) > 0, start, mean))
     # a loss that is not separable by user is computed against a sample of the items
     whole = loss if isinstance(loss, UserSeparableLoss) and loss.needs.user_separable else None
     sample = sample_of_items(item_vectors, seed) if whole is None else indices[:0]
 
-    def over_sample(users: Tensor, ranked: Tensor, mine: Tensor, owner: Tensor) -> Tensor:
-        return _gradient_over_sample(users, item_vectors, ranked, mine, owner, loss, k, sample)
+    def over_sample(
+        users: Tensor, ranked: Tensor, mine: Tensor, owner: Tensor, positive_weights: Tensor | None
+    ) -> Tensor:
+        tables = item_vectors, ranked, mine, owner
+        return _gradient_over_sample(users, *tables, loss, k, sample, positive_weights)
 
     gradient: Callable[[Tensor], Tensor]
     if len(item_vectors) <= _POOLED_ABOVE:
         if whole is None:
-            gradient = partial(over_sample, ranked=item_vectors, mine=indices, owner=owner)
+            tables = {"ranked": item_vectors, "mine": indices, "owner": owner}
+            gradient = partial(over_sample, **tables, positive_weights=weights)
         else:
             tables = {"items": item_vectors, "indptr": indptr, "indices": indices}
-            gradient = partial(_gradient_over_all, **tables, loss=whole, k=k)
+            gradient = partial(_gradient_over_all, **tables, loss=whole, k=k, positive_weights=weights)
         return _descend(start, gradient, cosine=cosine, steps=steps)
     found = torch.empty_like(start)
     chunk = max(1, _SCORES // len(item_vectors))
     for low in range(0, len(start), chunk):
         scores = start[low : low + chunk] @ item_vectors.T
         for user, row in enumerate(scores, low):
-            mine = indices[indptr[user] : indptr[user + 1]]
-            pool, weights = _pool(row, mine, item_vectors, mean)
+            here = slice(int(indptr[user]), int(indptr[user + 1]))
+            mine, own = indices[here], None if weights is None else weights[here]
+            pool, times = _pool(row, mine, item_vectors, mean)
             owner = torch.zeros_like(mine)
             if whole is None:
-                gradient = partial(over_sample, ranked=pool, mine=mine, owner=owner)
+                tables = {"ranked": pool, "mine": mine, "owner": owner}
+                gradient = partial(over_sample, **tables, positive_weights=own)
             else:
                 first = torch.arange(len(mine), device=mine.device)
-                tables = {"items": pool, "owner": owner, "indices": first, "weights": weights}
-                gradient = partial(_plain_gradient, **tables, loss=whole, k=k)
+                tables = {"items": pool, "owner": owner, "indices": first, "times": times}
+                gradient = partial(_plain_gradient, **tables, loss=whole, k=k, positive_weights=own)
             found[user] = _descend(start[user : user + 1], gradient, cosine=cosine, steps=steps)[0]
     return found
 
@@ -184,19 +198,33 @@ def sample_of_items(items: Tensor, seed: int) -> Tensor:
 
 @torch.no_grad()
 def _gradient_over_all(
-    users: Tensor, items: Tensor, indptr: Tensor, indices: Tensor, loss: UserSeparableLoss, k: int
+    users: Tensor,
+    items: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    loss: UserSeparableLoss,
+    k: int,
+    positive_weights: Tensor | None = None,
 ) -> Tensor:
     """∂/∂users (B, d) of each user's mean loss over all items, for losses that are separable by user."""
-    counts = indptr.diff().clamp(min=1).to(users.dtype)
     k = min(k, len(items))
+    owner = torch.arange(len(users), device=users.device).repeat_interleave(indptr.diff())
     if len(users) * len(items) > _SMALL:
         # thresholds are found in the same pass over the items
         needed = k if loss.needs.threshold else None
-        batch = user_batch_loss(users, items, indptr, indices, None, loss, k=needed, reduction="sum")
-        return batch.user_gradient / (counts**loss.user_power).unsqueeze(-1)
+        how: dict[str, Any] = {"k": needed, "reduction": "sum", "positive_weights": positive_weights}
+        batch = user_batch_loss(users, items, indptr, indices, None, loss, **how)
+        mass = _mass(owner, len(users), users.dtype, positive_weights)
+        return batch.user_gradient / (mass**loss.user_power).unsqueeze(-1)
     # for a few users plain products take a fraction of the time that setting up tiles and threads takes
-    owner = torch.arange(len(users), device=users.device).repeat_interleave(indptr.diff())
-    return _plain_gradient(users, items, owner, indices, loss, k)
+    return _plain_gradient(users, items, owner, indices, loss, k, positive_weights=positive_weights)
+
+
+def _mass(owner: Tensor, count: int, dtype: torch.dtype, weights: Tensor | None) -> Tensor:
+    """The sum (B,) of the weights of each history, or the number of its items; 1 for an empty one."""
+    ones = torch.ones_like(owner, dtype=dtype) if weights is None else weights.to(dtype)
+    mass = torch.zeros(count, dtype=dtype, device=owner.device).index_add_(0, owner, ones)
+    return torch.where(mass > 0, mass, 1.0)
 
 
 @torch.no_grad()
@@ -207,28 +235,38 @@ def _plain_gradient(
     indices: Tensor,
     loss: UserSeparableLoss,
     k: int,
-    weights: Tensor | None = None,
+    times: Tensor | None = None,
+    positive_weights: Tensor | None = None,
 ) -> Tensor:
-    """The same with two plain products; each item counts `weights` (I,) times as a negative."""
+    """The same with two plain products; each item counts so many `times` (I,) as a negative."""
     scores = users @ items.T
     beta = scores.topk(min(k, len(items)), sorted=False).values.amin(-1) if loss.needs.threshold else None
     pos, pos_beta = scores[owner, indices], None if beta is None else beta[owner]
-    pull, push = positive_slopes(pos, pos_beta, owner, loss)
+    pull, push = positive_slopes(pos, pos_beta, owner, loss, positive_weights)
     coefficients = users.new_zeros(len(users)).index_add_(0, owner, push)
-    slopes = negative_slopes(scores, beta, owner, indices, loss, weights).mul_(coefficients.unsqueeze(-1))
+    slopes = negative_slopes(scores, beta, owner, indices, loss, times).mul_(coefficients.unsqueeze(-1))
     slopes[owner, indices] = pull
-    counts = torch.bincount(owner, minlength=len(users)).clamp(min=1)
-    return (slopes @ items).div_(counts.unsqueeze(-1))
+    mass = _mass(owner, len(users), users.dtype, positive_weights)
+    return (slopes @ items).div_(mass.unsqueeze(-1))
 
 
 def positive_slopes(
-    pos: Tensor, beta: Tensor | None, owner: Tensor, loss: UserSeparableLoss
+    pos: Tensor,
+    beta: Tensor | None,
+    owner: Tensor,
+    loss: UserSeparableLoss,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What each positive (P,) adds to n_u times its user's loss: ∂/∂s of the positives' part, and λc, R_u's factor."""
+    """What each positive (P,) adds to n_u times its user's loss: ∂/∂s of the positives' part, and λc, R_u's factor.
+
+    With `weights` (P,), n_u is their sum over the user and all means over positives are weighted.
+    """
     a, c = loss.positive_part(pos, beta)
     slopes, rho = loss.da(pos, beta), loss.positive_power
     if rho != 0:
-        slopes = slopes * torch.exp(rho * (power_mean_by(a, rho, owner) - a))
+        slopes = slopes * torch.exp(rho * (power_mean_by(a, rho, owner, weights) - a))
+    if weights is not None:
+        slopes, c = slopes * weights, c * weights
     return slopes, loss.negative_weight * c
 
 
@@ -269,6 +307,7 @@ def _gradient_over_sample(
     loss: Loss,
     k: int,
     sample: Tensor,
+    positive_weights: Tensor | None = None,
 ) -> Tensor:
     """∂/∂users (B, d) of each user's mean loss over sampled items, by autograd, for any loss.
 
@@ -280,9 +319,11 @@ def _gradient_over_sample(
     scores = leaf @ items[sample].T
     mask = torch.zeros(scores.shape, dtype=torch.bool, device=users.device)
     mask[meetings(owner, indices, sample)] = True
+    share = torch.ones_like(pos) if positive_weights is None else positive_weights.to(pos.dtype)
     values, owner = loss_of_sample(pos, scores[owner], mask[owner], owner, beta, loss, sample)
-    weight = 1 / torch.bincount(owner, minlength=len(users)).clamp(min=1)
-    (gradient,) = torch.autograd.grad((values * weight[owner]).sum(), leaf)
+    share = share.detach().repeat_interleave(len(values) // max(1, len(share)))
+    weight = 1 / _mass(owner, len(users), users.dtype, share)
+    (gradient,) = torch.autograd.grad((values * share * weight[owner]).sum(), leaf)
     return gradient
 
 

@@ -22,6 +22,7 @@ from talos.backbones import Backbone
 from talos.baselines import Baseline, VectorBaseline
 from talos.checks import positive_integer
 from talos.config import RunConfig
+from talos.data.event_weights import event_columns, event_weights
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
 from talos.distributed import SINGLE_PROCESS, Group, current
@@ -427,7 +428,8 @@ class Recommender:
             k: list length; the K of training if not given. A list is shorter if fewer items are left.
             history: the items of one person whom the model does not know and who gets a vector by
                 `talos.model.fold_in`, or by the baseline's own means; user_id is then `history`. Or the interactions
-                of many such people, whose ids may be the same as those of users that the model knows.
+                of many such people, whose ids may be the same as those of users that the model knows; they count by
+                age, rating or repeats if those of training did and they have the column.
             candidates: only these items may be recommended.
             exclude: these items may not.
             filter: conditions on the items' attributes: `{"must": {"category": ["tea", "jam"], "year": {"gte":
@@ -632,15 +634,19 @@ class Recommender:
     def _known(self, history: Ids | Interactions, on_unknown: OnUnknown) -> Interactions:
         """Histories as interactions with the model's items."""
         model = self.fitted_model()
+        columns: dict[str, Any] = {}
         if isinstance(history, Interactions):
             people, rows = history.user_ids, history.rows
             items = history.item_ids.decode(history.indices)
+            columns = {name: getattr(history, name) for name in event_columns(self.config.events)}
         else:
             items = as_id_series(history, "history")
             people, rows = Vocabulary.of(["history"]), np.zeros(len(items), np.int32)
         codes = positions(model.train.item_ids, items, kind="item", where="history", on_unknown=on_unknown)
+        found = codes >= 0
+        columns = {name: values[found] for name, values in columns.items() if values is not None}
         return Interactions.from_codes(
-            rows[codes >= 0], codes[codes >= 0], user_ids=people, item_ids=model.train.item_ids
+            rows[found], codes[found], user_ids=people, item_ids=model.train.item_ids, **columns
         )
 
     def _scores_of(self, known: Interactions) -> Scorer:
@@ -651,10 +657,20 @@ class Recommender:
         return DotScores(self._fold_in(known), model.item_vectors)
 
     def _fold_in(self, known: Interactions) -> torch.Tensor:
-        """A vector for each history, by the loss of training."""
-        model = self.fitted_model()
+        """A vector for each history, by the loss of training; its items count as in training, if it says how much."""
+        model, events = self.fitted_model(), self.config.events
         ends, places = torch.tensor(known.indptr), torch.tensor(known.indices, dtype=torch.int64)
-        return fold_in(model.item_vectors, ends, places, self._loss(), k=self.config.k, mean=model.mean_item)
+        complete = all(getattr(known, name) is not None for name in event_columns(events))
+        weights = event_weights(known, events) if complete else None
+        return fold_in(
+            model.item_vectors,
+            ends,
+            places,
+            self._loss(),
+            k=self.config.k,
+            mean=model.mean_item,
+            weights=None if weights is None else torch.from_numpy(weights),
+        )
 
     def _similar(
         self, vectors: torch.Tensor, ids: Vocabulary, one: str | int, kind: str, k: int, frame: FrameKind

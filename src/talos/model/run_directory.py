@@ -15,6 +15,10 @@ A baseline of weights between items has no vectors: `model.safetensors` has the 
 instead, or sparse ones as CSR in `item_weights.indptr`, `.indices` and `.values`; row h has what item h adds to the
 scores. Its format is 4, so that a version that knows vectors only says which one is needed.
 
+A run whose config weighs interactions (`events`) keeps what the weights come from, so that it can be refitted and
+updated: `train.timestamps` (in seconds), `train.ratings`, `train.repeats`, in the order of `train.indices`, and
+likewise for the other parts. Its format is 5.
+
 Training also leaves `history.jsonl` and `checkpoint/` in the directory; neither is read here.
 
 A save is one swap, also over an older model. New files are first written as `NAME.DIGITS`, after the first digits of
@@ -29,7 +33,7 @@ Keys of `model.json`:
 
 | key | value |
 |---|---|
-| `format` | 3; 4 with weights between items instead of vectors; 1 and, with `user_files`, 2 were 3 without `sha256` |
+| `format` | 3; 4 with weights between items; 5 with columns of events; 1 and (`user_files`) 2 lack `sha256` |
 | `config` | the run config with every `auto` resolved (`RunConfig.as_dict`) |
 | `epoch` | the epoch of these vectors: the best on validation, or the last |
 | `trained_on` | how many interactions were learnt from, by part: `train`, `valid`, `test`, `updates` |
@@ -74,6 +78,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from talos.baselines import ItemWeights
+from talos.config import EventsConfig
+from talos.data.event_weights import event_columns, in_seconds
 from talos.data.interactions import Interactions, Provenance
 from talos.data.parquet import scan_file
 from talos.data.vocabulary import Vocabulary
@@ -105,7 +111,7 @@ __all__ = [
     "save_model",
 ]
 
-FORMAT = 4  # the newest that is read
+FORMAT = 5  # the newest that is read
 LOCK = ".lock"
 AS_SAVED = "the file as saved"
 FILES = ("model.safetensors", "users.parquet", "items.parquet")
@@ -125,7 +131,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 _LARGEST_HEADER = 1 << 20
 _LARGEST_JSON = 8 << 20
 _MOST_ROWS = 1 << 40
-_OF_VECTORS, _OF_WEIGHTS = 3, 4  # the formats that are written
+_OF_VECTORS, _OF_WEIGHTS, _WITH_EVENTS = 3, 4, 5  # the formats that are written
 _FIRST_SEALED = 3  # format of the first `model.json` with a digest of its own
 _ATTEMPTS = 5  # to load a model that is being replaced
 _Result = TypeVar("_Result")
@@ -399,8 +405,9 @@ def _write_rest(
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
+    plain = _WITH_EVENTS if _columns(model) else _OF_VECTORS
     metadata = {
-        "format": _OF_WEIGHTS if isinstance(model, ItemModel) else _OF_VECTORS,
+        "format": _OF_WEIGHTS if isinstance(model, ItemModel) else plain,
         **kept,
         **layout,
         "shape": shape,
@@ -524,7 +531,18 @@ def _user_tensors(model: Model) -> dict[str, Tensor]:
         if part is not None:
             tensors[f"{name}.indptr"] = torch.tensor(part.indptr)
             tensors[f"{name}.indices"] = torch.tensor(part.indices)
+            for column in _columns(model):
+                values = getattr(part, column)
+                if values is not None:
+                    values = in_seconds(values) if column == "timestamps" else values
+                    tensors[f"{name}.{column}"] = torch.tensor(values)
     return tensors
+
+
+def _columns(model: Model) -> tuple[str, ...]:
+    """The columns of interactions that the weights of the run's events are computed from."""
+    events = model.metadata.get("config", {}).get("events")
+    return () if events is None or isinstance(model, ItemModel) else event_columns(EventsConfig(**events))
 
 
 def _user_ids(model: Model) -> pl.DataFrame:
@@ -625,6 +643,11 @@ def _load_once(folder: Path, group: Group) -> Model:
             item_ids=item_ids,
             item_titles=titles,
             provenance=Provenance(source=str(folder), format="run directory"),
+            **{
+                column: tensors[f"{name}.{column}"].numpy()
+                for column in _EVENTS
+                if f"{name}.{column}" in tensors
+            },
         )
         for name in _PARTS
         if f"{name}.indptr" in tensors
@@ -767,6 +790,7 @@ def _read_item_vectors(path: Path, layout: _Layout) -> Tensor:
 
 
 _WEIGHTS = "item_weights"
+_EVENTS = {"timestamps": "F64", "ratings": "F32", "repeats": "I32"}
 
 
 def _weights_wanted(items: int) -> dict[str, tuple[str, list[int] | None]]:
@@ -812,6 +836,7 @@ def _read_users(path: Path, layout: _Layout, stored: range, rows: range) -> dict
     required = ["train.indptr", "train.indices"]
     if layout.dim:
         wanted |= {"user_vectors": ("F32", [count, layout.dim]), "thresholds": ("F32", [count])}
+        wanted |= {f"{part}.{name}": (kind, None) for part in _PARTS for name, kind in _EVENTS.items()}
         wanted |= {} if layout.divided else {"item_vectors": ("F32", [layout.items, layout.dim])}
         required.append("user_vectors")
     else:
@@ -828,7 +853,24 @@ def _read_users(path: Path, layout: _Layout, stored: range, rows: range) -> dict
             if f"{part}.indptr" in names:
                 indptr, indices = _read_csr(file, part, first, last, count, layout.items, f"{path}: {part}")
                 tensors[f"{part}.indptr"], tensors[f"{part}.indices"] = indptr, indices
+                for column in _EVENTS:
+                    if f"{part}.{column}" in names:
+                        values = _read_column(file, part, column, first, last, f"{path}: {part}.{column}")
+                        tensors[f"{part}.{column}"] = values
     return tensors
+
+
+def _read_column(file: Any, part: str, column: str, first: int, last: int, where: str) -> Tensor:
+    """The values of a column for the interactions of rows `first` to `last`, whose indices have been checked."""
+    entries, interactions = (file.get_slice(f"{part}.{name}") for name in (column, "indices"))
+    if entries.get_shape() != interactions.get_shape():
+        expected = f"{interactions.get_shape()[0]:,}, one for each interaction"
+        raise DataError(f"{entries.get_shape()[0]:,} values", where=where, expected=expected)
+    ends = file.get_slice(f"{part}.indptr")[first : last + 1]
+    values: Tensor = entries[int(ends[0]) : int(ends[-1])]
+    if column == "repeats" and len(values) and int(values.min()) < 1:
+        raise DataError(f"an interaction that occurred {int(values.min())} times", where=where)
+    return values
 
 
 def _read_csr(

@@ -8,6 +8,8 @@ all users who had no chance to interact with them yet (docs/recommend.md has fig
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 import torch
@@ -16,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.backbones import MF
-from talos.config import RunConfig
+from talos.config import EventsConfig, RunConfig
+from talos.data.event_weights import event_columns, event_weights, in_seconds
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError
@@ -77,6 +80,7 @@ def update(
     merged = Interactions.from_codes(
         np.concatenate([old_users[train.rows], new_users[new.rows]]),
         np.concatenate([old_items[train.indices], new_items[new.indices]]),
+        **_joined_columns(train, new, config.events),
         user_ids=users,
         item_ids=items,
         item_titles=_joined_titles(train, new, items),
@@ -90,13 +94,20 @@ def update(
     item_table = _spread(model.item_vectors, old_items, len(items))
     unknown_users = np.setdiff1d(np.arange(len(users)), old_users)
     unknown_items = np.setdiff1d(np.arange(len(items)), old_items)
-    placed = old_users
+    placed, weights = old_users, event_weights(merged, config.events)
     for _ in range(_ROUNDS if len(unknown_items) else 1):
         _place_items(item_table, unknown_items, merged, user_table, placed, cosine)
         if len(unknown_users):
             starts = np.concatenate([[0], np.cumsum(merged.user_degrees[unknown_users])])
-            ends, theirs = torch.from_numpy(starts), merged.pairs_of(unknown_users)[1].astype(np.int64)
-            folded_in = fold_in(item_table, ends, torch.from_numpy(theirs), loss, k=config.k)
+            theirs = np.isin(merged.rows, unknown_users)
+            folded_in = fold_in(
+                item_table,
+                torch.from_numpy(starts),
+                torch.from_numpy(merged.indices[theirs].astype(np.int64)),
+                loss,
+                k=config.k,
+                weights=None if weights is None else torch.from_numpy(weights[theirs]),
+            )
             user_table[torch.from_numpy(unknown_users)] = folded_in
         placed = np.arange(len(users))
 
@@ -173,6 +184,23 @@ def _joined(old: Vocabulary, new: Vocabulary) -> tuple[Vocabulary, NDArray[np.in
     """A vocabulary with the ids of both, and the positions of each one's ids in it."""
     both = Vocabulary.of(pl.concat([old.ids.rename("ids"), new.ids.rename("ids")]))
     return both, both.encode(old.ids), both.encode(new.ids)
+
+
+def _joined_columns(train: Interactions, new: Interactions, events: EventsConfig) -> dict[str, NDArray[Any]]:
+    """What the weights of events are computed from, of both; an error if either does not have it."""
+    joined = {}
+    for column in event_columns(events):
+        parts = []
+        for part, where in ((train, "the run"), (new, new.provenance.source)):
+            values = getattr(part, column)
+            if column == "repeats" and values is None:
+                values = np.ones(len(part), np.int32)
+            if values is None:
+                expected = f"{column}, by which this run weighs interactions (`events` in its config)"
+                raise DataError(f"no {column}", where=where, expected=expected)
+            parts.append(in_seconds(values) if column == "timestamps" else values)
+        joined[column] = np.concatenate(parts)
+    return joined
 
 
 def _joined_titles(train: Interactions, new: Interactions, items: Vocabulary) -> pl.Series | None:
