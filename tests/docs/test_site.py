@@ -49,6 +49,7 @@ def test_formulas_links_and_search_need_no_network(build: Build, tmp_path: Path)
     assert "talos" in (tmp_path / "site" / "searchindex.js").read_text()
 
 
+@pytest.mark.slow
 def test_a_notebook_that_fails_fails_the_build(build: Build, tmp_path: Path) -> None:
     pages = tmp_path / "pages"
     pages.mkdir()
