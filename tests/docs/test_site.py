@@ -41,7 +41,9 @@ def test_formulas_links_and_search_need_no_network(build: Build, tmp_path: Path)
     done = build(pages, "--fail-on-warning")
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "site" / "index.html").read_text()
-    assert len(re.findall(r'<math [^>]*display="block">', page)) == 3, "one formula of the page, two of the docstring"
+    assert len(re.findall(r'<math [^>]*display="block">', page)) == 3, (
+        "one formula of the page, two of the docstring"
+    )
     assert "<msub><mi>β</mi><mi>u</mi></msub>" in re.sub(r"\s", "", page)
     fetched = re.findall(r'<(?:script|link|img|iframe)\b[^>]*?(?:src|href)="([^"]+)"', page)
     assert fetched
