@@ -113,7 +113,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rng = np.random.default_rng(0)
     names = ["alice", "bob", *(f"user{number}" for number in range(58))]
     rows = [
-        (name, f"i{item + 20 * (place % 2)}", 1_700_000_000 + place * 100 + int(item))
+        (name, f"i{item + 20 * (place % 4)}", 1_700_000_000 + place * 100 + int(item))
         for place, name in enumerate(names)
         for item in rng.permutation(20)[:12]
     ]
