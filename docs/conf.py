@@ -60,7 +60,8 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
-html_show_search_summary = False  # excerpts would be fetched page by page, which browsers refuse for files on a disk
+# Excerpts would be fetched page by page, which browsers refuse for files on a disk.
+html_show_search_summary = False
 html_theme_options = {"top_of_page_buttons": []}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
