@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 PIP    := pip --quiet --disable-pip-version-check
 SMOKE  := build/smoke
 
-.PHONY: setup demo test test-slow lint format docs bench results smoke fuzz torture clean
+.PHONY: setup demo test test-slow test-loggers lint format docs bench results smoke fuzz torture clean
 
 setup: $(READY)
 
@@ -28,6 +28,12 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# MLflow, Weights & Biases and TensorBoard, 200 MB that the other tests do without: their tests skip in `make test`.
+test-loggers: $(READY)
+	$(BIN)/$(PIP) install --constraint constraints.txt --editable '.[tensorboard,mlflow,wandb]' huggingface_hub
+	$(BIN)/python -m pytest tests/training/test_loggers.py tests/e2e/test_logger_commands.py \
+		tests/report/test_card.py tests/e2e/test_card_command.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

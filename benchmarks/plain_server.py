@@ -52,7 +52,9 @@ def application(folder: Path) -> FastAPI:
 
 def main() -> None:
     """Serve on a free port until a signal ends it."""
-    listening = socket.socket()
+    listening = socket.socket(
+        socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # so that answers leave at once
     listening.bind(("127.0.0.1", 0))
     listening.listen(2048)
     config = uvicorn.Config(application(Path(sys.argv[1])), log_level="warning", access_log=False)

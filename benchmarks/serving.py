@@ -1,7 +1,10 @@
-"""The service on loopback against the library calls that it makes and against a plain handler, with random vectors.
+"""The service on loopback against the library calls that it makes and against other servers, with random vectors.
 
 One process serves, this one asks. The lists are compared before anything is timed; what is compared is timed in turns,
 so that both see the same machine. Every part is bounded in count and in time.
+
+The other servers are a plain handler (`plain_server.py`) and, if `TALOS_TRITON_PYTHON` names an interpreter that has
+`nvidia-pytriton`, Triton (`triton_server.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import torch
 import torch.nn.functional as F
 
@@ -39,6 +43,7 @@ MEANING = {
 }
 _SECONDS = 15.0
 _CLIENTS = 16
+_ROUNDS = 3
 _K = 20
 
 
@@ -56,7 +61,7 @@ def measure(
         _save_plain(model, folder)
         ids = model.fitted_model().train.user_ids.ids.to_list()
         plain = [sys.executable, str(Path(__file__).with_name("plain_server.py")), str(folder)]
-        limits = ("--max-concurrency", str(_CLIENTS), "--deadline", "1")
+        limits = ("--max-concurrency", str(_CLIENTS), "--deadline", "2")
         with (
             _served(*_talos(folder / "run", "--feedback", str(folder / "log"))) as url,
             _served(*plain) as plain_url,
@@ -68,22 +73,23 @@ def measure(
             figures = _batches(model, client, other, some, max(3, calls // 20))
             figures |= _single(model, client, other, ids, calls)
             figures |= _next_lists(model, client, ids, min(calls, 50))
-            plain_load = asyncio.run(_closed(plain_url, _requests(len(ids)), _CLIENTS, seconds))
-        with _served(*_talos(folder / "run", *limits)) as url:
             asked = _requests(len(ids))
+            ours, plain_load = _loads_in_turns([(url, asked), (plain_url, asked)], seconds)
+            figures |= _against_triton(model, folder, client, url, ids, calls, seconds)
+        with _served(*_talos(folder / "run", *limits)) as url:
             asyncio.run(_closed(url, asked, _CLIENTS, min(1.0, seconds)))  # warm
-            fits = asyncio.run(_closed(url, asked, _CLIENTS, seconds))
-            over = asyncio.run(_open(url, asked, 4 * fits.per_second, seconds))
-            after = asyncio.run(_closed(url, asked, _CLIENTS, seconds))
-    carried = max(fits.per_second, after.per_second)
+            fits, over = _Load(), _Load()
+            for _ in range(_ROUNDS):
+                fits.add(asyncio.run(_closed(url, asked, _CLIENTS, seconds / _ROUNDS)))
+                over.add(asyncio.run(_open(url, asked, 4 * fits.per_second, seconds / _ROUNDS)))
     return figures | {
-        "serve_overload_goodput": over.per_second / carried,
-        "serve_capacity_over_plain": carried / plain_load.per_second,
-        "serve_lists_per_second": carried,
+        "serve_overload_goodput": over.per_second / fits.per_second,
+        "serve_capacity_over_plain": ours.per_second / plain_load.per_second,
+        "serve_lists_per_second": fits.per_second,
         "serve_plain_lists_per_second": plain_load.per_second,
         "serve_list_p50_ms_at_capacity": fits.percentile(0.5),
         "serve_list_p99_ms_at_capacity": fits.percentile(0.99),
-        "serve_overload_offered_over_capacity": over.offered_per_second / carried,
+        "serve_overload_offered_over_capacity": over.offered_per_second / fits.per_second,
         "serve_overload_list_p50_ms": over.percentile(0.5),
         "serve_overload_list_p99_ms": over.percentile(0.99),
         "serve_overload_refused_share": len(over.refused) / max(1, over.count),
@@ -127,21 +133,83 @@ def _save_plain(model: Recommender, folder: Path) -> None:
     np.save(folder / "indices.npy", held.known.indices)
 
 
+def _against_triton(
+    model: Recommender, folder: Path, client: Any, url: str, ids: Sequence[int], calls: int, seconds: float
+) -> dict[str, float]:
+    """What Triton needs for the same lists; nothing if it is not there."""
+    import httpx
+
+    python = os.environ.get("TALOS_TRITON_PYTHON")
+    if not python:
+        return {}
+    line = [python, str(Path(__file__).with_name("triton_server.py")), str(folder)]
+    # its model runs in a stub that would take the system's libpython instead of the interpreter's own
+    found = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    with (
+        _served(*line, LD_LIBRARY_PATH=found.stdout.strip(), PYTHONPATH="") as triton_url,
+        httpx.Client(base_url=triton_url, timeout=60) as triton,
+    ):
+
+        def theirs(users: Sequence[int]) -> Any:
+            answer = triton.post("/v2/models/lists/infer", json=_triton_body(users)).raise_for_status()
+            return answer.json()["outputs"]
+
+        some = list(ids[: min(1000, len(ids))])
+        wanted = model.recommend(some, k=_K)
+        if not np.allclose(theirs(some)[1]["data"], wanted["score"].to_numpy(), atol=1e-5):
+            raise AssertionError("the scores are not those of the library")
+        body = {"users": some, "k": _K}
+        batches = _in_turns(
+            [lambda: client.post("/v1/recommend", json=body).raise_for_status(), lambda: theirs(some)],
+            max(3, calls // 20),
+        )
+        chosen = iter(np.random.default_rng(0).choice(ids, 2 * calls + 2).tolist())
+        single = _in_turns(
+            [
+                lambda: client.get(f"/v1/recommend/{next(chosen)}", params={"k": _K}).raise_for_status(),
+                lambda: theirs([next(chosen)]),
+            ],
+            calls,
+        )
+        bodies = [orjson.dumps(_triton_body([one])) for one in _users(len(ids))]
+        head = (
+            b"POST /v2/models/lists/infer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        )
+        asked = [head + b"Content-Length: %d\r\n\r\n%b" % (len(one), one) for one in bodies]
+        ours, of_triton = _loads_in_turns([(url, _requests(len(ids))), (triton_url, asked)], seconds)
+    return {
+        "serve_batch_over_triton": min(batches[1]) / min(batches[0]),
+        "serve_one_user_over_triton": statistics.median(single[0]) / statistics.median(single[1]),
+        "serve_capacity_over_triton": ours.per_second / of_triton.per_second,
+        "serve_triton_lists_per_second": of_triton.per_second,
+    }
+
+
+def _triton_body(users: Sequence[int]) -> dict[str, Any]:
+    return {"inputs": [{"name": "user", "shape": [len(users), 1], "datatype": "INT64", "data": list(users)}]}
+
+
 def _talos(run: Path, *flags: str) -> list[str]:
     return [sys.executable, "-m", "talos", "serve", str(run), "--port", "0", *flags]
 
 
 @contextmanager
-def _served(*line: str) -> Iterator[str]:
+def _served(*line: str, **environment: str) -> Iterator[str]:
     """A service as a process of its own, as long as the block lasts; yields its address."""
-    threads = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    with subprocess.Popen(line, stderr=subprocess.PIPE, env=threads, text=True) as process:
+    threads = str(torch.get_num_threads())
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, **environment}
+    with subprocess.Popen(line, stderr=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stderr is not None
         try:
-            said = process.stderr.readline()
-            found = re.search(r"at (http://\S+)", said)
-            if found is None:
-                raise AssertionError(said + process.stderr.read())
+            said = ""
+            while (found := re.search(r"at (http://\S+)\n", said)) is None:
+                new = process.stderr.readline()
+                if not new:
+                    raise AssertionError(said)
+                said += new
             yield found[1]
         finally:
             process.terminate()
@@ -251,6 +319,13 @@ class _Load:
     failed: int = 0
     seconds: float = 0.0
 
+    def add(self, other: _Load) -> None:
+        """Take in what came back at another time."""
+        self.answered += other.answered
+        self.refused += other.refused
+        self.failed += other.failed
+        self.seconds += other.seconds
+
     @property
     def count(self) -> int:
         return len(self.answered) + len(self.refused) + self.failed
@@ -271,7 +346,7 @@ class _Load:
         began = time.perf_counter()
         writer.write(data)
         head = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"content-length: (\d+)", head)
+        length = re.search(rb"(?i)content-length: (\d+)", head)
         assert length is not None
         await reader.readexactly(int(length[1]))
         took = time.perf_counter() - began
@@ -283,10 +358,16 @@ class _Load:
             self.failed += 1
 
 
+def _users(users: int) -> list[int]:
+    """Users drawn at random."""
+    chosen: list[int] = np.random.default_rng(1).integers(0, users, 997).tolist()
+    return chosen
+
+
 def _requests(users: int) -> list[bytes]:
     """Requests for lists of users drawn at random."""
-    chosen = np.random.default_rng(1).integers(0, users, 997).tolist()
-    return [b"GET /v1/recommend/%d?k=%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % (user, _K) for user in chosen]
+    line = b"GET /v1/recommend/%d?k=%d HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    return [line % (user, _K) for user in _users(users)]
 
 
 async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -296,10 +377,11 @@ async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
 
 async def _closed(url: str, asked: list[bytes], clients: int, seconds: float) -> _Load:
     """So many clients, each asking again as soon as it is answered: what the service carries."""
-    load, began = _Load(), time.perf_counter()
+    load, links = _Load(), [await _connect(url) for _ in range(clients)]
+    began = time.perf_counter()
 
     async def one(number: int) -> None:
-        reader, writer = await _connect(url)
+        reader, writer = links[number]
         count = number * 61
         while time.perf_counter() - began < seconds:
             await load.ask(reader, writer, asked[count % len(asked)])
@@ -311,20 +393,34 @@ async def _closed(url: str, asked: list[bytes], clients: int, seconds: float) ->
     return load
 
 
+def _loads_in_turns(services: Sequence[tuple[str, list[bytes]]], seconds: float) -> list[_Load]:
+    """What each of some services carries, asked in turns so that all see the same machine."""
+    loads = [_Load() for _ in services]
+    for _ in range(_ROUNDS):
+        for (url, asked), load in zip(services, loads, strict=True):
+            load.add(asyncio.run(_closed(url, asked, _CLIENTS, seconds / _ROUNDS)))
+    return loads
+
+
 async def _open(url: str, asked: list[bytes], rate: float, seconds: float) -> _Load:
     """`rate` requests a second whatever comes back, over connections that each wait for their own answer."""
     load, clients = _Load(), 8 * _CLIENTS
     pause = clients / rate
+    links = [await _connect(url) for _ in range(clients)]
     began = time.perf_counter()
 
     async def one(number: int) -> None:
-        reader, writer = await _connect(url)
         due = began + pause * number / clients
+        reader, writer = links[number]
         count = number * 61
         while due - began < seconds:
             # a client that has fallen behind asks at once, and does not make up for what it missed
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            await load.ask(reader, writer, asked[count % len(asked)])
+            try:
+                await load.ask(reader, writer, asked[count % len(asked)])
+            except (asyncio.IncompleteReadError, ConnectionError):  # closed unanswered
+                load.failed += 1
+                reader, writer = await _connect(url)
             due = max(due + pause, time.perf_counter() - pause)
             count += 1
         writer.close()

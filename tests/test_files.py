@@ -145,6 +145,20 @@ def test_a_folder_is_swapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ex
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["out", "out/new"]
 
 
+def test_what_a_writer_leaves_beside_its_file_goes_with_it(tmp_path: Path) -> None:
+    """safetensors writes to a name of its own first: whoever is killed then must leave nothing under that name."""
+
+    def interrupted(path: Path) -> None:
+        (path.parent / ".tmp2dlcCV").write_text("half of")
+        # what a process that is killed now leaves
+        assert [entry.name.startswith(".a.txt.") for entry in tmp_path.iterdir()] == [True]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replace_file(tmp_path / "a.txt", interrupted)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_leftovers(tmp_path: Path) -> None:
     (tmp_path / ".out.abcd1234.tmp").mkdir()
     (tmp_path / ".out.abcd1234.tmp" / "half").write_text("")

@@ -17,7 +17,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, Vali
 
 from talos.errors import ConfigError, nearest
 
-__all__ = ["EventsConfig", "NamedConfig", "OptimizerConfig", "RunConfig", "TrainingConfig", "parse_half_life"]
+__all__ = [
+    "EventsConfig",
+    "NamedConfig",
+    "OptimizerConfig",
+    "RunConfig",
+    "TrainingConfig",
+    "flat_settings",
+    "parse_half_life",
+]
 
 
 _SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0, "y": 365.25 * 86_400.0}
@@ -246,6 +254,21 @@ class RunConfig(_Section):
             if isinstance(section, dict)
         ]
         return "\n\n".join(["\n".join(top), *sections]) + "\n"
+
+
+def flat_settings(config: Mapping[str, Any]) -> dict[str, str]:
+    """The values of `RunConfig.as_dict` as text, by dotted key.
+
+    >>> flat_settings({"k": 20, "loss": {"tau": 0.1}})
+    {'k': '20', 'loss.tau': '0.1'}
+    """
+    flat: dict[str, str] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{key}": str(inner) for key, inner in value.items()}
+        else:
+            flat[name] = str(value)
+    return flat
 
 
 # What a baseline does not use.

@@ -34,6 +34,8 @@ class TalosError(Exception):
     """
 
     exit_code = 1
+    commands: tuple[tuple[str, str], ...] = ()
+    """Commands that help, and what each does; the command line shows them below the message."""
 
 
 class InputError(TalosError, ValueError):
@@ -44,6 +46,7 @@ class InputError(TalosError, ValueError):
         where: the file, line, column, option or argument it was found in.
         expected: what would have been right.
         hint: a way out, such as the nearest valid names; shown in brackets at the end.
+        commands: those that help, each with what it does; shown by the command line alone.
 
     >>> print(InputError("'abc' is not a number", where="clicks.csv, line 3", expected="a timestamp"))
     clicks.csv, line 3: 'abc' is not a number; expected a timestamp
@@ -52,12 +55,19 @@ class InputError(TalosError, ValueError):
     exit_code = 2
 
     def __init__(
-        self, what: str, *, where: str | None = None, expected: str | None = None, hint: str | None = None
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        expected: str | None = None,
+        hint: str | None = None,
+        commands: Iterable[tuple[str, str]] = (),
     ) -> None:
         self.what = what
         self.where = where
         self.expected = expected
         self.hint = hint
+        self.commands = tuple(commands)
         what, expected, hint = _shortened(what), _shortened(expected), _shortened(hint)
         message = what if where is None else f"{where}: {what}"
         if expected is not None:
@@ -94,6 +104,8 @@ class ArgumentError(InputError):
 
 class DownloadError(TalosError):
     """A named dataset could not be fetched from any of its sources."""
+
+    commands = (("talos data list", "the data sets by name, and which of them are in the cache"),)
 
 
 class InUseError(TalosError):

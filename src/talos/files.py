@@ -65,28 +65,28 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     ...     os.listdir(folder)
     ['a.txt']
     """
-    temporary: Path | None = path
+    folder: Path | None = None
+    renamed = False
     try:
-        # exclusive and random: what somebody else has put under a name that could be guessed is never written to
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path), suffix=".tmp")
-        os.close(descriptor)
-        temporary = Path(name)
+        # Exclusive and random: what somebody else has put under a name that could be guessed is never written to. A
+        # folder, because some libraries write to a name of their own beside the one they are given: safetensors does.
+        folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path), suffix=".tmp"))
+        temporary = folder / path.name
         write(temporary)
-        temporary.chmod(_mode(path, 0o666))  # mkstemp and safetensors create files for the owner alone
+        temporary.chmod(_mode(path, 0o666))  # safetensors creates files for the owner alone
         sync(temporary)
         temporary.replace(path)
-        temporary = None
+        renamed = True
         sync(path.parent)
     except Exception as error:
         if not _is_of_the_disk(error):
             raise
-        if temporary is None:  # it has its name already
+        if renamed:
             raise TalosError(f"{path} was written, but may not be on the disk yet ({error})") from error
         raise TalosError(f"{path} could not be written ({error}); what was there before is intact") from error
     finally:
-        if temporary is not None and temporary != path:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def replace_text(path: Path, text: str) -> None:

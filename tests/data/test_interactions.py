@@ -83,6 +83,22 @@ def test_unknown_and_wrongly_typed_ids_encode_to_minus_one() -> None:
     assert Vocabulary.of([1, 5]).encode([9, 0, 5]).tolist() == [-1, -1, 1]
 
 
+@pytest.mark.parametrize("kind", [str, int])
+def test_few_ids_are_found_where_many_are(kind: type) -> None:
+    """One by one and all at once, in one order: characters beyond 16 bits come after all others."""
+    if kind is str:
+        ids = ["", "a", "aa", "b", "é", "漢", "\uffff", "\U0001f600", "\x00", *(f"x{n}" for n in range(60))]
+        wanted = [*ids, "A", "ab", "\U0001f601", "zz", "\x01"]
+    else:
+        ids = [-(2**63), -5, 0, 7, 2**53 + 1, 2**63 - 1, *range(100, 160)]
+        wanted = [*ids, -6, 1, 2**53, 2**63 - 2]
+    vocabulary = Vocabulary.of(ids)
+    together = vocabulary.encode(wanted)
+    assert vocabulary.decode(together[: len(ids)]).to_list() == ids
+    assert (together[len(ids) :] == -1).all()
+    assert [int(vocabulary.encode([one])[0]) for one in wanted] == together.tolist()
+
+
 @pytest.mark.parametrize(
     ("users", "message"),
     [

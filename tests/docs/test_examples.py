@@ -25,6 +25,7 @@ RUN_BY = {
     "docs/baselines.md": "docs/test_examples.py",
     "docs/compare.md": "e2e/test_compare_commands.py",
     "docs/data.md": "docs/test_examples.py",
+    "docs/ecosystem.md": "training/test_loggers.py",
     "docs/exports.md": "e2e/test_export_commands.py",
     "docs/index.md": "docs/test_examples.py",
     "docs/losses.md": "losses/test_documentation.py",

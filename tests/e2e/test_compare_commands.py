@@ -96,7 +96,7 @@ def test_bad_input_is_one_message(
     done = talos("compare", clicks, *arguments, "--out", tmp_path / "out")
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert [line[:7] for line in done.stderr.splitlines() if line[:2] != "  "] == ["error: "], done.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -127,7 +127,9 @@ def test_report_of_a_run(talos: Run, clicks: Path, tmp_path: Path) -> None:
     for arguments in (("report", tmp_path / "nothing"), ("report", run, "--out", tmp_path)):
         wrong = talos(*arguments)
         assert wrong.returncode == 2
-        assert wrong.stderr.count("\n") == 1
+        assert [line[:7] for line in wrong.stderr.splitlines() if line[:2] != "  "] == ["error: "], (
+            wrong.stderr
+        )
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "compare.md"

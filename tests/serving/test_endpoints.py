@@ -227,6 +227,13 @@ def test_operation(client: Client, saved: dict[str, Path]) -> None:
     page = service.get("/")
     assert "page/app.js" in page.text
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert service.get("/nowhere").status_code == 404
-    assert service.delete("/v1/recommend").status_code == 405
+    nowhere, never = service.get("/nowhere"), service.delete("/v1/recommend")
+    assert (nowhere.status_code, nowhere.json()["field"]) == (404, "path")
+    assert (never.status_code, never.json()["field"]) == (405, "method")
     assert service.post("/v1/feedback", json={"events": [{"user": "a", "item": "b"}]}).status_code == 409
+
+
+def test_any_name_of_a_run_is_a_label_that_prometheus_reads(client: Client, run: Path) -> None:
+    named = run.rename(run.with_name('größe "\\"'))
+    line = next(line for line in client(named).get("/metrics").text.splitlines() if "model_info{" in line)
+    assert line.startswith('talos_model_info{model="größe \\"\\\\\\"",version="')

@@ -63,14 +63,16 @@ def test_events_with_an_id_count_once(client: Client, saved: dict[str, Path], tm
     body = {"events": [{"user": "eve", "item": "item30", "id": "e1", "timestamp": 5}]}
     service = client(saved["first"], feedback=str(log))
     assert service.post("/v1/feedback", json=body).json()["accepted"] == 1
-    assert service.post("/v1/feedback", json=body).json() == {
-        "accepted": 0,
-        "repeated": 1,
-        "unknown_items": 0,
-    }
+    body["events"].append({"user": "eve", "item": "unheard of", "id": "e2", "timestamp": 6})
+    answers = [service.post("/v1/feedback", json=body).json() for _ in range(2)]
+    assert answers == [
+        {"accepted": 1, "repeated": 1, "unknown_items": 1},
+        {"accepted": 0, "repeated": 2, "unknown_items": 0},
+    ]
+    assert "talos_unknown_items_total 1" in service.get("/metrics").text
     again = client(saved["first"], feedback=str(log))  # the ids are read from the log at the start
-    assert again.post("/v1/feedback", json=body).json()["repeated"] == 1
-    assert lines(log) == [{"user": "eve", "item": "item30", "timestamp": 5.0, "id": "e1"}]
+    assert again.post("/v1/feedback", json=body).json()["repeated"] == 2
+    assert lines(log) == body["events"]
 
 
 def test_a_torn_line_is_cut_off_and_bad_lines_are_counted(tmp_path: Path) -> None:
@@ -82,11 +84,11 @@ def test_a_torn_line_is_cut_off_and_bad_lines_are_counted(tmp_path: Path) -> Non
     assert reader.bad_lines == 2
     log = FeedbackLog(path)
     assert path.read_bytes().endswith(b'"item": 3}\n')
-    assert log.append([Event("d", "e\n\u2028", 2.0)]) == 1
+    assert len(log.append([Event("d", "e\n\u2028", 2.0)])) == 1
     assert reader.read() == [Event("d", "e\n\u2028", 2.0)]
     with path.open("ab") as file:
         file.write(b'{"user":"x"')  # another process dies
-    assert log.append([Event("f", "g", 3.0)]) == 1
+    assert len(log.append([Event("f", "g", 3.0)])) == 1
     assert reader.read() == [Event("f", "g", 3.0)]
     reader.close()
     log.close()
@@ -112,7 +114,7 @@ def test_a_full_disk_is_an_error_and_leaves_the_log_as_it_was(
         log.append([Event("c", "d" * 50, 2.0, "id")])
     monkeypatch.undo()
     assert log.path.read_bytes() == before
-    assert log.append([Event("c", "d", 2.0, "id")]) == 1
+    assert len(log.append([Event("c", "d", 2.0, "id")])) == 1
     log.close()
 
 

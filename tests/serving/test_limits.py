@@ -40,6 +40,7 @@ def test_bodies_that_are_too_large_or_not_json(client: Client, saved: dict[str, 
         answer = service.post("/v1/recommend", content=bad, headers=headers)
         assert answer.status_code in (400, 422), bad
         assert answer.json()["error"]
+        assert answer.json()["field"] in ("body", "k", "users.0.int", "users.0"), bad
 
 
 def test_settings_limit_k_and_users(client: Client, saved: dict[str, Path]) -> None:

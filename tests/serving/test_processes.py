@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +18,9 @@ from typing import Any
 
 import httpx
 import pytest
+
+from talos.serving.server import _answer, _listen
+from talos.serving.settings import Settings
 
 from .conftest import copied
 
@@ -161,3 +167,38 @@ def test_vectors_are_mapped_from_the_file(saved: dict[str, Path]) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(saved["first"])], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["True", "True"]
+
+
+def test_answers_leave_at_once(saved: dict[str, Path]) -> None:
+    """Nagle's algorithm is off for whoever connects: head and body of an answer are written one after the other."""
+
+    async def look() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def connected(_: Any, writer: asyncio.StreamWriter) -> None:
+            link = writer.get_extra_info("socket")
+            found.set_result(link.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with _listen(Settings(runs=(str(saved["first"]),), port=0)) as listening:
+            async with await asyncio.start_server(connected, sock=listening):
+                _, writer = await asyncio.open_connection(*listening.getsockname())
+                option = await found
+                writer.close()
+        return option
+
+    assert asyncio.run(look()) == 1
+
+
+def test_the_garbage_collector_leaves_what_was_loaded_alone(
+    saved: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: frozen.append(gc.get_freeze_count()))
+    settings = Settings(runs=(str(saved["first"]),), port=0)
+    try:
+        with _listen(settings) as listening:
+            _answer(settings, listening, lambda: None)
+    finally:
+        gc.unfreeze()
+    assert frozen[0] > 10_000

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from talos.cli import (
+    card,
     compare,
     data,
     demo,
@@ -31,8 +32,8 @@ from talos.cli import (
     update,
 )
 from talos.cli.failures import bug_report, close_stdout, outside_failure, traceback_of
-from talos.cli.messages import message_of
-from talos.cli.options import Command
+from talos.cli.messages import advice_for, message_of
+from talos.cli.options import Command, spelled_out
 from talos.cli.output import LONGEST_MESSAGE, printable, say
 from talos.cli.plugins import PluginGroup
 from talos.errors import ConfigError, TalosError
@@ -44,13 +45,13 @@ app = typer.Typer(
     cls=PluginGroup,  # adds `reproduce`, `leaderboard`, `grid` and `bench`, which are not in the library's wheel
     help="Recommenders trained for Precision@K and Recall@K directly.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 app.add_typer(data.app, name="data")
 for _command in (
-    *(demo.demo, init.init, train.train, evaluate.evaluate, recommend.recommend, report.report),
+    *(demo.demo, init.init, train.train, evaluate.evaluate, recommend.recommend, report.report, card.card),
     *(compare.compare, tune.tune, export.export, serve.serve, update.update, doctor.doctor),
 ):
     app.command(cls=Command)(_command)
@@ -105,7 +106,7 @@ def main() -> None:
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:  # polars panics with an exception of its own
-        text, code = _failure(error, command, arguments)
+        text, code = _failure(error, command, spelled_out(arguments))
         if not isinstance(error, TalosError):
             close_stdout()
         say(traceback_of(error) if debug else text, lines=True)
@@ -123,16 +124,16 @@ def _check_unicode(arguments: Sequence[str]) -> None:
 
 
 def _failure(error: BaseException, command: Any, arguments: Sequence[str]) -> tuple[str, int]:
-    """Message and exit code of an error."""
+    """Message and exit code of an error; below the message a command that helps."""
     if isinstance(error, TalosError):
-        return (
-            f"error: {printable(message_of(error, command, arguments), longest=LONGEST_MESSAGE)}",
-            error.exit_code,
-        )
-    found = outside_failure(error, arguments)
-    if found is None:
-        return bug_report(error), 1
-    return f"error: {printable(found[0], longest=LONGEST_MESSAGE)}", found[1]
+        message, code = message_of(error, command, arguments), error.exit_code
+    else:
+        found = outside_failure(error, arguments)
+        if found is None:
+            return bug_report(error), 1
+        message, code = found
+    lines = [f"error: {message}", *advice_for(error, message, command, arguments)]
+    return "\n".join(printable(line, longest=LONGEST_MESSAGE) for line in lines), code
 
 
 class _CtrlC:

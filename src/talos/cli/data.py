@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from talos.cli.options import Json, Offer, PathArgument, UnsplitOptions, with_options
+from talos.cli.options import Command, Json, Offer, PathArgument, UnsplitOptions, with_options
 from talos.cli.output import print_facts, print_json, print_table, say
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
@@ -19,7 +19,7 @@ app = typer.Typer(
 )
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_datasets(json: Json = False) -> None:
     """List the datasets that can be used by name, and which of them are in the cache."""
     from talos.data import datasets
@@ -36,7 +36,7 @@ def list_datasets(json: Json = False) -> None:
     print_table(["name", "what it is", "min rating", "k-core", "in the cache"], rows)
 
 
-@app.command("get")
+@app.command("get", cls=Command)
 @with_options
 def get(
     name: Annotated[str, typer.Argument(help="A name from `talos data list`.")],
@@ -55,7 +55,7 @@ def get(
         print_facts(description.rows(), title=name)
 
 
-@app.command("describe")
+@app.command("describe", cls=Command)
 @with_options
 def describe(path: PathArgument, *, source: UnsplitOptions, json: Json = False) -> None:
     """Counts, density, degree quantiles, popularity skew and time span."""
@@ -68,7 +68,7 @@ def describe(path: PathArgument, *, source: UnsplitOptions, json: Json = False) 
         print_facts(description.rows(), title=description.source)
 
 
-@app.command("split")
+@app.command("split", cls=Command)
 @with_options
 def split(
     path: PathArgument,

@@ -16,6 +16,8 @@ _OPTIONAL = {
     "pyarrow": "pandas",
     "psycopg": "postgres",
     "tensorboard": "tensorboard",
+    "mlflow-skinny": "mlflow",
+    "wandb": "wandb",
     "faiss-cpu": "faiss",
     "onnxruntime": "onnx",
 }

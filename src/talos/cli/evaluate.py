@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate", "fitted_on_test", "parse_ks"]
 
+_LENGTHS = (10, 20, 50)
+
 
 def fitted_on_test(facts: Mapping[str, Any]) -> bool:
     """Whether `model.json` says that a run has learnt from its test part, which then measures nothing.
@@ -55,7 +57,9 @@ def evaluate(
         typer.Option("--recs", help="Lists to measure instead of a run: user_id, item_id, rank or score."),
     ] = None,
     truth: Annotated[str | None, typer.Option("--truth", help="The test set for --recs.")] = None,
-    k: Annotated[str, typer.Option(help="List lengths.")] = "10,20,50",
+    k: Annotated[
+        str | None, typer.Option(help="List lengths.  [default: 10,20,50, as far as there are items]")
+    ] = None,
     dialect: Annotated[str, typer.Option(help="Definitions of the metrics: standard or paper.")] = "standard",
     data: DataOption = None,
     *,
@@ -74,13 +78,13 @@ def evaluate(
     chosen: Dialect | None = next((name for name in DIALECTS if name == dialect), None)
     if chosen is None:
         raise ConfigError(f"{dialect!r}", where="--dialect", expected=" or ".join(DIALECTS))
-    ks = parse_ks(k)
+    ks = None if k is None else parse_ks(k)
     report: Report | None
     if run is not None and recs is None and truth is None:
         name, report = str(run), _of_run(run, path, data, source, ks, chosen)
     elif run is None and recs is not None and truth is not None:
         lists, test = readers.read_lists(recs), open_interactions(truth, source, notify=say)
-        name, report = recs, evaluate_lists(lists, test, ks=ks, dialect=chosen)
+        name, report = recs, evaluate_lists(lists, test, ks=ks or _LENGTHS, dialect=chosen)
     else:
         raise ConfigError(
             "it is not clear what to measure", where="talos evaluate", expected="RUN, or --recs and --truth"
@@ -101,7 +105,7 @@ def _of_run(
     path: str | None,
     data: str | None,
     source: SourceOptions,
-    ks: tuple[int, ...],
+    ks: tuple[int, ...] | None,
     dialect: Dialect,
 ) -> Report | None:
     """Metrics of a run; of several processes each measures some of the users, and rank 0 returns the result."""
@@ -128,6 +132,8 @@ def _of_run(
     else:
         check_unchanged(trained_on or {}, share, run=run, path=own)
         test = share.test
-    report = recommender.evaluate(test, ks, dialect=dialect)
+    items = recommender.fitted_model().train.num_items
+    lengths = ks or tuple(k for k in _LENGTHS if k <= items) or (items,)
+    report = recommender.evaluate(test, lengths, dialect=dialect)
     distributed.stop()
     return report if group.rank == 0 else None

@@ -79,7 +79,8 @@ def init(
     replace_text(out, commented(config, notes))
     run = Path(path).stem if "://" not in path else "database"
     place = without_password(path)  # PGPASSWORD or ~/.pgpass has the password
-    command = f"talos train {shlex.quote(place)}{as_flags(source)} --config {out} --out runs/{run}"
+    config_file, folder = shlex.quote(str(out)), shlex.quote(f"runs/{run}")
+    command = f"talos train {shlex.quote(place)}{as_flags(source)} --config {config_file} --out {folder}"
     if json:
         print_json({"config": str(out), "next": command, "notes": list(notes), "data": parts.how})
         return

@@ -1,16 +1,21 @@
-"""Errors of the library as the command line shows them: Python's arguments become flags, here and nowhere else."""
+"""Errors as the command line shows them.
+
+Python's arguments become flags, and below the message stands a command that helps: here and nowhere else.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from talos.cli.failures import is_missing_memory
 from talos.cli.options import config_keys
-from talos.errors import InputError, TalosError
+from talos.errors import DataError, InputError, TalosError
 
-__all__ = ["in_flags", "message_of"]
+__all__ = ["advice_for", "in_flags", "message_of"]
 
 # Name of an argument in the library → of the parameter of a command, where they differ.
 _OTHER_NAMES = {"users": "user", "format": "output_format"}
@@ -19,16 +24,66 @@ _ASSIGNMENT = re.compile(r"""(?<![\w.])([a-z_]+)=('[^']*'|"[^"]*"|\w+(?:\.\w+)*)
 _WITHOUT_FLAG = re.compile(r"\bids=")  # an argument that no command offers
 
 
+# A message that names a command, or what to add to the one that was typed, needs no other.
+_SAYS_WHAT_TO_DO = re.compile(r"pip install |\btalos [a-z]+ |--resume\b")
+
+
+def advice_for(error: BaseException, text: str, command: Any, arguments: Sequence[str]) -> list[str]:
+    """The lines below the message `text` of an error: commands that help, and what each does.
+
+    An error may bring its own (`TalosError.commands`); else the command follows from what was wrong. None where the
+    message itself says what to do, or where no command can help, as with a full disk.
+    """
+    found = getattr(error, "commands", ())
+    if not found and not _SAYS_WHAT_TO_DO.search(text):
+        helpful = _helpful(error, *_subcommand(command, arguments), arguments)
+        found = () if helpful is None else (helpful,)
+    width = max((len(line) for line, _ in found), default=0)
+    return [f"  {line:<{width}}   {what}" for line, what in found]
+
+
+def _helpful(
+    error: BaseException, command: Any, name: str, arguments: Sequence[str]
+) -> tuple[str, str] | None:
+    """The command that helps with an error of the command `name`, and what it does."""
+    if is_missing_memory(error):
+        explain = "shows what would be trained, and the memory that it takes"
+        return (f"{name} PATH --explain", explain) if name == "talos train" else None
+    if not isinstance(error, InputError):
+        return None
+    takes = {str(one.metavar or "").strip("[]…") for one in command.params}
+    where = error.where or ""
+    if isinstance(error, DataError):
+        positions = zip(["", *arguments], arguments, strict=False)
+        values = [one for before, one in positions if not one.startswith("-") and before != "--out"]
+        given = [one for one in values if where.startswith(one)]
+        if given and "RUN" in takes:
+            return "talos train PATH -o RUN", "trains a run"
+        if given and "PATH" in takes and name != "talos data describe":
+            path = shlex.quote(max(given, key=len))
+            return f"talos data describe {path}", "reads the data alone, with the same options"
+    if "--config" in arguments and not where.startswith("-"):
+        return "talos init PATH -o run.toml", "writes a config with every key and a comment"
+    return f"{name} --help", "all options of this command"
+
+
+def _subcommand(command: Any, arguments: Sequence[str]) -> tuple[Any, str]:
+    """The command that the arguments of click's `command` name, and its name with those before it."""
+    names = ["talos"]
+    for argument in arguments:
+        if argument not in getattr(command, "commands", {}):
+            break
+        command = command.commands[argument]
+        names.append(argument)
+    return command, " ".join(names)
+
+
 def message_of(error: TalosError, command: Any, arguments: Sequence[str]) -> str:
     """The message of an error of click's `command` for the whole line, whose `arguments` say which subcommand ran."""
     if not isinstance(error, InputError):
         return str(error)
     others = _flags(command.commands["train"])  # errors of any command may advise to train with a flag
-    for argument in arguments:
-        if argument not in getattr(command, "commands", {}):
-            break
-        command = command.commands[argument]
-    flags = _flags(command)
+    flags = _flags(_subcommand(command, arguments)[0])
     given = {argument.partition("=")[0] for argument in arguments}
     keys = {key: flags[name] for key, name in config_keys().items() if flags.get(name) in given}
     sections, assigned = _assigned(arguments)

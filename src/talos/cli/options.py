@@ -45,8 +45,10 @@ __all__ = [
     "config_keys",
     "parse_budget",
     "parse_value",
+    "spelled_out",
     "with_bare_flags",
     "with_options",
+    "with_short_flags",
 ]
 
 PathArgument: TypeAlias = Annotated[
@@ -86,13 +88,66 @@ _FLAGS = {
 # Flags that may stand without a value → the values they take; the first is meant where there is none.
 _BARE = {"--refit": ("train+valid", "all")}
 
+# Flags that have a short spelling, on every command that has the flag.
+_SHORT = {"--k": "-k", "--out": "-o", "--user": "-u", "--config": "-c"}
+
+# What to do where an argument is missing, by the name that the help gives it: commands, and what each does.
+_BEGINNINGS = {
+    "PATH": (
+        ("talos demo", "MovieLens-100K end to end, nothing to prepare"),
+        ("talos init clicks.csv", "looks at a file of yours, writes run.toml, prints the next command"),
+        ("talos train clicks.csv -o runs/clicks", "trains on it at once, with the defaults"),
+        ("talos data list", "data sets by name, for `talos train NAME -o RUN`"),
+    ),
+    "RUN": (
+        ("talos demo", "trains one on MovieLens-100K: runs/demo"),
+        ("talos train clicks.csv -o runs/clicks", "trains one on a file of yours: runs/clicks"),
+    ),
+}
+
 
 class Command(TyperCommand):
-    """A command some of whose flags may stand without a value, which neither typer nor click offer by themselves."""
+    """A command that typer and click do not offer as it is.
+
+    Some of its flags may stand without a value, and where an argument is missing it says what to do first.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse a line after giving each bare flag the value that it means."""
-        return super().parse_args(ctx, with_bare_flags(args))
+        try:
+            return super().parse_args(ctx, with_bare_flags(args))
+        except typer.BadParameter as error:
+            argument = getattr(error, "param", None)
+            name = str(getattr(argument, "metavar", "") or "").strip("[]…")
+            if type(error).__name__ != "MissingParameter" or name not in _BEGINNINGS:
+                raise
+            help_line = str(getattr(argument, "help", "")).rstrip(".")
+            expected = help_line[:1].lower() + help_line[1:]
+            raise ConfigError(
+                "is missing", where=name, expected=expected, commands=_BEGINNINGS[name]
+            ) from None
+
+
+def with_short_flags(command: Any) -> Any:
+    """The same command of click, whose flags and those of its subcommands have their short spellings."""
+    for one in command.params:
+        one.opts += [short for long, short in _SHORT.items() if long in one.opts and short not in one.opts]
+    for other in getattr(command, "commands", {}).values():
+        with_short_flags(other)
+    return command
+
+
+def spelled_out(arguments: Sequence[str]) -> list[str]:
+    """A line with long flags in place of the short ones, for messages.
+
+    >>> spelled_out(["train", "clicks.csv", "-o", "run", "-k5", "-x"])
+    ['train', 'clicks.csv', '--out', 'run', '--k=5', '-x']
+    """
+    long = {short: flag for flag, short in _SHORT.items()}
+    return [
+        one if one[:2] not in long else long[one[:2]] + (f"={one[2:].removeprefix('=')}" if one[2:] else "")
+        for one in arguments
+    ]
 
 
 def with_bare_flags(arguments: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from talos.cli.options import with_short_flags
 from talos.errors import ConfigError, TalosError
 
 __all__ = ["PluginGroup", "entry_points_of", "not_installed"]
@@ -34,7 +35,8 @@ class PluginGroup(TyperGroup):
         """The command of this name; None if there is none."""
         if cmd_name not in self.commands:
             self._add_plugins()
-        return super().get_command(ctx, cmd_name)
+        command = super().get_command(ctx, cmd_name)
+        return None if command is None else with_short_flags(command)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of all commands, those of plugins last."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from talos.cli.evaluate import fitted_on_test
 from talos.cli.options import DataOption, Json, TestArgument, UnsplitOptions, with_options
 from talos.cli.output import print_json, say
+from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
 
-__all__ = ["report", "write_page"]
+if TYPE_CHECKING:
+    from talos.data.interactions import Interactions
+    from talos.model.recommender import Recommender
+
+__all__ = ["check_target", "report", "test_part", "write_page"]
 
 
 @with_options
@@ -35,7 +41,6 @@ def report(
     json: Json = False,
 ) -> None:
     """Write plots, tables and sample recommendations of a run, or of a comparison, to one HTML file."""
-    from talos.data.open import open_test
     from talos.model.recommender import Recommender
     from talos.report import comparison_report, run_report
     from talos.studies import compare as comparison
@@ -43,16 +48,13 @@ def report(
 
     compared = (run / "compare.json").is_file()
     target = out or run / ("compare.html" if compared else "report.html")
-    _check_target(target, overwrite=overwrite)
+    check_target(target, overwrite=overwrite)
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     if compared:
         text = comparison_report(comparison.load(run), title=f"Comparison {run.name}", date=today)
     else:
         recommender = Recommender.load(run)
-        facts = recommender.fitted_model().metadata
-        test = None
-        if path is not None or not fitted_on_test(facts):
-            test = open_test(facts.get("source"), path, source, run=run, data=data, notify=say)
+        test = test_part(recommender, run, path, data, source)
         history, title = read_history(run / "history.jsonl"), f"Run {run.resolve().name}"
         again = read_history(run / "history-refit.jsonl")
         text = run_report(recommender, test, history, refit_history=again, title=title, seed=seed, date=today)
@@ -63,27 +65,47 @@ def report(
         typer.echo(f"written to {target}")
 
 
+def test_part(
+    recommender: Recommender, run: Path, path: str | None, data: str | None, source: SourceOptions
+) -> Interactions | None:
+    """What a run is measured on: PATH, or its own test part; None if it has learnt from that."""
+    from talos.data.open import open_test
+
+    facts = recommender.fitted_model().metadata
+    if path is None and fitted_on_test(facts):
+        return None
+    return open_test(facts.get("source"), path, source, run=run, data=data, notify=say)
+
+
 def write_page(text: str, target: Path, *, overwrite: bool = True) -> Path:
     """Write a page, or leave what is there if it cannot be written; returns its place."""
     from talos.files import replace_text
 
-    _check_target(target, overwrite=overwrite)
+    check_target(target, overwrite=overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
     replace_text(target, text)
     return target
 
 
-def _check_target(target: Path, *, overwrite: bool) -> None:
+def check_target(
+    target: Path, *, overwrite: bool, what: str = "report", is_ours: Callable[[str], bool] | None = None
+) -> None:
+    """Refuse a file that cannot be written, or that is there and not a `what` that we wrote before."""
     if target.is_dir():
-        raise ConfigError("is a folder", where=f"--out {target}", expected="a file name, such as report.html")
+        example = "README.md" if what == "card" else "report.html"
+        raise ConfigError("is a folder", where=f"--out {target}", expected=f"a file name, such as {example}")
     if target.exists() and not target.is_file():  # writing renames a file over it: no device would be left
         raise ConfigError("is a device or a pipe", where=f"--out {target}", expected="the name of a file")
     if overwrite or not target.exists():
         return
     from talos.report import is_page
 
+    recognised = is_page if is_ours is None else is_ours
     with target.open("rb") as file:
-        if not is_page(file.read(1 << 16).decode("utf-8", errors="replace")):
-            what, expected = "exists and is not a report", "a new file, or an older report"
-            hint = "add --overwrite to replace it"
-            raise ConfigError(what, where=f"--out {target}", expected=expected, hint=hint)
+        if not recognised(file.read(1 << 16).decode("utf-8", errors="replace")):
+            raise ConfigError(
+                f"exists and is not a {what}",
+                where=f"--out {target}",
+                expected=f"a new file, or an older {what}",
+                hint="add --overwrite to replace it",
+            )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from pathlib import Path
@@ -32,7 +34,8 @@ __all__ = ["share_of", "train"]
 
 Refit: TypeAlias = Literal["train+valid", "all"]
 _IN_WORDS = {"train+valid": "train and validation", "all": "all the data"}
-_OF_TRAINING = ("checkpoint", "history.jsonl", "history-refit.jsonl", "race", "race.json", "tensorboard")
+_LOGGERS = ("tensorboard", "mlflow", "wandb")
+_OF_TRAINING = ("checkpoint", "history.jsonl", "history-refit.jsonl", "race", "race.json", *_LOGGERS)
 
 
 @with_options
@@ -57,6 +60,12 @@ def train(
         bool, typer.Option("--explain", help="Show what would be trained, and train nothing.")
     ] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard files.")] = False,
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow", help="Also log to MLflow; MLFLOW_TRACKING_URI says where to.")
+    ] = False,
+    wandb: Annotated[
+        bool, typer.Option("--wandb", help="Also log to Weights & Biases; WANDB_MODE=offline writes files.")
+    ] = False,
     items: Annotated[
         Path | None,
         typer.Option(
@@ -97,8 +106,9 @@ def train(
         _check_refit(refit, parts)
         record = record_of(path, source, parts)
         table = _read_items(path, items, item_columns, source, parts)
-        how: dict[str, Any] = {"resume": resume, "tensorboard": tensorboard, "json": json}
-        _run(config, parts, out, record, refit, items=table, **how)
+        asked = zip(_LOGGERS, (tensorboard, mlflow, wandb), strict=True)
+        loggers = [name for name, wanted in asked if wanted]
+        _run(config, parts, out, record, refit, items=table, resume=resume, loggers=loggers, json=json)
 
 
 def _read_items(
@@ -243,7 +253,7 @@ def _run(
     *,
     items: pl.DataFrame | None,
     resume: bool,
-    tensorboard: bool,
+    loggers: Sequence[str],
     json: bool,
 ) -> None:
     from talos import distributed, kernels
@@ -259,10 +269,10 @@ def _run(
     recommender = Recommender(config=config)
     if group.rank == 0:
         say(f"kernel: {kernels.status()}" if config.device == "cpu" else f"kernel: torch on {config.device}")
-    boards = out / "tensorboard" if tensorboard else None
+    folders = {name: out / name for name in loggers}
     began = time.perf_counter()
     try:
-        watchers = [PlanLines(say), *_watchers(group, boards)]
+        watchers = [PlanLines(say), *_watchers(group, folders)]
         recommender.fit(
             parts.train, parts.valid, known=parts.test, run=out, resume=resume, callbacks=watchers
         )
@@ -270,7 +280,7 @@ def _run(
         if refit is not None:
             if group.rank == 0:
                 say(f"fitting again on {_IN_WORDS[refit]}")
-            watchers = _watchers(group, None if boards is None else boards / "refit")
+            watchers = _watchers(group, {name: place / "refit" for name, place in folders.items()})
             recommender.refit(refit, run=out, resume=resume, callbacks=watchers)
     except InterruptedRunError as stop:
         raise InterruptedRunError(f"{stop}. Continue with the same command and --resume") from None
@@ -324,17 +334,20 @@ def _run(
         again = "" if refit is None else f"; fitted again on {_IN_WORDS[refit]} for as many epochs"
         done = f"best epoch {model.metadata['epoch']}{again}"
     typer.echo(f"{done}, {seconds:.1f} s; written to {out}")
-    evaluate = "" if refit == "all" else f"   or   talos evaluate {out}"
-    say(f"next: talos recommend {out} --user ID{evaluate}")
+    somebody = shlex.quote(str(model.train.user_ids.ids[0])) if model.train.num_users else "ID"
+    run = shlex.quote(str(out))
+    say(
+        f"next: talos recommend {run} --user {somebody}   or for all   talos recommend {run} --all --out recs.csv"
+    )
 
 
-def _watchers(group: Group, boards: Path | None) -> list[Callback]:
-    """Progress, and TensorBoard files in the folder `boards`; on rank 0."""
-    from talos.training import TensorBoard, progress
+def _watchers(group: Group, loggers: Mapping[str, Path]) -> list[Callback]:
+    """Progress, and each logger with its folder; on rank 0."""
+    from talos.training import LOGGERS, progress
 
     if group.rank != 0:
         return []
-    return [progress(), *([] if boards is None else [TensorBoard(boards)])]
+    return [progress(), *(LOGGERS[name](folder) for name, folder in loggers.items())]
 
 
 def _reports(

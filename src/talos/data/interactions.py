@@ -36,6 +36,7 @@ class Provenance:
         duplicates: rows dropped because their (user, item) pair occurred before or after.
         bad_rows: rows skipped because a value could not be used.
         notes: remarks for people.
+        guesses: which column was taken for what, in words; empty if the names are plain or were given.
     """
 
     source: str = "memory"
@@ -44,6 +45,7 @@ class Provenance:
     duplicates: int = 0
     bad_rows: int = 0
     notes: tuple[str, ...] = ()
+    guesses: str = ""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

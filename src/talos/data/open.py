@@ -96,7 +96,11 @@ def open_interactions(
     """
     path, options = os.fspath(path), replace(options or SourceOptions(), **changes)
     found = _dataset(path)
-    data = _read_whole(path, options) if found is None else datasets.load(found, notify=notify)
+    if found is None:
+        data = _read_whole(path, options)
+        _say_guesses(data, notify)
+    else:
+        data = datasets.load(found, notify=notify)
     min_rating, k_core = options.min_rating, options.k_core
     if found is not None and not options.raw:
         min_rating = found.min_rating if min_rating is None else min_rating
@@ -142,6 +146,7 @@ def open_split(
     if readers.is_parts(path):
         _warn_split_already(options, notify)
         parts = readers.read_parts(path, **options.reading())
+        _say_guesses(parts.train, notify)
         return splits.predefined(parts.train, parts.valid, parts.test)
     return _split(open_interactions(path, options, notify=notify), options)
 
@@ -160,6 +165,7 @@ def open_fit_parts(
     found = readers.read_fit_parts(path, **options.reading())
     if found is not None:
         _warn_split_already(options, notify)
+        _say_guesses(found[0], notify)
         return found
     parts = _split(open_interactions(path, options, notify=notify), options)
     return parts.train, parts.valid
@@ -383,6 +389,7 @@ def _check_exists(path: str) -> None:
         "no such file, folder or dataset",
         where=path,
         hint=hint if hint.startswith("did") else f"datasets: {', '.join(known)}",
+        commands=[("talos data list", "the data sets that can be used by name")],
     )
 
 
@@ -397,6 +404,12 @@ def _read_whole(path: str, options: SourceOptions) -> Interactions:
 
 def _split(data: Interactions, options: SourceOptions) -> Split:
     return splits.split(data, by=options.by, test=options.test, valid=options.valid, seed=options.split_seed)
+
+
+def _say_guesses(data: Interactions, notify: Notify | None) -> None:
+    """Say which columns were taken for what, where that was a guess that may be wrong."""
+    if notify is not None and data.provenance.guesses:
+        notify(f"{data.provenance.source}: {data.provenance.guesses}")
 
 
 def _warn_split_already(options: SourceOptions, notify: Notify | None) -> None:

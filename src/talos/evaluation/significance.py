@@ -16,7 +16,15 @@ from numpy.typing import ArrayLike, NDArray
 from talos.errors import ArgumentError, nearest
 from talos.evaluation.evaluate import Report
 
-__all__ = ["Alternative", "Comparison", "compare", "compare_reports", "compare_seeds", "holm"]
+__all__ = [
+    "Alternative",
+    "Comparison",
+    "compare",
+    "compare_reports",
+    "compare_seeds",
+    "holm",
+    "mean_interval",
+]
 
 Alternative: TypeAlias = Literal["two-sided", "greater", "less"]
 _WORDS: dict[str, str] = {
@@ -144,6 +152,26 @@ def compare_seeds(
         raise ArgumentError(f"{len(a)} and {len(b)} runs", where="a, b", expected="the same seeds for both")
     means = [[report.metrics[metric] for report in reports] for reports in (a, b)]
     return compare(means[0], means[1], alternative=alternative, names=names)
+
+
+def mean_interval(values: ArrayLike, level: float = 0.95) -> tuple[float, float]:
+    """Student's confidence interval of a mean: what it could have been with other users like these.
+
+    It knows nothing of other seeds, splits or data. One value alone says nothing: the interval is then infinite; equal
+    values give an interval of length 0.
+
+    >>> low, high = mean_interval([0.1, 0.2, 0.3])
+    >>> round(low, 3), round(high, 3)
+    (-0.048, 0.448)
+    """
+    from scipy import stats
+
+    found = np.asarray(values, np.float64)
+    mean = float(found.mean())
+    if len(found) < 2:
+        return -np.inf, np.inf
+    half = float(stats.t.ppf((1 + level) / 2, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found)))
+    return mean - half, mean + half
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -1,15 +1,24 @@
-"""Reports: one self-contained HTML file for a run, a comparison or a tuning study.
+"""Reports: one self-contained HTML file for a run, a comparison or a tuning study; and a model card of a run.
 
-The files need no network and hold no scripts: plots are SVG drawn by `talos.report.svg`, each with a table of its
+The HTML files need no network and hold no scripts: plots are SVG drawn by `talos.report.svg`, each with a table of its
 numbers below it. They are readable on a phone, and in light and dark mode.
 """
 
 from __future__ import annotations
 
+from talos.report.card import is_card, model_card
 from talos.report.compare import comparison_report
 from talos.report.page import is_page
 from talos.report.run import run_report
 from talos.report.standalone import standalone
 from talos.report.tuning import tuning_report
 
-__all__ = ["comparison_report", "is_page", "run_report", "standalone", "tuning_report"]
+__all__ = [
+    "comparison_report",
+    "is_card",
+    "is_page",
+    "model_card",
+    "run_report",
+    "standalone",
+    "tuning_report",
+]

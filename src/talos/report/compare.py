@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from talos.report.page import Figure, Section, TextTable, flat_settings, page, table_html
+from talos.config import flat_settings
+from talos.report.page import Figure, Section, TextTable, page, table_html
 from talos.report.svg import COLOURS, Frame, Series, intervals, lines, number
 from talos.studies.compare import ComparisonTable, RunResult
 

@@ -6,10 +6,9 @@ it. The colours of series are those of Okabe and Ito, made darker or lighter whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 from talos.report.svg import KeyKind, legend_key
 
@@ -18,7 +17,6 @@ __all__ = [
     "Figure",
     "Section",
     "TextTable",
-    "flat_settings",
     "is_page",
     "page",
     "table_html",
@@ -220,21 +218,6 @@ def table_html(table: TextTable) -> str:
         '<div class="wide" tabindex="0" role="region" aria-label="Table">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
-
-
-def flat_settings(config: Mapping[str, Any]) -> dict[str, str]:
-    """The values of a config as text, by dotted key.
-
-    >>> flat_settings({"k": 20, "loss": {"tau": 0.1}})
-    {'k': '20', 'loss.tau': '0.1'}
-    """
-    flat: dict[str, str] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{name}.{key}": str(inner) for key, inner in value.items()}
-        else:
-            flat[name] = str(value)
-    return flat
 
 
 def tiles(values: Sequence[tuple[str, str, str]]) -> str:

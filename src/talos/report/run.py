@@ -10,22 +10,20 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
 from talos.evaluation.ranking import top_k
-from talos.model.measures import Lists, ScoreSample, by_activity, by_popularity, make_lists, sample_scores
+from talos.model.measures import Lists, ScoreSample, sample_scores
 from talos.model.recommender import Recommender
 from talos.model.run_directory import Model
-from talos.report.page import Figure, Section, TextTable, flat_settings, page, table_html, tiles
+from talos.report.facts import ACCURACY, Measured, measure, setting_rows, trained_on, what_it_is
+from talos.report.page import Figure, Section, TextTable, page, table_html, tiles
 from talos.report.svg import COLOURS, Frame, Series, bars, fixed, lines, number, points
 
 __all__ = ["run_report"]
 
-CURVE_KS = (1, 2, 3, 5, 10, 15, 20, 30, 50)
 _POINTS = 500  # in a scatter plot: enough to show the shape, few enough for a small file
 _BOTH = ("model", "popularity")
-_ACCURACY = (("precision", "Precision"), ("recall", "Recall"), ("ndcg", "NDCG"))
 _CARD_HISTORY, _CARD_LENGTH = 6, 10  # items on the card of a sample user: from the history, and recommended
 
 
@@ -69,29 +67,29 @@ def run_report(
     model = model.on_cpu()
     config, train = recommender.config, model.train
     k = config.k
-    counted = _trained_on(model.metadata.get("trained_on", {"train": len(train)}))
+    counted = trained_on(model.metadata.get("trained_on", {"train": len(train)}))
     size = f"{train.num_users:,} users, {train.num_items:,} items, {len(train):,} interactions of {counted}"
-    subtitle = f"{_what_it_is(config)}, K = {k}. {size}."
+    subtitle = f"{what_it_is(config)}, K = {k}. {size}."
     learning = _learning(history, int(model.metadata.get("epoch", 0)), refit_history)
-    settings = Section("Settings", html=_settings(recommender, model))
+    settings = Section(
+        "Settings", html=table_html(TextTable(["setting", "value"], setting_rows(config, model)))
+    )
     if test is None:
         cards = _sample_cards(model, None, _own_lists(model, shown_users, seed), shown=shown_users, seed=seed)
         samples = Section("Sample recommendations", html=cards)
         return page(title, subtitle, [_chosen_from(model, k), learning, samples, settings], date=date)
-    known, lost = test.aligned_to(train)
-    longest = max(k, min(CURVE_KS[-1], train.num_items))
-    ks = sorted({at for at in (*CURVE_KS, k) if at <= longest})
-    lists, popular = make_lists(model, known, ks=ks, most_users=most_users, seed=seed)
+    found = measure(model, test, config, most_users=most_users, seed=seed)
+    known, lists, popular = found.test, found.lists, found.popular
     cards = _sample_cards(
         model, known, (lists.users, lists.items, lists.scores), shown=shown_users, seed=seed
     )
     measured = "The lists that are measured: unlike those of `talos recommend`, they may hold test items."
     sections = [
-        Section("At a glance", html=_glance(lists, popular, k), note=_notes(known, lists, lost)),
+        Section("At a glance", html=_glance(lists, popular, k), note=found.notes),
         learning,
         *_race(model.metadata.get("race") or model.metadata.get("chosen_from", {}).get("race", {})),
         Section("Accuracy", _accuracy(lists, popular)),
-        Section("Who it works for", _users_and_items(model, known, lists, popular, k)),
+        Section("Who it works for", _users_and_items(found)),
         _scores(sample_scores(model, known, lists.users, k=k, seed=seed), k),
         Section("Beyond accuracy", _exposure(lists, popular)),
         Section("Sample recommendations", html=cards, note=measured),
@@ -100,52 +98,26 @@ def run_report(
     return page(title, subtitle, sections, date=date)
 
 
-def _what_it_is(config: RunConfig) -> str:
-    if config.baseline is not None:
-        return f"Baseline {config.baseline.name}"
-    return f"Loss {config.loss.name} on backbone {config.backbone.name}"
-
-
-def _notes(test: Interactions, lists: Lists, lost: int) -> str:
-    total, used = int((test.user_degrees > 0).sum()), len(lists.users)
-    notes = [f"On {total:,} users with test items."]
-    if used < total:
-        notes = [f"On {used:,} users, a random sample of {total:,} with test items."]
-    if lost:
-        notes.append(f"{lost:,} test interactions of unknown users or items left out.")
-    return " ".join(notes)
-
-
 def _glance(lists: Lists, popular: Lists, k: int) -> str:
     values = []
-    for name, word in (*_ACCURACY, ("mrr", "MRR")):
+    for name, word in ACCURACY:
         ours, theirs = (number(one.mean(f"{name}@{k}")) for one in (lists, popular))
         values.append((f"{word}@{k}", ours, f"popularity {theirs}"))
     ours, theirs = (f"{one.coverage[lists.ks.index(k)]:.1%}" for one in (lists, popular))
     return tiles([*values, (f"Coverage@{k}", ours, f"popularity {theirs}")])
 
 
-def _trained_on(counts: Mapping[str, int]) -> str:
-    """The parts that a model was fitted on, in words.
-
-    >>> _trained_on({"train": 7, "valid": 2, "test": 1})
-    'train, validation and test'
-    """
-    names = ["validation" if name == "valid" else str(name) for name in counts]
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
-
-
 def _chosen_from(model: Model, k: int) -> Section:
     """The metrics of the model that the settings and the epochs come from, where this one has no test figure."""
     origin = model.metadata.get("chosen_from", {})
     metrics, popular = origin.get("metrics", {}), origin.get("baseline", {}).get("popularity", {})
-    found = [(f"{word}@{k}", f"{name}@{k}") for name, word in (*_ACCURACY, ("mrr", "MRR"))]
+    found = [(f"{word}@{k}", f"{name}@{k}") for name, word in ACCURACY]
     values = [
         (word, number(metrics[key]), f"popularity {number(popular.get(key, 0.0))}")
         for word, key in found
         if key in metrics
     ]
-    here, there = (_trained_on(one.get("trained_on", {"train": 0})) for one in (model.metadata, origin))
+    here, there = (trained_on(one.get("trained_on", {"train": 0})) for one in (model.metadata, origin))
     note = (
         f"No test figure: this model was fitted on {here}. The metrics are those of the model it was chosen from, "
         f"which was fitted on {there}."
@@ -153,20 +125,6 @@ def _chosen_from(model: Model, k: int) -> Section:
     return Section(
         "At a glance: the model it was chosen from", html=tiles(values) if values else "", note=note
     )
-
-
-def _settings(recommender: Recommender, model: Model) -> str:
-    rows = [list(setting) for setting in flat_settings(recommender.config.as_dict()).items()]
-    counts = model.metadata.get("trained_on", {})
-    rows += [[f"interactions of {_trained_on({name: 0})}", number(count)] for name, count in counts.items()]
-    if "epochs_from" in model.metadata:
-        rows.append(["epochs from", str(model.metadata["epochs_from"])])
-    for name in ("epoch", "fit_seconds", "threshold_error"):
-        value = model.metadata.get(name)
-        if isinstance(value, int | float) and np.isfinite(value):
-            rows.append([name.replace("_", " "), number(value)])
-    rows += [[f"version of {name}", str(value)] for name, value in model.metadata.get("versions", {}).items()]
-    return table_html(TextTable(["setting", "value"], rows))
 
 
 # ------------------------------------------------------------------------------- plots
@@ -250,7 +208,7 @@ def _curve(
 def _accuracy(lists: Lists, popular: Lists) -> list[Figure]:
     """Precision, recall and NDCG against K, beside ranking by popularity."""
     figures = []
-    for name, word in _ACCURACY:
+    for name, word in ACCURACY[:3]:
         ours, theirs = ([one.mean(f"{name}@{k}") for k in lists.ks] for one in (lists, popular))
         figures.append(_versus(f"{word}@K", ours, theirs, lists.ks, "mean over users"))
     return figures
@@ -269,11 +227,12 @@ def _versus(
     return Figure(title, svg, TextTable(["K", *_BOTH], rows), legend=_BOTH, note=note)
 
 
-def _users_and_items(model: Model, test: Interactions, lists: Lists, popular: Lists, k: int) -> list[Figure]:
+def _users_and_items(found: Measured) -> list[Figure]:
     """Histograms of per-user metrics, and accuracy by activity of users and by popularity of items."""
+    lists, popular, k = found.lists, found.popular, found.k
     metric = f"recall@{k}"
     users = []
-    for name, members in by_activity(model.train.user_degrees[lists.users]):
+    for name, members in found.by_activity():
         means = [float(one.per_user[metric][members].mean()) for one in (lists, popular)]
         users.append((name, [f"{int(members.sum()):,}"], means))
     label = f"Bar chart of mean {metric} of users in groups by their number of train interactions"
@@ -283,12 +242,14 @@ def _users_and_items(model: Model, test: Interactions, lists: Lists, popular: Li
         users,
         Frame(label, "train interactions of the user", f"mean {metric}"),
     )
-    groups = by_popularity(model.train.item_degrees, (lists, popular), test, k)
     label = f"Bar chart of the share of test interactions in the top {k}, in groups by popularity of the item"
     by_item = _grouped(
         "By item popularity",
         ["popularity rank, %", "items", "test interactions"],
-        [(name, [f"{items:,}", f"{pairs:,}"], shares) for name, items, pairs, shares in groups],
+        [
+            (name, [f"{items:,}", f"{pairs:,}"], shares)
+            for name, items, pairs, shares in found.by_popularity()
+        ],
         Frame(label, "popularity rank of the item, % of all items", f"found in the top {k}"),
     )
     return [_histogram(lists, k), by_user, by_item]

@@ -9,5 +9,6 @@
 - `metrics`: counters of all workers, as Prometheus reads them.
 - `insights`: a map of the items, shares of lists and metrics, for the page.
 - `page_files`: the page, whose HTML, CSS and JavaScript are in `page/`.
-- `app`: the endpoints; `server`: the processes.
+- `service`: what endpoints share; `endpoints`: the endpoints, by what they are about.
+- `app`: all of it as one application; `server`: the processes.
 """

@@ -125,10 +125,10 @@ class FeedbackLog:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     log = FeedbackLog(Path(folder, "log.jsonl"))
-    ...     new = log.append([Event("ann", "tea", 1.0, "e1")]), log.append([Event("ann", "tea", 1.0, "e1")])
+    ...     new = [len(log.append([Event("ann", "tea", 1.0, "e1")])) for _ in range(2)]
     ...     log.close()
     >>> new
-    (1, 0)
+    [1, 0]
     """
 
     def __init__(self, path: Path) -> None:
@@ -146,8 +146,8 @@ class FeedbackLog:
             self._drop_torn_line()
             self._remember(self._reader.read())
 
-    def append(self, events: Sequence[Event]) -> int:
-        """Write events and sync them; those whose id is in the log already are left out. Returns how many are new.
+    def append(self, events: Sequence[Event]) -> list[Event]:
+        """Write events and sync them; those whose id is in the log already are left out. Returns the others.
 
         Raises:
             TalosError: the disk did not take them; the log is as it was before.
@@ -161,7 +161,7 @@ class FeedbackLog:
                     fresh.append(event)
                     self._remember([event])
             if not fresh:
-                return 0
+                return []
             size = os.fstat(self._file).st_size
             data = b"".join(event.line() for event in fresh)
             try:
@@ -174,7 +174,7 @@ class FeedbackLog:
                 for event in fresh:
                     self._ids.pop(event.id or "", None)
                 raise TalosError(f"{self.path} could not be written ({error.strerror})") from error
-        return len(fresh)
+        return fresh
 
     def close(self) -> None:
         """Close the file."""

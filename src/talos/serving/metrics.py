@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 __all__ = ["Metrics"]
@@ -28,7 +27,6 @@ _COUNTERS = {
     "failed_reloads": "Runs that could not be loaded; the old one stayed.",
 }
 _GAUGES = {"in_flight": "Requests in work."}
-_SLOT = struct.Struct("<d")
 _MOST_WORKERS = 64
 
 
@@ -52,24 +50,23 @@ class Metrics:
             *(f"requests:{route}:{status}" for route in _ROUTES for status in _STATUSES),
             *(f"seconds:{route}:{bucket}" for route in _ROUTES for bucket in (*_BUCKETS, "inf", "sum")),
         ]
-        self._place = {name: place * _SLOT.size for place, name in enumerate(names)}
-        self._row = len(names) * _SLOT.size
+        self._place = {name: place for place, name in enumerate(names)}
+        size = 8 * len(names) * _MOST_WORKERS
         if folder is None:
-            self._memory = mmap.mmap(-1, self._row * _MOST_WORKERS)
+            memory = mmap.mmap(-1, size)
         else:
             descriptor = os.open(folder / "metrics", os.O_RDWR | os.O_CREAT, 0o600)
-            os.ftruncate(descriptor, self._row * _MOST_WORKERS)
-            self._memory = mmap.mmap(descriptor, self._row * _MOST_WORKERS)
+            os.ftruncate(descriptor, size)
+            memory = mmap.mmap(descriptor, size)
             os.close(descriptor)
-        self._own = 0 if folder is None else _next_row(folder) % _MOST_WORKERS * self._row
+        self._numbers = memoryview(memory).cast("d")  # a row of them for each worker
+        self._own = 0 if folder is None else _next_row(folder) % _MOST_WORKERS * len(names)
         # a worker that died leaves its counters, which go on counting, but nothing is in flight any more
-        _SLOT.pack_into(self._memory, self._own + self._place["in_flight"], 0.0)
+        self._numbers[self._own + self._place["in_flight"]] = 0.0
 
     def count(self, name: str, amount: float = 1.0) -> None:
         """Add to a counter or gauge; called by one thread of the event loop and one that ranks, on different names."""
-        place = self._own + self._place[name]
-        (value,) = _SLOT.unpack_from(self._memory, place)
-        _SLOT.pack_into(self._memory, place, value + amount)
+        self._numbers[self._own + self._place[name]] += amount
 
     def observe(self, route: str, status: int, seconds: float) -> None:
         """Count a request and how long it took."""
@@ -82,14 +79,13 @@ class Metrics:
 
     def value(self, name: str) -> float:
         """The sum of one number over all workers."""
-        rows = range(self._place[name], self._row * _MOST_WORKERS, self._row)
-        return float(sum(_SLOT.unpack_from(self._memory, place)[0] for place in rows))
+        return float(sum(self._numbers[self._place[name] :: len(self._place)]))
 
-    def text(self, extra: str = "") -> str:
-        """All numbers in the text format of Prometheus; `extra` are further lines."""
-        return "\n".join(self._lines()) + "\n" + extra
+    def text(self, versions: Mapping[str, str] | None = None) -> str:
+        """All numbers in the text format of Prometheus, and the version of each run that is served."""
+        return "\n".join(self._lines(versions or {})) + "\n"
 
-    def _lines(self) -> Iterator[str]:
+    def _lines(self, versions: Mapping[str, str]) -> Iterator[str]:
         for name, meaning in _COUNTERS.items():
             yield f"# HELP talos_{name}_total {meaning}"
             yield f"# TYPE talos_{name}_total counter"
@@ -114,6 +110,15 @@ class Metrics:
                 yield f'talos_request_seconds_bucket{{route="{route}",le="{bound}"}} {upto:.15g}'
             yield f'talos_request_seconds_sum{{route="{route}"}} {self.value(f"seconds:{route}:sum"):.15g}'
             yield f'talos_request_seconds_count{{route="{route}"}} {upto:.15g}'
+        yield "# HELP talos_model_info The runs that are served."
+        yield "# TYPE talos_model_info gauge"
+        for model, version in versions.items():
+            yield f'talos_model_info{{model="{_escaped(model)}",version="{version}"}} 1'
+
+
+def _escaped(label: str) -> str:
+    """A label's value as the format has it: three characters are escaped, and no others may be."""
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _next_row(folder: Path) -> int:

@@ -288,6 +288,7 @@ class Ranker:
         codes = encode(run.users, request.users)
         rows: list[Row] = []
         live: list[tuple[int, Id, NDArray[np.int64]]] = []
+        trained: list[int] = []
         for place, (asked, code) in enumerate(zip(request.users, codes.tolist(), strict=True)):
             user = run.user_id(asked)
             if run.has_events(user):
@@ -295,12 +296,17 @@ class Ranker:
                 live.append((place, user, past))
                 rows.append(Row(user, "folded", None, past, run.known_items(user, code)))
             elif code >= 0:
-                past, vector = run.history(user, code), run.model.user_vectors[code]
-                rows.append(Row(user, "model", vector, past, run.known_items(user, code)))
+                trained.append(place)
+                rows.append(Row(user, "model", None, run.history(user, code), run.known_items(user, code)))
             elif visitor is not None:
                 rows.append(Row(user, "folded", visitor.vector, visitor.past, visitor.past))
             else:
                 rows.append(Row(user, "popular", None, nothing, nothing))
+        if trained:
+            # all at once: every operation of torch lets go of the interpreter, which a busy event loop then holds
+            vectors = run.model.user_vectors[torch.from_numpy(codes[trained])]
+            for place, vector in zip(trained, vectors.unbind(), strict=True):
+                rows[place].vector = vector
         if live:
             self._metrics.count("folded_users", len(live))
             for (place, _, _), vector in zip(live, run.vectors_of([one[1:] for one in live]), strict=True):

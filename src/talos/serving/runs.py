@@ -98,9 +98,7 @@ class ServedRun:
         """`item` and `title` of some items."""
         ids = self.items.decode(codes).to_list()
         titles = (
-            [None] * len(ids)
-            if self.titles is None
-            else self.titles.gather(np.asarray(codes, np.int64)).to_list()
+            [None] * len(ids) if self.titles is None else self.titles[np.asarray(codes, np.int64)].to_list()
         )
         return [{"item": item, "title": title} for item, title in zip(ids, titles, strict=True)]
 
@@ -320,6 +318,11 @@ class RunBook:
         self.runs = {run.name: run for run in (ServedRun(folder, log, shared) for folder in folders)}
         self.default = next(iter(self.runs))
         self.errors: dict[str, str] = {}
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The version of each run by its name."""
+        return {name: run.version for name, run in self.runs.items()}
 
     def get(self, name: str | None) -> ServedRun | None:
         """The run of this name, the default one without a name; None if there is none."""

@@ -9,17 +9,19 @@ from talos.training.callbacks import (
     PlainProgress,
     PlanLines,
     Records,
-    TensorBoard,
     progress,
 )
+from talos.training.loggers import LOGGERS, MLflow, TensorBoard, WandB
 from talos.training.plan import Plan, make_plan, plan_for
 from talos.training.race import RaceResult, check_path, make_trainer
 from talos.training.trainer import Trainer
 
 __all__ = [
+    "LOGGERS",
     "Callback",
     "History",
     "InterruptedRunError",
+    "MLflow",
     "PlainProgress",
     "Plan",
     "PlanLines",
@@ -27,6 +29,7 @@ __all__ = [
     "Records",
     "TensorBoard",
     "Trainer",
+    "WandB",
     "check_path",
     "make_plan",
     "make_trainer",

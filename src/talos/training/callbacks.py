@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
-from talos.errors import DataError, MissingExtraError, TalosError
+from talos.errors import DataError, TalosError
 from talos.files import replace_text
 from talos.training.plan import Plan
 
@@ -26,7 +26,6 @@ __all__ = [
     "PlainProgress",
     "PlanLines",
     "Records",
-    "TensorBoard",
     "progress",
     "read_history",
     "stop_signals",
@@ -245,26 +244,6 @@ class _Bar(Callback):
 def progress() -> Callback:
     """A progress bar on a terminal, plain lines elsewhere; both on stderr."""
     return _Bar() if sys.stderr is not None and sys.stderr.isatty() else PlainProgress()
-
-
-class TensorBoard(Callback):
-    """Writes loss and validation metrics as TensorBoard scalars (needs the extra `tensorboard`)."""
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise MissingExtraError("TensorBoard", extra="tensorboard") from None
-        self.writer = SummaryWriter(str(folder))
-
-    def on_epoch(self, record: dict[str, Any]) -> None:
-        """Write the scalars of an epoch."""
-        for name, value in {"loss": record["loss"], **record["metrics"]}.items():
-            self.writer.add_scalar(name.replace("@", "_at_"), value, record["epoch"])
-
-    def on_end(self) -> None:
-        """Flush and close."""
-        self.writer.close()
 
 
 class InterruptedRunError(TalosError):

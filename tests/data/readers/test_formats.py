@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import sqlite3
+import subprocess
 from contextlib import closing
 
 import numpy as np
@@ -13,6 +15,7 @@ import scipy.sparse
 
 from talos.data import readers
 from talos.data.interactions import Interactions
+from talos.errors import DataError
 
 ROWS = [(1, 10, 3.0, 100), (1, 11, 4.0, 101), (2, 10, 5.0, 102)]
 HEADER = "user_id,item_id,rating,timestamp\n"
@@ -246,3 +249,22 @@ def test_random_frames_survive_csv(tmp_path):
         frame.write_csv(tmp_path / "x.csv", separator=separator)
         back = readers.read(tmp_path / "x.csv").to_polars().rename({"user_id": "user", "item_id": "item"})
         assert back.equals(frame)
+
+
+def test_dates_with_dots_have_the_day_first(write):
+    path = write(
+        "export.csv", "date;user;item\n02.01.1970;a;x\n01.02.1970 00:01;b;y\n01.01.1970 00:00:05;c;z\n"
+    )
+    stamps = readers.read(path).to_polars().sort("user_id")["timestamp"].to_list()
+    assert stamps == [86_400, 31 * 86_400 + 60, 5]
+
+
+def test_a_file_in_latin_1_names_the_command_that_converts_it(write):
+    path = write("my export.csv", b"user,item\na,caf\xe9\n")
+    with pytest.raises(DataError, match="line 2: bytes that are not UTF-8") as caught:
+        readers.read(path)
+    ((command, _),) = caught.value.commands
+    assert command == f"iconv -f latin1 -t utf-8 '{path}' > 'utf8-my export.csv'"
+    if shutil.which("iconv"):
+        subprocess.run(command, shell=True, check=True, cwd=path.parent)
+        assert readers.read(path.with_name("utf8-my export.csv")).item_ids.ids.to_list() == ["café"]

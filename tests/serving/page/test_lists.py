@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from talos.data.interactions import Interactions
 from talos.model.recommender import Recommender
 
 from .conftest import HOSTILE, IMAGE, SCRIPT, Page, Start, item_name, title_of
@@ -209,3 +210,26 @@ def test_a_script_tag_is_shown_and_not_run(page: Page) -> None:
         == "refused"
     )
     assert all("TrustedHTML" in one for one in page.faults())
+
+
+def test_ids_beyond_the_whole_numbers_of_javascript(chromium: Any, served: Start, tmp_path: Path) -> None:
+    """Neighbours of 2**60 are one number to JavaScript; the page must not mix them up."""
+    users = [2**60 + user for user in range(12) for _ in range(4)]
+    items = [2**62 + (3 * user + n) % 20 for user in range(12) for n in range(4)]
+    model = Recommender(k=5, dim=4, epochs=1).fit(Interactions.from_ids(users, items))
+    model.save(tmp_path / "large-ids")
+    page = Page(chromium, served(tmp_path / "large-ids"))
+    page.until("document.body.dataset.shown > 0")
+    user = 2**60 + 7
+    page.look_at(str(user))
+    assert page.text("#history-title") == f"History of {user}"
+    assert page.names("#history") == [str(one) for one in model.fitted_model().seen.items_of(user)]
+    wanted = model.recommend([user], k=20)["item_id"].to_list()
+    assert page.names("#first ol") == [str(item) for item in wanted]
+    page.changed(lambda: page.find("#first ol button.name").click(), "item")
+    assert page.text("#drawer .id") == str(wanted[0])
+    page.changed(lambda: page.find("#first ol button.small").click())  # a visitor with one item
+    assert page.names("#history") == [str(wanted[0])]
+    history = model.recommend(history=[wanted[0]], k=20)["item_id"].to_list()
+    assert page.names("#first ol") == [str(item) for item in history]
+    assert page.faults() == []

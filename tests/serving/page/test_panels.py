@@ -99,6 +99,15 @@ def test_the_map_answers_clicks_and_zooms(page: Page) -> None:
     page.find("#drawer .row button:nth-child(2)").click()
     page.until("document.body.dataset.panel === 'map'")
     assert place_of(page, item) == pytest.approx(middle_of(page), abs=1)
+    # a view of everything stays one in a window of another size
+    page.find("#zoom-all").click()
+    open_panel(page, "lists")
+    page.keys("ESCAPE")
+    page.size(500, 900)
+    open_panel(page, "map")
+    box = page.box("#plane")
+    places = [place_of(page, f"item{n}") for n in range(10, 60)]
+    assert all(box["left"] < x < box["right"] and box["top"] < y < box["bottom"] for x, y in places)
     assert page.faults() == []
 
 

@@ -106,3 +106,15 @@ def test_parts_come_back_as_they_were(tmp_path: Path, parts: FitParts) -> None:
     (tmp_path / "train.indices.npy").write_bytes(b"nothing")
     with pytest.raises(DataError, match="cannot be read"):
         map_parts(tmp_path)
+
+
+@pytest.mark.parametrize("header", ["{'descr': (", "(" * 9, "", "{'descr': '<i4', 'shape': (-1,)}"])
+def test_a_damaged_header_of_an_array_is_an_error_of_ours(
+    tmp_path: Path, parts: FitParts, header: str
+) -> None:
+    write_parts(tmp_path, parts)
+    (tmp_path / "parts.json").unlink()  # a forger would have renewed the checksums in it
+    length = len(header).to_bytes(2, "little")
+    (tmp_path / "train.indices.npy").write_bytes(b"\x93NUMPY\x01\x00" + length + header.encode())
+    with pytest.raises(DataError, match="cannot be read"):
+        map_parts(tmp_path)

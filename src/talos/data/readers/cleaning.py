@@ -11,7 +11,7 @@ from typing import NamedTuple
 import polars as pl
 
 from talos.data.interactions import Provenance
-from talos.data.readers.columns import WantedColumn
+from talos.data.readers.columns import WantedColumn, guesses
 from talos.data.readers.options import IdMode, ReadOptions
 from talos.errors import DataError, first_line
 
@@ -33,10 +33,14 @@ _TIME_FORMATS = (
     "%Y-%m-%dT%H:%M",
     "%Y/%m/%d",
     "%Y/%m/%d %H:%M:%S",
+    # with dots the day comes first wherever people write so; with slashes nobody can know
+    "%d.%m.%Y",
+    "%d.%m.%Y %H:%M",
+    "%d.%m.%Y %H:%M:%S",
 )
 _EXPECTED = {
     "id": "an id in every row",
-    "time": "a number or an ISO date",
+    "time": "a number or a date, such as 2026-01-27 or 27.01.2026",
     "number": "a finite number",
 }
 
@@ -91,6 +95,11 @@ class Cleaner:
     options: ReadOptions
     text: bool
     times: dict[str, str] = field(default_factory=dict)
+
+    def provenance(self, format: str, rows: int, bad_rows: int = 0) -> Provenance:  # noqa: A002
+        """Where the clean columns came from."""
+        said = guesses(self.options.wanted, self.columns)
+        return Provenance(source=self.where, format=format, rows=rows, bad_rows=bad_rows, guesses=said)
 
     def again(self) -> Cleaner:
         """One for reading the source from its beginning once more."""

@@ -20,7 +20,7 @@ from talos.data.readers.columns import find_columns
 from talos.data.readers.csv_rows import QuoteError, csv_rows
 from talos.data.readers.options import ReadOptions
 from talos.data.readers.scanning import Oddities, find_oddities
-from talos.data.readers.text import Layout, TextFile, fields_of, guess_layout, headerless_roles
+from talos.data.readers.text import Layout, TextFile, fields_of, guess_layout, headerless_roles, not_utf8
 from talos.errors import DataError
 
 __all__ = ["DelimitedFile", "read_delimited", "read_lightgcn"]
@@ -36,9 +36,9 @@ def read_delimited(text: TextFile, options: ReadOptions) -> CleanTable:
     file = DelimitedFile.inspect(text, options)
     for dtypes in file.attempts():
         if (frame := file.by_polars(dtypes)) is not None:
-            return CleanTable(frame, Provenance(source=text.name, format=file.layout.format, rows=len(frame)))
+            return CleanTable(frame, file.provenance(len(frame)))
     ((frame, rows, bad),) = file.row_by_row(sys.maxsize)
-    return CleanTable(frame, Provenance(source=text.name, format=file.layout.format, rows=rows, bad_rows=bad))
+    return CleanTable(frame, file.provenance(rows, bad))
 
 
 def _find_columns(text: TextFile, layout: Layout, options: ReadOptions, row: Sequence[str]) -> dict[str, int]:
@@ -89,6 +89,10 @@ class DelimitedFile:
             text = replace(text, data=text.content().replace(b"::", b"\t"))
             layout = replace(layout, separator="\t", quoted=False)
         return cls(text, layout, found, rows, Cleaner(text.name, columns, options, text=True))
+
+    def provenance(self, rows: int, bad_rows: int = 0) -> Provenance:
+        """Where the rows came from."""
+        return self.cleaner.provenance(self.layout.format, rows, bad_rows)
 
     def attempts(self) -> Iterator[dict[str, pl.DataType]]:
         """The types of each role's column to read it with by polars: judging by the sample, then strings only.
@@ -213,8 +217,7 @@ class DelimitedFile:
                     try:
                         "".join(values).encode()
                     except UnicodeEncodeError:
-                        place = f"{self.text.name}, line {line}"
-                        fault = DataError("bytes that are not UTF-8", where=place, expected="UTF-8 text")
+                        fault = not_utf8(self.text, line)
                     else:
                         for column, value in zip(columns.values(), values, strict=True):
                             column.append(value)
@@ -233,7 +236,7 @@ def read_lightgcn(text: TextFile, options: ReadOptions) -> CleanTable:
     bad = decoded.is_null()
     if bad.any() and options.on_bad_row == "raise":
         line = int(bad.arg_max() or 0) + 1
-        raise DataError("bytes that are not UTF-8", where=f"{text.name}, line {line}", expected="UTF-8 text")
+        raise not_utf8(text, line)
     tokens = decoded.str.extract_all(r"\S+")
     frame = (
         pl.DataFrame({"user": tokens.list.first(), "item": tokens.list.slice(1)})

@@ -171,6 +171,7 @@ def _union_of(files: Sequence[Provenance], source: str, notes: tuple[str, ...]) 
         rows=sum(one.rows for one in files),
         bad_rows=sum(one.bad_rows for one in files),
         notes=notes + tuple(note for one in files for note in one.notes),
+        guesses="; ".join(dict.fromkeys(one.guesses for one in files if one.guesses)),
     )
 
 
@@ -345,20 +346,20 @@ class _FileReader:
                 cleaned, bad = cleaner.clean_rows(block, range(rows, rows + len(block)), ROW)
             self._keep(cleaned)
             rows, bad_rows = rows + len(block), bad_rows + bad
-        return Provenance(source=self.name, format="parquet", rows=rows, bad_rows=bad_rows)
+        return cleaner.provenance("parquet", rows, bad_rows)
 
     def _delimited(self, file: DelimitedFile) -> Provenance:
         """The three attempts of `talos.data.readers.delimited`, each a block at a time."""
         for dtypes in file.attempts():
             if self._by_polars(file, dtypes):
-                return Provenance(source=self.name, format=file.layout.format, rows=self.kept)
+                return file.provenance(self.kept)
             self.sink.take_back()
             self.types, self.kept = {}, 0
         rows = bad_rows = 0
         for block, count, bad in file.row_by_row(self.rows):
             self._keep(block)
             rows, bad_rows = rows + count, bad_rows + bad
-        return Provenance(source=self.name, format=file.layout.format, rows=rows, bad_rows=bad_rows)
+        return file.provenance(rows, bad_rows)
 
     def _by_polars(self, file: DelimitedFile, dtypes: Mapping[str, pl.DataType]) -> bool:
         """Whether there are rows and nothing is wrong with any."""

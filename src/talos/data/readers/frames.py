@@ -33,7 +33,7 @@ def from_frame(frame: pl.DataFrame, options: ReadOptions, source: str, format: s
     with polars_errors(source):
         wanted = frame.select([pl.col(column).alias(role) for role, column in columns.items()])
         cleaned, bad = cleaner.clean_rows(wanted, range(len(frame)), ROW)
-    return CleanTable(cleaned, Provenance(source=source, format=format, rows=len(frame), bad_rows=bad))
+    return CleanTable(cleaned, cleaner.provenance(format, len(frame), bad))
 
 
 def from_memory(data: object, options: ReadOptions) -> CleanTable:

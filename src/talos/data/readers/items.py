@@ -16,7 +16,7 @@ from talos.data.readers.csv_rows import QuoteError, csv_rows
 from talos.data.readers.dispatch import existing_path
 from talos.data.readers.frames import WHOLE_PARQUET
 from talos.data.readers.options import ReadOptions
-from talos.data.readers.text import TextFile, guess_layout, open_text
+from talos.data.readers.text import TextFile, guess_layout, not_utf8, open_text
 from talos.errors import DataError, nearest
 
 __all__ = ["read_items"]
@@ -134,7 +134,7 @@ def _load_delimited(text: TextFile) -> pl.DataFrame:
             try:
                 "".join(row).encode()
             except UnicodeEncodeError:
-                raise DataError("bytes that are not UTF-8", where=place, expected="UTF-8 text") from None
+                raise not_utf8(text, line) from None
             rows.append([value.strip() for value in row])
     if not rows:
         raise DataError("has a header and no rows", where=where, expected="one item per line")

@@ -13,7 +13,6 @@ from typing import Any
 
 import polars as pl
 
-from talos.data.interactions import Provenance
 from talos.data.readers.cleaning import Cleaner, CleanTable, polars_errors
 from talos.data.readers.columns import find_columns
 from talos.data.readers.options import ReadOptions
@@ -162,9 +161,7 @@ class _JSONFile:
             return self.cleaner.again().clean_rows(pl.DataFrame(series), numbers, self._place)
 
     def _table(self, frame: pl.DataFrame, rows: int, bad: int = 0) -> CleanTable:
-        return CleanTable(
-            frame, Provenance(source=self.cleaner.where, format="jsonl", rows=rows, bad_rows=bad)
-        )
+        return CleanTable(frame, self.cleaner.provenance("jsonl", rows, bad))
 
     @property
     def _place(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -29,6 +30,7 @@ __all__ = [
     "guess_layout",
     "headerless_roles",
     "lines_are_ragged",
+    "not_utf8",
     "open_text",
     "short",
 ]
@@ -333,6 +335,18 @@ def _format_name(format: str | None, separator: str, headerless: bool, first: Se
     if headerless and separator == "," and len(first) == 4 and folded(first[0]) and not first[0].isdigit():
         return "amazon"
     return {",": "csv", "\t": "tsv"}.get(separator, "text")
+
+
+def not_utf8(text: TextFile, line: int) -> DataError:
+    """The error about a line whose bytes are not UTF-8."""
+    name = shlex.quote(text.name)
+    command = f"iconv -f latin1 -t utf-8 {name} > {shlex.quote(f'utf8-{text.path.name}')}"
+    return DataError(
+        "bytes that are not UTF-8",
+        where=f"{text.name}, line {line}",
+        expected="UTF-8 text",
+        commands=[(command, "converts Latin-1, which older programs of Windows write")],
+    )
 
 
 def short(value: object) -> str:

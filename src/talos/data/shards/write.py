@@ -106,6 +106,8 @@ def write_shards(
             provenance = _add_interactions(source, runs, rows_at_once)
         else:
             provenance = read_blocks(source, runs, rows=rows_at_once, **options)
+        if provenance.guesses:
+            notify(f"{provenance.source}: {provenance.guesses}")
         notify(f"{provenance.rows:,} rows read")
         pieces = _Pieces.of(runs, folders["pieces"], rows_at_once, provenance, min_rating)
         if by != "user" and "timestamp" not in pieces.columns:

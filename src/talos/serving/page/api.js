@@ -98,8 +98,18 @@ async function send(path, { body, signal } = {}) {
   }
 }
 
+// A whole number of JavaScript is exact up to 2**53, an id of a run up to 2**63. Such ids stay text, which the service
+// takes for the number as well; only an answer that has one is taken apart value by value.
+const LONG = /[[,:]-?\d{16,}[,\]}]/;
+/** @param {string} _ @param {any} value @param {{source: string}} [context] */
+const exact = (_, value, context) =>
+  typeof value === "number" && Number.isInteger(value) && !Number.isSafeInteger(value) && context ? context.source : value;
+
 /** @param {string} path @param {{body?: any, signal?: AbortSignal}} [options] */
-export const json = async (path, options) => (await send(path, options)).json();
+export async function json(path, options) {
+  const answer = await (await send(path, options)).text();
+  return LONG.test(answer) ? JSON.parse(answer, exact) : JSON.parse(answer);
+}
 
 /** @param {string} path */
 export const text = async (path) => (await send(path)).text();

@@ -154,7 +154,7 @@ function legendKey(name, colour, kind) {
 
 // ------------------------------------------------------------------------ drawing
 
-/** Give the canvas as many pixels as it has on the screen. */
+/** Give the canvas as many pixels as it has on the screen; a view of everything stays one. */
 function fit() {
   const element = canvas();
   const ratio = window.devicePixelRatio || 1;
@@ -164,7 +164,9 @@ function fit() {
     element.height = height;
   }
   if (!data) return;
+  const all = view.scale === view.least;
   view.least = 0.92 * Math.min(element.clientWidth / data.span[0], element.clientHeight / data.span[1]);
+  if (all) view.scale = view.least;
 }
 
 function showAll() {
@@ -459,9 +461,7 @@ export function startMap(openPanel) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   new ResizeObserver(() => {
     if (!visible()) return;
-    const all = view.scale === view.least;
     fit();
-    if (all) view.scale = view.least;
     draw();
   }).observe(canvas());
   on("panel:map", refresh);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from tokenize import TokenError
 from typing import NamedTuple
 
 import numpy as np
@@ -65,7 +66,8 @@ def write_parts(folder: Path, parts: FitParts) -> None:
         replace_file(folder / f"{name}.arrow", series.rename("id").to_frame().write_ipc)
     for name, part in parts._asdict().items():
         for kind in ("indptr", "indices"):
-            replace_file(folder / f"{name}.{kind}.npy", partial(_write_array, array=getattr(part, kind)))
+            save = partial(np.save, arr=getattr(part, kind), allow_pickle=False)
+            replace_file(folder / f"{name}.{kind}.npy", save)
     write_sealed(
         folder / _INDEX, {"format": 1, "checksums": {name: checksum_of(folder / name) for name in _FILES}}
     )
@@ -85,7 +87,8 @@ def map_parts(folder: Path) -> FitParts:
         )
         users, items = map(Vocabulary, ids)
         train, valid = (_map_part(folder, name, users, items) for name in FitParts._fields)
-    except (OSError, ValueError, KeyError, pl.exceptions.PolarsError) as error:
+    # numpy's reader of headers passes on what Python's tokenizer says about a damaged one
+    except (OSError, ValueError, KeyError, TokenError, pl.exceptions.PolarsError) as error:
         raise DataError(f"cannot be read ({error})", where=str(folder), hint=_HINT) from None
     return FitParts(train, valid)
 
@@ -104,8 +107,3 @@ def _map_part(folder: Path, name: str, users: Vocabulary, items: Vocabulary) -> 
         item_ids=items,
         provenance=Provenance(source=str(folder), format="prepared"),
     )
-
-
-def _write_array(path: Path, array: np.ndarray) -> None:
-    with path.open("wb") as file:  # given a path, np.save would add `.npy` to the temporary name
-        np.save(file, array, allow_pickle=False)

@@ -1,0 +1,122 @@
+"""Feedback, versions, health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse, Response
+
+from talos.errors import TalosError
+from talos.serving import schemas
+from talos.serving.endpoints.shared import ERRORS, head, json_answer, service_of
+from talos.serving.feedback import Event
+from talos.serving.runs import encode
+from talos.serving.service import RequestError, Service
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.post("/v1/feedback", response_model=schemas.FeedbackAnswer, responses=ERRORS)
+async def feedback(request: Request, body: schemas.FeedbackBody) -> Response:
+    """Write events to the log; the answer comes when they are on the disk, and the next list knows them."""
+    service = service_of(request)
+    log = service.log
+    if log is None:
+        raise RequestError(409, "this service was started without a log of feedback", "events")
+    now = time.time()
+    events = [
+        Event(one.user, one.item, now if one.timestamp is None else one.timestamp, one.id)
+        for one in body.events
+    ]
+    try:
+        # shielded: an event that is written is counted, whether or not the sender still waits
+        fresh = await asyncio.shield(asyncio.to_thread(log.append, events))
+    except TalosError as error:
+        raise RequestError(503, str(error)) from error
+    run = service.run(None)
+    accepted, repeated = len(fresh), len(events) - len(fresh)
+    unknown = int((encode(run.items, [event.item for event in fresh]) < 0).sum())
+    service.metrics.count("feedback_events", accepted)
+    service.metrics.count("feedback_repeated", repeated)
+    service.metrics.count("unknown_items", unknown)
+    return json_answer({"accepted": accepted, "repeated": repeated, "unknown_items": unknown})
+
+
+@router.get("/v1/model", response_model=schemas.ModelsAnswer, responses=ERRORS)
+async def models(request: Request) -> Response:
+    """The runs that are served."""
+    service = service_of(request)
+
+    def work() -> list[dict[str, Any]]:
+        found = []
+        for run in service.book.runs.values():
+            run.catch_up()
+            facts, config = run.model.metadata, run.recommender.config
+            numbers = {
+                name: value for name, value in facts.get("metrics", {}).items() if isinstance(value, float)
+            }
+            found.append(
+                {
+                    **head(run),
+                    "default": run.name == service.book.default,
+                    "loaded_at": run.loaded_at,
+                    "users": len(run.users),
+                    "items": len(run.items),
+                    "dim": run.model.item_vectors.shape[1],
+                    "k": run.k,
+                    "loss": config.loss.name,
+                    "backbone": config.backbone.name,
+                    "attributes": [] if run.model.attributes is None else run.model.attributes.columns,
+                    "metrics": numbers,
+                    "events": run.events,
+                    "users_with_events": run.users_with_events,
+                    "unknown_items": sum(run.unknown_items.values()),
+                    "reload_error": service.book.errors.get(run.name),
+                }
+            )
+        return found
+
+    return json_answer({"models": await service.ranker.call(work)})
+
+
+@router.post("/v1/model/reload", response_model=schemas.ReloadAnswer, responses=ERRORS)
+async def reload(request: Request, body: schemas.ReloadBody | None = None) -> Response:
+    """Load runs anew; one that cannot be used leaves the old one in place (409)."""
+    service = service_of(request)
+    name = None if body is None else body.model
+    service.run(name)
+    try:
+        done = await asyncio.shield(asyncio.to_thread(service.reload, name))
+    except TalosError as error:
+        raise RequestError(409, str(error), "model") from error
+    return json_answer({"reloaded": done})
+
+
+def _health(service: Service, status: str) -> Response:
+    errors = dict(service.book.errors)
+    return json_answer({"status": status, "models": service.book.versions, "reload_errors": errors})
+
+
+@router.get("/livez", response_model=schemas.HealthAnswer)
+async def livez(request: Request) -> Response:
+    """Whether the process answers."""
+    return _health(service_of(request), "ok")
+
+
+@router.get("/readyz", response_model=schemas.HealthAnswer)
+async def readyz(request: Request) -> Response:
+    """Whether lists can be made, of which versions, and which reloads have failed."""
+    return _health(service_of(request), "ready")
+
+
+@router.get("/metrics", response_class=PlainTextResponse, responses={401: {"model": schemas.ErrorAnswer}})
+async def metrics(request: Request) -> Response:
+    """Counters in the text format of Prometheus."""
+    service = service_of(request)
+    text = service.metrics.text(service.book.versions)
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4")

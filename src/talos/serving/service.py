@@ -1,0 +1,141 @@
+"""What the endpoints of one worker share: the runs, the log of feedback, the ranking thread, limits, counters."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from talos.errors import TalosError
+from talos.serving.feedback import FeedbackLog
+from talos.serving.metrics import Metrics
+from talos.serving.page_files import page_files
+from talos.serving.ranking import Ranker
+from talos.serving.runs import RunBook, ServedRun
+from talos.serving.settings import Settings
+
+__all__ = ["RequestError", "Service"]
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+_Result = TypeVar("_Result")
+
+
+class RequestError(Exception):
+    """A request that cannot be answered: the status, what is wrong, and with which field."""
+
+    def __init__(self, status: int, error: str, field: str | None = None) -> None:
+        super().__init__(error)
+        self.status, self.error, self.field = status, error, field
+
+
+class Service:
+    """Everything that the endpoints of one worker share."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.control = None if settings.control is None else Path(settings.control)
+        self.metrics = Metrics(self.control)
+        path = None if settings.feedback is None else Path(settings.feedback)
+        self.log = None if path is None else FeedbackLog(path)
+        self.book = RunBook([Path(run) for run in settings.runs], path, self._note, self.control)
+        self.ranker = Ranker(self.metrics, max_rows=settings.max_rows)
+        self.page = page_files()
+        self._insight_thread = ThreadPoolExecutor(1, "insights")
+        self._closing = threading.Event()
+        self._asked = self._reloads_asked()
+        self._watcher: threading.Thread | None = None
+        if settings.watch or self.control is not None:
+            self._watcher = threading.Thread(target=self._watch, name="watching", daemon=True)
+            self._watcher.start()
+
+    def run(self, name: str | None) -> ServedRun:
+        """The run of this name; 404 if there is none."""
+        found = self.book.get(name)
+        if found is None:
+            raise RequestError(404, f"no model {name!r}; there are {', '.join(self.book.runs)}", "model")
+        return found
+
+    async def insight(self, run: ServedRun, compute: Callable[[ServedRun], _Result]) -> _Result:
+        """A figure about a run as a whole; one request computes it, and others that ask meanwhile wait.
+
+        It is finished even if the request is given up, so that the next one finds it.
+        """
+        name = compute.__name__
+
+        def work() -> None:
+            if name not in run.insights:
+                run.insights[name] = compute(run)
+
+        if name not in run.insights:
+            await asyncio.get_running_loop().run_in_executor(self._insight_thread, work)
+        found: _Result = run.insights[name]
+        return found
+
+    def length(self, run: ServedRun, k: int | None) -> int:
+        """A list length within the limits."""
+        k = min(run.k, self.settings.max_k) if k is None else k
+        if k > self.settings.max_k:
+            raise RequestError(422, f"{k}; expected at most {self.settings.max_k}", "k")
+        return k
+
+    def check_count(self, field: str, values: Any, most: int) -> None:
+        """Refuse a list that is too long."""
+        if values is not None and len(values) > most:
+            raise RequestError(422, f"{len(values)} of them; expected at most {most}", field)
+
+    def reload(self, name: str | None) -> list[dict[str, str]]:
+        """Load one run or all of them anew, here and in the other workers."""
+        names = list(self.book.runs) if name is None else [self.run(name).name]
+        done = []
+        for one in names:
+            old, new = self.book.reload(one)
+            done.append({"model": one, "version": new.version, "before": old.version})
+        if self.control is not None:
+            with (self.control / "reloads").open("ab") as file:
+                file.write(b".")
+            self._asked += 1
+        return done
+
+    def close(self) -> None:
+        """Finish what was begun."""
+        self._closing.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        self.ranker.close()
+        self._insight_thread.shutdown(cancel_futures=True)
+        if self.log is not None:
+            self.log.close()
+
+    def _watch(self) -> None:
+        """Reload runs that were saved anew, or that another worker was told to reload."""
+        while not self._closing.wait(_SECONDS_BETWEEN_LOOKS):
+            asked = self._reloads_asked()
+            if asked > self._asked:
+                self._asked = asked
+                for name in self.book.runs:
+                    try:
+                        self.book.reload(name)
+                    except TalosError:
+                        continue
+            elif self.settings.watch:
+                self.book.reload_changed()
+
+    def _reloads_asked(self) -> int:
+        """How many reloads any worker was told to do."""
+        if self.control is None:
+            return 0
+        try:
+            return (self.control / "reloads").stat().st_size
+        except OSError:
+            return 0
+
+    def _note(self, facts: dict[str, Any]) -> None:
+        self.metrics.count("failed_reloads" if "error" in facts else "reloads")
+        print(json.dumps({"time": round(time.time(), 3), **facts}), file=sys.stderr, flush=True)
