@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 PIP    := pip --quiet --disable-pip-version-check
 SMOKE  := build/smoke
 
-.PHONY: setup demo test test-slow test-loggers lint format bench results smoke fuzz torture clean
+.PHONY: setup demo test test-slow test-loggers lint format docs bench results smoke fuzz torture clean
 
 setup: $(READY)
 
@@ -14,7 +14,7 @@ setup: $(READY)
 $(READY): pyproject.toml setup.py constraints.txt src/talos_paper/pyproject.toml benchmarks/pyproject.toml \
 		$(wildcard src/talos/kernels/core/*)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/$(PIP) install --constraint constraints.txt --editable '.[dev,bench,postgres,faiss,onnx,tune,serve]' \
+	$(BIN)/$(PIP) install --constraint constraints.txt --editable '.[dev,docs,bench,postgres,faiss,onnx,tune,serve]' \
 		--editable src/talos_paper --editable benchmarks
 	touch $(READY)
 
@@ -44,6 +44,12 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The site, into build/site. Needs no network; a warning, a broken link or a notebook that fails is an error. Notebooks are
+# run once and kept in build/notebooks until their text changes; DOCS_OPTIONS='-D nb_execution_mode=force' runs them again.
+DOCS_OPTIONS ?=
+docs: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going $(DOCS_OPTIONS) docs build/site
 
 bench: $(READY)
 	$(BIN)/talos bench

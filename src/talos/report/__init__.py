@@ -10,6 +10,15 @@ from talos.report.card import is_card, model_card
 from talos.report.compare import comparison_report
 from talos.report.page import is_page
 from talos.report.run import run_report
+from talos.report.standalone import standalone
 from talos.report.tuning import tuning_report
 
-__all__ = ["comparison_report", "is_card", "is_page", "model_card", "run_report", "tuning_report"]
+__all__ = [
+    "comparison_report",
+    "is_card",
+    "is_page",
+    "model_card",
+    "run_report",
+    "standalone",
+    "tuning_report",
+]
