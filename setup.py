@@ -18,7 +18,7 @@ from setuptools.errors import CompileError
 CORE = Path("src") / "talos" / "kernels" / "core"
 PER_LEVEL = ("sweep.cpp", "rows.cpp", "least_squares.cpp")
 WINDOWS = sys.platform == "win32"
-# The processor that is built for, which is not this one when cross-compiling: win-amd64, macosx-11.0-arm64, linux-aarch64
+# The processor that is built for, which may be another one: win-amd64, macosx-11.0-arm64, linux-aarch64.
 PROCESSOR = sysconfig.get_platform().rsplit("-", 1)[-1]
 X86 = PROCESSOR in ("x86_64", "amd64")
 ARM64 = PROCESSOR in ("aarch64", "arm64")
@@ -31,7 +31,14 @@ FLAGS += [] if WINDOWS else ["-fPIC", "-fvisibility=hidden", "-pthread"]
 LEVELS: dict[str, list[str]] = {"plain": []}
 if X86:
     LEVELS["avx2"] = ["-mavx2", "-mfma"]
-    LEVELS["avx512"] = ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"]
+    LEVELS["avx512"] = [
+        "-mavx512f",
+        "-mavx512dq",
+        "-mavx512bw",
+        "-mavx512vl",
+        "-mfma",
+        "-mprefer-vector-width=512",
+    ]
     FLAGS.append("-DTALOS_X86")
 if ARM64:
     LEVELS["neon"] = ["-DTALOS_NEON"]
@@ -85,12 +92,14 @@ class BuildCore(build_ext):
         """Replace Microsoft's compiler, which lacks vector types, by LLVM's of the same command line."""
         clang = shutil.which("clang-cl")
         if clang is None:
-            raise CompileError("the core needs clang-cl, which is part of LLVM and of Visual Studio's C++ tools")
+            raise CompileError(
+                "the core needs clang-cl, which is part of LLVM and of Visual Studio's C++ tools"
+            )
         self.compiler.initialize()
         self.compiler.cc = clang
 
     def compile_bfloat16(self, more: list[str]) -> list[str]:
-        """Compile the dispatcher, and where there are bfloat16 products the sweep with them; compilers before 2020 fail."""
+        """Compile the dispatcher, and the sweep with bfloat16 products; compilers from before 2020 do not have them."""
         if not X86 or WINDOWS:
             return self.compile_sources(["dispatch.cpp"], more)
         flags = [*more, *LEVELS["avx512"], "-mavx512bf16", "-DTALOS_PAIRS"]
@@ -115,11 +124,6 @@ setup(
     # src/talos_paper is a distribution of its own
     packages=find_packages("src", include=["talos", "talos.*"]),
     package_dir={"": "src"},
-    # The sources of the core, so that a source archive can be built, and the page of the service.
-    package_data={
-        "talos.kernels": ["core/*.h", "core/*.cpp"],
-        "talos.serving": ["page/*.html", "page/*.css", "page/*.js", "page/*.svg"],
-    },
     ext_modules=[
         Extension(
             "talos.kernels._core",

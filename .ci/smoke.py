@@ -50,7 +50,9 @@ def check_environment() -> None:
 def use_the_commands() -> None:
     """The commands of the README's section about a file of one's own."""
     random.seed(0)
-    rows = {(f"u{user}", f"i{random.randrange(25) + 25 * (user % 2)}") for user in range(40) for _ in range(30)}
+    rows = {
+        (f"u{user}", f"i{random.randrange(25) + 25 * (user % 2)}") for user in range(40) for _ in range(30)
+    }
     Path("clicks.csv").write_text("\n".join(["user_id,item_id", *map(",".join, sorted(rows))]) + "\n")
     command("init", "clicks.csv")
     command("train", "clicks.csv", "--config", "run.toml", "--out", "runs/clicks", "--epochs", 2)
@@ -91,6 +93,8 @@ def use_the_service() -> None:
         with urlopen(f"{address}/v1/recommend/u0?k=3", timeout=60) as answer:
             print(f"{address} answers {answer.status}: {answer.read().decode()[:200]}")
             assert answer.status == 200
+        with urlopen(address, timeout=60) as page:
+            assert b"<html" in page.read(), "the service has no page"
     finally:
         service.terminate()
     code = service.wait(timeout=60)

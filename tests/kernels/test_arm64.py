@@ -59,7 +59,9 @@ def test_neon_runs_fewer_instructions(program: Path, tmp_path: Path) -> None:
         pytest.skip("no C compiler for QEMU's plugin")
     plugin = tmp_path / "count_instructions.so"
     source = str(HERE / "count_instructions.c")
-    subprocess.run([compiler, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", source, "-o", plugin], check=True)
+    subprocess.run(
+        [compiler, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", source, "-o", plugin], check=True
+    )
     found = emulated(program, "count", "-plugin", str(plugin))
     if found.returncode != 0 and "plugin" in found.stderr:
         pytest.skip(f"this QEMU does not take the plugin: {found.stderr}")

@@ -7,7 +7,8 @@ namespace talos::TALOS_LEVEL {
 
 // sums[r][v] += factor(r) · b[v-th vector], for a block that stays in registers; r comes as a constant of its own type.
 template <int R, int V, class Factor, int... r>
-[[gnu::always_inline]] inline void add_products(const Word* const b, const Factor& factor, Vector (&sums)[R][V], std::integer_sequence<int, r...>) {
+[[gnu::always_inline]] inline void add_products(const Word* const b, const Factor& factor, Vector (&sums)[R][V],
+                                                std::integer_sequence<int, r...>) {
     Words columns[V];
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) columns[v] = load_words(b + v * kWidth);
@@ -21,8 +22,8 @@ template <int R, int V, class Factor, int... r>
 // sums[r][v] += Σ_k A(r, k) · B[k][v-th vector]. A and B consist of words (words.h), and the depth is counted in words.
 // A(r, k) is a[r·lda + k] if kAcross, else a[k·lda + r].
 template <int R, int V, bool kAcross>
-[[gnu::always_inline]] inline void accumulate(const Word* a, const int64_t lda, const Word* b, const int64_t ldb, const int64_t depth,
-                       Vector (&sums)[R][V]) {
+[[gnu::always_inline]] inline void accumulate(const Word* a, const int64_t lda, const Word* b, const int64_t ldb,
+                                              const int64_t depth, Vector (&sums)[R][V]) {
     constexpr auto all = std::make_integer_sequence<int, R>();
     int64_t k = 0;
 #if defined(TALOS_NEON)
@@ -44,7 +45,8 @@ template <int R, int V, bool kAcross>
         }
 #endif
     for (; k < depth; ++k)
-        add_products(b + k * ldb, [&](const auto r) { return splat_word(kAcross ? a[r * lda + k] : a[k * lda + r]); }, sums, all);
+        add_products(
+            b + k * ldb, [&](const auto r) { return splat_word(kAcross ? a[r * lda + k] : a[k * lda + r]); }, sums, all);
 }
 
 // C (R × V vectors, row stride ldc) = A · B, or += with `add`. With kAcross, A may be stored in chunks of kColumns numbers,
