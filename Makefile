@@ -5,8 +5,9 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PIP    := pip --quiet --disable-pip-version-check
 SMOKE  := build/smoke
+TOOLS  := build/release
 
-.PHONY: setup demo test test-slow test-loggers lint format docs bench results smoke fuzz torture clean
+.PHONY: setup demo test test-slow test-loggers lint format docs bench results wheel smoke fuzz torture clean
 
 setup: $(READY)
 
@@ -58,14 +59,24 @@ bench: $(READY)
 results: $(READY)
 	$(BIN)/talos reproduce --pages --out docs/results
 
-# Builds the wheel, installs it into an environment of its own and uses it there. What an earlier build left in build/
-# would end up in the wheel, so that goes first.
-smoke:
-	rm -rf build
+# The source archive, and from it the wheel of this machine, in dist/. auditwheel says which Linux systems the wheel is for.
+wheel:
+	rm -rf dist $(TOOLS)
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/$(PIP) install --requirement .ci/release.txt
+	$(TOOLS)/bin/python -m build --outdir $(TOOLS)/built
+	PATH="$(abspath $(TOOLS))/bin:$$PATH" $(TOOLS)/bin/auditwheel repair --wheel-dir dist $(TOOLS)/built/*.whl
+	cp $(TOOLS)/built/*.tar.gz dist
+	$(TOOLS)/bin/twine check --strict dist/*
+	$(TOOLS)/bin/check-wheel-contents dist/*.whl
+
+# Installs the wheel, and nothing else of this tree, into an environment of its own and uses it there. No compiler is on the path.
+smoke: wheel
+	rm -rf $(SMOKE)
 	$(PYTHON) -m venv $(SMOKE)/venv
-	$(SMOKE)/venv/bin/$(PIP) wheel --no-deps --wheel-dir $(SMOKE) .
-	$(SMOKE)/venv/bin/$(PIP) install --constraint constraints.txt $(SMOKE)/*.whl
-	cd $(SMOKE) && venv/bin/python ../../.ci/smoke.py
+	cd $(SMOKE) && export PATH="$$PWD/venv/bin" && \
+		$(PIP) install --constraint ../../constraints.txt "$$(echo ../../dist/*.whl)[serve]" && \
+		python ../../.ci/smoke.py
 
 # The compiled core against the readable version on random input, longer than `make test` does.
 fuzz: $(READY)

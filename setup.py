@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 import os
-import platform
+import re
+import shutil
 import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 CORE = Path("src") / "talos" / "kernels" / "core"
 PER_LEVEL = ("sweep.cpp", "rows.cpp", "least_squares.cpp")
-FLAGS = ["-O3", "-g0", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fvisibility=hidden", "-pthread"]
+WINDOWS = sys.platform == "win32"
+# The processor that is built for, which may be another one: win-amd64, macosx-11.0-arm64, linux-aarch64.
+PROCESSOR = sysconfig.get_platform().rsplit("-", 1)[-1]
+X86 = PROCESSOR in ("x86_64", "amd64")
+ARM64 = PROCESSOR in ("aarch64", "arm64")
+# What `talos.kernels.library` loads.
+SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+FLAGS = ["-O3", "-g0", "-std=c++17", "-ffp-contract=fast"]
+FLAGS += [] if WINDOWS else ["-fPIC", "-fvisibility=hidden", "-pthread"]
 # These sources are compiled once for each instruction set. Plain comes first: where several objects define the same
 # function, such as one of the standard library, the linker takes the first, which must run on every processor.
-LEVELS = {
-    "plain": [],
-    "avx2": ["-mavx2", "-mfma"],
-    "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"],
-}
-# The sweep once more with bfloat16 products; compilers from before 2020 do not support them.
-BFLOAT16 = [*LEVELS["avx512"], "-mavx512bf16", "-DTALOS_PAIRS"]
+LEVELS: dict[str, list[str]] = {"plain": []}
+if X86:
+    LEVELS["avx2"] = ["-mavx2", "-mfma"]
+    LEVELS["avx512"] = [
+        "-mavx512f",
+        "-mavx512dq",
+        "-mavx512bw",
+        "-mavx512vl",
+        "-mfma",
+        "-mprefer-vector-width=512",
+    ]
+    FLAGS.append("-DTALOS_X86")
+if ARM64:
+    LEVELS["neon"] = ["-DTALOS_NEON"]
+    FLAGS.append("-DTALOS_ARM64")
+
+
+class PlatformWheel(bdist_wheel):
+    """A wheel for any Python 3 on one platform: the core uses neither Python's C interface nor torch's."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """The platform's part of the tag with `py3` and `none`."""
+        return "py3", "none", super().get_tag()[2]
 
 
 class BuildCore(build_ext):
@@ -31,52 +58,64 @@ class BuildCore(build_ext):
 
     def get_ext_filename(self, fullname: str) -> str:
         """A file name without a Python version: the core does not use Python's C interface."""
-        return str(Path(*fullname.split("."))) + (".dylib" if sys.platform == "darwin" else ".so")
+        return str(Path(*fullname.split("."))) + SUFFIX
 
     def get_export_symbols(self, ext: Extension) -> list[str]:
-        """No symbols, since the core is not an extension module with an init function."""
-        return []
+        """The functions of the C interface, which Windows wants by name; elsewhere their visibility says it."""
+        interface = (CORE / "dispatch.cpp").read_text(encoding="utf-8")
+        return sorted(set(re.findall(r"\b(talos_core_\w+)\(", interface))) if WINDOWS else []
 
     def build_extension(self, ext: Extension) -> None:
         """Compile the sources once for each instruction set, and link them."""
-        x86 = platform.machine().lower() in ("x86_64", "amd64")
-        common = [*FLAGS, *os.environ.get("TALOS_CORE_FLAGS", "").split(), *(["-DTALOS_X86"] if x86 else [])]
+        if self.compiler.compiler_type == "msvc":
+            self.use_clang()
+        more = os.environ.get("TALOS_CORE_FLAGS", "").split()
         objects: list[str] = []
-        for level in LEVELS if x86 else ["plain"]:
-            objects += self.compile_level(level, PER_LEVEL, [*common, *LEVELS[level]])
+        for level, flags in LEVELS.items():
+            objects += self.compile_sources(PER_LEVEL, [*more, *flags], level)
         try:
-            objects += self.compile_bfloat16(common) if x86 else self.compile_dispatch(common)
+            objects += self.compile_bfloat16(more)
         except CompileError:
             print("the compiler does not support bfloat16: the core is built without it", file=sys.stderr)
-            objects += self.compile_dispatch(common)
+            objects += self.compile_sources(["dispatch.cpp"], more)
         target = self.get_ext_fullpath(ext.name)
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         self.compiler.link_shared_object(
             objects,
             target,
             target_lang="c++",
-            extra_postargs=["-pthread", *os.environ.get("TALOS_CORE_FLAGS", "").split()],
+            export_symbols=self.get_export_symbols(ext),
+            extra_postargs=more if WINDOWS else ["-pthread", *more],
         )
 
-    def compile_bfloat16(self, common: list[str]) -> list[str]:
-        """Compile the bfloat16 sweep, and the dispatcher that selects it."""
-        sweep = self.compile_level("avx512bf16", ["sweep.cpp"], [*common, *BFLOAT16])
-        return sweep + self.compile_dispatch([*common, "-DTALOS_BFLOAT16"])
+    def use_clang(self) -> None:
+        """Replace Microsoft's compiler, which lacks vector types, by LLVM's of the same command line."""
+        clang = shutil.which("clang-cl")
+        if clang is None:
+            raise CompileError(
+                "the core needs clang-cl, which is part of LLVM and of Visual Studio's C++ tools"
+            )
+        self.compiler.initialize()
+        self.compiler.cc = clang
 
-    def compile_dispatch(self, flags: list[str]) -> list[str]:
-        """Compile the dispatcher, which has the C interface."""
-        objects: list[str] = self.compiler.compile(
-            [str(CORE / "dispatch.cpp")], output_dir=self.build_temp, extra_postargs=flags
-        )
-        return objects
+    def compile_bfloat16(self, more: list[str]) -> list[str]:
+        """Compile the dispatcher, and the sweep with bfloat16 products; compilers from before 2020 do not have them."""
+        if not X86 or WINDOWS:
+            return self.compile_sources(["dispatch.cpp"], more)
+        flags = [*more, *LEVELS["avx512"], "-mavx512bf16", "-DTALOS_PAIRS"]
+        sweep = self.compile_sources(["sweep.cpp"], flags, "avx512bf16")
+        return sweep + self.compile_sources(["dispatch.cpp"], [*more, "-DTALOS_BFLOAT16"])
 
-    def compile_level(self, level: str, names: Sequence[str], flags: list[str]) -> list[str]:
-        """Compile sources with the flags of an instruction set."""
+    def compile_sources(self, names: Sequence[str], flags: list[str], level: str = "") -> list[str]:
+        """Compile sources with these flags, for an instruction set if one is named."""
+        options = [*FLAGS, *flags]
+        if self.compiler.compiler_type == "msvc":
+            options = ["/EHsc", *(f"/clang:{option}" for option in options)]
         objects: list[str] = self.compiler.compile(
             [str(CORE / name) for name in names],
             output_dir=str(Path(self.build_temp) / level),
-            macros=[("TALOS_LEVEL", level)],
-            extra_postargs=flags,
+            macros=[("TALOS_LEVEL", level)] if level else [],
+            extra_postargs=options,
         )
         return objects
 
@@ -94,5 +133,5 @@ setup(
             optional=True,
         )
     ],
-    cmdclass={"build_ext": BuildCore},
+    cmdclass={"build_ext": BuildCore, "bdist_wheel": PlatformWheel},
 )

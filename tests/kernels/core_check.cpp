@@ -1,16 +1,25 @@
 // Runs the core on many odd shapes with arrays of exactly the right size, for the sanitisers to watch, and
 // compares the instruction sets with each other. Exits with 1 where they disagree.
+//
+//   core_check         all shapes
+//   core_check small   all but the largest, with fewer excluded items, for emulators
+//   core_check count   every function once per level, for count_instructions.c; prints "function level" lines
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "sweep.h"
 
 extern "C" {
 int32_t talos_core_best_level();
+const char* talos_core_level_name(int32_t level);
 int64_t talos_core_workspace_bytes(int32_t level, const talos::Task* task);
 void talos_core_sweep(int32_t level, const talos::Task* task);
 void talos_core_unit_rows(int32_t level, const talos::Rows* task);
@@ -37,6 +46,14 @@ bool close(const std::vector<float>& a, const std::vector<float>& b, const float
     return apart <= tolerance * largest;
 }
 
+// A call of the core between two system calls, by which count_instructions.c knows what to count.
+template <class Task>
+void call(void (*const function)(int32_t, const Task*), const int level, const Task& task) {
+    getppid();
+    function(level, &task);
+    getppid();
+}
+
 struct Result {
     std::vector<float> user_gradient, item_gradient, negative, kth, best;  // `negative` is R of each positive for pairs
 };
@@ -56,16 +73,17 @@ bool sums_agree(const int level, talos::Task task, const Result& whole) {
     return task.kind == talos::kNothing || negative == whole.negative;
 }
 
+// Of user u, every (apart + u² mod 11)-th item is excluded.
 Result run(const int level, const int kind, const int64_t users, const int64_t items, const int64_t dim,
-           const int threads, const bool bfloat16 = false) {
+           const int threads, const bool bfloat16 = false, const int64_t apart = 1) {
     const std::vector<float> user_vectors = random_numbers(users * dim, 1), rows = random_numbers(items * dim, 2);
     std::vector<float> unit(items * dim), lengths(items), coefficients(users, 1.0f), normalizer(users);
     const talos::Rows normalise{items, dim, threads, {}, rows.data(), unit.data(), lengths.data()};
-    talos_core_unit_rows(level, &normalise);
+    call(talos_core_unit_rows, level, normalise);
 
     std::vector<int64_t> start{0}, excluded;
     for (int64_t u = 0; u < users; ++u) {
-        for (int64_t j = u % 3; j < items; j += 1 + u * u % 11) excluded.push_back(j);
+        for (int64_t j = u % 3; j < items; j += apart + u * u % 11) excluded.push_back(j);
         start.push_back(static_cast<int64_t>(excluded.size()));
     }
     std::vector<float> excluded_scores(excluded.size()), slopes(excluded.size(), -0.5f);
@@ -100,7 +118,7 @@ Result run(const int level, const int kind, const int64_t users, const int64_t i
     task.excluded_scores = excluded_scores.data();
     std::vector<float> workspace(talos_core_workspace_bytes(level, &task) / 4);
     task.workspace = workspace.data();
-    talos_core_sweep(level, &task);
+    call(talos_core_sweep, level, task);
     if (!sums_agree(level, task, result)) {
         std::printf("level %d: the sums alone differ, kind %d\n", level, kind);
         std::exit(1);
@@ -111,7 +129,7 @@ Result run(const int level, const int kind, const int64_t users, const int64_t i
     const talos::Positives positives{users, items, dim, threads, {}, start.data(), excluded.data(), slopes.data(),
                                      user_vectors.data(), unit.data(), lengths.data(),
                                      result.user_gradient.data(), result.item_gradient.data()};
-    talos_core_add_positives(level, &positives);
+    call(talos_core_add_positives, level, positives);
     return result;
 }
 
@@ -131,22 +149,39 @@ std::vector<float> solved(const int level, const int64_t rows, const int64_t col
     }
     const talos::LeastSquares task{rows, dim, threads, 3, {}, start.data(), items_of.data(), nullptr, fixed.data(),
                                    gram.data(), 4.0f, solution.data()};
-    talos_core_least_squares(level, &task);
+    call(talos_core_least_squares, level, task);
     return solution;
+}
+
+// Calls every function at every level, and prints which, in the order of the calls.
+void count() {
+    for (int level = 0; level <= talos_core_best_level(); ++level) {
+        const char* const name = talos_core_level_name(level);
+        for (int kind = talos::kExp; kind <= talos::kSigmoidRankPairs; ++kind) {
+            run(level, kind, 64, 1031, 64, 1, false, 100);
+            std::printf("unit_rows %s\nsweep-%d %s\nadd_positives %s\n", name, kind, name, name);
+        }
+        solved(level, 64, 1031, 64, 1);
+        std::printf("least_squares %s\n", name);
+    }
 }
 
 }  // namespace
 
-int main() {
-    const int64_t shapes[][3] = {{1, 1, 1}, {1, 7, 8}, {2, 3, 9}, {33, 130, 17}, {65, 1031, 64}, {300, 2111, 33}};
+int main(const int argc, const char* const* const argv) {
+    const std::string mode = argc > 1 ? argv[1] : "";
+    if (mode == "count") return count(), 0;
+    std::vector<std::array<int64_t, 3>> shapes{{1, 1, 1}, {1, 7, 8}, {2, 3, 9}, {33, 130, 17}, {65, 1031, 64}};
+    if (mode != "small") shapes.push_back({300, 2111, 33});
+    const auto apart = [&mode](const int64_t items) { return mode == "small" && items > 1000 ? 50 : 1; };
     int runs = 0;
     for (const auto& [users, items, dim] : shapes)
         for (int kind = talos::kNothing; kind <= talos::kSigmoidRankPairs; ++kind)
             for (int threads = 1; threads <= 3; ++threads) {
-                const Result plain = run(0, kind, users, items, dim, 1);
+                const Result plain = run(0, kind, users, items, dim, 1, false, apart(items));
                 const int best = talos_core_best_level();
-                const Result first = run(best, kind, users, items, dim, 1, true);
-                const Result again = run(best, kind, users, items, dim, threads, true);
+                const Result first = run(best, kind, users, items, dim, 1, true, apart(items));
+                const Result again = run(best, kind, users, items, dim, threads, true, apart(items));
                 // the last bit of a sum, which depends on the threads, may decide how a number is rounded
                 if (!close(again.user_gradient, first.user_gradient) ||
                     !close(again.item_gradient, first.item_gradient, 1e-2f)) {
@@ -154,7 +189,7 @@ int main() {
                     return 1;
                 }
                 for (int level = 0; level <= talos_core_best_level(); ++level, ++runs) {
-                    const Result one = run(level, kind, users, items, dim, threads);
+                    const Result one = run(level, kind, users, items, dim, threads, false, apart(items));
                     if (close(one.user_gradient, plain.user_gradient) && close(one.negative, plain.negative) &&
                         close(one.item_gradient, plain.item_gradient) && close(one.kth, plain.kth))
                         continue;

@@ -16,7 +16,7 @@ import ctypes
 import functools
 import mmap
 import os
-import sysconfig
+import sys
 import threading
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,6 @@ from talos.errors import ArgumentError
 from talos.kernels.checks import checked_indices
 
 __all__ = [
-    "LEVELS",
     "LeastSquares",
     "Positives",
     "Rows",
@@ -46,8 +45,6 @@ __all__ = [
     "team",
 ]
 
-# Instruction sets, lowest first; the position is the core's number for it.
-LEVELS: Final = ("plain", "AVX2", "AVX-512")
 _VERSION: Final = 9
 _LARGE_PAGE: Final = 1 << 21
 _CPU: Final = torch.device("cpu")
@@ -122,13 +119,13 @@ class LeastSquares(ctypes.Structure):
 
 
 def _file() -> Path | None:
-    """The build of the core beside this module, under the name that `setup.py` gives it for this Python, or `_core.so`.
+    """The build of the core beside this module, under the name that `setup.py` gives it on this system.
 
-    No other name is tried: what is left of a build for another Python, or put there by somebody, is not loaded.
+    No other name is tried: what is left of another build, or put there by somebody, is not loaded.
     """
-    names = (f"_core{sysconfig.get_config_var('EXT_SUFFIX')}", "_core.so")
-    places = (Path(__file__).parent / name for name in names)
-    return next((place for place in places if place.is_file()), None)
+    suffix = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+    place = Path(__file__).with_name(f"_core{suffix}")
+    return place if place.is_file() else None
 
 
 @functools.cache
@@ -147,6 +144,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
             None,
             f"the core is of version {version} where {_VERSION} is expected: install the package again",
         )
+    library.talos_core_level_name.restype = ctypes.c_char_p
     library.talos_core_workspace_bytes.restype = ctypes.c_int64
     for name in ("sweep", "unit_rows", "add_positives", "least_squares"):
         getattr(library, f"talos_core_{name}").restype = None
@@ -161,7 +159,8 @@ def team() -> Team:
     """
     beside = sorted(Path(torch.__file__).parent.glob("lib/lib*omp*"))  # libgomp, libiomp5, libomp
     nearby = sorted(Path(torch.__file__).parents[1].glob("torch.libs/lib*omp*"))
-    for place in (None, *map(str, beside), *map(str, nearby)):
+    loaded = () if sys.platform == "win32" else (None,)  # what the process has loaded already
+    for place in (*loaded, *map(str, beside), *map(str, nearby)):
         try:
             library = ctypes.CDLL(place)
             found = library.GOMP_parallel, library.omp_get_num_threads
@@ -196,11 +195,14 @@ def available() -> bool:
 def levels() -> tuple[str, ...]:
     """Instruction sets of the core that this processor supports, lowest first; empty without the core.
 
-    >>> set(levels()) <= set(LEVELS)
+    >>> set(levels()) <= {"plain", "AVX2", "AVX-512", "NEON"}
     True
     """
     library, _ = _load()
-    return () if library is None else LEVELS[: library.talos_core_best_level() + 1]
+    if library is None:
+        return ()
+    numbers = range(library.talos_core_best_level() + 1)
+    return tuple(library.talos_core_level_name(number).decode() for number in numbers)
 
 
 def has_bfloat16() -> bool:
@@ -233,7 +235,8 @@ def level_of(name: str | None) -> tuple[ctypes.CDLL, int]:
     library, why = _load()
     if library is None:
         raise ArgumentError("no compiled core", where="TALOS_KERNEL", expected=why)
-    return library, LEVELS.index(name or levels()[-1])
+    names = levels()
+    return library, names.index(name) if name else len(names) - 1
 
 
 def floats(name: str, values: Tensor, *shape: int) -> Tensor:

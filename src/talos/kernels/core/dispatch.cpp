@@ -1,6 +1,11 @@
 // The C interface: selects the version for an instruction set and calls it.
 #include "sweep.h"
 
+#if defined(TALOS_X86) && defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#endif
+
 namespace {
 
 struct Level {
@@ -21,6 +26,9 @@ constexpr Level kLevels[] = {
 #ifdef TALOS_X86
     TALOS_LEVEL_ENTRY("AVX2", avx2),
     TALOS_LEVEL_ENTRY("AVX-512", avx512),
+#endif
+#ifdef TALOS_ARM64
+    TALOS_LEVEL_ENTRY("NEON", neon),
 #endif
 };
 constexpr int kCount = sizeof(kLevels) / sizeof(kLevels[0]);
@@ -53,13 +61,20 @@ int32_t talos_core_task_bytes() { return static_cast<int32_t>(sizeof(talos::Task
 
 // The highest level that this processor supports; it supports all lower ones as well.
 int32_t talos_core_best_level() {
-#ifdef TALOS_X86
+#if defined(TALOS_X86) && defined(_WIN32)
+    // Windows' own function, since the compiler's needs a library that is not linked there. It names only the first part of
+    // AVX-512, but no processor that Windows runs on has it without the others.
+    if (IsProcessorFeaturePresent(PF_AVX512F_INSTRUCTIONS_AVAILABLE)) return 2;
+    return IsProcessorFeaturePresent(PF_AVX2_INSTRUCTIONS_AVAILABLE) ? 1 : 0;
+#elif defined(TALOS_X86)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
         return 2;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
-#endif
     return 0;
+#else
+    return kCount - 1;  // every 64-bit ARM processor has NEON
+#endif
 }
 
 const char* talos_core_level_name(int32_t level) {

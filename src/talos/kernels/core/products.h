@@ -5,22 +5,48 @@
 
 namespace talos::TALOS_LEVEL {
 
-// sums[r][v] += Σ_k A(r, k) · B[k][v-th vector], for a block that stays in registers. A and B consist of words (words.h),
-// and the depth is counted in words. A(r, k) is a[r·lda + k] if kAcross, else a[k·lda + r].
+// sums[r][v] += factor(r) · b[v-th vector], for a block that stays in registers; r comes as a constant of its own type.
+template <int R, int V, class Factor, int... r>
+[[gnu::always_inline]] inline void add_products(const Word* const b, const Factor& factor, Vector (&sums)[R][V],
+                                                std::integer_sequence<int, r...>) {
+    Words columns[V];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) columns[v] = load_words(b + v * kWidth);
+    const auto add_row = [&](const auto x, Vector(&row)[V]) {
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) row[v] = multiply_add(x, columns[v], row[v]);
+    };
+    (add_row(factor(std::integral_constant<int, r>()), sums[r]), ...);
+}
+
+// sums[r][v] += Σ_k A(r, k) · B[k][v-th vector]. A and B consist of words (words.h), and the depth is counted in words.
+// A(r, k) is a[r·lda + k] if kAcross, else a[k·lda + r].
 template <int R, int V, bool kAcross>
-inline void accumulate(const Word* a, const int64_t lda, const Word* b, const int64_t ldb, const int64_t depth,
-                       Vector (&sums)[R][V]) {
-    for (int64_t k = 0; k < depth; ++k) {
-        Words columns[V];
-#pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) columns[v] = load_words(b + k * ldb + v * kWidth);
+[[gnu::always_inline]] inline void accumulate(const Word* a, const int64_t lda, const Word* b, const int64_t ldb,
+                                              const int64_t depth, Vector (&sums)[R][V]) {
+    constexpr auto all = std::make_integer_sequence<int, R>();
+    int64_t k = 0;
+#if defined(TALOS_NEON)
+    if constexpr (kAcross && R > 1)
+        for (; k + kWidth <= depth; k += kWidth) {
+            Words rows[R];
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-            const Words x = splat_word(kAcross ? a[r * lda + k] : a[k * lda + r]);
-#pragma GCC unroll 4
-            for (int v = 0; v < V; ++v) sums[r][v] = multiply_add(x, columns[v], sums[r][v]);
+            for (int r = 0; r < R; ++r) rows[r] = load_words(a + r * lda + k);
+            for_lanes([&](const auto lane) {
+                add_products(b + (k + lane) * ldb, [&](const auto r) { return Lane<lane>{rows[r]}; }, sums, all);
+            });
         }
-    }
+    else if constexpr (!kAcross && R % kWidth == 0)
+        for (; k < depth; ++k) {
+            Words some[R / kWidth];
+#pragma GCC unroll 4
+            for (int i = 0; i < R / kWidth; ++i) some[i] = load_words(a + k * lda + i * kWidth);
+            add_products(b + k * ldb, [&](const auto r) { return Lane<r % kWidth>{some[r / kWidth]}; }, sums, all);
+        }
+#endif
+    for (; k < depth; ++k)
+        add_products(
+            b + k * ldb, [&](const auto r) { return splat_word(kAcross ? a[r * lda + k] : a[k * lda + r]); }, sums, all);
 }
 
 // C (R × V vectors, row stride ldc) = A · B, or += with `add`. With kAcross, A may be stored in chunks of kColumns numbers,

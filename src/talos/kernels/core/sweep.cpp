@@ -406,11 +406,13 @@ private:
             for (; one < last && *one < end_; ++one) {
                 float& score = *scores_of(*one, u);
                 if (task_.excluded_scores) task_.excluded_scores[one - task_.excluded] = score;
-                score = kGone;
                 const int64_t group = *one / kRows, stop = std::min((group + 1) * kRows, end_);
-                float most = kNothingYet;
-                for (int64_t j = group * kRows; j < stop; ++j) most = std::max(most, *scores_of(j, u));
-                finest_[group * at_.block + u] = most;
+                float& highest = finest_[group * at_.block + u];
+                const bool below = score < highest;  // then another item has the maximum
+                score = kGone;
+                if (below) continue;
+                highest = kNothingYet;
+                for (int64_t j = group * kRows; j < stop; ++j) highest = std::max(highest, *scores_of(j, u));
             }
         }
         if (task_.kind != kExp && task_.kind != kSigmoidPower && task_.kind != kSigmoidPowerPairs) return;

@@ -124,5 +124,6 @@ TALOS_DECLARE_LEVEL(plain)
 TALOS_DECLARE_LEVEL(avx2)
 TALOS_DECLARE_LEVEL(avx512)
 TALOS_DECLARE_LEVEL(avx512bf16)  // only the sweep
+TALOS_DECLARE_LEVEL(neon)
 
 }  // namespace talos

@@ -7,6 +7,8 @@
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
+#elif defined(TALOS_NEON)
+#include <arm_neon.h>
 #endif
 
 #if defined(__has_builtin)
@@ -27,6 +29,9 @@ constexpr int kRows = 8;    // rows of a register block: 8 × 2 vectors of sums 
 #elif defined(__AVX2__)
 constexpr int kWidth = 8;
 constexpr int kRows = 4;
+#elif defined(TALOS_NEON)
+constexpr int kWidth = 4;
+constexpr int kRows = 8;    // there are 32 registers, as with AVX-512
 #else
 constexpr int kWidth = 4;
 constexpr int kRows = 4;

@@ -79,4 +79,25 @@ inline void pack_rows(const float* const from, int64_t, const int64_t count, Wor
 
 #endif
 
+#if defined(TALOS_NEON)
+// A factor in one lane of a register, which a product takes from there: factors are loaded by whole vectors, where other
+// instruction sets broadcast each from memory.
+template <int I>
+struct Lane {
+    Words of;
+};
+
+template <int I>
+inline Vector multiply_add(const Lane<I> a, const Words b, const Vector sum) {
+    return (Vector)vfmaq_laneq_f32((float32x4_t)sum, (float32x4_t)b, (float32x4_t)a.of, I);
+}
+
+template <class Function>
+inline void for_lanes(const Function& function) {
+    static_assert(kWidth == 4);
+    function(std::integral_constant<int, 0>()), function(std::integral_constant<int, 1>());
+    function(std::integral_constant<int, 2>()), function(std::integral_constant<int, 3>());
+}
+#endif
+
 }  // namespace talos::TALOS_LEVEL
