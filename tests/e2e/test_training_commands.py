@@ -104,7 +104,10 @@ def test_a_second_file_with_columns_of_its_own(talos: Run, clicks: Path, tmp_pat
         (["--epochs", "0"], "error: --epochs: 0"),
         (["--set", "training.epochs=0"], "error: --set training.epochs: 0"),
         (["--k", "41"], "at most 40"),
-        (["--loss", "smoothi@k", "--negatives", "all"], "error: --negatives: 'all' with the loss 'smoothi@k'"),
+        (
+            ["--loss", "smoothi@k", "--negatives", "all"],
+            "error: --negatives: 'all' with the loss 'smoothi@k'",
+        ),
         (["--device", "quantum"], "error: --device: "),
         (["--config", "missing.toml"], "missing.toml: no such file"),
         (["--test", "2"], "error: --test: 2.0"),
