@@ -219,4 +219,4 @@ def test_damaged(kind: str, data: Any, other_data: Any, budget: Any, tmp_path: P
 
 def _torn(path: Path, how: str) -> bool:
     """Whether only the end of a journal is missing: that is how it was a moment earlier."""
-    return path.suffix == ".journal" and how in ("cut", "bit", "length", "more")
+    return path.suffix == ".journal" and how in ("cut", "zeros", "bit", "length", "more")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ import talos
 from talos.data.splits import Split
 from talos.errors import ArgumentError, ConfigError, DataError
 from talos.studies.tune import FitParts, Tuned, TuneSettings, run_study
+from talos.studies.tune.settings import suggest
 from talos.studies.tune.storage import TrialStore, count_trials, open_store, parse_storage
 from talos.studies.tune.trial import fit
 from talos.studies.tune.workers import Watcher, signature
+from talos.training import InterruptedRunError
 
 
 def values(tuned: Tuned) -> list[Any]:
@@ -324,6 +327,30 @@ LONG = {"training.epochs": 60, "training.patience": 1000}
 
 def test_a_killed_worker_loses_nothing(settings, parts: FitParts, tmp_path: Path) -> None:
     survive(settings(**LONG), parts, tmp_path / "out", None, workers=2, trials=4, kills=1)
+
+
+def test_stopped_between_two_values_a_trial_gets_the_same_ones(
+    settings, parts: FitParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def values(folder: str) -> list[dict[str, Any]]:
+        study = run_study(settings(), parts, tmp_path / folder, trials=3).study
+        trials = study.get_trials(deepcopy=False)
+        return [trial.params for trial in trials if trial.state == TrialState.COMPLETE]
+
+    wanted, calls = values("whole"), []
+
+    def stopped(trial: Any, space: Any) -> dict[str, Any]:
+        calls.append(trial.number)
+        if len(calls) == 3:
+            first = dict(list(space.entries.items())[:1])
+            suggest(trial, replace(space, entries=first))
+            raise KeyboardInterrupt
+        return suggest(trial, space)
+
+    monkeypatch.setattr("talos.studies.tune.workers.suggest", stopped)
+    with pytest.raises(InterruptedRunError):
+        values("stopped")
+    assert values("stopped") == wanted
 
 
 @pytest.mark.slow

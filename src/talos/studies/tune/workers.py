@@ -400,7 +400,10 @@ class WorkerPool:
         for trial in counts.lost:
             attempt = int(trial.user_attrs.get("attempt", 0))
             attempt += not trial.user_attrs.get("interrupted")
-            study.enqueue_trial(trial.params, user_attrs={"retry_of": trial.number, "attempt": attempt})
+            # Some of its values alone would shift the sampler's random numbers for the others.
+            whole = trial.params.keys() >= self.search.settings.space.entries.keys()
+            again = {"retry_of": trial.number, "attempt": attempt}
+            study.enqueue_trial(trial.params if whole else {}, user_attrs=again)
         return self.counts()
 
     def _mark_failed(self, trial: Any, *, interrupted: bool = False) -> None:
