@@ -13,7 +13,8 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 CORE = Path("src") / "talos" / "kernels" / "core"
-PER_LEVEL = ("sweep.cpp", "rows.cpp", "least_squares.cpp")
+PER_LEVEL = ("sweep.cpp", "rows.cpp", "least_squares.cpp", "samples.cpp", "adam.cpp")
+ONCE = ("sets.cpp", "dispatch.cpp")
 FLAGS = ["-O3", "-g0", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fvisibility=hidden", "-pthread"]
 # These sources are compiled once for each instruction set. Plain comes first: where several objects define the same
 # function, such as one of the standard library, the linker takes the first, which must run on every processor.
@@ -45,10 +46,10 @@ class BuildCore(build_ext):
         for level in LEVELS if x86 else ["plain"]:
             objects += self.compile_level(level, PER_LEVEL, [*common, *LEVELS[level]])
         try:
-            objects += self.compile_bfloat16(common) if x86 else self.compile_dispatch(common)
+            objects += self.compile_bfloat16(common) if x86 else self.compile_once(common)
         except CompileError:
             print("the compiler does not support bfloat16: the core is built without it", file=sys.stderr)
-            objects += self.compile_dispatch(common)
+            objects += self.compile_once(common)
         target = self.get_ext_fullpath(ext.name)
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         self.compiler.link_shared_object(
@@ -61,12 +62,12 @@ class BuildCore(build_ext):
     def compile_bfloat16(self, common: list[str]) -> list[str]:
         """Compile the bfloat16 sweep, and the dispatcher that selects it."""
         sweep = self.compile_level("avx512bf16", ["sweep.cpp"], [*common, *BFLOAT16])
-        return sweep + self.compile_dispatch([*common, "-DTALOS_BFLOAT16"])
+        return sweep + self.compile_once([*common, "-DTALOS_BFLOAT16"])
 
-    def compile_dispatch(self, flags: list[str]) -> list[str]:
-        """Compile the dispatcher, which has the C interface."""
+    def compile_once(self, flags: list[str]) -> list[str]:
+        """Compile what has no vectors, and the dispatcher, which has the C interface."""
         objects: list[str] = self.compiler.compile(
-            [str(CORE / "dispatch.cpp")], output_dir=self.build_temp, extra_postargs=flags
+            [str(CORE / name) for name in ONCE], output_dir=self.build_temp, extra_postargs=flags
         )
         return objects
 
@@ -93,7 +94,7 @@ setup(
     ext_modules=[
         Extension(
             "talos.kernels._core",
-            sources=[str(CORE / name) for name in (*PER_LEVEL, "dispatch.cpp")],
+            sources=[str(CORE / name) for name in (*PER_LEVEL, *ONCE)],
             depends=[str(path) for path in sorted(CORE.glob("*.h"))],
             language="c++",
             optional=True,
