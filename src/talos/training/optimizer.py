@@ -191,8 +191,8 @@ def row_adam_(
     ([0.5, 1.0], [0.3000..., 0.0])
     """
     if _core_takes(parameter, gradient, exp_avg, exp_avg_sq):
-        tables = parameter, rows, gradient, exp_avg, exp_avg_sq
-        core_adam_rows_(*tables, step=step, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        given = parameter, rows, gradient, exp_avg, exp_avg_sq
+        core_adam_rows_(*given, step=step, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         return
     width = max(1, parameter[0].numel()) if len(parameter) else 1
     count = max(1, _BLOCK // width)
