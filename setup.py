@@ -16,7 +16,8 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 CORE = Path("src") / "talos" / "kernels" / "core"
-PER_LEVEL = ("sweep.cpp", "rows.cpp", "least_squares.cpp")
+PER_LEVEL = ("sweep.cpp", "rows.cpp", "least_squares.cpp", "samples.cpp", "adam.cpp")
+ONCE = ("sets.cpp", "dispatch.cpp")  # the dispatcher has the C interface
 WINDOWS = sys.platform == "win32"
 # The processor that is built for, which may be another one: win-amd64, macosx-11.0-arm64, linux-aarch64.
 PROCESSOR = sysconfig.get_platform().rsplit("-", 1)[-1]
@@ -77,7 +78,7 @@ class BuildCore(build_ext):
             objects += self.compile_bfloat16(more)
         except CompileError:
             print("the compiler does not support bfloat16: the core is built without it", file=sys.stderr)
-            objects += self.compile_sources(["dispatch.cpp"], more)
+            objects += self.compile_sources(ONCE, more)
         target = self.get_ext_fullpath(ext.name)
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         self.compiler.link_shared_object(
@@ -101,10 +102,10 @@ class BuildCore(build_ext):
     def compile_bfloat16(self, more: list[str]) -> list[str]:
         """Compile the dispatcher, and the sweep with bfloat16 products; compilers from before 2020 do not have them."""
         if not X86 or WINDOWS:
-            return self.compile_sources(["dispatch.cpp"], more)
+            return self.compile_sources(ONCE, more)
         flags = [*more, *LEVELS["avx512"], "-mavx512bf16", "-DTALOS_PAIRS"]
         sweep = self.compile_sources(["sweep.cpp"], flags, "avx512bf16")
-        return sweep + self.compile_sources(["dispatch.cpp"], [*more, "-DTALOS_BFLOAT16"])
+        return sweep + self.compile_sources(ONCE, [*more, "-DTALOS_BFLOAT16"])
 
     def compile_sources(self, names: Sequence[str], flags: list[str], level: str = "") -> list[str]:
         """Compile sources with these flags, for an instruction set if one is named."""
@@ -127,7 +128,7 @@ setup(
     ext_modules=[
         Extension(
             "talos.kernels._core",
-            sources=[str(CORE / name) for name in (*PER_LEVEL, "dispatch.cpp")],
+            sources=[str(CORE / name) for name in (*PER_LEVEL, *ONCE)],
             depends=[str(path) for path in sorted(CORE.glob("*.h"))],
             language="c++",
             optional=True,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -15,6 +16,8 @@ SIZES = ((10_000, 10_000, 200_000), (100_000, 100_000, 2_000_000), (1_000_000, 1
 MEANING = {
     "scale_peak_gb_1m": "peak memory (2^30 bytes) of an epoch on 1M users × 1M items × 20M interactions",
     "scale_epoch_seconds_1m": "seconds of that epoch",
+    "scale_torch_over_core_100k": "epoch of 100k × 100k × 2M with shared negatives in torch / in the compiled core",
+    "scale_user_seconds_1m_over_100k": "seconds a user with 1M items / with 100k items, in the compiled core",
 }
 
 _CODE = """
@@ -35,11 +38,12 @@ print(json.dumps({"users": users, "items": items, "interactions": len(data),
 """
 
 
-def epoch(users: int, items: int, interactions: int) -> dict[str, Any]:
-    """One size in a fresh process."""
+def epoch(users: int, items: int, interactions: int, *, kernel: str = "auto") -> dict[str, Any]:
+    """One size in a fresh process, with the compiled core (if it is installed) or in torch."""
     command = [sys.executable, "-c", _CODE, *map(str, (users, items, interactions))]
+    environment = {**os.environ, "TALOS_KERNEL": kernel}
     result: dict[str, Any] = json.loads(
-        subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
     )
     return result
 
@@ -51,6 +55,14 @@ def measure() -> dict[str, float]:
         found = epoch(users, items, interactions)
         figures[f"scale_epoch_seconds_{name}"] = found["epoch_seconds"]
         figures[f"scale_peak_gb_{name}"] = found["peak_gb"]
+    in_torch = epoch(*SIZES[1], kernel="torch")["epoch_seconds"]
+    figures["scale_torch_epoch_seconds_100k"] = in_torch
+    figures["scale_torch_over_core_100k"] = in_torch / figures["scale_epoch_seconds_100k"]
+    each = {
+        name: figures[f"scale_epoch_seconds_{name}"] / size[0]
+        for size, name in zip(SIZES[1:], ("100k", "1m"), strict=True)
+    }
+    figures["scale_user_seconds_1m_over_100k"] = each["1m"] / each["100k"]
     return figures
 
 

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "samples.h"
+#include "sets.h"
 #include "sweep.h"
 
 extern "C" {
@@ -25,6 +27,14 @@ void talos_core_sweep(int32_t level, const talos::Task* task);
 void talos_core_unit_rows(int32_t level, const talos::Rows* task);
 void talos_core_add_positives(int32_t level, const talos::Positives* task);
 void talos_core_least_squares(int32_t level, const talos::LeastSquares* task);
+int64_t talos_core_group_workspace_bytes(int32_t level, const talos::Groups* groups);
+void talos_core_group_sweep(int32_t level, const talos::Groups* groups);
+void talos_core_group_scores(int32_t level, const talos::Groups* groups);
+void talos_core_pair_scores(int32_t level, const talos::Pairs* task);
+void talos_core_adam_rows(int32_t level, const talos::AdamRows* task);
+int64_t talos_core_distinct_workspace_bytes(int64_t bound);
+int64_t talos_core_distinct(const talos::Distinct* task);
+int64_t talos_core_drawn_positives(const talos::DrawnPositives* task);
 }
 
 namespace {
@@ -133,6 +143,78 @@ Result run(const int level, const int kind, const int64_t users, const int64_t i
     return result;
 }
 
+struct Sampled {
+    std::vector<float> user_gradient, item_gradient, scores, positive_scores, parameter;
+};
+
+// A step with samples that groups of three users share: distinct rows, scores, sweep, positives and Adam.
+Sampled sampled(const int level, const int kind, const int64_t users, const int64_t items, const int64_t dim, const int threads,
+                const bool bfloat16 = false) {
+    const int64_t sample = 1 + items / 3, groups = (users + 2) / 3;
+    std::vector<int64_t> first, start{0}, items_of, wanted;
+    for (int64_t g = 0; g <= groups; ++g) first.push_back(std::min(3 * g, users));
+    for (int64_t u = 0; u < users; ++u) {
+        for (int64_t j = u % 3; u % 4 != 3 && j < items; j += 1 + u * u % 11) items_of.push_back(j);
+        start.push_back(static_cast<int64_t>(items_of.size()));
+    }
+    wanted = items_of;
+    for (int64_t j = 0; j < groups * sample; ++j) wanted.push_back(j * j % items);
+    const int64_t needed = static_cast<int64_t>(wanted.size()), positives = static_cast<int64_t>(items_of.size());
+    std::vector<int64_t> rows(std::min(needed, items)), places(needed);
+    std::vector<uint64_t> bits(talos_core_distinct_workspace_bytes(items) / 8);
+    const talos::Distinct distinct{needed, items, wanted.data(), bits.data(), rows.data(), places.data()};
+    const int64_t count = talos_core_distinct(&distinct);
+    rows.resize(count);
+
+    const std::vector<float> table = random_numbers(items * dim, 2), vectors = random_numbers(users * dim, 1);
+    std::vector<float> some(count * dim);
+    for (int64_t i = 0; i < count; ++i) std::copy_n(table.data() + rows[i] * dim, dim, some.data() + i * dim);
+    const std::vector<int64_t> own(places.begin(), places.begin() + positives), drawn(places.begin() + positives, places.end());
+    std::vector<int64_t> gone_start(users + 1), gone;
+    talos::DrawnPositives look{groups, sample, count, first.data(), drawn.data(), start.data(), own.data(), 0,
+                               gone_start.data(), gone.data()};
+    gone.resize(talos_core_drawn_positives(&look));
+    look.room = static_cast<int64_t>(gone.size()), look.found = gone.data();
+    talos_core_drawn_positives(&look);
+
+    Sampled result{std::vector<float>(users * dim), std::vector<float>(count * dim), std::vector<float>(users * sample),
+                   std::vector<float>(positives), table};
+    const talos::Pairs pairs{users, dim, threads, {}, start.data(), own.data(), vectors.data(), some.data(),
+                             result.positive_scores.data()};
+    talos_core_pair_scores(level, &pairs);
+    std::vector<float> ones(std::max(users, positives), 0.5f), negative(users), normalizer(users), moments(2 * users);
+    std::vector<float> inner(positives), slopes(positives, -0.5f);
+    talos::Groups all{};
+    talos::Task& task = all.task;
+    task.users = users, task.items = count, task.dim = dim, task.threads = threads;
+    task.user_vectors = vectors.data(), task.item_vectors = some.data();
+    task.excluded_start = gone_start.data(), task.excluded = gone.data(), task.coefficients = ones.data();
+    const float powers[] = {5, 1, 0, 0, 0}, partial[] = {0.3f, 0.1f, 0.4f, 0.5f, 5}, ranks[] = {10, 3, 0.5f, 0, 0};
+    std::copy_n(kind == talos::kPartialAUC ? partial : kind == talos::kSigmoidRankPairs ? ranks : powers, 5, task.params);
+    task.kind = kind, task.scale = 1, task.bfloat16 = bfloat16;
+    task.positive_start = start.data(), task.positive_scores = result.positive_scores.data();
+    task.positive_coefficients = ones.data(), task.inner = inner.data(), task.positive_slopes = slopes.data();
+    task.negative = negative.data(), task.normalizer = normalizer.data(), task.moments = moments.data();
+    task.user_gradient = result.user_gradient.data(), task.item_gradient = result.item_gradient.data();
+    all.groups = groups, all.sample = sample, all.first = first.data(), all.drawn = drawn.data();
+    all.scores = result.scores.data();
+    talos_core_group_scores(level, &all);
+    std::vector<float> workspace(talos_core_group_workspace_bytes(level, &all) / 4);
+    task.workspace = workspace.data();
+    talos_core_group_sweep(level, &all);
+
+    std::vector<float> mean(items * dim), square(items * dim);
+    const talos::AdamRows adam{count, dim, threads, {}, rows.data(), result.item_gradient.data(), result.parameter.data(),
+                               mean.data(), square.data(), 0.1f, 0.999f, 0.001f, 1e-3f, 0.01f, 1.0f, 0.03f};
+    talos_core_adam_rows(level, &adam);
+    return result;
+}
+
+bool samples_agree(const Sampled& a, const Sampled& b, const float tolerance = 1e-4f) {
+    return close(a.user_gradient, b.user_gradient, tolerance) && close(a.item_gradient, b.item_gradient, tolerance) &&
+           close(a.scores, b.scores) && close(a.positive_scores, b.positive_scores) && close(a.parameter, b.parameter, 0.1f);
+}
+
 // Half a sweep of least squares for rows of every length, from none to all columns.
 std::vector<float> solved(const int level, const int64_t rows, const int64_t columns, const int64_t dim, const int threads) {
     std::vector<float> fixed(columns * dim), gram(dim * dim), solution(rows * dim, 0.1f);
@@ -206,6 +288,16 @@ int main(const int argc, const char* const* const argv) {
                     std::printf("level %d differs: least squares, dimension %lld\n", level, static_cast<long long>(dim));
                     return 1;
                 }
+    for (const auto& [users, items, dim] : shapes)
+        for (int kind = talos::kExp; kind <= talos::kSigmoidRankPairs; ++kind)
+            for (int level = 0; level <= talos_core_best_level(); ++level, ++runs) {
+                const Sampled one = sampled(level, kind, users, items, dim, 1), two = sampled(level, kind, users, items, dim, 2);
+                sampled(level, kind, users, items, dim, 3, true);
+                const bool same = one.item_gradient == two.item_gradient && one.user_gradient == two.user_gradient;
+                if (same && samples_agree(one, sampled(0, kind, users, items, dim, 1))) continue;
+                std::printf("level %d differs: samples, kind %d, dimension %lld\n", level, kind, static_cast<long long>(dim));
+                return 1;
+            }
     std::printf("%d runs\n", runs);
     return 0;
 }

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from talos import kernels, losses
 from talos.errors import ArgumentError
-from talos.kernels import least_squares, library
+from talos.kernels import least_squares, library, sampled
+from talos.training.optimizer import row_adam_
 
 CALLS = int(os.environ.get("TALOS_FUZZ_CALLS", "300"))
 SEED = int(os.environ.get("TALOS_FUZZ_SEED", "0"))
@@ -128,6 +129,19 @@ def vectors(call: Call, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
     return strided(call, (F.normalize(found) * lengths).to(dtype))
 
 
+def samples(call: Call, users: int, items: int) -> dict[str, Any]:
+    """One sample for all users, or one for each group of them; groups may be empty."""
+    n = int(call.rng.integers(1, 200))
+    if call.chance(0.4):
+        return {"item_ids": torch.from_numpy(call.rng.integers(0, items, n))}
+    groups = int(call.rng.integers(1, 6))
+    drawn = {"item_ids": torch.from_numpy(call.rng.integers(0, items, (groups, n)))}
+    if call.chance(0.5):
+        return drawn
+    inner = np.sort(call.rng.integers(0, users + 1, groups - 1))
+    return {**drawn, "sample_bounds": torch.tensor([0, *inner, users])}
+
+
 def spoil(call: Call) -> None:
     """Put a number into one of the tensors that is none."""
     names = [n for n in ("user_vectors", "item_vectors", "thresholds") if call.arguments.get(n) is not None]
@@ -171,7 +185,7 @@ def draw(seed: int) -> tuple[Call, str]:
     dtype = call.pick(*[torch.float32] * 7, torch.float64, torch.float16, torch.bfloat16)
     loss = LOSSES[name][0]()
     indptr, indices = positives(call, users, items)
-    sampled = call.chance(0.2)
+    drawn = call.chance(0.3)
     options: dict[str, Any] = {
         "reduction": call.pick("positives", "users", "sum"),
         "exclude_positives": call.chance(0.8),
@@ -180,13 +194,13 @@ def draw(seed: int) -> tuple[Call, str]:
         "bfloat16": call.chance(0.2),
         "users_per_chunk": call.pick(None, None, 1, 3, 40),
         "items_per_tile": call.pick(4096, 7, 100),
-        "item_ids": torch.from_numpy(call.rng.integers(0, items, int(call.rng.integers(1, 200)))) if sampled else None,
+        **(samples(call, users, items) if drawn else {}),
         "k": int(call.rng.integers(1, items + 1)) if call.chance(0.5) else None,
     }  # fmt: skip
     if options["k"] is not None and call.chance(0.2):
         options["k"] = call.pick(1, items)
     if call.chance(0.1):
-        count = items if not sampled else len(options["item_ids"])
+        count = items if not drawn else options["item_ids"].shape[-1]
         options["weights"] = torch.from_numpy(call.rng.uniform(0.1, 2, count))
     if call.chance(0.15):
         options["positive_weights"] = torch.from_numpy(call.rng.uniform(0.1, 3, len(indices))).to(dtype)
@@ -307,6 +321,25 @@ def check_least_squares(seed: int) -> str:
     return "agrees"
 
 
+def check_rows(seed: int) -> str:
+    """Distinct rows, and Adam for them, against torch."""
+    call = Call(np.random.default_rng(seed))
+    count, rows, dim = sizes(call)
+    drawn = torch.from_numpy(call.rng.integers(0, rows, count))
+    distinct, places = sampled.distinct_rows(drawn, rows)
+    assert torch.equal(distinct, drawn.unique()), f"seed {seed}: distinct rows"
+    assert torch.equal(distinct[places], drawn), f"seed {seed}: places"
+    tables = [torch.from_numpy(call.rng.standard_normal((rows, dim))).float().abs() for _ in range(3)]
+    gradient = torch.from_numpy(call.rng.standard_normal((len(distinct), dim)))
+    step, decay = int(call.rng.integers(1, 50)), call.pick(0.0, 0.1)
+    want = [table.double() for table in tables]
+    row_adam_(want[0], distinct, gradient, *want[1:], step=step, lr=0.1, weight_decay=decay)
+    row_adam_(tables[0], distinct, gradient.float(), *tables[1:], step=step, lr=0.1, weight_decay=decay)
+    for got, exact in zip(tables, want, strict=True):
+        assert largest(got.double() - exact) <= 1e-5 * max(1.0, largest(exact)), f"seed {seed}: Adam"
+    return "agrees"
+
+
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_random_calls(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     level_of, outcomes = library.level_of, {"agrees": 0, "refused": 0, "not finite": 0}
@@ -316,7 +349,9 @@ def test_random_calls(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
         if library.levels():
             level = library.levels()[rng.integers(len(library.levels()))]
             monkeypatch.setattr(library, "level_of", functools.partial(_level, level_of, level))
-        check = rng.choice([check_batch, check_kth, check_least_squares], p=[0.8, 0.1, 0.1])
+        check = rng.choice(
+            [check_batch, check_kth, check_least_squares, check_rows], p=[0.75, 0.1, 0.1, 0.05]
+        )
         outcomes[check(seed)] += 1
     print(outcomes)
     assert outcomes["agrees"] > 0.6 * sum(outcomes.values())

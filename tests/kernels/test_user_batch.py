@@ -469,7 +469,9 @@ def test_strides_do_not_matter():
         ({"item_vectors": torch.zeros(3, 2, device="meta")}, "user_vectors: is on cpu"),
         ({"thresholds": torch.tensor([0, 1])}, "thresholds: is torch.strided of torch.int64"),
         ({"item_ids": torch.tensor([3])}, "item_ids: 3 to 3; expected 0 to 2"),
-        ({"item_ids": torch.tensor([[0]])}, "item_ids: has shape"),
+        ({"item_ids": torch.tensor([[[0]]])}, "item_ids: has shape"),
+        ({"item_ids": torch.tensor([[0], [1]]), "sample_bounds": torch.tensor([0, 3])}, "sample_bounds: "),
+        ({"thresholds": lambda scores: scores.positives}, "thresholds: is a function"),
         ({"users_per_chunk": 0}, "users_per_chunk: got 0"),
     ],
 )

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from talos import losses
 from talos.backbones import MF
 from talos.data.csr import TrainIndex
 from talos.data.datasets import synthetic
-from talos.negatives import SharedNegatives, UniformNegatives
+from talos.negatives import Negatives, SharedNegatives, UniformNegatives
 from talos.thresholds import FixedThreshold, MonteCarloQuantile, QuantileRegression
 from talos.training.batches import Batch
 from talos.training.objective import ObjectiveOptions, PositiveObjective, UserObjective
+from talos.training.optimizer import RowAdam
 
 USERS, ITEMS = 23, 31
 
@@ -107,3 +111,64 @@ def test_monte_carlo_thresholds_pool_all_positives_of_the_user() -> None:
         assert threshold.value(torch.tensor([user])).item() == pytest.approx(
             sum(values) / len(values), abs=1e-6
         )
+
+
+@dataclass(frozen=True)
+class FirstItems(Negatives):
+    """The same samples for every catalogue: items from the first thousand."""
+
+    per: ClassVar[Literal["positive", "batch", "all"]] = "batch"
+
+    def draw(self, index: TrainIndex, users: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.randint(1000, (4, 50), generator=generator)
+
+
+class NewBytes(TorchDispatchMode):
+    """Adds up the bytes of all tensors that operations return, other than (views of) the given ones."""
+
+    def __init__(self, known: list[Tensor]) -> None:
+        super().__init__()
+        self.known, self.bytes = {tensor.untyped_storage().data_ptr() for tensor in known}, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        for one in found if isinstance(found, tuple | list) else (found,):
+            if not isinstance(one, Tensor) or one.layout != torch.strided:
+                continue
+            if one.untyped_storage().data_ptr() not in self.known:
+                self.bytes += one.numel() * one.element_size()
+        return found
+
+
+def test_a_step_takes_the_same_memory_whatever_the_catalogue() -> None:
+    def step_bytes(items: int) -> int:
+        data = synthetic(users=40, items=1000, interactions=400, seed=4)
+        index = TrainIndex(
+            indptr=torch.tensor(data.indptr),
+            indices=torch.tensor(data.indices),
+            num_users=40,
+            num_items=items,
+        )
+        backbone = MF(40, items, dim=8, generator=torch.Generator().manual_seed(1))
+        objective = UserObjective(
+            backbone,
+            losses.Talos(tau=0.2),
+            FirstItems(),
+            QuantileRegression(40, k=3, num_items=items, num_positives=index.degrees),
+            ObjectiveOptions(touched_rows=True),
+            index=index,
+        )
+        tables = list(backbone.parameters())
+        optimizer, batch = RowAdam(tables, lr=0.1), (index.degrees > 0).nonzero().flatten()
+        for step in range(2):  # the first one makes the optimizer's moments
+            moments = [slot for state in optimizer.state.values() for slot in state.values()]
+            with NewBytes([*tables, *moments]) as new:
+                objective(Batch(batch), torch.Generator().manual_seed(step)).backward()
+                optimizer.step()
+            for table in tables:
+                table.grad = None
+        return new.bytes
+
+    small = step_bytes(1000)
+    assert 0 < small < 10**6
+    assert step_bytes(50_000) == small

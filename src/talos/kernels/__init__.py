@@ -22,7 +22,14 @@ from talos.kernels.batch import (
 )
 from talos.kernels.least_squares import alternating_least_squares
 from talos.kernels.library import status
-from talos.kernels.protocols import Exchange, LossParts, NegativePart, PairwiseLoss, PairwisePart
+from talos.kernels.protocols import (
+    Exchange,
+    LossParts,
+    NegativePart,
+    PairwiseLoss,
+    PairwisePart,
+    SampleScores,
+)
 
 __all__ = [
     "Exchange",
@@ -30,6 +37,7 @@ __all__ = [
     "NegativePart",
     "PairwiseLoss",
     "PairwisePart",
+    "SampleScores",
     "UserBatch",
     "alternating_least_squares",
     "differentiable_divided_loss",

@@ -65,6 +65,8 @@ from talos.kernels.protocols import (
     PairwiseLoss,
     PairwisePart,
     Passes,
+    Samples,
+    SampleScores,
     Sweep,
 )
 from talos.kernels.torch_passes import TorchPasses, best_scores, largest
@@ -117,13 +119,14 @@ def user_batch_loss(
     item_vectors: Tensor,
     indptr: Tensor,
     indices: Tensor,
-    thresholds: Tensor | None,
+    thresholds: Tensor | Callable[[SampleScores], Tensor] | None,
     loss: BatchLoss,
     *,
     k: int | None = None,
     reduction: Literal["positives", "users", "sum"] = "positives",
     exclude_positives: bool = True,
     item_ids: Tensor | None = None,
+    sample_bounds: Tensor | None = None,
     weights: Tensor | None = None,
     positive_weights: Tensor | None = None,
     normalize_items: bool = False,
@@ -145,7 +148,8 @@ def user_batch_loss(
         item_vectors: (I, d), the whole table.
         indptr: (B + 1,), `indices[indptr[u]:indptr[u + 1]]` are the positives of the u-th row.
         indices: their rows in `item_vectors`, each once per user.
-        thresholds: (B,) where the loss uses them.
+        thresholds: (B,) where the loss uses them; or, with `item_ids`, a function that returns them when it is called
+            with the scores of the batch, for thresholds that are estimated from samples.
         loss: a `UserSeparableLoss` or a `PairwiseLoss`, or anything with one of these interfaces.
         k: use each user's exact K-th best score over the whole table as threshold, in place of given ones. Over all
             items it is found in the same pass. Returned as `UserBatch.thresholds`.
@@ -154,7 +158,9 @@ def user_batch_loss(
             p = `loss.user_power` and n the user's positives.
         exclude_positives: whether a user's positives are left out of their negatives.
         item_ids: (n,), a sample of items, shared by all users, to use as negatives in place of all items; an item
-            that is drawn twice counts twice.
+            that is drawn twice counts twice. Or (G, n), a sample for each of G groups of users.
+        sample_bounds: (G + 1,), from 0 to B: users `sample_bounds[g]` to below `sample_bounds[g + 1]` share sample g. G
+            equal parts of the users if None, of which the last may be shorter.
         weights: (n,) or (I,), how much each negative counts; for samples that are not uniform.
         positive_weights: (P,), how much each positive counts, above 0; 1 if None. A weight of 2 is a positive that
             occurs twice: n becomes the sum of a user's weights, and means over positives are weighted.
@@ -183,22 +189,25 @@ def user_batch_loss(
         if thresholds is not None:
             raise ArgumentError("are given together with k", where="thresholds", expected="one of the two")
         check_k(k, len(item_vectors))
-    sampled = None if item_ids is None else len(item_ids)
-    check_arguments(
-        user_vectors, item_vectors, thresholds, loss, k=k, weights=weights, num_candidates=sampled
-    )
     device, num_items = item_vectors.device, len(item_vectors)
+    samples = (
+        None if item_ids is None else _samples(item_ids, sample_bounds, len(user_vectors), num_items, device)
+    )
+    estimate = thresholds if callable(thresholds) else None
+    if estimate is not None and samples is None:
+        raise ArgumentError("is a function", where="thresholds", expected="a tensor where there is no sample")
+    given = user_vectors.new_zeros(len(user_vectors)) if callable(thresholds) else thresholds
+    sampled = None if samples is None else samples.items.shape[1]
+    check_arguments(user_vectors, item_vectors, given, loss, k=k, weights=weights, num_candidates=sampled)
     indptr, indices = check_positives(indptr, indices, len(user_vectors), num_items, device)
     if positive_weights is not None:
         indices, positive_weights = check_positive_weights(positive_weights, indptr, indices, num_items)
-    if item_ids is not None:
-        item_ids = checked_indices("item_ids", item_ids, num_items, device)
     for name, size in (("users_per_chunk", users_per_chunk), ("items_per_tile", items_per_tile)):
         if size is not None and size < 1:
             raise ArgumentError(f"got {size}", where=name, expected="1 or more")
     passes: Passes
     part = _part_of(loss)
-    if weights is None and _core_applies(part, user_vectors, item_vectors, thresholds):
+    if weights is None and _core_applies(part, user_vectors, item_vectors, given):
         user_vectors = user_vectors.contiguous()
         passes = CorePasses(
             item_vectors,
@@ -206,7 +215,7 @@ def user_batch_loss(
             indices,
             normalize=normalize_items,
             exclude_positives=exclude_positives,
-            item_ids=item_ids,
+            samples=samples,
             bfloat16=bfloat16,
             users_per_chunk=users_per_chunk,
             item_gradient=item_gradient,
@@ -220,7 +229,7 @@ def user_batch_loss(
             dtype=torch.promote_types(user_vectors.dtype, torch.float32),
             normalize=normalize_items,
             exclude_positives=exclude_positives,
-            item_ids=item_ids,
+            samples=samples,
             weights=weights,
             users_per_chunk=users_per_chunk,
             items_per_tile=items_per_tile,
@@ -231,23 +240,49 @@ def user_batch_loss(
             user_vectors,
             loss,
             k=k,
-            in_one_pass=item_ids is None,
+            in_one_pass=samples is None,
             reduction=reduction,
             scale=scale,
             weights=positive_weights,
         )
+    positive_scores = None
+    if estimate is not None:
+        scores = passes.sample_scores(user_vectors.detach().to(passes.table.dtype))
+        given, positive_scores = estimate(scores), scores.positives
     return _batch_loss(
         passes,
         user_vectors,
-        thresholds,
+        given,
         loss,
         k=k,
-        in_one_pass=item_ids is None,
+        in_one_pass=samples is None,
         reduction=reduction,
         scale=scale,
         local=indptr.diff(),
         weights=positive_weights,
+        positive_scores=positive_scores,
     )
+
+
+def _samples(
+    item_ids: Tensor, bounds: Tensor | None, num_users: int, num_items: int, device: torch.device
+) -> Samples:
+    """Samples as the passes take them; an error unless every user has one."""
+    if item_ids.ndim not in (1, 2) or (item_ids.ndim == 2 and len(item_ids) == 0 and num_users):
+        expected = "shape (n,), or (G, n) with a sample for every user"
+        raise ArgumentError(f"has shape {tuple(item_ids.shape)}", where="item_ids", expected=expected)
+    items = checked_indices("item_ids", item_ids.flatten(), num_items, device)
+    items = items.view(item_ids.shape if item_ids.ndim == 2 else (1, -1))
+    if bounds is None:
+        size = -(-num_users // max(1, len(items)))
+        bounds = (torch.arange(len(items) + 1, device=device) * size).clamp_(max=num_users)
+    else:
+        bounds = checked_indices("sample_bounds", bounds, num_users + 1, device)
+        ends = bounds.shape == (len(items) + 1,) and bool((bounds.diff() >= 0).all())
+        if not ends or int(bounds[0]) != 0 or int(bounds[-1]) != num_users:
+            expected = f"{len(items) + 1} ascending bounds from 0 to {num_users}"
+            raise ArgumentError(f"got {bounds.tolist()}", where="sample_bounds", expected=expected)
+    return Samples(items, bounds)
 
 
 @torch.no_grad()
@@ -348,12 +383,14 @@ def _batch_loss(
     degrees: Tensor | None = None,
     num_items: int = 0,
     weights: Tensor | None = None,
+    positive_scores: Tensor | None = None,
 ) -> UserBatch:
     """The formula, see the module.
 
     `local` (B,) are the positives of each user on this process, `degrees` those on all. `in_one_pass` says that the
     sweep goes over the whole table, so that it can find K-th scores as well. `weights` (P,) are those of the positives,
-    for a single process: n_u is then their sum, and the means over positives are weighted.
+    for a single process: n_u is then their sum, and the means over positives are weighted. `positive_scores` (P,) are
+    used if they are known already.
     """
     part, has_beta = loss.negative_part, loss.needs.threshold
     rho, factor = loss.positive_power, loss.negative_weight
@@ -379,9 +416,9 @@ def _batch_loss(
         thresholds = thresholds.detach().to(dtype) if has_beta else None
     beta = exchange.spread(thresholds) if has_beta and thresholds is not None else None
 
-    pos: Tensor | None = None
+    pos = positive_scores
     if weight is None:
-        pos = _positive_scores(passes, users)
+        pos = passes.positive_scores(users) if pos is None else pos
         c = loss.positive_part(pos, None if beta is None else beta[owner])[1].detach()
         coefficients = users.new_zeros(len(users)).index_add_(0, owner, factor * per_positive * c)
         coefficients = exchange.spread(_total(coefficients, exchange))
@@ -404,7 +441,7 @@ def _batch_loss(
     if pos is None:
         pos = found.positive_scores
     if pos is None:
-        pos = _positive_scores(passes, users)
+        pos = passes.positive_scores(users)
     pos_beta = None if beta is None else beta[owner]
     a, c = (x.detach() for x in loss.positive_part(pos, pos_beta))
     pulls = per_positive
@@ -484,7 +521,7 @@ def _pair_sweep_in_parts(
     """`Passes.pair_sweep` over several parts of a table: first R_i of each, then the gradients."""
     owner = passes.owner
     start = F.pad(torch.bincount(owner, minlength=len(users)).cumsum(0), (1, 0))
-    positives = start, _positive_scores(passes, users)
+    positives = start, passes.positive_scores(users)
     inners = torch.stack([one.pair_sweep(users, part, None, positives=positives).inner for one in parts])
     # ∂R_i/∂R_i(part): what a part's own R_i counts in that of all items
     if part.reduction == "log-sum":
@@ -506,10 +543,6 @@ def _pair_sweep_in_parts(
         item_gradient[first : first + len(one.table)] = found.item_gradient
         first += len(one.table)
     return PairSweep(inner, slopes, user_gradient, item_gradient)
-
-
-def _positive_scores(passes: Passes, users: Tensor) -> Tensor:
-    return (users[passes.owner] * passes.table[passes.indices]).sum(dim=-1)
 
 
 def _constant_sweep(passes: Passes, users: Tensor, part: NegativePart) -> Sweep:
@@ -728,7 +761,7 @@ def differentiable_user_batch_loss(
     item_vectors: Tensor,
     indptr: Tensor,
     indices: Tensor,
-    thresholds: Tensor | None,
+    thresholds: Tensor | Callable[[SampleScores], Tensor] | None,
     loss: BatchLoss,
     **options: Any,
 ) -> Tensor:

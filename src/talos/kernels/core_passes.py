@@ -10,11 +10,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from talos.data.csr import meetings
 from talos.errors import ArgumentError
 from talos.kernels import library
+from talos.kernels.core_samples import (
+    checked_samples,
+    core_sample_scores,
+    drawn_positives,
+    in_groups,
+    pair_scores,
+)
 from talos.kernels.library import Positives, Rows, Task
-from talos.kernels.protocols import MeanPart, NegativePart, PairSweep, PairwisePart, Sweep
+from talos.kernels.protocols import (
+    MeanPart,
+    NegativePart,
+    PairSweep,
+    PairwisePart,
+    Samples,
+    SampleScores,
+    Sweep,
+)
 
 __all__ = [
     "CorePasses",
@@ -76,7 +90,7 @@ class CorePasses:
         indices: (P,), rows of `item_vectors`; sorted here within each user if they don't ascend.
         normalize: divide the item vectors by their lengths.
         exclude_positives: whether a user's positives are left out of their negatives.
-        item_ids: (n,), a sample of items to use as negatives in place of all.
+        samples: items to use as negatives in place of all.
         bfloat16: see `core_sweep`.
         users_per_chunk: users per block of a sweep; chosen by cache size if None.
         item_gradient: (I, d), memory for the gradient of a sweep over all items; new memory if None.
@@ -91,13 +105,15 @@ class CorePasses:
         *,
         normalize: bool = False,
         exclude_positives: bool = True,
-        item_ids: Tensor | None = None,
+        samples: Samples | None = None,
         bfloat16: bool = False,
         users_per_chunk: int | None = None,
         item_gradient: Tensor | None = None,
         unit_items: Tensor | None = None,
     ) -> None:
-        self.item_gradient = item_gradient if item_ids is None else None
+        self.samples = samples
+        self.shared_by_all = samples is not None and len(samples.items) == 1
+        self.item_gradient = None if self.shared_by_all else item_gradient
         self.table, self.lengths = item_vectors.detach().contiguous(), None
         self.indptr = torch.zeros(1, dtype=torch.int64) if indptr is None else indptr
         self.indices = torch.zeros(0, dtype=torch.int64) if indices is None else indices
@@ -107,22 +123,22 @@ class CorePasses:
         self.owner = torch.arange(len(self.count)).repeat_interleave(self.count)
         if not bool(((self.indices.diff() > 0) | (self.owner.diff() > 0)).all()):
             self.indices = self.indices[torch.argsort(self.owner * len(self.table) + self.indices)]
-        self.item_ids = item_ids
-        self.candidates = self.table if item_ids is None else self.table[item_ids]
+        # A sample that all users share is an item table like any other, and is swept by all threads. Of several samples
+        # each is swept by one thread.
+        self.candidates = self.table
+        if samples is not None and self.shared_by_all:
+            self.candidates = self.table[samples.items[0]]
         self.excluded: tuple[Tensor, Tensor] | None = None
         if exclude_positives and indptr is not None:
             self.excluded = (self.indptr, self.indices)
-            if item_ids is not None:
-                self.excluded = _sampled_positives(self.owner, self.indices, item_ids, len(self.count))
+            if samples is not None:
+                self.excluded = drawn_positives(self.indptr, self.indices, samples, len(self.table))
         self.bfloat16, self.users_per_chunk = bfloat16, users_per_chunk
 
     def parts(self, num_users: int) -> list[CorePasses]:
         """Passes over ranges of the table for which the core's workspace is bounded; a sample is never split."""
         items = len(self.table)
-        if (
-            self.item_ids is not None
-            or self._workspace(num_users, items, self.users_per_chunk) <= _MOST_BYTES
-        ):
+        if self.samples is not None or self._workspace(num_users, items, self.users_per_chunk) <= _MOST_BYTES:
             return [self]
         # Each part computes its scores again for every pass. So the parts may as well be small, with large blocks.
         each, block = items, self.users_per_chunk or _LARGE_BLOCK
@@ -201,12 +217,10 @@ class CorePasses:
             users_per_block=self.users_per_chunk,
             bfloat16=self.bfloat16,
             item_gradient=self.item_gradient,
+            samples=None if self.shared_by_all else self.samples,
         )
-        item_gradient, positive_scores = found.item_gradient, found.excluded_scores
-        if self.item_ids is not None:
-            positive_scores = None  # of the sampled ones alone
-            if coefficients is not None:
-                item_gradient = torch.zeros_like(self.table).index_add_(0, self.item_ids, item_gradient)
+        positive_scores = found.excluded_scores if self.samples is None else None  # of the sampled ones alone
+        item_gradient = found.item_gradient if coefficients is None else self._of_table(found.item_gradient)
         by_parameter = {}
         if found.moments is not None:
             by_parameter = dict(cast(MeanPart, part).from_moments(found.moments.sum(0)))
@@ -232,8 +246,8 @@ class CorePasses:
     ) -> PairSweep:
         """R_i of every positive, the gradients and the K-th best scores, in one pass."""
         start, scores = positives or (self.indptr, None)
-        if scores is None and (self.excluded is None or self.item_ids is not None):
-            scores = (users[self.owner] * self.table[self.indices]).sum(dim=-1)
+        if scores is None and (self.excluded is None or self.samples is not None):
+            scores = self.positive_scores(users)
         found = core_pair_sweep(
             users,
             self.candidates,
@@ -247,11 +261,31 @@ class CorePasses:
             users_per_block=self.users_per_chunk,
             bfloat16=self.bfloat16,
             item_gradient=self.item_gradient,
+            samples=None if self.shared_by_all else self.samples,
         )
-        if self.item_ids is not None and coefficients is not None:
-            spread = torch.zeros_like(self.table).index_add_(0, self.item_ids, found.item_gradient)
-            return replace(found, item_gradient=spread)
-        return found
+        if coefficients is None:
+            return found
+        return replace(found, item_gradient=self._of_table(found.item_gradient))
+
+    def _of_table(self, gradient: Tensor) -> Tensor:
+        """The gradient of the whole table, (I, d), from that of the candidates."""
+        if self.samples is None or not self.shared_by_all:
+            return gradient
+        return torch.zeros_like(self.table).index_add_(0, self.samples.items[0], gradient)
+
+    def positive_scores(self, users: Tensor) -> Tensor:
+        """The scores of the positives, (P,)."""
+        return pair_scores(users, self.table, self.indptr, self.indices)
+
+    def sample_scores(self, users: Tensor) -> SampleScores:
+        """The scores of the positives and of each user's sample."""
+        assert self.samples is not None
+        negatives = core_sample_scores(users, self.table, self.samples)
+        mask = torch.zeros(negatives.shape, dtype=torch.bool)
+        if self.excluded is not None:
+            start, places = self.excluded
+            mask[torch.arange(len(users)).repeat_interleave(start.diff()), places] = True
+        return SampleScores(self.owner, self.positive_scores(users), negatives, mask)
 
     def add_positives(
         self, user_gradient: Tensor, item_gradient: Tensor, users: Tensor, slopes: Tensor
@@ -268,14 +302,6 @@ class CorePasses:
             lengths=self.lengths,
         )
         return item_gradient
-
-
-def _sampled_positives(owner: Tensor, indices: Tensor, item_ids: Tensor, users: int) -> tuple[Tensor, Tensor]:
-    """CSR of the positions in a sample that hold a positive of the user, ascending within each user."""
-    rows, columns = meetings(owner, indices, item_ids)
-    start = torch.zeros(users + 1, dtype=torch.int64)
-    torch.cumsum(torch.bincount(rows, minlength=users), 0, out=start[1:])
-    return start, columns[torch.argsort(rows * len(item_ids) + columns)]
 
 
 @dataclass(frozen=True)
@@ -321,6 +347,7 @@ def core_sweep(
     level: str | None = None,
     bfloat16: bool = False,
     item_gradient: Tensor | None = None,
+    samples: Samples | None = None,
 ) -> CoreSweep:
     """One pass of the core over all items, for a whole batch of users.
 
@@ -341,6 +368,8 @@ def core_sweep(
         bfloat16: round the factors of all products to bfloat16 (8 bits of precision, sums in float32), at twice the
             speed where the processor has instructions for it; see `library.has_bfloat16`.
         item_gradient: (n, d), float32 memory for the items' gradient; new memory if None.
+        samples: go over these items in place of all; `excluded` are then places in the user's sample, and results do
+            not depend on the number of threads. Not together with `k`.
 
     >>> found = core_sweep(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), part=None, k=2) \
             if library.available() else None
@@ -355,8 +384,9 @@ def core_sweep(
     gradients = gradients and part is not None
     if gradients and coefficients is None:
         raise ArgumentError("is missing", where="coefficients", expected=f"shape ({num_users},)")
-    if not 0 <= k <= num_items:
-        raise ArgumentError(f"got {k}", where="k", expected=f"0 to {num_items}, the number of items")
+    most, columns = (num_items, num_items) if samples is None else (0, samples.items.shape[1])
+    if not 0 <= k <= most:
+        raise ArgumentError(f"got {k}", where="k", expected=f"0 to {most}, the number of items")
 
     def sized(wanted: bool, *shape: int) -> Tensor:
         return users.new_empty(shape if wanted else 0)
@@ -376,10 +406,10 @@ def core_sweep(
     )
     start = pairs = None
     if excluded is not None:
-        start, pairs = library.offsets_and_indices(*excluded, num_users, num_items)
+        start, pairs = library.offsets_and_indices(*excluded, num_users, columns)
     beta = None if thresholds is None else library.floats("thresholds", thresholds, num_users)
     factors = None if coefficients is None else library.floats("coefficients", coefficients, num_users)
-    if num_users == 0 or num_items == 0:
+    if num_users == 0 or columns == 0:
         for tensor in (result.negative, result.normalizer, result.user_gradient, result.item_gradient):
             tensor.zero_()
         if part is not None and part.reduction == "log-sum":
@@ -391,10 +421,10 @@ def core_sweep(
         dim=dim,
         user_vectors=users.data_ptr(),
         item_vectors=items.data_ptr(),
-        excluded_start=_pointer(start),
-        excluded=_pointer(pairs),
-        thresholds=_pointer(beta),
-        coefficients=_pointer(factors),
+        excluded_start=library.pointer(start),
+        excluded=library.pointer(pairs),
+        thresholds=library.pointer(beta),
+        coefficients=library.pointer(factors),
         kind=0 if part is None else _KINDS[part.kind],
         params=() if part is None else part.params,
         scale=1.0 if part is None else part.scale,
@@ -408,15 +438,27 @@ def core_sweep(
         normalizer=result.normalizer.data_ptr(),
         user_gradient=result.user_gradient.data_ptr() if gradients else None,
         item_gradient=result.item_gradient.data_ptr() if gradients else None,
-        kth=_pointer(result.kth),
-        best=_pointer(result.best),
-        excluded_scores=_pointer(result.excluded_scores),
-        moments=_pointer(result.moments),
+        kth=library.pointer(result.kth),
+        best=library.pointer(result.best),
+        excluded_scores=library.pointer(result.excluded_scores),
+        moments=library.pointer(result.moments),
     )
-    workspace = library.scratch.take(core.talos_core_workspace_bytes(at, ctypes.byref(task)))
-    task.workspace = workspace.data_ptr()
-    core.talos_core_sweep(at, ctypes.byref(task))
+    _run(core, at, task, samples)
     return result
+
+
+def _run(core: ctypes.CDLL, level: int, task: Task, samples: Samples | None) -> None:
+    """Give a task its workspace and carry it out, over all items or over samples."""
+    if samples is None:
+        workspace = library.scratch.take(core.talos_core_workspace_bytes(level, ctypes.byref(task)))
+        task.workspace = workspace.data_ptr()
+        core.talos_core_sweep(level, ctypes.byref(task))
+        return
+    samples = checked_samples(samples, task.users, task.items)
+    groups = in_groups(task, samples)
+    workspace = library.scratch.take(core.talos_core_group_workspace_bytes(level, ctypes.byref(groups)))
+    groups.task.workspace = workspace.data_ptr()
+    core.talos_core_group_sweep(level, ctypes.byref(groups))
 
 
 def core_pair_sweep(
@@ -435,6 +477,7 @@ def core_pair_sweep(
     level: str | None = None,
     bfloat16: bool = False,
     item_gradient: Tensor | None = None,
+    samples: Samples | None = None,
 ) -> PairSweep:
     """One pass of the core over all pairs of a positive and an item, for a whole batch of users.
 
@@ -455,6 +498,7 @@ def core_pair_sweep(
         level: one of `library.levels()`; the highest if None.
         bfloat16: round the factors of all products to bfloat16.
         item_gradient: (n, d), float32 memory for the items' gradient; new memory if None.
+        samples: go over these items in place of all.
 
     >>> from talos.losses import BPR
     >>> found = core_pair_sweep(
@@ -468,11 +512,12 @@ def core_pair_sweep(
     num_users = len(user_vectors)
     users = library.floats("user_vectors", user_vectors, num_users, dim)
     items = library.floats("item_vectors", item_vectors, num_items, dim)
-    if not 0 <= k <= num_items:
-        raise ArgumentError(f"got {k}", where="k", expected=f"0 to {num_items}, the number of items")
+    most, columns = (num_items, num_items) if samples is None else (0, samples.items.shape[1])
+    if not 0 <= k <= most:
+        raise ArgumentError(f"got {k}", where="k", expected=f"0 to {most}, the number of items")
     gone_start = gone = gone_scores = None
     if excluded is not None:
-        gone_start, gone = library.offsets_and_indices(*excluded, num_users, num_items)
+        gone_start, gone = library.offsets_and_indices(*excluded, num_users, columns)
         gone_scores = users.new_empty(len(gone))
     if scores is None and gone_scores is None:
         raise ArgumentError("is missing", where="scores", expected="one score per positive")
@@ -496,7 +541,7 @@ def core_pair_sweep(
         else library.output("item_gradient", item_gradient, num_items, dim),
         kth=users.new_empty(num_users) if k else None,
     )
-    if num_users == 0 or num_items == 0:
+    if num_users == 0 or columns == 0:
         for tensor in (result.inner, result.slopes, result.user_gradient, result.item_gradient):
             tensor.zero_()
         if part.reduction == "log-sum":
@@ -508,9 +553,9 @@ def core_pair_sweep(
         dim=dim,
         user_vectors=users.data_ptr(),
         item_vectors=items.data_ptr(),
-        excluded_start=_pointer(gone_start),
-        excluded=_pointer(gone),
-        excluded_scores=_pointer(gone_scores),
+        excluded_start=library.pointer(gone_start),
+        excluded=library.pointer(gone),
+        excluded_scores=library.pointer(gone_scores),
         kind=_KINDS[part.kind],
         params=part.params,
         scale=1.0,
@@ -520,18 +565,16 @@ def core_pair_sweep(
         users_per_block=users_per_block or 0,
         team=library.team(),
         positive_start=start.data_ptr(),
-        positive_scores=_pointer(pos),
-        positive_coefficients=_pointer(factors),
+        positive_scores=library.pointer(pos),
+        positive_coefficients=library.pointer(factors),
         inner_only=inner_only,
         user_gradient=result.user_gradient.data_ptr() if wanted else None,
         item_gradient=result.item_gradient.data_ptr() if wanted else None,
-        kth=_pointer(result.kth),
+        kth=library.pointer(result.kth),
         inner=result.inner.data_ptr(),
         positive_slopes=result.slopes.data_ptr() if wanted else None,
     )
-    workspace = library.scratch.take(core.talos_core_workspace_bytes(at, ctypes.byref(task)))
-    task.workspace = workspace.data_ptr()
-    core.talos_core_sweep(at, ctypes.byref(task))
+    _run(core, at, task, samples)
     return result
 
 
@@ -637,12 +680,8 @@ def add_positives_(
         slopes=slope.data_ptr(),
         user_vectors=users.data_ptr(),
         item_vectors=items.data_ptr(),
-        lengths=_pointer(None if lengths is None else library.floats("lengths", lengths, num_items)),
+        lengths=library.pointer(None if lengths is None else library.floats("lengths", lengths, num_items)),
         user_gradient=library.output("user_gradient", user_gradient, num_users, dim).data_ptr(),
         item_gradient=library.output("item_gradient", item_gradient, num_items, dim).data_ptr(),
     )
     core.talos_core_add_positives(at, ctypes.byref(task))
-
-
-def _pointer(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

@@ -28,7 +28,12 @@ from talos.errors import ArgumentError
 from talos.kernels.checks import checked_indices
 
 __all__ = [
+    "AdamRows",
+    "Distinct",
+    "DrawnPositives",
+    "Groups",
     "LeastSquares",
+    "Pairs",
     "Positives",
     "Rows",
     "Task",
@@ -40,18 +45,19 @@ __all__ = [
     "levels",
     "offsets_and_indices",
     "output",
+    "pointer",
     "scratch",
     "status",
     "team",
 ]
 
-_VERSION: Final = 9
+_VERSION: Final = 10
 _LARGE_PAGE: Final = 1 << 21
 _CPU: Final = torch.device("cpu")
 _CHOICES: Final = ("auto", "compiled", "torch")
 
 
-# The structs below repeat those of core/sweep.h in the order of their fields; `_load` compares the size of `Task`.
+# The structs below repeat those of core/*.h in the order of their fields; `_load` compares the size of `Task`.
 _POINTER, _INT64, _INT32, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 
 
@@ -118,6 +124,50 @@ class LeastSquares(ctypes.Structure):
     )
 
 
+class Groups(ctypes.Structure):
+    """`talos::Groups` of core/samples.h."""
+
+    _fields_ = _fields((Task, "task"), (_INT64, "groups sample"), (_POINTER, "first drawn scores"))
+
+
+class Pairs(ctypes.Structure):
+    """`talos::Pairs` of core/samples.h."""
+
+    _fields_ = _fields(
+        (_INT64, "users dim threads"),
+        (Team, "team"),
+        (_POINTER, "start items_of user_vectors item_vectors scores"),
+    )
+
+
+class AdamRows(ctypes.Structure):
+    """`talos::AdamRows` of core/samples.h."""
+
+    _fields_ = _fields(
+        (_INT64, "count dim threads"),
+        (Team, "team"),
+        (_POINTER, "rows gradient parameter mean square"),
+        (_FLOAT, "rest1 beta2 rest2 epsilon weight_decay rate root_correction"),
+    )
+
+
+class Distinct(ctypes.Structure):
+    """`talos::Distinct` of core/sets.h."""
+
+    _fields_ = _fields((_INT64, "count bound"), (_POINTER, "values workspace distinct places"))
+
+
+class DrawnPositives(ctypes.Structure):
+    """`talos::DrawnPositives` of core/sets.h."""
+
+    _fields_ = _fields(
+        (_INT64, "groups sample items"),
+        (_POINTER, "first drawn start items_of"),
+        (_INT64, "room"),
+        (_POINTER, "found_start found"),
+    )
+
+
 def _file() -> Path | None:
     """The build of the core beside this module, under the name that `setup.py` gives it on this system.
 
@@ -144,9 +194,13 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
             None,
             f"the core is of version {version} where {_VERSION} is expected: install the package again",
         )
-    library.talos_core_level_name.restype = ctypes.c_char_p
-    library.talos_core_workspace_bytes.restype = ctypes.c_int64
+    for name in ("workspace_bytes", "group_workspace_bytes", "distinct_workspace_bytes", "distinct"):
+        getattr(library, f"talos_core_{name}").restype = ctypes.c_int64
+    library.talos_core_drawn_positives.restype = ctypes.c_int64
+    library.talos_core_distinct_workspace_bytes.argtypes = [ctypes.c_int64]
     for name in ("sweep", "unit_rows", "add_positives", "least_squares"):
+        getattr(library, f"talos_core_{name}").restype = None
+    for name in ("group_sweep", "group_scores", "pair_scores", "adam_rows"):
         getattr(library, f"talos_core_{name}").restype = None
     return library, ""
 
@@ -253,6 +307,11 @@ def output(name: str, values: Tensor, *shape: int) -> Tensor:
         found = f"has type {values.dtype} and strides {values.stride()}"
         raise ArgumentError(found, where=name, expected="float32, contiguous")
     return values
+
+
+def pointer(tensor: Tensor | None) -> int | None:
+    """The address of a tensor's numbers as the core takes it; null for None."""
+    return None if tensor is None else tensor.data_ptr()
 
 
 def offsets_and_indices(indptr: Tensor, indices: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:

@@ -28,6 +28,8 @@ __all__ = [
     "PairwiseLoss",
     "PairwisePart",
     "Passes",
+    "SampleScores",
+    "Samples",
     "SumPairs",
     "Sweep",
 ]
@@ -254,6 +256,43 @@ class Sweep:
     positive_scores: Tensor | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples of items, each shared by a group of consecutive users as their negatives.
+
+    Attributes:
+        items: (G, n), rows of the item table; an item that is drawn twice counts twice.
+        bounds: (G + 1,), ascending from 0 to B: users `bounds[g]` to below `bounds[g + 1]` share sample g.
+    """
+
+    items: Tensor
+    bounds: Tensor
+
+    def groups(self) -> Iterator[tuple[slice, Tensor]]:
+        """The users of each group that has any, and its sample (n,)."""
+        ends = self.bounds.tolist()
+        for first, last, items in zip(ends, ends[1:], self.items, strict=False):
+            if last > first:
+                yield slice(first, last), items
+
+
+@dataclass(frozen=True, eq=False)
+class SampleScores:
+    """Scores of a batch of users with their positives and with the sample of their group.
+
+    Attributes:
+        owner: (P,), the user of each positive.
+        positives: (P,).
+        negatives: (B, n).
+        mask: (B, n), True where the item is a positive of the user.
+    """
+
+    owner: Tensor
+    positives: Tensor
+    negatives: Tensor
+    mask: Tensor
+
+
 class Passes(Protocol):
     """The passes over an item table that the formula is made of, by torch or by the compiled core.
 
@@ -278,6 +317,12 @@ class Passes(Protocol):
 
     def kth(self, users: Tensor, k: int) -> Tensor:
         """The K-th best score (B,) of every user over the whole table."""
+
+    def positive_scores(self, users: Tensor) -> Tensor:
+        """The scores of the positives, (P,)."""
+
+    def sample_scores(self, users: Tensor) -> SampleScores:
+        """The scores of the positives and of each user's sample, where negatives are sampled."""
 
     def sweep(
         self,

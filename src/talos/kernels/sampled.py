@@ -27,8 +27,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from talos.errors import ArgumentError
+from talos.kernels import library
+from talos.kernels.core_samples import core_distinct
 
-__all__ = ["Way", "cheaper_way", "sampled_scores"]
+__all__ = ["Way", "cheaper_way", "distinct_rows", "sampled_scores"]
 
 Way: TypeAlias = Literal["dense", "sparse"]
 
@@ -49,6 +51,18 @@ def cheaper_way(num_items: int, n: int) -> Way:
     ('sparse', 'dense')
     """
     return "dense" if num_items <= _SAMPLED_COST * n else "sparse"
+
+
+def distinct_rows(rows: Tensor, bound: int) -> tuple[Tensor, Tensor]:
+    """The distinct rows among `rows` (n,), all below `bound`, ascending; and the place of each row among them, (n,).
+
+    >>> distinct_rows(torch.tensor([7, 3, 7]), 10)
+    (tensor([3, 7]), tensor([1, 0, 1]))
+    """
+    if rows.device.type == "cpu" and library.available():
+        return core_distinct(rows, bound)
+    distinct, places = torch.unique(rows, return_inverse=True)
+    return distinct, places
 
 
 def sampled_scores(

@@ -8,6 +8,7 @@ Nothing of size users × items exists, and no autograd graph.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 import torch
@@ -23,6 +24,8 @@ from talos.kernels.protocols import (
     NegativePart,
     PairSweep,
     PairwisePart,
+    Samples,
+    SampleScores,
     SumPairs,
     Sweep,
 )
@@ -48,8 +51,8 @@ class TorchPasses:
         dtype: what to compute in; that of `item_vectors` if None.
         normalize: divide the item vectors by their lengths.
         exclude_positives: whether a user's positives are left out of their negatives.
-        item_ids: (n,), a sample of items to use as negatives in place of all.
-        weights: (n,) or (I,), how much each negative counts.
+        samples: items to use as negatives in place of all.
+        weights: (n,) or (I,), how much each negative counts; the same for every sample.
         users_per_chunk: users at a time in a sweep; by default as many as keep a few MB of slopes.
         items_per_tile: items at a time.
 
@@ -68,7 +71,7 @@ class TorchPasses:
         dtype: torch.dtype | None = None,
         normalize: bool = False,
         exclude_positives: bool = True,
-        item_ids: Tensor | None = None,
+        samples: Samples | None = None,
         weights: Tensor | None = None,
         users_per_chunk: int | None = None,
         items_per_tile: int = 4096,
@@ -76,8 +79,7 @@ class TorchPasses:
         self.rows, self.normalize = item_vectors.detach(), normalize
         rows = self.rows.to(dtype or self.rows.dtype)
         self.table = F.normalize(rows, dim=-1) if normalize else rows
-        self.item_ids = item_ids
-        self.candidates = self.table if item_ids is None else self.table[item_ids]
+        self.samples = samples
         self.weights = None if weights is None else weights.to(self.table.dtype)
         none = torch.zeros(0, dtype=torch.int64, device=self.table.device)
         self.indices = none if indices is None else indices
@@ -114,35 +116,36 @@ class TorchPasses:
         kth_is_threshold: bool = False,
     ) -> Sweep:
         """Σφ over each user's negatives and the gradients, a few users at a time."""
-        about = max(16, min(128, _KEPT // max(1, len(self.candidates))))
-        chunk = self.users_per_chunk or _equal_chunks(len(users), about)
-        gradient = None if coefficients is None else torch.zeros_like(self.candidates)
+        gradient = users.new_empty(0) if coefficients is None else torch.zeros_like(self.table)
         weight = users.new_zeros(len(users)) if coefficients is None else coefficients
         found = []
-        for start in range(0, len(users), chunk):
-            some = slice(start, min(start + chunk, len(users)))
-            beta = None if thresholds is None else thresholds[some]
-            found.append(
-                self._sweep_chunk(
-                    users[some],
-                    beta,
-                    weight[some],
-                    part,
-                    self._excluded_pairs(some),
-                    gradient,
-                    k=k if kth_is_threshold else None,
-                )
+        for group, sample in self._groups(len(users)):
+            items = self.table if sample is None else self.table[sample]
+            of_items = (
+                None if coefficients is None else gradient if sample is None else torch.zeros_like(items)
             )
+            for some in self._chunks(group, len(items)):
+                beta = None if thresholds is None else thresholds[some]
+                found.append(
+                    self._sweep_chunk(
+                        users[some],
+                        beta,
+                        weight[some],
+                        part,
+                        items,
+                        self._excluded_pairs(some, sample),
+                        of_items,
+                        k=k if kth_is_threshold else None,
+                    )
+                )
+            if sample is not None and of_items is not None:
+                gradient.index_add_(0, sample, of_items)
         if k is None:
             kth = None
         elif kth_is_threshold:
             kth = torch.cat([users.new_empty(0), *(one.kth for one in found if one.kth is not None)])
         else:
             kth = self.kth(users, k)
-        if gradient is None:
-            gradient = users.new_empty(0)
-        elif self.item_ids is not None:
-            gradient = torch.zeros_like(self.table).index_add_(0, self.item_ids, gradient)
         names = found[0].parameter_gradients if found else ()
         return Sweep(
             torch.cat([users.new_empty(0), *(one.negative for one in found)]),
@@ -153,25 +156,37 @@ class TorchPasses:
             kth,
         )
 
+    def _groups(self, num_users: int) -> Iterable[tuple[slice, Tensor | None]]:
+        """Users who have the same candidates, and these: a sample (n,), or None for the whole table."""
+        return [(slice(0, num_users), None)] if self.samples is None else self.samples.groups()
+
+    def _chunks(self, users: slice, candidates: int) -> Iterator[slice]:
+        """A few of these users at a time."""
+        about = max(16, min(128, _KEPT // max(1, candidates)))
+        chunk = self.users_per_chunk or _equal_chunks(users.stop - users.start, about)
+        for start in range(users.start, users.stop, chunk):
+            yield slice(start, min(start + chunk, users.stop))
+
     def _sweep_chunk(
         self,
         users: Tensor,
         thresholds: Tensor | None,
         coefficients: Tensor,
         part: NegativePart,
+        items: Tensor,
         excluded: tuple[Tensor, Tensor],
         item_gradient: Tensor | None,
         *,
         k: int | None,
     ) -> Sweep:
-        """`sweep` for users (c, d) whose slopes are kept together.
+        """`sweep` for users (c, d) whose slopes are kept together, over the candidates `items` (n, d).
 
         `excluded` are the rows and columns (m,), (m,) of the pairs that are no negatives, sorted by column. Their φ is
         set to 0 within the tile; subtracting it from the sum afterwards would cancel digits. `item_gradient` (n, d)
         is added to in place; without it slopes are not kept. With `k` all scores are computed before φ, and kept.
         """
         rows, cols = excluded
-        items, weights = self.candidates, self.weights
+        weights = self.weights
         count, candidates = len(users), len(items)
         starts = range(0, candidates, self.items_per_tile)
         cuts = torch.searchsorted(cols, torch.tensor([*starts, candidates], device=cols.device)).tolist()
@@ -266,53 +281,67 @@ class TorchPasses:
     ) -> PairSweep:
         """R_i of every positive and the gradients, a few users and a few of their positives at a time."""
         if positives is None:
-            positives = self.indptr, (users[self.owner] * self.table[self.indices]).sum(dim=-1)
+            positives = self.indptr, self.positive_scores(users)
         start, pos = positives
         inner, wanted = torch.empty_like(pos), coefficients is not None
         slopes = torch.empty_like(pos if wanted else pos[:0])
         user_gradient = users.new_zeros(len(users) if wanted else 0, users.shape[1])
-        item_gradient = torch.zeros_like(self.candidates) if wanted else users.new_empty(0)
-        about = max(16, min(128, _KEPT // max(1, len(self.candidates))))
-        chunk = self.users_per_chunk or _equal_chunks(len(users), about)
-        for first in range(0, len(users), chunk):
-            some = slice(first, min(first + chunk, len(users)))
-            scores = users[some] @ self.candidates.T
-            present = self._presence(some)
-            by_item = torch.zeros_like(scores) if wanted else scores[:0]
-            ends = start[some.start : some.stop + 1]
-            rows = torch.arange(len(scores), device=ends.device).repeat_interleave(ends.diff())
-            few = max(1, _KEPT // max(1, scores.shape[1]))
-            for offset in range(0, len(rows), few):
-                row = rows[offset : offset + few]
-                here = slice(int(ends[0]) + offset, int(ends[0]) + offset + len(row))
-                d = scores[row] - pos[here].unsqueeze(-1)
-                inner[here], slope = _inner_and_slope(part, d, present[row])
-                if coefficients is None:
-                    continue
-                weight = coefficients[here]
-                if not inner_only:
-                    weight = weight * part.outer_slope(inner[here].clamp(min=torch.finfo(pos.dtype).min))
-                slope.mul_(weight.unsqueeze(-1))
-                slopes[here] = -slope.sum(dim=-1)
-                by_item.index_add_(0, row, slope)
-            if wanted:
-                user_gradient[some] = by_item @ self.candidates
-                item_gradient.addmm_(by_item.T, users[some])
-        if wanted and self.item_ids is not None:
-            item_gradient = torch.zeros_like(self.table).index_add_(0, self.item_ids, item_gradient)
+        item_gradient = torch.zeros_like(self.table) if wanted else users.new_empty(0)
+        for group, sample in self._groups(len(users)):
+            items = self.table if sample is None else self.table[sample]
+            of_items = item_gradient if sample is None or not wanted else torch.zeros_like(items)
+            for some in self._chunks(group, len(items)):
+                scores = users[some] @ items.T
+                present = self._presence(some, sample)
+                by_item = torch.zeros_like(scores) if wanted else scores[:0]
+                ends = start[some.start : some.stop + 1]
+                rows = torch.arange(len(scores), device=ends.device).repeat_interleave(ends.diff())
+                few = max(1, _KEPT // max(1, scores.shape[1]))
+                for offset in range(0, len(rows), few):
+                    row = rows[offset : offset + few]
+                    here = slice(int(ends[0]) + offset, int(ends[0]) + offset + len(row))
+                    d = scores[row] - pos[here].unsqueeze(-1)
+                    inner[here], slope = _inner_and_slope(part, d, present[row])
+                    if coefficients is None:
+                        continue
+                    weight = coefficients[here]
+                    if not inner_only:
+                        weight = weight * part.outer_slope(inner[here].clamp(min=torch.finfo(pos.dtype).min))
+                    slope.mul_(weight.unsqueeze(-1))
+                    slopes[here] = -slope.sum(dim=-1)
+                    by_item.index_add_(0, row, slope)
+                if wanted:
+                    user_gradient[some] = by_item @ items
+                    of_items.addmm_(by_item.T, users[some])
+            if wanted and sample is not None:
+                item_gradient.index_add_(0, sample, of_items)
         return PairSweep(
             inner, slopes, user_gradient, item_gradient, None if k is None else self.kth(users, k)
         )
 
-    def _presence(self, users: slice) -> Tensor:
+    def positive_scores(self, users: Tensor) -> Tensor:
+        """The scores of the positives, (P,)."""
+        return (users[self.owner] * self.table[self.indices]).sum(dim=-1)
+
+    def sample_scores(self, users: Tensor) -> SampleScores:
+        """The scores of the positives and of each user's sample."""
+        assert self.samples is not None
+        negatives = users.new_empty(len(users), self.samples.items.shape[1])
+        mask = torch.zeros_like(negatives, dtype=torch.bool)
+        for group, sample in self.samples.groups():
+            torch.mm(users[group], self.table[sample].T, out=negatives[group])
+            mask[group][self._excluded_pairs(group, sample)] = True
+        return SampleScores(self.owner, self.positive_scores(users), negatives, mask)
+
+    def _presence(self, users: slice, sample: Tensor | None) -> Tensor:
         """How much each candidate counts as a negative of these users, (c, n): its weight, and 0 for a positive."""
-        count = users.stop - users.start
-        ones = self.table.new_ones(len(self.candidates)) if self.weights is None else self.weights
-        present = ones.repeat(count, 1)
-        present[self._excluded_pairs(users)] = 0.0
+        candidates = len(self.table) if sample is None else len(sample)
+        ones = self.table.new_ones(candidates) if self.weights is None else self.weights
+        present = ones.repeat(users.stop - users.start, 1)
+        present[self._excluded_pairs(users, sample)] = 0.0
         return present
 
-    def _excluded_pairs(self, users: slice) -> tuple[Tensor, Tensor]:
+    def _excluded_pairs(self, users: slice, sample: Tensor | None) -> tuple[Tensor, Tensor]:
         """Rows and columns of the candidates that are positives of these users, sorted by column."""
         none = torch.zeros(0, dtype=torch.int64, device=self.table.device)
         if self.excluded is None:
@@ -320,8 +349,8 @@ class TorchPasses:
         ends = self.excluded[users.start : users.stop + 1]
         rows = torch.arange(users.stop - users.start, device=ends.device).repeat_interleave(ends.diff())
         columns = self.indices[int(ends[0]) : int(ends[-1])]
-        if self.item_ids is not None:
-            rows, columns = meetings(rows, columns, self.item_ids)
+        if sample is not None:
+            rows, columns = meetings(rows, columns, sample)
         columns, order = torch.sort(columns)
         return rows[order], columns
 

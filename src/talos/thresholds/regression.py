@@ -160,10 +160,12 @@ def _count_above(name: str, scores: Tensor, beta: Tensor, mask: Tensor | None) -
         here = slice(start, min(start + block, rows))
         checksum = checksum + scores[here].sum()
         higher = torch.gt(scores[here], beta[here].unsqueeze(-1), out=ones[: here.stop - start])
-        if mask is not None:
-            higher.masked_fill_(mask[here], 0.0)
         torch.sum(higher, dim=-1, out=above[here])
     if not torch.isfinite(checksum):
         check_finite(name, scores, mask)
-    total = torch.full_like(above, columns) if mask is None else (~mask).sum(dim=-1).to(exact)
+    total = torch.full_like(above, columns)
+    if mask is not None:  # few are masked, so they are subtracted
+        row, column = mask.nonzero(as_tuple=True)
+        above.index_add_(0, row, -(scores[row, column] > beta[row]).to(exact))
+        total.index_add_(0, row, -torch.ones_like(row, dtype=exact))
     return above, total

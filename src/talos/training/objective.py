@@ -7,7 +7,7 @@ the threshold whether it needs the scores of all items.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from talos.backbones import Backbone
-from talos.data.csr import TrainIndex, meetings
-from talos.kernels import differentiable_user_batch_loss, exact_user_batch_loss, kth_scores, user_exponent
-from talos.kernels.sampled import sampled_scores
+from talos.data.csr import TrainIndex
+from talos.kernels import SampleScores, differentiable_user_batch_loss, exact_user_batch_loss, kth_scores
+from talos.kernels.sampled import distinct_rows, sampled_scores
 from talos.losses import Loss, PairwiseLoss, UserSeparableLoss, reduce_per_positive, reduce_per_user
 from talos.negatives import Negatives
 from talos.thresholds import ExactQuantile, Threshold
@@ -108,15 +108,17 @@ class Objective(nn.Module):
 
     def _rows(self, table: Tensor, ids: Tensor, *, distinct: bool = False) -> Tensor:
         """Vectors of some users or items, as they are scored."""
+        return self._whole(self._raw_rows(table, ids, distinct=distinct))
+
+    def _raw_rows(self, table: Tensor, ids: Tensor, *, distinct: bool) -> Tensor:
+        """Rows of a table; `distinct` says that no row is there twice."""
         parameter = table.is_leaf and table.requires_grad
         if parameter and distinct and not self.touched_rows:
-            rows = self.gradient_buffers.rows(table, ids)
-        else:
-            rows = F.embedding(ids, table, sparse=self.touched_rows and parameter)
-        return F.normalize(rows) if self.cosine else rows
+            return self.gradient_buffers.rows(table, ids)
+        return F.embedding(ids, table, sparse=self.touched_rows and parameter)
 
     def _whole(self, table: Tensor) -> Tensor:
-        """All vectors of a table, as they are scored."""
+        """Rows of a table as vectors that are scored."""
         return F.normalize(table) if self.cosine else table
 
     def _items(self, table: Tensor, *needed: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -126,9 +128,9 @@ class Objective(nn.Module):
         """
         if sum(map(torch.numel, needed)) >= len(table) // 2:
             return self._whole(table), list(needed)
-        distinct, places = torch.unique(torch.cat([ids.flatten() for ids in needed]), return_inverse=True)
+        distinct, places = distinct_rows(torch.cat([ids.flatten() for ids in needed]), len(table))
         parts = torch.split(places, [ids.numel() for ids in needed])
-        return self._rows(table, distinct), [
+        return self._rows(table, distinct, distinct=True), [
             part.view(ids.shape) for part, ids in zip(parts, needed, strict=True)
         ]
 
@@ -169,11 +171,11 @@ class UserObjective(Objective):
         if len(members) == 0:
             return self._nothing(item_table)
         users = self._rows(user_table, self._in_table(members), distinct=True)
-        owner, positives = self.index.pairs_of(members)
+        _, positives = self.index.pairs_of(members)
         if drawn is None:
             value = self._over_all(members, users, item_table, positives)
         else:
-            value = self._over_samples(batch, users, item_table, owner, positives, drawn)
+            value = self._over_samples(batch, users, item_table, positives, drawn)
         return self._with_auxiliary(value, members, positives, frozen, share)
 
     def _over_all(self, members: Tensor, users: Tensor, item_table: Tensor, positives: Tensor) -> Tensor:
@@ -212,111 +214,59 @@ class UserObjective(Objective):
         }
 
     def _over_samples(
-        self,
-        batch: Batch,
-        users: Tensor,
-        item_table: Tensor,
-        owner: Tensor,
-        positives: Tensor,
-        drawn: Tensor,
+        self, batch: Batch, users: Tensor, item_table: Tensor, positives: Tensor, drawn: Tensor
     ) -> Tensor:
         """Loss of consecutive users who share a sample, one of G samples `drawn` (G, n); the mean over all of them."""
-        members = batch.members
-        before, total = (0, len(members)) if batch.share is None else (batch.share.before, batch.share.total)
+        members, share = batch.members, batch.share
+        before, total = (0, len(members)) if share is None else (share.before, share.total)
         size = -(-total // len(drawn))
         # the first sample here may be shared with users of the process before this one
         cuts = [max(0, cut) for cut in range(-(before % size), len(members), size)]
-        lengths = [end - cut for cut, end in zip(cuts, [*cuts[1:], len(members)], strict=True)]
-        counts = torch.bincount((owner + before % size) // size, minlength=len(cuts)).tolist()
-        weights = self.index.weights_of(members)
-        parts = zip(
-            cuts,
-            torch.split(members, lengths),
-            torch.split(users, lengths),
-            torch.split(owner, counts),
-            torch.split(positives, counts),
-            drawn[before // size :][: len(cuts)],
-            strict=True,
+        drawn = drawn[before // size :][: len(cuts)]
+        # one look-up of all rows that are needed, so that there is one gradient of the table's size
+        needed, places = distinct_rows(torch.cat([positives, drawn.flatten()]), len(item_table))
+        own, sampled = places.tensor_split([len(positives)])
+        return differentiable_user_batch_loss(
+            users,
+            self._raw_rows(item_table, needed, distinct=True),
+            self._ends(members),
+            own,
+            self._thresholds(members, users, item_table),
+            self.loss,
+            reduction=self.reduction,
+            item_ids=sampled.view(drawn.shape),
+            sample_bounds=torch.tensor([*cuts, len(members)], device=members.device),
+            positive_weights=self.index.weights_of(members),
+            normalize_items=self.cosine,
+            bfloat16=self.in_bfloat16,
         )
-        groups = [
-            _SampleGroup(
-                some, vectors, own - cut, *torch.unique(torch.cat([items, sample]), return_inverse=True)
-            )
-            for cut, some, vectors, own, items, sample in parts
-        ]
-        # one look-up for all groups, so that there is one gradient of the table's size
-        tables = self._rows(item_table, torch.cat([group.distinct for group in groups]))
-        vectors = torch.split(tables, [len(group.distinct) for group in groups])
-        split_weights = [None] * len(groups) if weights is None else torch.split(weights, counts)
-        threshold, beta = self.threshold, None
-        if threshold is not None:
-            self._update_threshold(threshold, members, users, owner, item_table, groups, vectors)
-            beta = threshold.value(members)
-        values = [
-            differentiable_user_batch_loss(
-                group.vectors,
-                items,
-                self._ends(group.users),
-                group.rows[: len(group.owner)],
-                None if beta is None else beta[cut : cut + len(group.users)],
-                self.loss,
-                reduction=self.reduction,
-                item_ids=group.rows[len(group.owner) :],
-                bfloat16=self.in_bfloat16,
-                positive_weights=some,
-            )
-            for cut, group, items, some in zip(cuts, groups, vectors, split_weights, strict=True)
-        ]
-        # the mean over the batch, from the weighted means of the groups
-        exponent = user_exponent(self.loss.user_power, self.reduction)
-        mass = self.index.degrees[members].double()
-        if weights is not None:
-            mass = torch.zeros_like(mass).index_add_(0, owner, weights.double())
-        shares = torch.stack([part.sum() for part in torch.split(mass**exponent, lengths)])
-        return torch.stack(values) @ (shares / shares.sum()).to(users.dtype)
 
     def _ends(self, users: Tensor) -> Tensor:
         """CSR bounds of the users' positives, (B + 1,)."""
         return F.pad(self.index.degrees[users].cumsum(0), (1, 0))
 
-    @torch.no_grad()
-    def _update_threshold(
-        self,
-        threshold: Threshold,
-        members: Tensor,
-        users: Tensor,
-        owner: Tensor,
-        item_table: Tensor,
-        groups: Sequence[_SampleGroup],
-        tables: Sequence[Tensor],
-    ) -> None:
-        """Update thresholds from this batch's scores, or from those of all items where they need them."""
+    def _thresholds(
+        self, members: Tensor, users: Tensor, item_table: Tensor
+    ) -> Tensor | Callable[[SampleScores], Tensor] | None:
+        """Thresholds of the members, updated from all items; or a function that updates them from scores of samples."""
+        threshold = self.threshold
+        if threshold is None:
+            return None
+        if not threshold.needs_full_row:
+
+            def updated(scores: SampleScores) -> Tensor:
+                # a drawn item that is a positive of a user says nothing about that user's other items
+                positives = {"owner": scores.owner, "mask": scores.mask}
+                threshold.update(members, scores.positives, scores.negatives, **positives)
+                return threshold.value(members)
+
+            return updated
+        vectors = users.detach()
         if isinstance(threshold, ExactQuantile):
-            threshold.set(members, kth_scores(users, self._whole(item_table), threshold.k))
-            return
-        if threshold.needs_full_row:
-            self._update_from_all_items(threshold, members, users, self._whole(item_table))
-            return
-        pos, neg, masks = [], [], []
-        for group, items in zip(groups, tables, strict=True):
-            positives, sample = group.rows.tensor_split([len(group.owner)])
-            pos.append((group.vectors[group.owner] * items[positives]).sum(-1))
-            neg.append(group.vectors @ items[sample].T)
-            # a drawn item that is a positive of a user says nothing about that user's other items
-            masks.append(torch.zeros_like(neg[-1], dtype=torch.bool))
-            masks[-1][meetings(group.owner, positives, sample)] = True
-        threshold.update(members, torch.cat(pos), torch.cat(neg), mask=torch.cat(masks), owner=owner)
-
-
-@dataclass(frozen=True, eq=False)
-class _SampleGroup:
-    """Users who share a sample of negatives."""
-
-    users: Tensor  # (m,)
-    vectors: Tensor  # (m, d)
-    owner: Tensor  # (P,) for each positive, the index of its user in `users`
-    distinct: Tensor  # the distinct items among positives and sample
-    rows: Tensor  # (P + n,) for each positive and then for each item of the sample, its index in `distinct`
+            threshold.set(members, kth_scores(vectors, self._whole(item_table), threshold.k))
+        else:
+            self._update_from_all_items(threshold, members, vectors, self._whole(item_table))
+        return threshold.value(members)
 
 
 class PositiveObjective(Objective):

@@ -12,6 +12,8 @@ from torch.optim.optimizer import Optimizer
 
 from talos.config import OptimizerConfig
 from talos.errors import ArgumentError
+from talos.kernels import library
+from talos.kernels.core_samples import core_adam_rows_
 from talos.losses import Loss
 from talos.training.checkpoint import flatten, unflatten
 
@@ -32,8 +34,8 @@ class RowAdam(Optimizer):
 
     If every row has a gradient in every step, the result is that of dense Adam. Otherwise a row without a gradient
     does not move, where dense Adam would keep moving it by its momentum and decay, and its moments do not fade. A
-    single row costs about ten times as much as a row in a dense update (measured with a million rows of 64), so this
-    pays off where fewer than a tenth of the rows have a gradient.
+    row of 64 out of a million takes 170 ns of CPU in the compiled core, 630 ns in torch and 52 ns in a dense update, so
+    this pays off where fewer than a third (a tenth) of the rows have a gradient.
 
     The arguments are those of `torch.optim.Adam`, and so is the state: `step` (a scalar), `exp_avg`, `exp_avg_sq`.
 
@@ -188,6 +190,10 @@ def row_adam_(
     >>> p.flatten().tolist(), m.flatten().tolist()
     ([0.5, 1.0], [0.3000..., 0.0])
     """
+    if _core_takes(parameter, gradient, exp_avg, exp_avg_sq):
+        given = parameter, rows, gradient, exp_avg, exp_avg_sq
+        core_adam_rows_(*given, step=step, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        return
     width = max(1, parameter[0].numel()) if len(parameter) else 1
     count = max(1, _BLOCK // width)
     tables = (parameter, exp_avg, exp_avg_sq)
@@ -199,6 +205,18 @@ def row_adam_(
         _adam([p], [g], [m], [v], [before], lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         for table, changed in zip(tables, (p, m, v), strict=True):
             table.index_copy_(0, some, changed)
+
+
+def _core_takes(*tables: Tensor) -> bool:
+    """Whether the compiled core can update these tables in place."""
+    plain = all(
+        table.ndim == 2
+        and table.dtype == torch.float32
+        and table.device.type == "cpu"
+        and table.is_contiguous()
+        for table in tables
+    )
+    return plain and library.available()
 
 
 class Optimizers:

@@ -1,4 +1,6 @@
 // The C interface: selects the version for an instruction set and calls it.
+#include "samples.h"
+#include "sets.h"
 #include "sweep.h"
 
 #if defined(TALOS_X86) && defined(_WIN32)
@@ -15,11 +17,17 @@ struct Level {
     void (*unit_rows)(const talos::Rows&);
     void (*add_positives)(const talos::Positives&);
     void (*least_squares)(const talos::LeastSquares&);
+    int64_t (*group_workspace_bytes)(const talos::Groups&, const talos::SweepFunctions&);
+    void (*group_sweep)(const talos::Groups&, const talos::SweepFunctions&);
+    void (*group_scores)(const talos::Groups&);
+    void (*pair_scores)(const talos::Pairs&);
+    void (*adam_rows)(const talos::AdamRows&);
 };
 
 #define TALOS_LEVEL_ENTRY(name, level) \
     {name, talos::level::workspace_bytes, talos::level::sweep, talos::level::unit_rows, talos::level::add_positives, \
-     talos::level::least_squares}
+     talos::level::least_squares, talos::level::group_workspace_bytes, talos::level::group_sweep, \
+     talos::level::group_scores, talos::level::pair_scores, talos::level::adam_rows}
 
 constexpr Level kLevels[] = {
     TALOS_LEVEL_ENTRY("plain", plain),
@@ -47,6 +55,13 @@ bool multiplies_bfloat16() {
     return task.bfloat16 && level == kCount - 1 && multiplies_bfloat16();
 }
 
+talos::SweepFunctions sweep_of(const int32_t level, [[maybe_unused]] const talos::Task& task) {
+#ifdef TALOS_BFLOAT16
+    if (in_bfloat16(level, task)) return {talos::avx512bf16::workspace_bytes, talos::avx512bf16::sweep};
+#endif
+    return {kLevels[level].workspace_bytes, kLevels[level].sweep};
+}
+
 }  // namespace
 
 #if defined(__GNUC__)
@@ -55,7 +70,7 @@ bool multiplies_bfloat16() {
 extern "C" {
 
 // Incremented whenever a struct or a function changes, so that a stale build is detected and not used.
-int32_t talos_core_version() { return 9; }
+int32_t talos_core_version() { return 10; }
 
 int32_t talos_core_task_bytes() { return static_cast<int32_t>(sizeof(talos::Task)); }
 
@@ -85,24 +100,36 @@ const char* talos_core_level_name(int32_t level) {
 int32_t talos_core_has_bfloat16() { return multiplies_bfloat16(); }
 
 int64_t talos_core_workspace_bytes(int32_t level, const talos::Task* task) {
-#ifdef TALOS_BFLOAT16
-    if (in_bfloat16(level, *task)) return talos::avx512bf16::workspace_bytes(*task);
-#endif
-    return kLevels[level].workspace_bytes(*task);
+    return sweep_of(level, *task).workspace_bytes(*task);
 }
 
-void talos_core_sweep(int32_t level, const talos::Task* task) {
-#ifdef TALOS_BFLOAT16
-    if (in_bfloat16(level, *task)) return talos::avx512bf16::sweep(*task);
-#endif
-    kLevels[level].sweep(*task);
-}
+void talos_core_sweep(int32_t level, const talos::Task* task) { sweep_of(level, *task).sweep(*task); }
 
 void talos_core_unit_rows(int32_t level, const talos::Rows* task) { kLevels[level].unit_rows(*task); }
 
 void talos_core_add_positives(int32_t level, const talos::Positives* task) { kLevels[level].add_positives(*task); }
 
 void talos_core_least_squares(int32_t level, const talos::LeastSquares* task) { kLevels[level].least_squares(*task); }
+
+int64_t talos_core_group_workspace_bytes(int32_t level, const talos::Groups* groups) {
+    return kLevels[level].group_workspace_bytes(*groups, sweep_of(level, groups->task));
+}
+
+void talos_core_group_sweep(int32_t level, const talos::Groups* groups) {
+    kLevels[level].group_sweep(*groups, sweep_of(level, groups->task));
+}
+
+void talos_core_group_scores(int32_t level, const talos::Groups* groups) { kLevels[level].group_scores(*groups); }
+
+void talos_core_pair_scores(int32_t level, const talos::Pairs* task) { kLevels[level].pair_scores(*task); }
+
+void talos_core_adam_rows(int32_t level, const talos::AdamRows* task) { kLevels[level].adam_rows(*task); }
+
+int64_t talos_core_distinct_workspace_bytes(int64_t bound) { return talos::distinct_workspace_bytes(bound); }
+
+int64_t talos_core_distinct(const talos::Distinct* task) { return talos::distinct(*task); }
+
+int64_t talos_core_drawn_positives(const talos::DrawnPositives* task) { return talos::drawn_positives(*task); }
 
 }  // extern "C"
 #if defined(__GNUC__)
