@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
@@ -26,15 +24,14 @@ from talos.model.lists import banned_items, list_frame
 from talos.model.recommender import Recommender
 from talos.model.rerank import check_share, iter_lists
 from talos.model.run_directory import Model
+from talos.progress import Progress, counter
 
 __all__ = ["InterruptedExportError", "ListSettings", "Progress", "progress", "write_lists"]
 
-Progress: TypeAlias = Callable[[int, int], None]  # users done, users in all
 _Sink: TypeAlias = FileSink | SqliteSink | PostgresSink
 
 # A part is one file or one transaction: an interruption loses at most one of them.
 _ROWS_IN_A_PART = 200_000
-_SECONDS_BETWEEN_LINES = 5.0
 
 
 class InterruptedExportError(TalosError):
@@ -79,50 +76,9 @@ class ListSettings:
         )
 
 
-@contextmanager
-def progress(stream: TextIO | None = None) -> Iterator[Progress]:
-    """A function that shows how many of how many users are done: a bar on a terminal, plain lines elsewhere.
-
-    Args:
-        stream: stderr if not given.
-
-    >>> with progress(sys.stdout) as show:
-    ...     show(10, 10)
-    10 of 10 users
-    """
-    stream = stream or sys.stderr
-    began = last = time.perf_counter()
-    if not stream.isatty():
-
-        def print_line(done: int, total: int) -> None:
-            nonlocal last
-            now = time.perf_counter()
-            if done == total or now - last >= _SECONDS_BETWEEN_LINES:
-                last = now
-                print(f"{done:,} of {total:,} users", file=stream, flush=True)
-
-        yield print_line
-        return
-    from rich import progress as rich
-    from rich.console import Console
-
-    columns = (
-        rich.TextColumn("recommending"),
-        rich.BarColumn(bar_width=24),
-        rich.MofNCompleteColumn(),
-        rich.TextColumn("users  {task.fields[rate]}"),
-        rich.TimeRemainingColumn(),
-    )
-    with rich.Progress(*columns, console=Console(file=stream)) as bar:
-        task, start = bar.add_task("", total=None, rate=""), -1
-
-        def move_bar(done: int, total: int) -> None:
-            nonlocal start
-            start = done if start < 0 else start  # users of an earlier call do not count for the rate
-            rate = (done - start) / max(time.perf_counter() - began, 1e-9)
-            bar.update(task, completed=done, total=total, rate=f"{rate:,.0f}/s" if done > start else "")
-
-        yield move_bar
+def progress(stream: TextIO | None = None) -> AbstractContextManager[Progress]:
+    """A function that shows how many of how many users are done; see `talos.progress.counter`."""
+    return counter("recommending", "users", stream)
 
 
 def write_lists(

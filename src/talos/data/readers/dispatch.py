@@ -57,8 +57,14 @@ def load_table(source: object, options: ReadOptions) -> CleanTable:
 
 
 def load_parts(files: Mapping[str, Path], options: ReadOptions) -> dict[str, CleanTable]:
-    """Read the file of each part (train, valid, test); ids are of one type in all of them."""
-    return dict(zip(files, _load_files(list(files.values()), options), strict=True))
+    """Read the file or the folder of files of each part (train, valid, test); ids are of one type in all of them."""
+    several = {part: files_of(path)[0] if path.is_dir() else [path] for part, path in files.items()}
+    tables = iter(_load_files([file for some in several.values() for file in some], options))
+    found: dict[str, CleanTable] = {}
+    for part, some in several.items():
+        own = [next(tables) for _ in some]
+        found[part] = own[0] if len(own) == 1 else _union(own, str(files[part]), ())
+    return found
 
 
 def _inspect_file(path: Path, name: str, options: ReadOptions) -> tuple[str, TextFile | None]:
