@@ -1,4 +1,4 @@
-"""The part of the build that pyproject.toml cannot express: compiling the C++ core."""
+"""The part of the build that pyproject.toml cannot express: compiling the C++ core and the compiled part of reading."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 CORE = Path("src") / "talos" / "kernels" / "core"
+ROWS = Path("src") / "talos" / "data" / "core"
 PER_LEVEL = ("sweep.cpp", "rows.cpp", "least_squares.cpp")
 FLAGS = ["-O3", "-g0", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fvisibility=hidden", "-pthread"]
 # These sources are compiled once for each instruction set. Plain comes first: where several objects define the same
@@ -38,9 +39,13 @@ class BuildCore(build_ext):
         return []
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile the sources once for each instruction set, and link them."""
+        """Compile and link a library; the sources of the core once for each instruction set."""
         x86 = platform.machine().lower() in ("x86_64", "amd64")
         common = [*FLAGS, *os.environ.get("TALOS_CORE_FLAGS", "").split(), *(["-DTALOS_X86"] if x86 else [])]
+        if ext.name == "talos.data._rows":
+            sources = [str(ROWS / "rows.cpp")]
+            self.link(ext, self.compiler.compile(sources, output_dir=self.build_temp, extra_postargs=common))
+            return
         objects: list[str] = []
         for level in LEVELS if x86 else ["plain"]:
             objects += self.compile_level(level, PER_LEVEL, [*common, *LEVELS[level]])
@@ -49,6 +54,10 @@ class BuildCore(build_ext):
         except CompileError:
             print("the compiler does not support bfloat16: the core is built without it", file=sys.stderr)
             objects += self.compile_dispatch(common)
+        self.link(ext, objects)
+
+    def link(self, ext: Extension, objects: list[str]) -> None:
+        """Link a library under the name that its loader looks for."""
         target = self.get_ext_fullpath(ext.name)
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         self.compiler.link_shared_object(
@@ -88,6 +97,7 @@ setup(
     # The sources of the core, so that a source archive can be built, and the page of the service.
     package_data={
         "talos.kernels": ["core/*.h", "core/*.cpp"],
+        "talos.data": ["core/*.h", "core/*.cpp"],
         "talos.serving": ["page/*.html", "page/*.css", "page/*.js", "page/*.svg"],
     },
     ext_modules=[
@@ -97,7 +107,14 @@ setup(
             depends=[str(path) for path in sorted(CORE.glob("*.h"))],
             language="c++",
             optional=True,
-        )
+        ),
+        Extension(
+            "talos.data._rows",
+            sources=[str(ROWS / "rows.cpp")],
+            depends=[str(ROWS / "arrow.h")],
+            language="c++",
+            optional=True,
+        ),
     ],
     cmdclass={"build_ext": BuildCore},
 )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from talos.cli.options import Json, Offer, PathArgument, UnsplitOptions, with_options
-from talos.cli.output import print_facts, print_json, print_table, say
+from talos.cli.output import print_facts, print_json, print_table, reading, say
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
 
@@ -63,7 +63,8 @@ def describe(path: PathArgument, *, source: UnsplitOptions, json: Json = False) 
     """Counts, density, degree quantiles, popularity skew and time span."""
     from talos.data.open import open_interactions
 
-    description = open_interactions(path, source, notify=say).describe()
+    with reading() as progress:
+        description = open_interactions(path, source, notify=say, progress=progress).describe()
     if json:
         print_json(description.as_dict())
     else:
@@ -107,7 +108,8 @@ def split(
     elif rows_at_once is not None:
         raise ConfigError("is for --shards", where="--rows-at-once", expected="both of them")
     else:
-        parts = open_split(path, source, notify=say)
+        with reading() as progress:
+            parts = open_split(path, source, notify=say, progress=progress)
         cleaned = {"min_rating": source.min_rating, "k_core": source.k_core}
         record = write_split(parts, out, format=output_format, source=path, cleaned=cleaned)
     if json:
