@@ -292,7 +292,8 @@ int64_t talos_ids_integers(void* const ids, const int64_t* const values, const i
                            int64_t* const fresh) {
     std::vector<int64_t> found;
     const auto key_at = [&](const int64_t i) { return Key{0xFFFFFFFFull, static_cast<uint64_t>(values[i])}; };
-    static_cast<Ids*>(ids)->encode(rows, key_at, [](int64_t) { return ""; }, codes, found, 0);
+    const auto bytes_at = [&](int64_t) { return reinterpret_cast<const char*>(values); };  // not asked for: no key is long
+    static_cast<Ids*>(ids)->encode(rows, key_at, bytes_at, codes, found, 0);
     std::copy(found.begin(), found.end(), fresh);
     return static_cast<int64_t>(found.size());
 }
