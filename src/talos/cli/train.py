@@ -80,8 +80,8 @@ def train(
     config = training.run_config()
     if explain:
         with reading() as progress:
-            parts = open_split(path, source, notify=say, progress=progress)
-        _explain(config, parts, json)
+            whole = open_split(path, source, notify=say, progress=progress)
+        _explain(config, whole, json)
         return
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0"):
         # torchrun lost a process and has restarted all of them

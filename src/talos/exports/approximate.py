@@ -126,7 +126,8 @@ def _known(seen: Interactions, users: NDArray[np.int64], items: NDArray[np.int64
     if not len(keys):
         return np.zeros(items.shape, bool)
     places = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-    return (keys[places] == asked) & (items >= 0)
+    found: NDArray[np.bool_] = (keys[places] == asked) & (items >= 0)
+    return found
 
 
 def _build(faiss: Any, vectors: NDArray[np.float32]) -> tuple[Any, int]:

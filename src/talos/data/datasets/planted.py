@@ -34,6 +34,8 @@ Floats: TypeAlias = NDArray[np.float64]
 PARTS = ("train", "valid", "test")
 _EVENTS_AT_ONCE = 2_000_000
 _ROUNDS = 8
+# The share of items that are about equally popular at the head; and how uneven topics and tastes are (less is more).
+_HEAD, _TOPIC_SHAPE, _TASTE_SHAPE = 0.01, 0.05, 0.15
 # What the random numbers of a generator are for; one generator each, so that none depends on how much another draws.
 _ITEMS, _HELD_OUT, _USERS = range(3)
 
@@ -82,7 +84,8 @@ class PlantedTastes:
         events: number of events, all of different pairs: users ≤ events ≤ users × items.
         seed: the same settings and seed give the same events.
         dim: number of topics, the rank of the preferences.
-        skew: popularity is proportional to rank to the power -skew; 0 for uniform popularity.
+        skew: popularity falls with rank to the power -skew from the first hundredth of the items on, which are about
+            equally popular; 0 for uniform popularity.
         valid: share of the events of a held-out user that are for validation.
         test: share for test; a held-out user with two events or more has at least one.
         held_out: users with validation and test events, drawn at random; a sample gives figures nearly as exact as
@@ -128,8 +131,9 @@ class PlantedTastes:
     def topics(self) -> Floats:
         """P(item | z), (dim, items): each topic favours a few items of its own, and popular items."""
         rng = self._rng(_ITEMS)
-        popularity = (rng.permutation(self.items) + 1.0) ** -self.skew
-        weights = rng.standard_gamma(0.2, (self.dim, self.items))
+        # without the offset a handful of items would be in everybody's list, and tastes would hardly matter
+        popularity = (rng.permutation(self.items) + 1.0 + _HEAD * self.items) ** -self.skew
+        weights = rng.standard_gamma(_TOPIC_SHAPE, (self.dim, self.items))
         weights *= popularity
         weights += np.finfo(np.float64).tiny  # a topic without any weight is uniform
         weights /= weights.sum(axis=1, keepdims=True)
@@ -169,8 +173,9 @@ class PlantedTastes:
         return np.arange(block, self.users, self.num_blocks)
 
     def _tastes(self, rng: np.random.Generator, users: int) -> Floats:
-        tastes = rng.standard_gamma(0.3, (users, self.dim)) + np.finfo(np.float64).tiny
-        return tastes / tastes.sum(axis=1, keepdims=True)
+        tastes = rng.standard_gamma(_TASTE_SHAPE, (users, self.dim)) + np.finfo(np.float64).tiny
+        tastes /= tastes.sum(axis=1, keepdims=True)
+        return tastes
 
     def _block(self, block: int, upto: Floats) -> PlantedEvents:
         rng, users = self._rng(_USERS, block), self.users_of(block)
@@ -250,9 +255,9 @@ def _draw(
 ) -> NDArray[np.int64]:
     """One item for each of `owner` (n,): a topic by the user's distribution, then an item by the topic's."""
     chance = rng.random(len(owner))
-    topic = np.zeros(len(owner), np.int8 if steps.shape[1] < 128 else np.int32)
+    topic = np.zeros(len(owner), np.int32)
     for z in range(steps.shape[1] - 1):
-        topic += chance > steps[owner, z]
+        np.add(topic, chance > steps[owner, z], out=topic)
     items = np.empty(len(owner), np.int64)
     for z, steps_of_items in enumerate(upto):
         rows = np.flatnonzero(topic == z)
@@ -260,7 +265,8 @@ def _draw(
         # look-ups in ascending order are several times faster; the draws then go back to their places
         order = np.argsort(drawn)
         items[rows[order]] = np.searchsorted(steps_of_items, drawn[order], side="right")
-    return np.minimum(items, upto.shape[1] - 1)
+    np.minimum(items, upto.shape[1] - 1, out=items)
+    return items
 
 
 def write_planted(

@@ -76,7 +76,8 @@ def _interactions(encoded: EncodedTables, part: str) -> Interactions:
         item_ids=encoded.item_ids,
         provenance=own.provenance,
         in_place=True,
-        **own.values,
+        timestamps=own.values.get("timestamps"),
+        ratings=own.values.get("ratings"),
     )
 
 
