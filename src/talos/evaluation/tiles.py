@@ -39,7 +39,7 @@ def users_in_a_block(num_items: int, budget: int) -> int:
     """How many users share a pass over the items: as many as have their maxima in half of `budget`, up to 512.
 
     >>> users_in_a_block(1_000_000, 64 << 20), users_in_a_block(10**8, 64 << 20)
-    (134, 1)
+    (133, 1)
     """
     return max(1, min(_USERS, budget // 2 // (4 * -(-num_items // _TILE) * _STRIDE)))
 
