@@ -1,4 +1,4 @@
-"""The part of the build that pyproject.toml cannot express: compiling the C++ core."""
+"""The part of the build that pyproject.toml cannot express: compiling the C++ core and the compiled part of reading."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 CORE = Path("src") / "talos" / "kernels" / "core"
-PER_LEVEL = ("sweep.cpp", "rows.cpp", "least_squares.cpp", "samples.cpp", "adam.cpp")
-ONCE = ("sets.cpp", "dispatch.cpp")  # the dispatcher has the C interface
+PER_LEVEL = tuple(CORE / f"{name}.cpp" for name in ("sweep", "rows", "least_squares", "samples", "adam"))
+ONCE = (CORE / "sets.cpp", CORE / "dispatch.cpp")  # the dispatcher has the C interface
+ROWS = (
+    Path("src") / "talos" / "data" / "core" / "rows.cpp"
+)  # the compiled part of reading, a library of its own
 WINDOWS = sys.platform == "win32"
 # The processor that is built for, which may be another one: win-amd64, macosx-11.0-arm64, linux-aarch64.
 PROCESSOR = sysconfig.get_platform().rsplit("-", 1)[-1]
@@ -63,14 +66,17 @@ class BuildCore(build_ext):
 
     def get_export_symbols(self, ext: Extension) -> list[str]:
         """The functions of the C interface, which Windows wants by name; elsewhere their visibility says it."""
-        interface = (CORE / "dispatch.cpp").read_text(encoding="utf-8")
-        return sorted(set(re.findall(r"\b(talos_core_\w+)\(", interface))) if WINDOWS else []
+        interface = Path(ext.sources[-1]).read_text(encoding="utf-8")
+        return sorted(set(re.findall(r"\b(talos_(?:core|rows|ids)_\w+)\(", interface))) if WINDOWS else []
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile the sources once for each instruction set, and link them."""
+        """Compile and link a library; the sources of the core once for each instruction set."""
         if self.compiler.compiler_type == "msvc":
             self.use_clang()
         more = os.environ.get("TALOS_CORE_FLAGS", "").split()
+        if ext.name == "talos.data._rows":
+            self.link(ext, self.compile_sources([ROWS], more), more)
+            return
         objects: list[str] = []
         for level, flags in LEVELS.items():
             objects += self.compile_sources(PER_LEVEL, [*more, *flags], level)
@@ -79,6 +85,10 @@ class BuildCore(build_ext):
         except CompileError:
             print("the compiler does not support bfloat16: the core is built without it", file=sys.stderr)
             objects += self.compile_sources(ONCE, more)
+        self.link(ext, objects, more)
+
+    def link(self, ext: Extension, objects: list[str], more: list[str]) -> None:
+        """Link a library under the name that its loader looks for."""
         target = self.get_ext_fullpath(ext.name)
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         self.compiler.link_shared_object(
@@ -104,16 +114,16 @@ class BuildCore(build_ext):
         if not X86 or WINDOWS:
             return self.compile_sources(ONCE, more)
         flags = [*more, *LEVELS["avx512"], "-mavx512bf16", "-DTALOS_PAIRS"]
-        sweep = self.compile_sources(["sweep.cpp"], flags, "avx512bf16")
+        sweep = self.compile_sources([CORE / "sweep.cpp"], flags, "avx512bf16")
         return sweep + self.compile_sources(ONCE, [*more, "-DTALOS_BFLOAT16"])
 
-    def compile_sources(self, names: Sequence[str], flags: list[str], level: str = "") -> list[str]:
+    def compile_sources(self, sources: Sequence[Path], flags: list[str], level: str = "") -> list[str]:
         """Compile sources with these flags, for an instruction set if one is named."""
         options = [*FLAGS, *flags]
         if self.compiler.compiler_type == "msvc":
             options = ["/EHsc", *(f"/clang:{option}" for option in options)]
         objects: list[str] = self.compiler.compile(
-            [str(CORE / name) for name in names],
+            [str(source) for source in sources],
             output_dir=str(Path(self.build_temp) / level),
             macros=[("TALOS_LEVEL", level)] if level else [],
             extra_postargs=options,
@@ -128,11 +138,18 @@ setup(
     ext_modules=[
         Extension(
             "talos.kernels._core",
-            sources=[str(CORE / name) for name in (*PER_LEVEL, *ONCE)],
+            sources=[str(source) for source in (*PER_LEVEL, *ONCE)],
             depends=[str(path) for path in sorted(CORE.glob("*.h"))],
             language="c++",
             optional=True,
-        )
+        ),
+        Extension(
+            "talos.data._rows",
+            sources=[str(ROWS)],
+            depends=[str(ROWS.with_name("arrow.h"))],
+            language="c++",
+            optional=True,
+        ),
     ],
     cmdclass={"build_ext": BuildCore, "bdist_wheel": PlatformWheel},
 )

@@ -26,12 +26,15 @@ def bench(
     rows: Annotated[
         int, typer.Option("--rows", help="Rows of the csv file that reading is measured on.")
     ] = 20_000_000,
+    events: Annotated[
+        int, typer.Option("--events", help="Generated events that `large` is measured on.")
+    ] = 1_000_000,
     json: Json = False,
 ) -> None:
     """Measure reading, ranking, losses and training, each against a reference that runs in the same process."""
     from . import suite  # imports torch
 
-    result = suite.run(data=data, only=None if only is None else only.split(","), rows=rows)
+    result = suite.run(data=data, only=None if only is None else only.split(","), rows=rows, events=events)
     if json:
         print_json(result)
         return

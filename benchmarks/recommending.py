@@ -37,9 +37,9 @@ def measure(train: Interactions, *, users: int = 10_000, k: int = 20, repeats: i
     rng = np.random.default_rng(0)
     codes = np.sort(rng.choice(train.num_users, min(users, train.num_users), replace=False))
     ids = train.user_ids.decode(codes)
-    theirs = _implicit(user_vectors.numpy(), item_vectors.numpy())
+    theirs = given_vectors(user_vectors.numpy(), item_vectors.numpy())
     rows = train.to_scipy().astype(np.float32)
-    chosen = _legacy(rows[codes])
+    chosen = legacy_matrix(rows[codes])
 
     def implicit() -> Any:
         return theirs.recommend(codes, chosen, N=k, filter_already_liked_items=True)
@@ -78,7 +78,7 @@ def _timed(call: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - began, time.process_time() - cpu
 
 
-def _implicit(user_vectors: np.ndarray[Any, Any], item_vectors: np.ndarray[Any, Any]) -> Any:
+def given_vectors(user_vectors: np.ndarray[Any, Any], item_vectors: np.ndarray[Any, Any]) -> Any:
     """Implicit's model with our vectors, on as many threads as we use."""
     from implicit.cpu.matrix_factorization_base import MatrixFactorizationBase
 
@@ -94,7 +94,7 @@ def _implicit(user_vectors: np.ndarray[Any, Any], item_vectors: np.ndarray[Any, 
     return model
 
 
-def _legacy(rows: Any) -> Any:
+def legacy_matrix(rows: Any) -> Any:
     """The older sparse matrix class, which implicit expects."""
     import scipy.sparse
 

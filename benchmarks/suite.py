@@ -22,6 +22,7 @@ from talos.errors import ConfigError, DownloadError, nearest
 
 from . import (
     engine,
+    large,
     losses,
     quality,
     ranking,
@@ -44,19 +45,24 @@ for _part in (
     quality,
     recommending,
     scale,
+    large,
     updating,
     ranks,
     serving,
 ):
     MEANING |= _part.MEANING
 # These take many minutes: run only by name.
-LONG = ("scale", "updating", "ranks", "serving")
+LONG = ("scale", "large", "updating", "ranks", "serving")
 # Users, items and interactions of the real data sets; synthetic ones of the same shape replace those that are absent.
 SHAPES = {"gowalla": (29_858, 40_988, 1_027_464), "beauty": (15_603, 8_693, 139_554)}
 
 
 def run(
-    *, data: Path | None = None, only: Sequence[str] | None = None, rows: int = 20_000_000
+    *,
+    data: Path | None = None,
+    only: Sequence[str] | None = None,
+    rows: int = 20_000_000,
+    events: int = 1_000_000,
 ) -> dict[str, Any]:
     """Run the chosen benchmarks (all but the long ones by default) and collect their figures."""
     available: dict[str, Callable[[], dict[str, float]]] = {
@@ -71,6 +77,7 @@ def run(
         ),
         "recommending": lambda: recommending.measure(dataset("gowalla", data)),
         "scale": scale.measure,
+        "large": lambda: large.measure(events),
         "updating": lambda: updating.measure(whole("beauty", data), movielens()),
         "serving": serving.measure,
         "ranks": lambda: ranks.measure(None if data is None else str(data)),

@@ -185,3 +185,20 @@ def test_a_seal_survives_json_and_nothing_else(tmp_path: Path) -> None:
             except DataError:
                 pass
     assert unseal(json.loads(sealed_text(found))) == found
+
+
+@pytest.mark.parametrize(
+    ("system", "name"),
+    [("linux", "_core.so"), ("darwin", "_core.dylib"), ("win32", "_core.dll"), ("freebsd14", "_core.so")],
+)
+def test_only_the_build_for_this_system_is_loaded(
+    system: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    others = ("_core.cpython-27-other.so", "_core_evil.so", "_core.so.bak", "_core1.so")
+    for other in {*others, "_core.so", "_core.dylib", "_core.dll"} - {name}:
+        (tmp_path / other).write_bytes(b"")
+    module = str(tmp_path / "library.py")
+    assert files.built_library(module, "_core") is None
+    (tmp_path / name).write_bytes(b"")
+    assert files.built_library(module, "_core") == tmp_path / name

@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from talos.errors import ArgumentError, DataError, InUseError, TalosError
 
 __all__ = [
     "WRONG_NAME",
+    "built_library",
     "checksum_of",
     "digest_of",
     "expanded",
@@ -64,6 +66,19 @@ _LARGEST_SEALED = 64 << 20
 _LONGEST_PREFIX = (
     100  # characters of a name that its temporary name repeats; a name may have 255 bytes in all
 )
+
+
+def built_library(module: str, name: str) -> Path | None:
+    """A shared library beside a module, under the name that `setup.py` gives it on this system; None if there is none.
+
+    No other name is tried: what is left of another build, or put there by somebody, is not loaded.
+
+    >>> built_library(__file__, "_nothing") is None
+    True
+    """
+    suffix = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+    place = Path(module).with_name(f"{name}{suffix}")
+    return place if place.is_file() else None
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:

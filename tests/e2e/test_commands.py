@@ -96,6 +96,24 @@ def test_split_then_evaluate_lists(talos: Run, clicks: Path, tmp_path: Path) -> 
     assert "count as zero" in talos("evaluate", "--recs", lists, "--truth", "parts/test.tsv").stderr
 
 
+def test_generated_events_are_data_for_every_command(talos: Run, tmp_path: Path) -> None:
+    sizes = ("--users", 60, "--items", 40, "--events", 1200, "--held-out", 30, "--dim", 4)
+    done = talos("data", "generate", "--out", "planted", *sizes, "--json")
+    record = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert 0 < record["best"]["metrics"]["recall@20"] <= 1
+    described = json.loads(talos("data", "describe", "planted", "--json").stdout)
+    assert described["interactions"] == sum(record["events"].values()) == 1200
+    assert "1,200 of 1,200 events" in done.stderr
+    again = talos("data", "generate", "--out", "planted", *sizes)
+    assert again.returncode == 2
+    assert "not empty" in again.stderr
+    wrong = talos("data", "generate", "--out", "other", "--users", 10, "--items", 2, "--events", 21)
+    assert wrong.returncode == 2
+    assert "events" in wrong.stderr
+    assert not (tmp_path / "other").exists()
+
+
 def test_existing_output_is_refused(talos: Run, clicks: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("precious")

@@ -498,21 +498,6 @@ def test_a_wrong_choice_is_named(monkeypatch):
         kernels.status()
 
 
-@pytest.mark.parametrize(
-    ("system", "name"),
-    [("linux", "_core.so"), ("darwin", "_core.dylib"), ("win32", "_core.dll"), ("freebsd14", "_core.so")],
-)
-def test_only_the_build_for_this_system_is_loaded(system, name, tmp_path, monkeypatch):
-    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
-    monkeypatch.setattr(library.sys, "platform", system)
-    others = ("_core.cpython-27-other.so", "_core_evil.so", "_core.so.bak", "_core1.so")
-    for other in {*others, "_core.so", "_core.dylib", "_core.dll"} - {name}:
-        (tmp_path / other).write_bytes(b"")
-    assert library._file() is None
-    (tmp_path / name).write_bytes(b"")
-    assert library._file() == tmp_path / name
-
-
 def test_without_the_core(monkeypatch):
     monkeypatch.setattr(library, "_load", lambda: (None, "the core was not built"))
     monkeypatch.setenv("TALOS_KERNEL", "auto")

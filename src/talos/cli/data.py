@@ -1,4 +1,4 @@
-"""`talos data`: named datasets, descriptions and splits."""
+"""`talos data`: named datasets, descriptions, splits and generated events."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Annotated, Literal
 import typer
 
 from talos.cli.options import Command, Json, Offer, PathArgument, UnsplitOptions, with_options
-from talos.cli.output import print_facts, print_json, print_table, say
+from talos.cli.output import print_facts, print_json, print_table, reading, say
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Named datasets, descriptions and splits.", no_args_is_help=True, rich_markup_mode=None
+    help="Named datasets, descriptions, splits and generated events.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -61,7 +63,8 @@ def describe(path: PathArgument, *, source: UnsplitOptions, json: Json = False) 
     """Counts, density, degree quantiles, popularity skew and time span."""
     from talos.data.open import open_interactions
 
-    description = open_interactions(path, source, notify=say).describe()
+    with reading() as progress:
+        description = open_interactions(path, source, notify=say, progress=progress).describe()
     if json:
         print_json(description.as_dict())
     else:
@@ -105,7 +108,8 @@ def split(
     elif rows_at_once is not None:
         raise ConfigError("is for --shards", where="--rows-at-once", expected="both of them")
     else:
-        parts = open_split(path, source, notify=say)
+        with reading() as progress:
+            parts = open_split(path, source, notify=say, progress=progress)
         cleaned = {"min_rating": source.min_rating, "k_core": source.k_core}
         record = write_split(parts, out, format=output_format, source=path, cleaned=cleaned)
     if json:
@@ -117,3 +121,65 @@ def split(
     for part, counts in record["cold"].items():
         if counts["users"] or counts["items"]:
             say(f"{part}: {counts['users']:,} users and {counts['items']:,} items are absent from train")
+
+
+@app.command("generate")
+def generate(
+    out: Annotated[Path, typer.Option("--out", help="Folder to write; must not exist or be empty.")],
+    users: Annotated[int, typer.Option(help="Number of users.")] = 10_000,
+    items: Annotated[int, typer.Option(help="Number of items.")] = 10_000,
+    events: Annotated[int, typer.Option(help="Number of events, all of different pairs.")] = 500_000,
+    dim: Annotated[int, typer.Option(help="Number of topics that users have a taste for.")] = 16,
+    skew: Annotated[
+        float, typer.Option(help="Popularity falls with rank to this power; 0 for uniform popularity.")
+    ] = 1.0,
+    valid: Annotated[float, typer.Option(help="Share of a held-out user's events for validation.")] = 0.1,
+    test: Annotated[float, typer.Option(help="Share of a held-out user's events for test.")] = 0.2,
+    held_out: Annotated[
+        int, typer.Option("--held-out", help="How many users have validation and test events.")
+    ] = 20_000,
+    output_format: Annotated[
+        Literal["parquet", "csv"], typer.Option("--format", help="Format of the files.")
+    ] = "parquet",
+    integer_ids: Annotated[
+        bool, typer.Option("--integer-ids", help="Ids 0, 1, … instead of strings such as u0042.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same events.")] = 0,
+    json: Json = False,
+) -> None:
+    """Generate events of any size with planted tastes, in parts, and the metrics of the best possible lists.
+
+    The folder is a PATH for every other command. `planted.json` in it has the settings and the metrics that no model
+    can expect to exceed, so that quality is a share of the best.
+    """
+    from talos.data.datasets import PlantedTastes, write_planted
+    from talos.evaluation.best_possible import best_possible
+    from talos.progress import counter
+
+    world = PlantedTastes(
+        users=users,
+        items=items,
+        events=events,
+        seed=seed,
+        dim=dim,
+        skew=skew,
+        valid=valid,
+        test=test,
+        held_out=held_out,
+    )
+    with counter("generating", "events") as show:
+        record = write_planted(
+            world,
+            out,
+            format=output_format,
+            strings=not integer_ids,
+            report=lambda users: best_possible(users, (10, 20, 50, 100)).as_dict(),
+            progress=show,
+        )
+    if json:
+        print_json(record)
+        return
+    facts = [(name, f"{count:,} events") for name, count in record["events"].items()]
+    best = record.get("best", {}).get("metrics", {})
+    facts += [(f"best {name}", f"{best[name]:.4f}") for name in ("precision@20", "recall@20") if name in best]
+    print_facts(facts, title=str(out))

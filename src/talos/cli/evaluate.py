@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from talos.cli.options import DataOption, Json, TestArgument, UnsplitOptions, with_options
-from talos.cli.output import print_json, print_table, say
+from talos.cli.output import print_json, print_table, reading, say
 from talos.cli.train import share_of
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
@@ -128,7 +128,8 @@ def _of_run(
     own = data or str(trained_on["path"]) if isinstance(trained_on, dict) and "path" in trained_on else ""
     share = share_of(own, group) if path is None else None  # every process reads all of a PATH
     if share is None:
-        test = open_test(trained_on, path, source, run=run, data=data, notify=say)
+        with reading() as progress:
+            test = open_test(trained_on, path, source, run=run, data=data, notify=say, progress=progress)
     else:
         check_unchanged(trained_on or {}, share, run=run, path=own)
         test = share.test

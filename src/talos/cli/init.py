@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from talos.cli.options import Json, PathArgument, as_flags, with_options
-from talos.cli.output import print_facts, print_json, say
+from talos.cli.output import print_facts, print_json, reading, say
 from talos.data.databases import without_password
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
@@ -65,7 +65,8 @@ def init(
 
     if out.exists():
         raise ConfigError("exists", where=f"--out {out}", expected="a new file")
-    parts = open_split(path, source, notify=say)
+    with reading() as progress:
+        parts = open_split(path, source, notify=say, progress=progress)
     k = min(20, parts.train.num_items)
     config = RunConfig.from_dict(
         {"k": k, "backbone": {"name": "mf", "dim": 64}, "loss": {"name": "talos", "tau": "auto"}}

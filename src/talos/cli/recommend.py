@@ -59,6 +59,13 @@ def recommend(
     popularity: Annotated[
         float, typer.Option(help="0 to 1: how much popularity counts; 1 is popularity alone.")
     ] = 0.0,
+    approximate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="RECALL",
+            help="For --all: use a Faiss index that finds at least this share of the exact lists, such as 0.95.",
+        ),
+    ] = None,
     on_unknown: Annotated[
         str | None,
         typer.Option("--on-unknown", help="For unknown users: raise (if not given), skip or popular."),
@@ -87,6 +94,7 @@ def recommend(
     belongs = {
         "--out": ("--all", out),
         "--overwrite": ("--all", overwrite),
+        "--approximate": ("--all", approximate is not None),
         "--on-unknown": ("--user", on_unknown),
     }
     for name, (partner, given) in belongs.items():
@@ -119,12 +127,22 @@ def recommend(
         assert out is not None
         with progress() if group.rank == 0 else nullcontext() as show:
             done = write_lists(
-                recommender, out, k=k, overwrite=overwrite, progress=show, group=group, **request
+                recommender,
+                out,
+                k=k,
+                overwrite=overwrite,
+                approximate=approximate,
+                progress=show,
+                group=group,
+                **request,
             )
         distributed.stop()
         if group.rank == 0:  # rank 0 prints
             before = f" ({done['resumed_at']:,} of them before)" if done["resumed_at"] else ""
             users = f"{done['users']:,} users{before} in {done['seconds']:.1f} s: {done['out']}"
+            if approximate is not None:
+                share = done["approximate"][f"recall@{done['k']}"]
+                users += f" (recall {share:.3f} on a sample)"
             print_json(done) if json else typer.echo(f"{done['rows']:,} rows for {users}")
         return
     if on_unknown is not None:

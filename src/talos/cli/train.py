@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from talos.cli.options import Json, Offer, PathArgument, TrainingOptions, with_options
-from talos.cli.output import print_facts, print_json, print_table, say
+from talos.cli.output import print_facts, print_json, print_table, reading, say
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
 
@@ -88,7 +88,9 @@ def train(
 
     config = training.run_config()
     if explain:
-        _explain(config, open_split(path, source, notify=say), json)
+        with reading() as progress:
+            whole = open_split(path, source, notify=say, progress=progress)
+        _explain(config, whole, json)
         return
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0"):
         # torchrun lost a process and has restarted all of them
@@ -102,7 +104,8 @@ def train(
 
             held.enter_context(lock_run(out, "talos train"))
             _check_out(out, resume, refit)  # again: another process may have finished in between
-        parts = _share(path, config) or open_split(path, source, notify=say)
+        with reading() as progress:
+            parts = _share(path, config) or open_split(path, source, notify=say, progress=progress)
         _check_refit(refit, parts)
         record = record_of(path, source, parts)
         table = _read_items(path, items, item_columns, source, parts)

@@ -12,6 +12,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from talos.data import compiled
+
 __all__ = ["Codes", "SortedRows", "in_threads", "sort_rows", "take"]
 
 Codes: TypeAlias = NDArray[np.int32]
@@ -31,7 +33,7 @@ class SortedRows:
 
     indptr: NDArray[np.int64]  # (num_users + 1,)
     items: Codes
-    rows: NDArray[np.int64]  # beside `items`
+    rows: NDArray[Any]  # beside `items`; int64, or uint32 from the compiled library
     repeats: NDArray[np.int32] | None = None
 
 
@@ -55,12 +57,19 @@ def sort_rows(
     num_users: int,
     num_items: int,
     timestamps: NDArray[Any] | None,
+    *,
+    in_place: bool = False,
 ) -> SortedRows:
     """Sort rows by (user, item) and keep one row of each pair: the latest, or the last where times are equal or absent.
 
-    User, item and row number are packed into one 64-bit integer where they fit: sorting plain integers is several
+    Runs in the compiled library where it is built; with `in_place` that may overwrite `users` and `items`. Elsewhere
+    user, item and row number are packed into one 64-bit integer where they fit: sorting plain integers is several
     times faster than sorting keys with a payload.
     """
+    if compiled.available():
+        found = compiled.sort_pairs(users, items, num_users, num_items, timestamps, in_place=in_place)
+        if found is not None:
+            return SortedRows(*found)
     n = len(users)
     user_bits, item_bits, row_bits = (max(0, size - 1).bit_length() for size in (num_users, num_items, n))
     if user_bits + item_bits + row_bits <= 64:
@@ -84,8 +93,10 @@ def sort_rows(
     return SortedRows(indptr, codes, rows)
 
 
-def take(values: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
+def take(values: NDArray[Any], places: NDArray[Any]) -> NDArray[Any]:
     """The values at the given positions, all of which must exist."""
+    if places.dtype == np.uint32 and values.dtype.itemsize in (4, 8):
+        return compiled.take(values, places)
     found = np.empty(len(places), values.dtype)
 
     def take_block(start: int) -> None:

@@ -128,10 +128,12 @@ class Interactions:
         repeats: NDArray[np.int32] | None = None,
         item_titles: pl.Series | None = None,
         provenance: Provenance | None = None,
+        in_place: bool = False,
     ) -> Interactions:
         """From codes, that is positions in the given vocabularies, in any order; duplicates as in `from_ids`.
 
-        A row that stands for several events says so in `repeats`.
+        A row that stands for several events says so in `repeats`. With `in_place` the result may be written over
+        `users` and `items`, which saves memory.
         """
         if len(users) != len(items):
             raise ArgumentError(
@@ -144,7 +146,8 @@ class Interactions:
                 raise ArgumentError(
                     f"{len(column)} values", where=name, expected=f"{len(users)}, one per row"
                 )
-        kept = sort_rows(users, items, len(user_ids), len(item_ids), stamps)
+        in_place = in_place and repeats is None  # these are added up by pair later
+        kept = sort_rows(users, items, len(user_ids), len(item_ids), stamps, in_place=in_place)
         provenance = provenance or Provenance(rows=len(users))
         if repeats is not None:
             counts = kept.repeats

@@ -32,6 +32,7 @@ from talos.data.source_options import SourceOptions
 from talos.data.splits import Split
 from talos.errors import ConfigError, DataError, nearest
 from talos.files import expanded
+from talos.progress import Progress
 
 __all__ = [
     "SourceOptions",
@@ -52,7 +53,9 @@ Location: TypeAlias = str | os.PathLike[str]
 Notify: TypeAlias = Callable[[str], None]
 
 
-def read(source: Source, **options: Unpack[ReadKeywords]) -> Interactions:
+def read(
+    source: Source, *, progress: Progress | None = None, **options: Unpack[ReadKeywords]
+) -> Interactions:
     """Read interactions from a file, a folder, a named dataset, a frame, a matrix or a database.
 
     Files may be csv, tsv or text with another separator, parquet, JSON lines, RecBole `.inter`, MovieLens
@@ -63,6 +66,8 @@ def read(source: Source, **options: Unpack[ReadKeywords]) -> Interactions:
 
     Args:
         source: a path, a dataset's name, a database URL, a polars or pandas frame, or a scipy sparse matrix.
+        progress: called with the number of rows read and of all rows, for files that are read in blocks;
+            `talos.progress.counter` makes one.
         **options: how to read it; a named dataset needs none. `user`, `item`, `timestamp`, `rating` and `title`
             name columns (guessed if None; "" leaves out one of the last three), `format` is one of
             `talos.data.readers.FORMATS`, `query` or `table` choose the rows of a database, `on_bad_row="skip"`
@@ -83,11 +88,16 @@ def read(source: Source, **options: Unpack[ReadKeywords]) -> Interactions:
         if found is not None:
             return datasets.load(found)
         _check_exists(os.fspath(source))
-    return readers.read(source, **options)
+    return readers.read(source, progress=progress, **options)
 
 
 def open_interactions(
-    path: Location, options: SourceOptions | None = None, *, notify: Notify | None = None, **changes: Any
+    path: Location,
+    options: SourceOptions | None = None,
+    *,
+    notify: Notify | None = None,
+    progress: Progress | None = None,
+    **changes: Any,
 ) -> Interactions:
     """All interactions of a PATH, cleaned but not split.
 
@@ -97,7 +107,7 @@ def open_interactions(
     path, options = os.fspath(path), replace(options or SourceOptions(), **changes)
     found = _dataset(path)
     if found is None:
-        data = _read_whole(path, options)
+        data = _read_whole(path, options, progress)
         _say_guesses(data, notify)
     else:
         data = datasets.load(found, notify=notify)
@@ -119,7 +129,12 @@ def open_interactions(
 
 
 def open_split(
-    path: Location, options: SourceOptions | None = None, *, notify: Notify | None = None, **changes: Any
+    path: Location,
+    options: SourceOptions | None = None,
+    *,
+    notify: Notify | None = None,
+    progress: Progress | None = None,
+    **changes: Any,
 ) -> Split:
     r"""Train, validation and test of a PATH.
 
@@ -130,6 +145,7 @@ def open_split(
         path: a file, a folder, a dataset's name or a database URL.
         options: how to read, clean and split it.
         notify: called with one line of text for each message.
+        progress: called with the number of rows read and of all rows.
         **changes: options by name, such as `user="who"` or `by="time"`; see `SourceOptions`.
 
     >>> import tempfile
@@ -145,14 +161,19 @@ def open_split(
         return read_shards(path)
     if readers.is_parts(path):
         _warn_split_already(options, notify)
-        parts = readers.read_parts(path, **options.reading())
+        parts = readers.read_parts(path, progress=progress, **options.reading())
         _say_guesses(parts.train, notify)
         return splits.predefined(parts.train, parts.valid, parts.test)
-    return _split(open_interactions(path, options, notify=notify), options)
+    return _split(open_interactions(path, options, notify=notify, progress=progress), options)
 
 
 def open_fit_parts(
-    path: Location, options: SourceOptions | None = None, *, notify: Notify | None = None, **changes: Any
+    path: Location,
+    options: SourceOptions | None = None,
+    *,
+    notify: Notify | None = None,
+    progress: Progress | None = None,
+    **changes: Any,
 ) -> tuple[Interactions, Interactions | None]:
     """Train and validation of a PATH, for whoever must not see the test part.
 
@@ -162,12 +183,12 @@ def open_fit_parts(
     if is_shards(path):
         _warn_split_already(options, notify)
         return read_fit_shards(path)
-    found = readers.read_fit_parts(path, **options.reading())
+    found = readers.read_fit_parts(path, progress=progress, **options.reading())
     if found is not None:
         _warn_split_already(options, notify)
         _say_guesses(found[0], notify)
         return found
-    parts = _split(open_interactions(path, options, notify=notify), options)
+    parts = _split(open_interactions(path, options, notify=notify, progress=progress), options)
     return parts.train, parts.valid
 
 
@@ -190,6 +211,7 @@ def open_test(
     run: Location,
     data: str | None = None,
     notify: Notify | None = None,
+    progress: Progress | None = None,
 ) -> Interactions:
     """What a run is measured on: PATH if one is given, else the test part of the data it was trained on.
 
@@ -202,19 +224,23 @@ def open_test(
         run: the run, as an error calls it.
         data: the run's own data, named again; see `open_recorded`.
         notify: called with one line of text for each message.
+        progress: called with the number of rows read and of all rows.
     """
     options = options or SourceOptions()
     if path is not None and data is not None:
         raise ConfigError("a PATH as well", where="data", expected="one of them")
     if path is None:
-        return open_recorded(source, run=run, data=data, options=options, notify=notify).test
+        recorded = open_recorded(
+            source, run=run, data=data, options=options, notify=notify, progress=progress
+        )
+        return recorded.test
     if source is not None:
         options = SourceOptions.from_dict(source).for_other_data(options)
     if _is_split(path):
         if notify is not None:
             notify(f"{path} is split: measuring its test part")
-        return open_split(path, options).test
-    return open_interactions(path, options, notify=notify)
+        return open_split(path, options, progress=progress).test
+    return open_interactions(path, options, notify=notify, progress=progress)
 
 
 def open_recorded(
@@ -224,6 +250,7 @@ def open_recorded(
     data: str | None = None,
     options: SourceOptions | None = None,
     notify: Notify | None = None,
+    progress: Progress | None = None,
 ) -> Split:
     """The split that a run or a study was made with, from the record it has of its data.
 
@@ -237,6 +264,7 @@ def open_recorded(
         data: where the data are now; where the record says if None.
         options: how to read `data`, where it differs from the record.
         notify: called with one line of text for each message.
+        progress: called with the number of rows read and of all rows.
 
     Raises:
         ConfigError: there is no record, or the data are in a database that `data` does not name.
@@ -264,7 +292,8 @@ def open_recorded(
         )
     if data is None and _exists(path) and not expanded(path).is_dir():
         _check_still_there(path, os.fspath(run))
-    parts = open_split(path, replace(recorded, **{**asked.given(), "query": asked.query}), notify=notify)
+    options = replace(recorded, **{**asked.given(), "query": asked.query})
+    parts = open_split(path, options, notify=notify, progress=progress)
     check_unchanged(source, parts, run=run, path=path)
     return parts
 
@@ -393,13 +422,13 @@ def _check_exists(path: str) -> None:
     )
 
 
-def _read_whole(path: str, options: SourceOptions) -> Interactions:
+def _read_whole(path: str, options: SourceOptions, progress: Progress | None) -> Interactions:
     _check_exists(path)
     if is_shards(path):
         parts = read_shards(path)
         both = parts.train.union(parts.test)
         return both if parts.valid is None else both.union(parts.valid)
-    return readers.read(path, **options.reading())
+    return readers.read(path, progress=progress, **options.reading())
 
 
 def _split(data: Interactions, options: SourceOptions) -> Split:

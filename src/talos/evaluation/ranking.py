@@ -6,7 +6,7 @@ The result is deterministic: equal scores are ordered by item position.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from talos.baselines import ItemWeights
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, TalosError
+from talos.evaluation import tiles
 
 __all__ = [
     "DotScores",
@@ -227,6 +228,9 @@ def iter_top_k(
         users = np.arange(getattr(scorer, "num_users", 0))
     wanted = np.asarray(users, np.int64)
     selector = _Selector(scorer.num_items, k)
+    if isinstance(scorer, DotScores) and selector.by_tiles(scorer):
+        yield from _by_tiles(scorer, wanted, selector, seen, banned, budget)
+        return
     chunk = max(1, min(len(wanted), budget // (4 * selector.width)))
     buffer = torch.full((chunk, selector.width), -torch.inf, device=scorer.device)
     for start in range(0, len(wanted), chunk):
@@ -240,6 +244,39 @@ def iter_top_k(
             padded[:, torch.from_numpy(np.asarray(banned, np.int64)).to(padded.device)] = -torch.inf
         best, places = selector.select(padded)
         yield TopK(block, places.cpu().numpy(), best.cpu().numpy())
+
+
+def _by_tiles(
+    scorer: DotScores,
+    wanted: NDArray[np.int64],
+    selector: _Selector,
+    seen: Masks | None,
+    banned: NDArray[np.integer[Any]] | None,
+    budget: int,
+) -> Iterator[TopK]:
+    """`iter_top_k` for a large catalogue, see `talos.evaluation.tiles`."""
+    masked = None if banned is None else torch.from_numpy(np.unique(np.asarray(banned, np.int64)))
+    vectors, items = scorer.user_vectors.detach(), scorer.item_vectors.detach()
+    for start in range(0, len(wanted), size := tiles.users_in_a_block(scorer.num_items, budget)):
+        block = wanted[start : start + size]
+        pairs = (
+            None if seen is None else tiles.Seen(*(part.astype(np.int64) for part in seen.pairs_of(block)))
+        )
+        found = tiles.best_by_tiles(vectors[block], items, selector.k + 1, pairs, masked)
+
+        def rows(tied: Tensor, block: NDArray[np.int64] = block) -> Tensor:
+            """All scores of some users of the block."""
+            users = block[tied.numpy()]
+            scores = torch.full((len(users), selector.width), -torch.inf)
+            scorer.scores(torch.from_numpy(users), scores[:, : scorer.num_items])
+            if seen is not None:
+                mask_seen(scores, seen, users)
+            if masked is not None:
+                scores[:, masked] = -torch.inf
+            return scores
+
+        best, places = selector.order(*found, rows, at_once=max(1, budget // (16 * scorer.num_items)))
+        yield TopK(block, places.numpy(), best.numpy())
 
 
 def mask_seen(scores: Tensor, seen: Masks, users: NDArray[np.int64]) -> None:
@@ -264,6 +301,12 @@ class _Selector:
         self.groups = -(-num_items // self.depth)
         self.width = self.groups * self.depth
 
+    def by_tiles(self, scorer: DotScores) -> bool:
+        """Whether the catalogue is so large that it is to be scored in tiles."""
+        vectors = scorer.item_vectors
+        plain = vectors.device.type == "cpu" and vectors.dtype == torch.float32
+        return plain and self.num_items >= max(tiles.TILED_FROM, 64 * (self.k + 1))
+
     def select(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Best scores and their positions (B, k) of scores (B, width), padding at the end."""
         wanted = min(self.k + 1, self.num_items)
@@ -276,6 +319,17 @@ class _Selector:
             members = grouped[torch.arange(len(scores), device=scores.device).unsqueeze(1), group]
             best, within = members.flatten(1).topk(wanted, sorted=False)
             places = group.gather(1, within // self.depth) * self.depth + within % self.depth
+        # a few at a time: keys are twice as wide as scores
+        return self.order(best, places, scores.__getitem__, at_once=64)
+
+    def order(
+        self, best: Tensor, places: Tensor, rows: Callable[[Tensor], Tensor], *, at_once: int
+    ) -> tuple[Tensor, Tensor]:
+        """The k best of a few more (B, ≤ k + 1) in order, ties by position.
+
+        `rows` gives all scores (n, width) of some rows: those whose k-th score is tied, `at_once` of them at a time.
+        """
+        wanted = best.shape[1]
         places, by_place = places.sort(dim=1)
         best, by_score = best.gather(1, by_place).sort(dim=1, descending=True, stable=True)
         places = places.gather(1, by_score)
@@ -288,10 +342,10 @@ class _Selector:
             best, places = best[:, : self.k], places[:, : self.k]
             if contested.any():
                 best, places = best.clone(), places.clone()
-                tied = contested.nonzero().flatten()
-                for row in torch.split(tied, 64):  # a few at a time: keys are twice as wide as scores
-                    places[row] = self._exact(scores[row])
-                    best[row] = scores[row].gather(1, places[row])
+                for row in torch.split(contested.nonzero().flatten(), at_once):
+                    scores = rows(row)
+                    places[row] = self._exact(scores)
+                    best[row] = scores.gather(1, places[row])
         return best, places.masked_fill(best == -torch.inf, -1)
 
     def _exact(self, scores: Tensor) -> Tensor:

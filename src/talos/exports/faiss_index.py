@@ -15,7 +15,7 @@ from talos.evaluation.ranking import DotScores, top_k
 from talos.exports.folders import check_same_lists, export_folder, recall, sample_users, write_ids
 from talos.model.run_directory import Model
 
-__all__ = ["INDEXES", "write_faiss"]
+__all__ = ["INDEXES", "load_faiss", "write_faiss"]
 
 INDEXES = ("flat", "hnsw", "ivf")
 _SAMPLE = 1000
@@ -35,7 +35,7 @@ def write_faiss(
     if index not in INDEXES:
         raise ArgumentError(f"no index {index!r}", where="index", hint=nearest(index, INDEXES))
     k = model.list_length(k)
-    faiss = _faiss()
+    faiss = load_faiss()
     with export_folder(out, model, kind="faiss", overwrite=overwrite) as (folder, record):
         vectors = np.ascontiguousarray(model.item_vectors.detach().float().cpu().numpy())
         built, settings = _build(faiss, index, vectors)
@@ -84,9 +84,8 @@ def _write_index(faiss: Any, index: Any, path: Path) -> None:
     with path.open("wb") as file:
 
         def write(block: bytes) -> None:
-            if (
-                not failures
-            ):  # what is raised here would not get through Faiss: it is kept, and the rest is dropped
+            # what is raised here would not get through Faiss: it is kept, and the rest is dropped
+            if not failures:
                 try:
                     file.write(block)
                 except OSError as error:
@@ -97,7 +96,8 @@ def _write_index(faiss: Any, index: Any, path: Path) -> None:
             raise failures[0]
 
 
-def _faiss() -> Any:
+def load_faiss() -> Any:
+    """The module `faiss`, or a `MissingExtraError`."""
     try:
         with warnings.catch_warnings():  # its bindings use deprecated parts of newer Pythons
             warnings.simplefilter("ignore", DeprecationWarning)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from talos.data.vocabulary import Ids
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.errors import ArgumentError, DataError, TalosError, nearest
+from talos.evaluation.ranking import TopK
 from talos.exports.databases import PostgresSink, SqliteSink
 from talos.exports.files import FileSink, check_out, file_kind, join_files
 from talos.files import expanded, replace_file
@@ -26,15 +26,14 @@ from talos.model.lists import banned_items, list_frame
 from talos.model.recommender import Recommender
 from talos.model.rerank import check_share, iter_lists
 from talos.model.run_directory import Model
+from talos.progress import Progress, counter
 
 __all__ = ["InterruptedExportError", "ListSettings", "Progress", "progress", "write_lists"]
 
-Progress: TypeAlias = Callable[[int, int], None]  # users done, users in all
 _Sink: TypeAlias = FileSink | SqliteSink | PostgresSink
 
 # A part is one file or one transaction: an interruption loses at most one of them.
 _ROWS_IN_A_PART = 200_000
-_SECONDS_BETWEEN_LINES = 5.0
 
 
 class InterruptedExportError(TalosError):
@@ -55,6 +54,7 @@ class ListSettings:
     users_in_a_part: int
     diversity: float = 0.0
     popularity: float = 0.0
+    approximate: float | None = None  # the recall that was asked for
 
     def same_as(self, stored: dict[str, Any], *, name: str, overwrite: bool, hint: str = "") -> bool:
         """Whether an unfinished export had these settings; an error if not and it may not be discarded."""
@@ -62,7 +62,7 @@ class ListSettings:
         if stored == mine or overwrite:
             return stored == mine
         # users_in_a_part follows from k: alone, it differs only between versions of the library
-        chosen = ("k", "filter_seen", "users", "diversity", "popularity")
+        chosen = ("k", "filter_seen", "users", "diversity", "popularity", "approximate")
         names = [name for name in chosen if stored.get(name) != mine[name]]
         difference = (
             ", ".join(f"{name}={stored.get(name)}" for name in names) or "another version of talos-rec"
@@ -79,50 +79,9 @@ class ListSettings:
         )
 
 
-@contextmanager
-def progress(stream: TextIO | None = None) -> Iterator[Progress]:
-    """A function that shows how many of how many users are done: a bar on a terminal, plain lines elsewhere.
-
-    Args:
-        stream: stderr if not given.
-
-    >>> with progress(sys.stdout) as show:
-    ...     show(10, 10)
-    10 of 10 users
-    """
-    stream = stream or sys.stderr
-    began = last = time.perf_counter()
-    if not stream.isatty():
-
-        def print_line(done: int, total: int) -> None:
-            nonlocal last
-            now = time.perf_counter()
-            if done == total or now - last >= _SECONDS_BETWEEN_LINES:
-                last = now
-                print(f"{done:,} of {total:,} users", file=stream, flush=True)
-
-        yield print_line
-        return
-    from rich import progress as rich
-    from rich.console import Console
-
-    columns = (
-        rich.TextColumn("recommending"),
-        rich.BarColumn(bar_width=24),
-        rich.MofNCompleteColumn(),
-        rich.TextColumn("users  {task.fields[rate]}"),
-        rich.TimeRemainingColumn(),
-    )
-    with rich.Progress(*columns, console=Console(file=stream)) as bar:
-        task, start = bar.add_task("", total=None, rate=""), -1
-
-        def move_bar(done: int, total: int) -> None:
-            nonlocal start
-            start = done if start < 0 else start  # users of an earlier call do not count for the rate
-            rate = (done - start) / max(time.perf_counter() - began, 1e-9)
-            bar.update(task, completed=done, total=total, rate=f"{rate:,.0f}/s" if done > start else "")
-
-        yield move_bar
+def progress(stream: TextIO | None = None) -> AbstractContextManager[Progress]:
+    """A function that shows how many of how many users are done; see `talos.progress.counter`."""
+    return counter("recommending", "users", stream)
 
 
 def write_lists(
@@ -135,6 +94,7 @@ def write_lists(
     filter: Filter | None = None,  # noqa: A002
     diversity: float = 0.0,
     popularity: float = 0.0,
+    approximate: float | None = None,
     filter_seen: bool = True,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -155,6 +115,9 @@ def write_lists(
         filter: conditions on the items' attributes.
         diversity: 0 to 1, how much similar items are kept apart.
         popularity: 0 to 1, how much popularity counts; all three as in `Recommender.recommend`.
+        approximate: look for the lists in a Faiss index (extra `faiss`) that finds at least this share of the exact
+            lists' items, above 0 and below 1; exact lists if None. Much faster for hundreds of thousands of items.
+            Without `diversity` and `popularity`.
         filter_seen: leave out items that the user is known to have.
         overwrite: replace `out` if it exists, and discard an unfinished export with another model or options.
         progress: called with the number of users done and of all users.
@@ -162,7 +125,9 @@ def write_lists(
             and rank 0 joins them. Files only, no databases.
 
     Returns:
-        `out`, `users`, `rows`, `k`, `seconds`, and `resumed_at`: how many users an interrupted call had done.
+        `out`, `users`, `rows`, `k`, `seconds`, and `resumed_at`: how many users an interrupted call had done; with
+        `approximate` also what was measured on a sample of users: `recall@K`, and how many cells of the index are
+        looked through.
 
     >>> import tempfile, torch
     >>> from talos.data.interactions import Interactions
@@ -188,11 +153,17 @@ def write_lists(
         users_in_a_part=max(1, _ROWS_IN_A_PART // k),
         diversity=check_share("diversity", diversity),
         popularity=check_share("popularity", popularity),
+        approximate=approximate,
     )
+    if approximate is not None and (diversity or popularity):
+        raise ArgumentError(
+            "together with diversity or popularity", where="approximate", expected="lists by score alone"
+        )
     show = progress or (lambda done, total: None)
     if group.size == 1:
         sink = _sink(str(out), model, settings, overwrite)
-        name, users, (rows, resumed) = sink.name, settings.users, _write(model, settings, banned, sink, show)
+        finder = _finder(model, settings, banned)
+        name, users, (rows, resumed) = sink.name, settings.users, _write(model, settings, finder, sink, show)
     else:
         path, what = expanded(out), f"{out} could not be written"
         parts = [path.with_name(f".rank-{rank}-of-{group.size}.{path.name}") for rank in range(group.size)]
@@ -205,7 +176,7 @@ def write_lists(
 
         def write_own() -> tuple[int, int]:
             sink = FileSink(parts[group.rank], settings, True, header=group.rank == 0)
-            return _write(model, settings, banned, sink, show)
+            return _write(model, settings, finder, sink, show)
 
         def join() -> None:
             replace_file(path, lambda temporary: join_files(parts, temporary, file_kind(path)[0]))
@@ -213,30 +184,75 @@ def write_lists(
                 part.unlink()
 
         all_or_none(group, check, str(out))
+        finder = _finder(model, settings, banned)
         own = all_or_none(group, write_own, what)
         assert own is not None
         counts = group.all_gather_numbers([float(settings.users), *map(float, own)])
         name, (users, rows, resumed) = str(path), (int(sum(column)) for column in zip(*counts, strict=True))
         all_or_none(group, join if group.rank == 0 else None, what)
     seconds = round(time.perf_counter() - began, 3)
-    return {"out": name, "users": users, "rows": rows, "k": k, "seconds": seconds, "resumed_at": resumed}
+    done = {"out": name, "users": users, "rows": rows, "k": k, "seconds": seconds, "resumed_at": resumed}
+    return done if approximate is None else {**done, "approximate": finder.facts}
+
+
+class _ExactLists:
+    """Finds the lists of some users, a chunk at a time, with the options of an export."""
+
+    def __init__(self, model: Model, settings: ListSettings, banned: NDArray[np.int64] | None) -> None:
+        self.facts: dict[str, Any] = {}
+        self._scorer = model.scorer()
+        self._how: dict[str, Any] = {
+            "k": settings.k,
+            "seen": model.known if settings.filter_seen else None,
+            "banned": banned,
+            "item_vectors": model.item_vectors if settings.diversity else None,
+            "item_degrees": model.train.item_degrees,
+            "diversity": settings.diversity,
+            "popularity": settings.popularity,
+        }
+
+    def __call__(self, users: NDArray[np.int64]) -> Iterator[TopK]:
+        return iter_lists(self._scorer, users, **self._how)
+
+
+class _ApproximateLists:
+    """The same by a Faiss index."""
+
+    def __init__(
+        self, model: Model, settings: ListSettings, banned: NDArray[np.int64] | None, wanted: float
+    ) -> None:
+        from talos.exports.approximate import ApproximateLists
+
+        self._lists = ApproximateLists(
+            model,
+            k=settings.k,
+            wanted=wanted,
+            seen=model.known if settings.filter_seen else None,
+            banned=banned,
+        )
+        self.facts = self._lists.facts
+
+    def __call__(self, users: NDArray[np.int64]) -> Iterator[TopK]:
+        yield self._lists.lists(users)
+
+
+def _finder(
+    model: Model, settings: ListSettings, banned: NDArray[np.int64] | None
+) -> _ExactLists | _ApproximateLists:
+    if settings.approximate is None:
+        return _ExactLists(model, settings, banned)
+    return _ApproximateLists(model, settings, banned, settings.approximate)
 
 
 def _write(
-    model: Model, settings: ListSettings, banned: NDArray[np.int64] | None, sink: _Sink, show: Progress
+    model: Model,
+    settings: ListSettings,
+    finder: Callable[[NDArray[np.int64]], Iterator[TopK]],
+    sink: _Sink,
+    show: Progress,
 ) -> tuple[int, int]:
     """Write the lists of all users that this process has; the number of rows, and of users done before."""
     total, size = settings.users, settings.users_in_a_part
-    scorer = model.scorer()
-    how: dict[str, Any] = {
-        "k": settings.k,
-        "seen": model.known if settings.filter_seen else None,
-        "banned": banned,
-        "item_vectors": model.item_vectors if settings.diversity else None,
-        "item_degrees": model.train.item_degrees,
-        "diversity": settings.diversity,
-        "popularity": settings.popularity,
-    }
     with closing(sink):
         start, rows = sink.begin()
         done = start
@@ -244,7 +260,7 @@ def _write(
         try:
             while done < total:
                 users, frames = np.arange(done, min(done + size, total)), []
-                for lists in iter_lists(scorer, users, **how):
+                for lists in finder(users):
                     ids = model.train.user_ids.decode(lists.users)
                     frames.append(list_frame(lists, ids, model.train.item_ids))
                     show(int(lists.users[-1]) + 1, total)

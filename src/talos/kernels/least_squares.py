@@ -137,7 +137,9 @@ def _transposed(
     values = np.ones(len(indices), np.int8) if weights is None else weights.numpy()
     shape = (len(indptr) - 1, columns)
     turned = scipy.sparse.csr_array((values, indices.numpy(), indptr.numpy()), shape=shape).T.tocsr()
-    ends, rows = (torch.from_numpy(part.astype(np.int64)) for part in (turned.indptr, turned.indices))
+    ends, rows = (
+        torch.from_numpy(part.astype(np.int64, copy=False)) for part in (turned.indptr, turned.indices)
+    )
     return ends, rows, None if weights is None else torch.from_numpy(turned.data)
 
 

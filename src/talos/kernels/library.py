@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from talos.errors import ArgumentError
+from talos.files import built_library
 from talos.kernels.checks import checked_indices
 
 __all__ = [
@@ -168,20 +169,10 @@ class DrawnPositives(ctypes.Structure):
     )
 
 
-def _file() -> Path | None:
-    """The build of the core beside this module, under the name that `setup.py` gives it on this system.
-
-    No other name is tried: what is left of another build, or put there by somebody, is not loaded.
-    """
-    suffix = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
-    place = Path(__file__).with_name(f"_core{suffix}")
-    return place if place.is_file() else None
-
-
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
     """The library, or None and the reason why it is missing."""
-    found = _file()
+    found = built_library(__file__, "_core")
     if found is None:
         return None, "the core was not built (no C++ compiler when the package was installed?)"
     try:

@@ -10,9 +10,9 @@ from talos.data.interactions import Interactions, Provenance
 from talos.data.vocabulary import Vocabulary
 from talos.errors import ArgumentError
 
-__all__ = ["synthetic"]
+__all__ = ["SPAN", "START", "numbered_ids", "synthetic"]
 
-_START, _SPAN = 1_600_000_000, 365 * 86_400  # a year from September 2020
+START, SPAN = 1_600_000_000, 365 * 86_400  # a year from September 2020
 _SCRAMBLE = 0x9E3779B1  # odd, so that multiplying by it modulo a power of two can be undone
 _ROUNDS = 30
 _MOST_CELLS = 1 << 47  # leaves 16 bits for the time of a pair: steps of eight minutes
@@ -77,20 +77,20 @@ def synthetic(
         share = max((len(distinct) - len(packed)) / count, 0.01)
         packed = distinct
     pairs = packed >> time_bits
-    seconds = ((packed & mask) * unscramble & mask) * _SPAN >> time_bits
+    seconds = ((packed & mask) * unscramble & mask) * SPAN >> time_bits
     if len(pairs) > interactions:
         kept = _all_but(rng, pairs // items, len(pairs) - interactions, everybody=interactions >= users)
         pairs, seconds = pairs[kept], seconds[kept]
     elif len(pairs) < interactions:  # the likely pairs are used up: draw the rest uniformly
         rest = _other_pairs(rng, pairs, users * items, interactions - len(pairs))
         pairs = np.concatenate([pairs, rest])
-        seconds = np.concatenate([seconds, rng.integers(0, _SPAN, len(rest))])
+        seconds = np.concatenate([seconds, rng.integers(0, SPAN, len(rest))])
     return Interactions.from_codes(
         (pairs // items).astype(np.int32),
         (pairs % items).astype(np.int32),
-        user_ids=Vocabulary(_ids("u", users, strings)),
-        item_ids=Vocabulary(_ids("i", items, strings)),
-        timestamps=_START + seconds,
+        user_ids=Vocabulary(numbered_ids("u", users, strings)),
+        item_ids=Vocabulary(numbered_ids("i", items, strings)),
+        timestamps=START + seconds,
         provenance=Provenance(source=f"synthetic, seed {seed}", format="synthetic", rows=interactions),
     )
 
@@ -188,11 +188,11 @@ def _other_pairs(
     return rng.choice(found, count, replace=False)
 
 
-def _ids(letter: str, count: int, strings: bool) -> pl.Series:
+def numbered_ids(letter: str, count: int, strings: bool) -> pl.Series:
+    """Ids 0 … count - 1, or with `strings` the numbers after a letter, padded so that they sort like numbers."""
     numbers = pl.Series(np.arange(count, dtype=np.int64))
     if not strings:
         return numbers
-    # padded, so that ids sort like numbers
     return letter + numbers.cast(pl.String).str.zfill(len(str(count - 1)))
 
 

@@ -10,18 +10,28 @@ from typing import Unpack
 import polars as pl
 
 from talos.data.interactions import Interactions, titles_by_item, values_in
-from talos.data.readers.dispatch import existing_path, load_parts, load_table
+from talos.data.readers.dispatch import (
+    existing_path,
+    load_encoded,
+    load_encoded_parts,
+    load_parts,
+    load_table,
+)
+from talos.data.readers.encoded import EncodedTables
 from talos.data.readers.folders import part_files
 from talos.data.readers.options import ListOptions, ReadKeywords, ReadOptions, Source, TableKeywords
 from talos.data.splits import Split
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError
 from talos.files import expanded
+from talos.progress import Progress
 
 __all__ = ["is_parts", "read", "read_fit_parts", "read_lists", "read_parts"]
 
 
-def read(source: Source, **options: Unpack[ReadKeywords]) -> Interactions:
+def read(
+    source: Source, *, progress: Progress | None = None, **options: Unpack[ReadKeywords]
+) -> Interactions:
     """Read interactions from a file, a folder, a frame, a matrix or a database: `talos.read`, but for named datasets.
 
     A pair that occurs more than once is kept once, with its latest timestamp, and counted in `provenance`. Ids are
@@ -31,6 +41,7 @@ def read(source: Source, **options: Unpack[ReadKeywords]) -> Interactions:
 
     Args:
         source: a path, a database URL, a polars or pandas frame, or a scipy sparse matrix.
+        progress: called with the number of rows read and of all rows, for files that are read in blocks.
         **options: the fields of `ReadOptions`.
 
     Raises:
@@ -44,14 +55,38 @@ def read(source: Source, **options: Unpack[ReadKeywords]) -> Interactions:
     Traceback (most recent call last):
     talos.errors.DataError: polars frame: no column 'user'; expected the user column, ...(did you mean 'usr'?)
     """
-    frame, provenance = load_table(source, ReadOptions(**options))
+    reading = ReadOptions(**options)
+    encoded = load_encoded(source, reading, progress)
+    if encoded is not None:
+        return _interactions(encoded, "all")
+    frame, provenance = load_table(source, reading)
     titles = frame["title"] if "title" in frame.columns else None
     return Interactions.from_ids(
         frame["user"], frame["item"], titles=titles, provenance=provenance, **values_in(frame)
     )
 
 
-def read_parts(directory: str | os.PathLike[str], **options: Unpack[ReadKeywords]) -> Split:
+def _interactions(encoded: EncodedTables, part: str) -> Interactions:
+    """One part of encoded tables, which is removed from them."""
+    own = encoded.parts.pop(part)
+    return Interactions.from_codes(
+        own.users,
+        own.items,
+        user_ids=encoded.user_ids,
+        item_ids=encoded.item_ids,
+        provenance=own.provenance,
+        in_place=True,
+        timestamps=own.values.get("timestamps"),
+        ratings=own.values.get("ratings"),
+    )
+
+
+def read_parts(
+    directory: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    **options: Unpack[ReadKeywords],
+) -> Split:
     r"""Read a folder with train, test and perhaps validation files as a split over shared vocabularies.
 
     The options are those of `read` for files. A file belongs to a part if its name is `train`, `valid`,
@@ -72,12 +107,15 @@ def read_parts(directory: str | os.PathLike[str], **options: Unpack[ReadKeywords
     files = part_files(folder) if folder.is_dir() else None
     if files is None:
         raise DataError("no train and test files", where=str(directory), expected="a folder with both")
-    parts = _read_part_files(files, ReadOptions(**options))
+    parts = _read_part_files(files, ReadOptions(**options), progress)
     return Split(train=parts["train"], valid=parts.get("valid"), test=parts["test"], how={"by": "predefined"})
 
 
 def read_fit_parts(
-    directory: str | os.PathLike[str], **options: Unpack[ReadKeywords]
+    directory: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    **options: Unpack[ReadKeywords],
 ) -> tuple[Interactions, Interactions | None] | None:
     r"""Read the train file of a folder and, if there is one, its validation file, and nothing else.
 
@@ -99,12 +137,17 @@ def read_fit_parts(
     if files is None or len(files) < 2:
         return None
     files.pop("test", None)
-    parts = _read_part_files(files, ReadOptions(**options))
+    parts = _read_part_files(files, ReadOptions(**options), progress)
     return parts["train"], parts.get("valid")
 
 
-def _read_part_files(files: Mapping[str, Path], options: ReadOptions) -> dict[str, Interactions]:
+def _read_part_files(
+    files: Mapping[str, Path], options: ReadOptions, progress: Progress | None
+) -> dict[str, Interactions]:
     """The interactions of each file, over shared vocabularies."""
+    encoded = load_encoded_parts(files, options, progress)
+    if encoded is not None:
+        return {part: _interactions(encoded, part) for part in files}
     tables = load_parts(files, options)
     frames = [table.frame for table in tables.values()]
     user_ids, users = Vocabulary.encoding(pl.concat([frame["user"] for frame in frames]))

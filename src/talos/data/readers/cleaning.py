@@ -15,7 +15,15 @@ from talos.data.readers.columns import WantedColumn, guesses
 from talos.data.readers.options import IdMode, ReadOptions
 from talos.errors import DataError, first_line
 
-__all__ = ["CleanTable", "Cleaner", "is_integer_text", "polars_errors", "time_dtype"]
+__all__ = [
+    "CleanTable",
+    "Cleaner",
+    "are_integers",
+    "is_integer_text",
+    "polars_errors",
+    "time_dtype",
+    "unusual_ids",
+]
 
 # What programs write where an id is missing.
 _MISSING = r"(?i)^(nan|null|none|<na>)?$"
@@ -180,6 +188,17 @@ class Cleaner:
             if ids.dtype == pl.String and good.any() and (ids.str.contains(_INTEGER) | ~good).all():
                 frame = frame.with_columns(ids.cast(pl.Int64, strict=False))
         return frame
+
+
+def unusual_ids(ids: pl.Series, *, text: bool) -> bool:
+    """Whether there is an id among these strings that is bad or, in a text, is written with blanks around it."""
+    found, bad = _clean_ids(ids, "ids", text, "auto")
+    return bool(bad.any()) or bool((found != ids).any())
+
+
+def are_integers(ids: pl.Series) -> bool:
+    """Whether all of these strings are integers in the one spelling that a number is printed in."""
+    return bool(ids.str.contains(_INTEGER).all())
 
 
 def time_dtype(samples: Sequence[str]) -> pl.DataType:

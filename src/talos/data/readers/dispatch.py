@@ -18,6 +18,7 @@ from talos.data.interactions import Provenance
 from talos.data.readers.cleaning import Cleaner, CleanTable, polars_errors
 from talos.data.readers.database import read_database
 from talos.data.readers.delimited import DelimitedFile, read_delimited, read_lightgcn
+from talos.data.readers.encoded import EncodedTables, read_encoded
 from talos.data.readers.folders import files_of, part_files, readable_files
 from talos.data.readers.frames import ROW, WHOLE_PARQUET, from_memory, read_parquet, scan_parquet
 from talos.data.readers.json_lines import looks_like_json, read_json
@@ -25,8 +26,17 @@ from talos.data.readers.options import ReadKeywords, ReadOptions
 from talos.data.readers.text import TextFile, lines_are_ragged, open_text
 from talos.errors import DataError, nearest
 from talos.files import expanded
+from talos.progress import Progress
 
-__all__ = ["BlockSink", "existing_path", "load_parts", "load_table", "read_blocks"]
+__all__ = [
+    "BlockSink",
+    "existing_path",
+    "load_encoded",
+    "load_encoded_parts",
+    "load_parts",
+    "load_table",
+    "read_blocks",
+]
 
 _TEXT_READERS: Mapping[str, Callable[[TextFile, ReadOptions], CleanTable]] = {
     "delimited": read_delimited,
@@ -56,9 +66,60 @@ def load_table(source: object, options: ReadOptions) -> CleanTable:
     return _union(list(load_parts(files, options).values()), str(source), notes)
 
 
+def load_encoded(
+    source: object, options: ReadOptions, progress: Progress | None = None
+) -> EncodedTables | None:
+    """Read a file or a folder of files the quick way, as the one part "all"; None if that cannot be done."""
+    if not isinstance(source, (str, os.PathLike)) or (isinstance(source, str) and is_database_url(source)):
+        return None
+    path = expanded(source)
+    notes: tuple[str, ...] = ()
+    try:
+        if not path.is_dir():
+            files = [(str(source), path)]
+        elif part_files(path) is None:
+            several, notes = files_of(path)
+            files = [(str(file), file) for file in several]
+        else:
+            return None
+    except (DataError, OSError, ValueError):
+        return None
+    found = read_encoded({"all": files}, options, _inspect_file, progress)
+    if found is None or not path.is_dir():
+        return found
+    part = found.parts["all"]
+    part = replace(part, provenance=replace(part.provenance, source=str(source), notes=notes))
+    return replace(found, parts={"all": part})
+
+
+def load_encoded_parts(
+    files: Mapping[str, Path], options: ReadOptions, progress: Progress | None = None
+) -> EncodedTables | None:
+    """Read the file or the folder of files of each part the quick way; None if that cannot be done."""
+    named = {part: [(str(file), file) for file in _files_of_part(path)] for part, path in files.items()}
+    found = read_encoded(named, options, _inspect_file, progress)
+    if found is None:
+        return None
+    parts = {
+        part: replace(own, provenance=replace(own.provenance, source=str(files[part])))
+        for part, own in found.parts.items()
+    }
+    return replace(found, parts=parts)
+
+
+def _files_of_part(path: Path) -> list[Path]:
+    return files_of(path)[0] if path.is_dir() else [path]
+
+
 def load_parts(files: Mapping[str, Path], options: ReadOptions) -> dict[str, CleanTable]:
-    """Read the file of each part (train, valid, test); ids are of one type in all of them."""
-    return dict(zip(files, _load_files(list(files.values()), options), strict=True))
+    """Read the file or the folder of files of each part (train, valid, test); ids are of one type in all of them."""
+    several = {part: _files_of_part(path) for part, path in files.items()}
+    tables = iter(_load_files([file for some in several.values() for file in some], options))
+    found: dict[str, CleanTable] = {}
+    for part, some in several.items():
+        own = [next(tables) for _ in some]
+        found[part] = own[0] if len(own) == 1 else _union(own, str(files[part]), ())
+    return found
 
 
 def _inspect_file(path: Path, name: str, options: ReadOptions) -> tuple[str, TextFile | None]:

@@ -1,4 +1,4 @@
-"""Which files of a folder to read: train, valid and test files, or the files of one table."""
+"""Which files of a folder to read: train, valid and test files or folders, or the files of one table."""
 
 from __future__ import annotations
 
@@ -41,10 +41,13 @@ def readable_files(folder: Path) -> list[Path]:
 
 
 def part_files(folder: Path, required: Sequence[str] = ("train", "test")) -> dict[str, Path] | None:
-    """The train, valid and test files of a folder; None if a required one is missing."""
+    """The train, valid and test files of a folder; None if a required one is missing.
+
+    A part may be a folder of files that are one table, `train/part-0.parquet`, …
+    """
     parts: dict[str, Path] = {}
-    for path in readable_files(folder):
-        words = path.name.lower().split(".")[:-1]
+    for path in [*readable_files(folder), *_part_folders(folder)]:
+        words = [path.name.lower()] if path.is_dir() else path.name.lower().split(".")[:-1]
         for part, names in _PARTS.items():
             if any(word in names for word in words):
                 if part in parts:
@@ -57,6 +60,16 @@ def part_files(folder: Path, required: Sequence[str] = ("train", "test")) -> dic
     if any(part not in parts for part in required):
         return None
     return {part: parts[part] for part in _PARTS if part in parts}
+
+
+def _part_folders(folder: Path) -> list[Path]:
+    """The folders that are called like a part and have readable files, sorted by name."""
+    names = {name for several in _PARTS.values() for name in several}
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if path.name.lower() in names and path.is_dir() and readable_files(path)
+    ]
 
 
 def files_of(folder: Path) -> tuple[list[Path], tuple[str, ...]]:

@@ -1,0 +1,28 @@
+"""The best possible lists for generated events: what a model that knew the planted tastes would recommend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from talos.data.datasets.planted import HeldOut
+from talos.evaluation.evaluate import DEFAULT_KS, Report, evaluate
+from talos.evaluation.ranking import DotScores
+
+__all__ = ["best_possible"]
+
+
+def best_possible(held_out: HeldOut, ks: Sequence[int] = DEFAULT_KS) -> Report:
+    """Metrics of the lists with the highest expected recall: the K new items that each user most probably takes next.
+
+    No model can expect more; by luck one may have it.
+
+    Args:
+        held_out: the users with a test part, from `talos.data.datasets.write_planted`.
+        ks: list lengths; those above the number of items are left out.
+    """
+    parts = held_out.split
+    seen = parts.train if parts.valid is None else parts.train.union(parts.valid)
+    scorer = DotScores(torch.from_numpy(held_out.tastes), torch.from_numpy(held_out.topics))
+    return evaluate(scorer, parts.test, seen=seen, ks=[k for k in ks if k <= len(held_out.topics)])

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from talos.data.datasets import PlantedTastes, write_planted
+from talos.data.readers import read_parts
+from talos.errors import ArgumentError, ConfigError
+from talos.evaluation.best_possible import best_possible
+
+
+def events_of(world: PlantedTastes) -> pl.DataFrame:
+    return pl.concat(
+        pl.DataFrame({"user": b.users, "item": b.items, "time": b.seconds, "part": b.part})
+        for b in world.blocks()
+    )
+
+
+def probabilities(world: PlantedTastes) -> np.ndarray:
+    """P(item | user) as a whole matrix."""
+    matrix = np.empty((world.users, world.items))
+    for block in range(world.num_blocks):
+        matrix[world.users_of(block)] = world.tastes_of(block) @ world.topics
+    return matrix
+
+
+@pytest.mark.parametrize(
+    ("users", "items", "events"), [(1, 1, 1), (7, 30, 7), (20, 12, 240), (20, 12, 230), (300, 80, 6000)]
+)
+@pytest.mark.parametrize("events_at_once", [50, 1 << 20])
+def test_exactly_what_was_asked_for(users, items, events, events_at_once):
+    world = PlantedTastes(
+        users=users, items=items, events=events, skew=1.5, held_out=5, events_at_once=events_at_once
+    )
+    found = events_of(world)
+    assert len(found) == events == found.select("user", "item").n_unique()
+    assert sorted(found["user"].unique()) == list(range(users))
+    assert found["item"].min() >= 0
+    assert found["item"].max() < items
+    assert set(found.filter(pl.col("part") > 0)["user"]) <= set(world.held_out_users.tolist())
+    # each user's parts follow each other in time, and everybody has something to train on
+    for _, own in found.group_by("user", maintain_order=True):
+        assert own["time"].is_sorted()
+        assert own["part"].is_sorted()
+        assert own["part"][0] == 0
+
+
+def test_the_same_seed_gives_the_same_events():
+    first, again, other = (
+        events_of(PlantedTastes(users=40, items=30, events=400, seed=seed)) for seed in (3, 3, 4)
+    )
+    assert first.equals(again)
+    assert not first.equals(other)
+
+
+def test_draws_follow_the_planted_probabilities():
+    """The first item of each of many like users, and the pairs of first and second, occur as often as computed."""
+    world = PlantedTastes(users=1, items=4, events=3, dim=2, skew=0.5)
+    p = probabilities(world)[0]
+    expected, counted = np.zeros((4, 4)), np.zeros((4, 4))
+    for i, j in itertools.permutations(range(4), 2):
+        expected[i, j] = p[i] * p[j] / (1 - p[i])
+    from talos.data.datasets.planted import _draw_distinct
+
+    copies = 20_000
+    upto = np.cumsum(world.topics, axis=1)
+    tastes = np.repeat(world.tastes_of(0), copies, axis=0)
+    _, items = _draw_distinct(
+        np.random.default_rng(0), tastes, np.full(copies, 3), upto / upto[:, -1:], world.topics
+    )
+    np.add.at(counted, (items[::3], items[1::3]), 1)
+    error = np.sqrt(expected * (1 - expected) / copies)
+    assert (np.abs(counted / copies - expected) <= 4 * error + 1e-12).all()
+
+
+def test_the_best_list_is_the_best_of_all_lists():
+    """By enumeration: no other list of K items has a higher expected recall."""
+    world = PlantedTastes(users=3, items=7, events=9, dim=3, held_out=3, seed=5)
+    for p in probabilities(world):
+        seen, tested, k = (2, 5), 2, 2
+        left = [item for item in range(world.items) if item not in seen]
+        chance = dict.fromkeys(left, 0.0)  # that an item is among the tested ones
+        for order in itertools.permutations(left, tested):
+            likely, rest = 1.0, 1 - sum(p[item] for item in seen)
+            for item in order:
+                likely, rest = likely * p[item] / rest, rest - p[item]
+            for item in order:
+                chance[item] += likely
+        recall = {
+            some: sum(chance[item] for item in some) / tested for some in itertools.combinations(left, k)
+        }
+        by_probability = tuple(sorted(sorted(left, key=lambda item: -p[item])[:k]))
+        assert recall[by_probability] == max(recall.values())
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+@pytest.mark.parametrize("strings", [True, False])
+def test_a_written_folder_is_a_split(tmp_path, kind, strings):
+    world = PlantedTastes(users=60, items=40, events=900, held_out=25, events_at_once=200)
+    seen = []
+
+    def naive_recall(held_out) -> dict[str, float]:
+        """Recall@5 of the most probable new items, from the whole matrix."""
+        parts, found = held_out.split, []
+        assert np.allclose(held_out.tastes @ held_out.topics.T, probabilities(world)[world.held_out_users])
+        for row, p in enumerate(probabilities(world)[world.held_out_users]):
+            train, valid, test = (
+                set(part.indices[part.indptr[row] : part.indptr[row + 1]]) for part in parts
+            )
+            best = [i for i in np.argsort(-p) if i not in train | valid][:5]
+            found.append(len(set(best) & test) / len(test))
+        assert np.isclose(best_possible(held_out, (5, 100)).metrics["recall@5"], np.mean(found))
+        return {"recall@5": float(np.mean(found))}
+
+    record = write_planted(
+        world, tmp_path / "planted", format=kind, strings=strings, report=naive_recall,
+        progress=lambda *done: seen.append(done),
+    )  # fmt: skip
+    assert json.loads((tmp_path / "planted" / "planted.json").read_text()) == record
+    assert 0 < record["best"]["recall@5"] < 1
+    assert seen[-1] == (900, 900)
+    parts = read_parts(tmp_path / "planted")
+    assert {name: len(part) for name, part in parts.parts.items()} == record["events"]
+    assert (parts.train.user_ids.ids.dtype == pl.String) == strings
+    expected = events_of(world)
+    for code, part in enumerate(parts):
+        rows = expected.filter(pl.col("part") == code)
+        columns = part.to_polars().with_columns(
+            pl.col("user_id", "item_id").cast(pl.String).str.strip_chars_start("ui").cast(pl.Int64)
+        )
+        assert set(columns.rows()) == set(rows.select("user", "item", "time").rows())
+    with pytest.raises(ConfigError, match="not empty"):
+        write_planted(world, tmp_path / "planted")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"users": 0}, {"items": 0}, {"events": 9}, {"events": 101}, {"dim": 0}, {"skew": float("nan")},
+     {"test": 1.0}, {"valid": -0.1}, {"valid": 0.5, "test": 0.5}, {"held_out": -1}, {"seed": -1}],
+)  # fmt: skip
+def test_arguments_are_checked(wrong):
+    with pytest.raises(ArgumentError):
+        PlantedTastes(**{"users": 10, "items": 10, "events": 50, **wrong})
+
+
+def test_memory_does_not_grow_with_events(monkeypatch):
+    """No array that is made while drawing is larger for ten times the events, if as many are drawn at once."""
+    largest = []
+    for events in (2_000, 20_000):
+        world = PlantedTastes(users=events // 20, items=100, events=events, events_at_once=500)
+        largest.append(max(len(block.users) for block in world.blocks()))
+    assert largest[1] <= 1.5 * largest[0] <= 1.5 * 1.5 * 500
