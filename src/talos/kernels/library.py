@@ -187,6 +187,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         )
     for name in ("workspace_bytes", "group_workspace_bytes", "distinct_workspace_bytes", "distinct"):
         getattr(library, f"talos_core_{name}").restype = ctypes.c_int64
+    library.talos_core_level_name.restype = ctypes.c_char_p
     library.talos_core_drawn_positives.restype = ctypes.c_int64
     library.talos_core_distinct_workspace_bytes.argtypes = [ctypes.c_int64]
     for name in ("sweep", "unit_rows", "add_positives", "least_squares"):

@@ -186,7 +186,7 @@ def _joined(old: Vocabulary, new: Vocabulary) -> tuple[Vocabulary, NDArray[np.in
     return both, both.encode(old.ids), both.encode(new.ids)
 
 
-def _joined_columns(train: Interactions, new: Interactions, events: EventsConfig) -> dict[str, NDArray[Any]]:
+def _joined_columns(train: Interactions, new: Interactions, events: EventsConfig) -> dict[str, Any]:
     """What the weights of events are computed from, of both; an error if either does not have it."""
     joined = {}
     for column in event_columns(events):
