@@ -292,7 +292,7 @@ def _tried(kept: Mapping[str, Any], values: list[float]) -> list[str]:
         str, bool
     ] = {}  # what a candidate changes may be what it started from: then there is one setting
     for place, (candidate, value) in enumerate(zip(kept["candidates"], values, strict=True)):
-        words = ", ".join(shown_setting(*setting) for setting in (candidate or begun).items())
+        words = ", ".join(shown_setting(*setting) for setting in (candidate or begun).items()) or "as printed"
         text = f"{words} ({1000 * value:.2f})"
         chosen[text] = chosen.get(text, False) or place == kept["best"]
     return [f"**{text}**" if best else text for text, best in chosen.items()]
@@ -368,7 +368,7 @@ _REMARKS: dict[tuple[str, str, str, str], str] = {
         "Early stopping ends the run after 55 epochs, before thresholds that start at 0 converge at a rate of .001."
     ),
     ("slatk", "beauty", "8 negatives", "*"): (
-        "At most 60 epochs and two temperatures; with so few negatives both losses still improve when the epochs end."
+        "Two temperatures were tried; the learning rate is .1, because the paper prints none for few negatives."
     ),
     ("temporal", "beauty", "*", "*"): (
         "Not the paper's split: the row is called Beauty in one of its tables and Games in another, and the "
