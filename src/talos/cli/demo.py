@@ -32,7 +32,7 @@ BASELINES: dict[str, dict[str, Any]] = {
     "als": {"dim": 64, "regularization": 30.0, "weight": 3.0},
 }
 MODELS: dict[str, dict[str, Any]] = {
-    "bpr": {"loss": "bpr", "lr": 0.01, "weight_decay": 1e-4, "epochs": 60},
+    "bpr": {"loss": "bpr", "negatives": "1", "lr": 0.01, "weight_decay": 1e-4, "epochs": 60},
     "sl": {"loss": "sl", "epochs": 60},
     "talos": {"loss": "talos", "epochs": 60},
 }

@@ -80,10 +80,10 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
     if source == "auto":
         pairs = len(train) * train.num_items
         compiled = config.device == "cpu" and library.available()
-        if needs.negatives == "one":
-            source, why = "1", f"the loss {name!r} compares with one item at a time"
-        elif needs.pairwise and compiled and pairs <= PAIRS_LIMIT:
+        if needs.pairwise and compiled and pairs <= PAIRS_LIMIT:
             source, why = "all", f"{pairs:,} pairs of a positive and an item an epoch are cheap"
+        elif needs.negatives == "one":
+            source, why = "1", f"the loss {name!r} compares with one item at a time"
         elif not needs.user_separable:
             source, why = "1024", f"the loss {name!r} pairs each positive with its negatives"
         elif active * train.num_items <= EXACT_LIMIT:
