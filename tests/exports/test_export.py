@@ -24,7 +24,7 @@ Make = Callable[..., Model]
 @pytest.fixture
 def faiss() -> Any:
     try:
-        return faiss_index._faiss()
+        return faiss_index.load_faiss()
     except MissingExtraError:
         pytest.skip("faiss is not installed (extra `faiss`)")
 

@@ -126,7 +126,7 @@ def test_every_kind_of_file_gives_the_same_table(tmp_path: Path) -> None:
         ("item_id,title\n1,a\n1,b\n", "item 1 is there more than once"),
         ("item_id,title\n1,a\n2\n", "line 3: 1 fields; expected 2"),
         ("item_id,title\n1,a\n,b\n", "no id in row 1"),
-        ("what,title\n1,a\n", "column"),
+        ("what,that,title\n1,2,a\n", "column"),
         ("item_id,x,x\n1,a,b\n", "two columns 'x'"),
         ("item_id,title\n", "has a header and no rows"),
         ("", "is empty"),

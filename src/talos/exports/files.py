@@ -117,7 +117,9 @@ class FileSink:
         """Remove the folder with what an export puts there; what somebody else has put there stays."""
         with suppress(OSError):
             for entry in list(self.folder.iterdir()):
-                if _OURS.fullmatch(entry.name):
+                if _OURS.fullmatch(entry.name) and entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)  # of a process that was killed while it wrote a part
+                elif _OURS.fullmatch(entry.name):
                     entry.unlink(missing_ok=True)
             self.folder.rmdir()
 

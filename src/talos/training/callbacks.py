@@ -167,7 +167,8 @@ def _check_record(record: Mapping[str, Any]) -> None:
     """Refuse what is missing or of another type than is written: lines of older versions have no checksum."""
     if not isinstance(record.get("metrics"), dict):
         raise ValueError("it has no metrics")
-    own = {} if "race" in record else {name: record.get(name) for name in ("loss", "seconds")}
+    clock = "cpu_seconds" if "cpu_seconds" in record else "seconds"  # reproduced runs count processor time
+    own = {} if "race" in record else {name: record.get(name) for name in ("loss", clock)}
     for name, value in {**record["metrics"], **own}.items():
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ValueError(f"its {name:.60} is no number")

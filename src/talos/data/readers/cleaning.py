@@ -22,6 +22,7 @@ __all__ = [
     "is_integer_text",
     "polars_errors",
     "time_dtype",
+    "union_of",
     "unusual_ids",
 ]
 
@@ -304,3 +305,15 @@ def _clean_numbers(found: pl.Series, place: str) -> tuple[pl.Series, pl.Series]:
 def _wrong_type(found: pl.Series, place: str, expected: str) -> DataError:
     kind = "mixed Python objects" if found.dtype == pl.Object else str(found.dtype)
     return DataError(f"values of type {kind}", where=place, expected=expected)
+
+
+def union_of(files: Sequence[Provenance], source: str = "", notes: tuple[str, ...] = ()) -> Provenance:
+    """The provenance of files that are read as one table."""
+    return Provenance(
+        source=source,
+        format=" + ".join(dict.fromkeys(one.format for one in files)),
+        rows=sum(one.rows for one in files),
+        bad_rows=sum(one.bad_rows for one in files),
+        notes=notes + tuple(note for one in files for note in one.notes),
+        guesses="; ".join(dict.fromkeys(one.guesses for one in files if one.guesses)),
+    )

@@ -15,7 +15,7 @@ import polars as pl
 
 from talos.data.databases import is_database_url
 from talos.data.interactions import Provenance
-from talos.data.readers.cleaning import Cleaner, CleanTable, polars_errors
+from talos.data.readers.cleaning import Cleaner, CleanTable, polars_errors, union_of
 from talos.data.readers.database import read_database
 from talos.data.readers.delimited import DelimitedFile, read_delimited, read_lightgcn
 from talos.data.readers.encoded import EncodedTables, read_encoded
@@ -221,19 +221,7 @@ def _union(tables: Sequence[CleanTable], source: str, notes: tuple[str, ...]) ->
     ]
     with polars_errors(source):
         frame = pl.concat([table.frame.select(common) for table in tables], how="vertical_relaxed")
-    return CleanTable(frame, _union_of([table.provenance for table in tables], source, notes))
-
-
-def _union_of(files: Sequence[Provenance], source: str, notes: tuple[str, ...]) -> Provenance:
-    """The provenance of files that are read as one table."""
-    return Provenance(
-        source=source,
-        format=" + ".join(dict.fromkeys(one.format for one in files)),
-        rows=sum(one.rows for one in files),
-        bad_rows=sum(one.bad_rows for one in files),
-        notes=notes + tuple(note for one in files for note in one.notes),
-        guesses="; ".join(dict.fromkeys(one.guesses for one in files if one.guesses)),
-    )
+    return CleanTable(frame, union_of([table.provenance for table in tables], source, notes))
 
 
 def _with_rows(table: CleanTable) -> CleanTable:
@@ -321,9 +309,9 @@ def read_blocks(
             )
         several, notes = files_of(path)
         files = {str(file): file for file in several}
-        return _union_of(_read_files(files, reading, sink, rows), str(source), notes)
+        return union_of(_read_files(files, reading, sink, rows), str(source), notes)
     with _as_file(path, str(source), reading) as file:
-        return _union_of(_read_files({str(source): file}, reading, sink, rows), str(source), notes)
+        return union_of(_read_files({str(source): file}, reading, sink, rows), str(source), notes)
 
 
 class _NotIntegersError(Exception):

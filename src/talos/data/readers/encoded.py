@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from talos.data import compiled
 from talos.data.arrays import Codes, in_threads
 from talos.data.interactions import Provenance
-from talos.data.readers.cleaning import Cleaner, are_integers, polars_errors, unusual_ids
+from talos.data.readers.cleaning import Cleaner, are_integers, polars_errors, union_of, unusual_ids
 from talos.data.readers.delimited import DelimitedFile
 from talos.data.readers.frames import scan_parquet
 from talos.data.readers.options import ReadOptions
@@ -112,7 +112,7 @@ class _Reading:
                         self.show(min(done, total), total)
                     if not rows:
                         raise _UnusualError("no rows")
-                    found.append(Provenance(source=source.name, format=source.format, rows=rows))
+                    found.append(source.cleaner.provenance(source.format, rows))
                 provenances[part] = found
                 ends[part] = len(users)
         self.show(total, total)
@@ -124,10 +124,7 @@ class _Reading:
         for part, end in ends.items():
             here, start = slice(start, end), end
             read = provenances[part]
-            one = read[0] if len(read) == 1 else Provenance(
-                source="", format=" + ".join(dict.fromkeys(each.format for each in read)),
-                rows=sum(each.rows for each in read),
-            )  # fmt: skip
+            one = read[0] if len(read) == 1 else union_of(read)
             tables[part] = EncodedPart(user_codes[here], item_codes[here], columns[part].finish(), one)
         return EncodedTables(user_ids, item_ids, tables)
 
