@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,7 +47,7 @@ class TensorBoard(Callback):
         self.writer.close()
 
 
-class _Tracker(Callback):
+class _Tracker(Callback, ABC):
     """A callback that logs to one run of an experiment tracker.
 
     A tracker that cannot begin a run stops training before its first step. One that fails later does not: a warning
@@ -88,17 +89,17 @@ class _Tracker(Callback):
             with self._warnings():
                 self.end(sys.exc_info()[1])  # the trainer calls this on its way out of an error, too
 
+    @abstractmethod
     def begin(self, settings: Mapping[str, Any], remembered: str | None) -> str:
         """Begin a run, or continue the `remembered` one, and log the settings; returns the id of the run."""
-        raise NotImplementedError
 
+    @abstractmethod
     def log(self, numbers: Mapping[str, float], epoch: int) -> None:
         """Log the numbers of an epoch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self, error: BaseException | None) -> None:
         """End the run; `error` is what stopped training."""
-        raise NotImplementedError
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
