@@ -174,16 +174,20 @@ def _exact(rows: dict[str, RowResult]) -> Iterator[str]:
     yield text + "."
 
 
+def _values_tried(kept: Mapping[str, Any], shown: list[str]) -> str:
+    """The candidates of a search as `shown`, each with its validation Precision@20."""
+    return ", ".join(
+        f"{value} ({trial['precision@20']:.5f})" for value, trial in zip(shown, kept["trials"], strict=True)
+    )
+
+
 def _shared(store: ResultStore, rows: dict[str, RowResult]) -> Iterator[str]:
     row = rows[SHARED]
     kept, found = store.search(row.spec.recipe), row.mean("recall@20")
     if kept is None or found is None:
         yield "- 1,024 negatives that some users of a batch share (`shared:1024/USERS`): not run yet."
         return
-    tried = ", ".join(
-        f"{candidate['negatives'].rpartition('/')[2]} ({trial['precision@20']:.5f})"
-        for candidate, trial in zip(kept["candidates"], kept["trials"], strict=True)
-    )
+    tried = _values_tried(kept, [one["negatives"].rpartition("/")[2] for one in kept["candidates"]])
     yield (
         "- 1,024 negatives that some users of a batch share (`shared:1024/USERS`; Beauty, MF): users a draw and "
         f"their validation P@20: {tried}. R@20 on test {found:.4f}, {row.runs[0].cpu_seconds:.0f} s of processor "
@@ -197,10 +201,7 @@ def _adaptive(store: ResultStore, rows: dict[str, RowResult]) -> Iterator[str]:
     if kept is None or found is None:
         yield "- A temperature for every user, from a radius η that all share (`loss.eta`): not run yet."
         return
-    tried = ", ".join(
-        f"{candidate['loss.eta']:g} ({trial['precision@20']:.5f})"
-        for candidate, trial in zip(kept["candidates"], kept["trials"], strict=True)
-    )
+    tried = _values_tried(kept, [f"{one['loss.eta']:g}" for one in kept["candidates"]])
     text = (
         "- A temperature for every user, from a radius η that all share (`loss.eta`; 256 negatives per positive, "
         "because the positives of a user then have different sums over negatives): η and its validation P@20: "
