@@ -202,6 +202,19 @@ def test_pairs_with_the_positives_themselves(pairwise):
     torch.testing.assert_close(batch.item_gradient, gradients[1])
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("side", ["users", "items"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_vectors_that_are_not_finite_are_refused_by_pairwise_losses(pairwise, number, side, dtype):
+    """Infinite scores can have a finite loss: σ(-∞) is 0. In float32 this is the core, where it is built."""
+    problem, loss = Problem(), pairwise.to(dtype)
+    vectors = {name: getattr(problem, name).detach().to(dtype).clone() for name in ("users", "items")}
+    vectors[side][0, 0] = number
+    argument = "user_vectors" if side == "users" else "item_vectors"
+    with pytest.raises(ArgumentError, match=f"^{argument}: is not finite"):
+        kernels.user_batch_loss(*vectors.values(), problem.indptr, problem.indices, None, loss)
+
+
 def test_the_kth_score_beside_a_pairwise_loss(pairwise):
     problem = Problem()
     given = (problem.users, problem.items, problem.indptr, problem.indices)

@@ -501,10 +501,8 @@ def _pairwise_loss(
         thresholds = _kth_over_all(parts, users, k, ALONE)
     values = part.outer(found.inner.masked_fill(found.inner == -torch.inf, 0.0))
     item_gradient = passes.add_positives(found.user_gradient, found.item_gradient, users, found.slopes)
-    checked = values
-    if bool((passes.num_negatives() == 0).any()):
-        # the loss of a user without negatives does not depend on the vectors: it would hide what is wrong with them
-        checked = values + 0.0 * (users.sum() + passes.table.sum())
+    # a pair of scores that are not finite can have a finite loss, and a positive without negatives always has
+    checked = values + 0.0 * (users.sum() + passes.table.sum())
     check_finite(checked, user_vectors=users, item_vectors=passes.table)
     of_users = values if weights is None else weights * values
     return UserBatch(
