@@ -428,11 +428,9 @@ def markdown(table: TableText, *, level: int = 3) -> str:
     """
     lines = [f"{'#' * level} {table.title}", "", _line(table.header), "|" + "---|" * len(table.header)]
     for place, row in enumerate(table.rows):
-        lines.append(
-            _line(
-                [f"**{cell}**" if (place, column) in table.bold else cell for column, cell in enumerate(row)]
-            )
-        )
+        cells = [cell.replace("*", "\\*") for cell in row]  # marks of significance, not of emphasis
+        bold = [f"**{cell}**" if (place, column) in table.bold else cell for column, cell in enumerate(cells)]
+        lines.append(_line(bold))
     return "\n".join([*lines, "", *(f"{note}\n" for note in table.notes)])
 
 
