@@ -37,6 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "talos": {"loss": "talos", "epochs": 60},
 }
 METRICS = ("precision@20", "recall@20", "ndcg@20", "mrr@20", "coverage@20")
+JUDGED = "recall@20"  # what Talos and the others are compared by, user by user
 
 
 def demo(
@@ -69,21 +70,49 @@ def demo(
     model.save(out, metrics=reports[name].metrics)
     text = run_report(model, parts.test, records.lines, title="Talos on MovieLens-100K")
     page = write_page(text, out / "report.html")
+    behind = {name: _difference(reports["talos"], report) for name, report in reports.items()}
     if json:
-        models = {name: {**one.as_dict(), "fit_seconds": seconds[name]} for name, one in reports.items()}
+        models = {
+            name: {**one.as_dict(), "fit_seconds": seconds[name], "talos_minus_this": behind[name]}
+            for name, one in reports.items()
+        }
         facts = data.describe().as_dict()
         print_json({"data": facts, "models": models, "run": str(out), "report": str(page)})
         return
     print_facts(data.describe().rows(), title=data.provenance.source)
     rows = [
-        [name, *(f"{report.metrics[metric]:.4f}" for metric in METRICS), f"{seconds[name]:.1f}"]
+        [
+            name,
+            *(f"{report.metrics[metric]:.4f}" for metric in METRICS),
+            "" if name == "talos" else "{mean:+.4f} ± {margin:.4f}".format(**behind[name][JUDGED]),
+            f"{seconds[name]:.1f}",
+        ]
         for name, report in reports.items()
     ]
     typer.echo("")
-    print_table(["ranked by", *METRICS, "seconds"], rows, title=f"test, {reports['talos'].num_users:,} users")
+    header = ["ranked by", *METRICS, f"talos ahead, {JUDGED}", "seconds"]
+    print_table(header, rows, title=f"test, {reports['talos'].num_users:,} users")
+    level = [name for name, one in behind.items() if name != "talos" and _is_level(one[JUDGED])]
+    typer.echo(f"± is the 95 % interval over users: level with talos are {', '.join(level) or 'none'}")
     _print_lists(model, parts.train)
     typer.echo(f"\nthe model is in {out}, plots and more in {page}")
     typer.echo(f"to look at it in a browser, or to ask it over HTTP: {_command()} serve {out}")
+
+
+def _difference(talos: Report, other: Report) -> dict[str, dict[str, float]]:
+    """How far Talos is ahead in each metric that users have: the mean over users, and its 95 % margin."""
+    from talos.evaluation.significance import mean_interval
+
+    found: dict[str, dict[str, float]] = {}
+    for metric in sorted(set(METRICS) & set(talos.per_user)):
+        low, high = mean_interval(talos.per_user[metric] - other.per_user[metric])
+        found[metric] = {"mean": (low + high) / 2, "margin": (high - low) / 2}
+    return found
+
+
+def _is_level(difference: dict[str, float]) -> bool:
+    """Whether other users like these could turn the difference round."""
+    return abs(difference["mean"]) <= difference["margin"]
 
 
 def _command() -> str:
