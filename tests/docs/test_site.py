@@ -57,7 +57,7 @@ def test_a_notebook_that_fails_fails_the_build(build: Build, tmp_path: Path) -> 
     pages.mkdir()
     head = "---\nfile_format: mystnb\nkernelspec:\n  name: python3\n---\n\n# Index\n\n"
     (pages / "index.md").write_text(head + "```{code-cell}\nimport talos\ntalos.no_such_name\n```\n")
-    done = build(pages)
+    done = build(pages, "--fail-on-warning", "--keep-going")
     assert done.returncode != 0
     assert "no_such_name" in done.stdout + done.stderr
 
