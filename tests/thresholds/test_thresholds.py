@@ -1,4 +1,4 @@
-"""The four estimators: what all must do, and what each is for."""
+"""The five estimators: what all must do, and what each is for."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def feed(estimator, rows, users):
 
 
 def test_names():
-    assert {"regression", "exact", "monte-carlo", "fixed"} <= set(registry.names("threshold"))
+    assert {"regression", "running", "exact", "monte-carlo", "fixed"} <= set(registry.names("threshold"))
 
 
 def test_value_is_one_detached_number_per_user(name, rows):
@@ -260,3 +260,77 @@ def test_regression_moves_absent_users_as_adam_does():
         adam.step()
     assert estimator.value(torch.arange(3)).tolist() == pytest.approx(beta.tolist(), rel=1e-4)
     assert estimator.value(torch.tensor([2])).item() == 0.0
+
+
+def weighted_kth(positives: list[float], negatives: list[float], weight: float) -> float:
+    """The largest score from which on there are K items, if a negative stands for `weight` of them: a plain loop."""
+    for score in sorted([*positives, *negatives], reverse=True):
+        if sum(p >= score for p in positives) + weight * sum(n >= score for n in negatives) >= K:
+            return score
+    return min([*positives, *negatives])
+
+
+@pytest.mark.parametrize("counts", [(0, 3), (1, 8), (4, 8), (7, 2), (9, 10)], ids=str)
+def test_running_starts_at_the_kth_score_that_the_sample_suggests(counts):
+    """As long as a negative stands for K items or more; otherwise the start may be the next negative below."""
+    rng = torch.Generator().manual_seed(sum(counts))
+    positives, negatives = torch.rand(counts[0], generator=rng), torch.rand(1, counts[1], generator=rng)
+    estimator = build("running")
+    owner = torch.zeros(counts[0], dtype=torch.int64)
+    estimator.update(torch.tensor([4]), positives, negatives, owner=owner)
+    want = weighted_kth(positives.tolist(), negatives[0].tolist(), (ITEMS - counts[0]) / counts[1])
+    assert estimator.value(torch.tensor([4])).item() == pytest.approx(want)
+
+
+@pytest.mark.parametrize("weight", [1.25, 3.0])
+def test_running_starts_near_the_kth_score_if_negatives_stand_for_few_items(weight):
+    rng = torch.Generator().manual_seed(0)
+    drawn = int((ITEMS - 3) / weight)
+    positives, negatives = torch.rand(3, generator=rng), torch.rand(1, drawn, generator=rng)
+    estimator = build("running")
+    estimator.update(torch.tensor([0]), positives, negatives, owner=torch.zeros(3, dtype=torch.int64))
+    want = weighted_kth(positives.tolist(), negatives[0].tolist(), (ITEMS - 3) / drawn)
+    below = max((n for n in negatives[0].tolist() if n <= want), default=want)
+    assert below - 1e-6 <= estimator.value(torch.tensor([0])).item() <= want + 1e-6
+
+
+def test_running_steps_by_hand():
+    estimator = build("running")
+    user, owner = torch.tensor([2]), torch.tensor([0])
+    estimator.update(user, torch.tensor([0.9]), torch.tensor([[0.1, 0.5]]), owner=owner)  # w = 59/2: 0.5
+    weight = 59 / 2
+    estimator.update(user, torch.tensor([0.9]), torch.tensor([[0.6, 0.2]]), owner=owner)  # 1 + w above
+    want = 0.5 + estimator.lr * (1 + weight - K) / weight
+    assert estimator.value(user).item() == pytest.approx(want)
+    estimator.update(user, torch.tensor([0.9]), torch.tensor([[0.7, 0.8]]), owner=owner)  # 1 + 2w above
+    want += estimator.lr / 2**0.5 * (1 + 2 * weight - K) / weight
+    assert estimator.value(user).item() == pytest.approx(want)
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    estimator.update(user, torch.tensor([0.9]), torch.zeros(1, 2), owner=owner, mask=mask)
+    assert estimator.value(user).item() == pytest.approx(want)  # nothing but masked negatives: no step
+    assert estimator.visits[user].item() == 3
+
+
+def test_running_leaves_other_users_alone(rows):
+    estimator = build("running")
+    for _ in range(3):
+        feed(estimator, rows, torch.tensor([1, 2]))
+        feed(estimator, rows, torch.tensor([5]))
+    kept = estimator.value(torch.tensor([1, 2])).clone()
+    feed(estimator, rows, torch.tensor([5]))
+    assert torch.equal(estimator.value(torch.tensor([1, 2])), kept)
+
+
+def test_running_approaches_the_kth_score(rows):
+    """From small samples of fixed scores, on average over users."""
+    rng = torch.Generator().manual_seed(3)
+    estimator, users = build("running"), torch.arange(USERS)
+    positives, owner = rows[:, :2].flatten(), users.repeat_interleave(2)
+    for _ in range(400):
+        drawn = torch.randint(2, ITEMS, (USERS, 10), generator=rng)
+        estimator.update(users, positives, rows.gather(1, drawn), owner=owner)
+    exact = rows.topk(K).values[:, -1]
+    first = build("running")
+    first.update(users, positives, rows.gather(1, drawn), owner=owner)
+    assert estimator.error_against(exact) < 0.4 * first.error_against(exact)
+    assert (estimator.value(users) - exact).mean().abs() < 0.03

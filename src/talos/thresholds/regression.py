@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from talos.checks import check_finite, describe, positive_number
 from talos.errors import ArgumentError
 from talos.thresholds.base import PerUser, Sample, mean_by_user
 
-__all__ = ["QuantileRegression", "pinball"]
+__all__ = ["ItemsAbove", "QuantileRegression", "count_above", "items_above", "pinball"]
 
 # Elements per thread in a block of rows on the CPU: a temporary of this size stays in the second-level cache.
 _BLOCK = 2**17
@@ -97,26 +98,16 @@ class QuantileRegression(PerUser):
 
     def update_sample(self, sample: Sample) -> None:
         """One step of Adam on Q_K for every user in the batch."""
-        users, positives, owner = sample.users, sample.positives, sample.owner
-        check_finite("positives", positives)
+        users = sample.users
+        check_finite("positives", sample.positives)
         if users.numel() == 0:
             return
-        beta = self.table[users]
-        above_negatives, sampled = _count_above("negatives", sample.negatives, beta, sample.mask)
-        if owner is None:
-            share = (positives > beta).to(self.table.dtype)
-            own = self.num_positives
-            count = torch.ones_like(share) if own is None else own[users].to(share.dtype)
-            above_positives = count * share
-        else:
-            zeros = self.table.new_zeros(len(users))
-            above_positives = zeros.index_add(0, owner, (positives > beta[owner]).to(zeros.dtype))
-            count = zeros.index_add(0, owner, torch.ones_like(positives, dtype=zeros.dtype))
         assert self.num_items is not None
-        others = (self.num_items - count).clamp(min=0)
-        above = above_positives + others / sampled.clamp(min=1) * above_negatives
+        found = items_above(
+            sample, self.table[users], num_items=self.num_items, num_positives=self.num_positives
+        )
         # A row with every negative masked tells nothing about the other items: a gradient of 0.
-        above = torch.where(sampled > 0, above, torch.full_like(above, float(self.k)))
+        above = torch.where(found.sampled > 0, found.above, torch.full_like(found.above, float(self.k)))
         self._step(users, (self.k - above).to(self.table.dtype) / self.num_items)
 
     @torch.no_grad()
@@ -125,7 +116,7 @@ class QuantileRegression(PerUser):
         self._check_rows(users, scores)
         if users.numel() == 0:
             return
-        above, total = _count_above("scores", scores, self.table[users], None)
+        above, total = count_above("scores", scores, self.table[users], None)
         self._step(users, ((self.k - above) / total).to(self.table.dtype))
 
     @torch.no_grad()
@@ -145,7 +136,47 @@ class QuantileRegression(PerUser):
         self.table.addcdiv_(self.mean, scale, value=-self.lr / (1 - fast**done))
 
 
-def _count_above(name: str, scores: Tensor, beta: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True)
+class ItemsAbove:
+    """What a sample says of the items that score above β, for each of its rows (B,).
+
+    Attributes:
+        above: how many of all items do, estimated without bias.
+        sampled: negatives that were not masked.
+        weight: how many items each of these stands for, (|I| - |P_u|)/n.
+    """
+
+    above: Tensor
+    sampled: Tensor
+    weight: Tensor
+
+
+def items_above(
+    sample: Sample, beta: Tensor, *, num_items: int, num_positives: Tensor | None
+) -> ItemsAbove:
+    """Estimate how many items score above β (B,): positives are counted, negatives are counted and weighted.
+
+    Without `owner` a row's positive stands for all `num_positives` (num_users,) of its user; for one if that is None.
+
+    >>> sample = Sample(torch.tensor([0]), torch.tensor([0.9]), torch.tensor([[0.1, 0.6]]), None, None)
+    >>> items_above(sample, torch.tensor([0.5]), num_items=5, num_positives=None).above   # 1 and half of 4
+    tensor([3.])
+    """
+    users, positives, owner = sample.users, sample.positives, sample.owner
+    of_negatives, sampled = count_above("negatives", sample.negatives, beta, sample.mask)
+    if owner is None:
+        higher = (positives > beta).to(beta.dtype)
+        count = torch.ones_like(higher) if num_positives is None else num_positives[users].to(higher.dtype)
+        of_positives = count * higher
+    else:
+        zeros = beta.new_zeros(len(users))
+        of_positives = zeros.index_add(0, owner, (positives > beta[owner]).to(zeros.dtype))
+        count = zeros.index_add(0, owner, torch.ones_like(positives, dtype=zeros.dtype))
+    weight = (num_items - count).clamp(min=0) / sampled.clamp(min=1)
+    return ItemsAbove(of_positives + weight * of_negatives, sampled, weight)
+
+
+def count_above(name: str, scores: Tensor, beta: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """How many scores of each row are above its β, and how many there are, both (B,); NaN raises."""
     rows, columns = scores.shape
     exact = torch.promote_types(scores.dtype, torch.float32)

@@ -27,8 +27,6 @@ PAIRS_LIMIT = 40_000_000_000
 BFLOAT16_FROM = 20_000_000
 # Learning-rate decay per epoch that `lr_decay = "auto"` takes for batches of users.
 USER_BATCH_DECAY = 0.97
-# Learning rate of the quantile regression for batches of users; the published 0.001 is for batches of positives.
-USER_BATCH_THRESHOLD_LR = 0.01
 # Learning rate for dot products with batches of users.
 DOT_USERS_LR = 0.01
 # Numbers in the two tables up to which Adam over all rows costs next to nothing.
@@ -108,12 +106,11 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
     if threshold == "auto":
         default = needs.default_threshold
         threshold = "none" if default is None else "exact" if per == "all" else default
+        if threshold == "regression" and per == "batch":
+            threshold = "running"  # for users who are seen once an epoch, not once for every positive
         changes["threshold.name"] = threshold
         if default is not None:
             notes.append(f"threshold = {threshold!r}")
-        if threshold == "regression" and per == "batch":
-            # a user is updated once an epoch, not once for every positive: fewer steps have to go as far
-            changes["threshold.lr"] = USER_BATCH_THRESHOLD_LR
     elif needs.threshold == (threshold == "none"):
         what = "needs a threshold" if needs.threshold else "uses no threshold"
         raise ConfigError(f"{threshold!r}", where="threshold", expected=f"'auto': the loss {name!r} {what}")
