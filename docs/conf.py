@@ -36,8 +36,8 @@ suppress_warnings = ["myst.header"]  # the pages of docs/results go from a title
 # Notebooks: executed once, and again when their text changes. A cell that fails fails the build.
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(Path(__file__).parents[1] / "build" / "notebooks")
-# A notebook that fails is a warning, which `make docs` treats as an error after it has looked at the other pages. Raised
-# as an exception, it would end the build with a line that does not say what went wrong.
+# A notebook that fails is a warning, which `make docs` treats as an error after it has looked at the other pages. As an
+# exception it would end the build with a line that does not say what went wrong.
 nb_execution_show_tb = True
 nb_execution_timeout = 600  # seconds a cell may take on a busy machine
 nb_execution_in_temp = True

@@ -29,9 +29,9 @@ class RunningQuantile(PerUser):
     gradient of the pinball loss over all items, whose minimiser is the K-th best score; and steps that shrink as 1/√t
     average the noise of single samples while β follows the scores, which change as the model learns.
 
-    Only users in the sample move. `QuantileRegression` steps with Adam over all users, as published. There a user in one
-    of m steps moves by about √m·lr each time, and every step costs work for every user: right for a few dozen steps an
-    epoch, too far and too slow for thousands.
+    Only users in the sample move. `QuantileRegression` steps with Adam over all users, as published. There a user in
+    one of m steps moves by about √m·lr each time, and every step costs work for every user: right for a few dozen steps
+    an epoch, too far and too slow for thousands.
 
     Args:
         num_users: rows.
