@@ -151,9 +151,7 @@ class ItemsAbove:
     weight: Tensor
 
 
-def items_above(
-    sample: Sample, beta: Tensor, *, num_items: int, num_positives: Tensor | None
-) -> ItemsAbove:
+def items_above(sample: Sample, beta: Tensor, *, num_items: int, num_positives: Tensor | None) -> ItemsAbove:
     """Estimate how many items score above β (B,): positives are counted, negatives are counted and weighted.
 
     Without `owner` a row's positive stands for all `num_positives` (num_users,) of its user; for one if that is None.
