@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from talos.errors import ConfigError, nearest
 from talos_paper import published
+from talos_paper.equal import ON_GRAPHS, equal_recipe
 from talos_paper.recipes import BACKBONES, LOSSES, Fidelity, Recipe, recipe, with_both_weights
 
 __all__ = ["ADAPTIVE", "EXPERIMENTS", "NOT_RUN", "SHARED", "TUNED", "Experiment", "Row", "by_name"]
@@ -202,6 +203,27 @@ def _overall(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
         yield talos(method=ADAPTIVE, recipe=_adaptive(dataset), core=False)
         tuned = recipe(dataset, "mf", "talos", search=_TUNED_CANDIDATES)
         yield talos(method=TUNED, recipe=tuned, seeds=5, order=8)
+
+
+@_table(
+    "equal",
+    title="Equal footing",
+    paper="not in the paper: its overall comparison by one protocol for all losses, see the note below the tables",
+    datasets=("beauty", "games", "gowalla"),
+    core=(),
+)
+def _equal(dataset: str, _: Fidelity) -> Iterator[Row]:
+    """Every loss on MF with three seeds, some on the graph backbones, all with the same search."""
+    for backbone in BACKBONES:
+        for loss in LOSSES if backbone == "mf" else ON_GRAPHS:
+            yield Row(
+                dataset=dataset,
+                group=backbone,
+                method=loss,
+                recipe=equal_recipe(dataset, backbone, loss),
+                seeds=3 if backbone == "mf" else 1,
+                order=10 + 10 * (loss in _SLOW) + 30 * (backbone != "mf"),
+            )
 
 
 def _shared(dataset: str) -> Recipe:

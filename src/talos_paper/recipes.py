@@ -24,9 +24,10 @@ from talos.files import digest_of
 from talos_paper import published
 from talos_paper.data import DATASETS, Scenario
 
-__all__ = ["BACKBONES", "LOSSES", "Fidelity", "Recipe", "recipe", "shown_setting", "with_both_weights"]
+__all__ = ["BACKBONES", "LOSSES", "Fidelity", "Protocol", "Recipe", "recipe", "shown_setting", "with_both_weights"]
 
 Fidelity: TypeAlias = Literal["fast", "paper"]
+Protocol: TypeAlias = Literal["fast", "paper", "equal"]
 Settings: TypeAlias = Mapping[str, Any]
 
 LOSSES = (
@@ -89,9 +90,10 @@ class Recipe:
     Attributes:
         dataset: name as in `talos_paper.data.DATASETS`.
         scenario: `iid` or `temporal`.
-        fidelity: `fast` or `paper`.
+        fidelity: `fast` or `paper`; `equal` for the protocol of `talos_paper.equal`.
         settings: every value that determines the run, by dotted name of the run config.
         search: candidate changes to the settings, between which validation decides; empty without a search.
+        legs: after how many epochs how many candidates go on; empty if all are trained to their end.
         printed: what the paper prints for this row, by the same dotted names.
         ks: list lengths of the test metrics.
         probe: whether mean scores and thresholds are recorded after each epoch.
@@ -99,9 +101,10 @@ class Recipe:
 
     dataset: str
     scenario: Scenario = "iid"
-    fidelity: Fidelity = "fast"
+    fidelity: Protocol = "fast"
     settings: Settings
     search: Sequence[Settings] = ()
+    legs: tuple[tuple[int, int], ...] = ()
     printed: Settings = field(default_factory=dict)
     ks: tuple[int, ...] = (20, 50, 80)
     probe: bool = False
@@ -128,6 +131,8 @@ class Recipe:
         tail: dict[str, Any] = {"settings": dict(self.settings), "search": [dict(one) for one in self.search]}
         if self.probe:
             tail["probe"] = True
+        if self.legs:
+            tail["legs"] = self.legs
         return f"{self.scenario}-{self.backbone}-{text}-{self.fidelity}-{digest_of(tail)[:8]}"
 
     def with_settings(self, changes: Settings) -> Recipe:
@@ -136,7 +141,7 @@ class Recipe:
         for name in ("loss", "backbone"):
             if changes.get(f"{name}.name", kept[f"{name}.name"]) != kept[f"{name}.name"]:
                 kept = {key: value for key, value in kept.items() if not key.startswith(f"{name}.")}
-        return replace(self, settings=kept | dict(changes), search=())
+        return replace(self, settings=kept | dict(changes), search=(), legs=())
 
     def candidates(self) -> list[Recipe]:
         """The recipes between which validation decides; only itself without a search."""

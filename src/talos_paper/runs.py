@@ -153,8 +153,14 @@ class Runner:
             return resolved
         split = self.data(recipe.dataset, recipe.scenario)
         candidates = recipe.candidates()
-        trials = [self._trial(candidate, split) for candidate in candidates]
-        best = max(range(len(trials)), key=lambda place: trials[place][recipe.watched])
+        trials = (
+            self._halving(recipe, split)
+            if recipe.legs
+            else [self._trial(candidate, split) for candidate in candidates]
+        )
+        best = max(
+            range(len(trials)), key=lambda place: (trials[place].get("leg", 0), trials[place][recipe.watched])
+        )
         self.store.save_search(recipe, trials, best)
         for place, candidate in enumerate(candidates):
             if place != best:
@@ -164,10 +170,27 @@ class Runner:
         )
         return candidates[best]
 
-    def _trial(self, candidate: Recipe, split: Split) -> dict[str, Any]:
-        """The validation metric of a candidate. The fit stays in the work folder, since the best one is used again."""
+    def _halving(self, recipe: Recipe, split: Split) -> list[dict[str, Any]]:
+        """The trials of candidates of which only the better ones go on after each leg, with the last leg of each.
+
+        The fit of the best one is continued when its run is made.
+        """
+        candidates = recipe.candidates()
+        trials: list[dict[str, Any]] = [{} for _ in candidates]
+        alive = list(range(len(candidates)))
+        for leg, (epochs, kept) in enumerate(recipe.legs):
+            for place in alive:
+                trials[place] = {"leg": leg, **self._trial(candidates[place], split, until=epochs)}
+            alive = sorted(alive, key=lambda place: -trials[place][recipe.watched])[:kept]
+        return trials
+
+    def _trial(self, candidate: Recipe, split: Split, *, until: int | None = None) -> dict[str, Any]:
+        """The validation metric of a candidate, after `until` epochs if that is given.
+
+        The fit stays in the work folder, since the best one is used again.
+        """
         stored = self.store.run(candidate, 0)
-        if stored is not None:  # another row needed the same fit
+        if stored is not None and until is None:  # another row needed the same fit
             return {
                 candidate.watched: stored.valid[candidate.watched],
                 "best_epoch": stored.best_epoch,
@@ -175,12 +198,12 @@ class Runner:
                 "cpu_seconds": stored.cpu_seconds,
                 "curve": stored.curve,
             }
-        path = self._folder(candidate, 0) / "trial.json"
+        path = self._folder(candidate, 0) / ("trial.json" if until is None else f"trial-{until}.json")
         if path.exists():
             kept: dict[str, Any] = json.loads(path.read_text())
             return kept
         try:
-            trainer, history = self._fit(candidate, 0, split)
+            trainer, history = self._fit(candidate, 0, split, until=until)
         except (InterruptedRunError, OutOfTimeError, InputError):
             raise  # not a failure of the candidate
         except TalosError as error:
@@ -198,16 +221,20 @@ class Runner:
         replace_file(path, lambda temporary: temporary.write_text(json.dumps(trial)))
         return trial
 
-    def _fit(self, recipe: Recipe, seed: int, split: Split) -> tuple[Trainer, list[dict[str, Any]]]:
+    def _fit(
+        self, recipe: Recipe, seed: int, split: Split, *, until: int | None = None
+    ) -> tuple[Trainer, list[dict[str, Any]]]:
         try:
-            return self._resume(recipe, seed, split)
+            return self._resume(recipe, seed, split, until)
         except InputError as error:  # a checkpoint of other data or settings
             self.notify(f"{recipe.key} seed {seed} starts from the beginning: {error}")
             shutil.rmtree(self._folder(recipe, seed), ignore_errors=True)
-            return self._resume(recipe, seed, split)
+            return self._resume(recipe, seed, split, until)
 
-    def _resume(self, recipe: Recipe, seed: int, split: Split) -> tuple[Trainer, list[dict[str, Any]]]:
-        """Train to the end, from the last checkpoint if there is one."""
+    def _resume(
+        self, recipe: Recipe, seed: int, split: Split, until: int | None
+    ) -> tuple[Trainer, list[dict[str, Any]]]:
+        """Train to the end or until an epoch, from the last checkpoint if there is one."""
         folder = self._folder(recipe, seed)
         history = _TimedHistory(folder / "history.jsonl", deadline=self.deadline, probe=recipe.probe)
         with lock_run(folder, "reproducing"):
@@ -220,7 +247,11 @@ class Runner:
             )
             trainer.resume()
             try:
-                trainer.fit()
+                if until is None:
+                    trainer.fit()
+                else:
+                    history.on_start(trainer.position.epoch, until, len(trainer.batches))
+                    trainer.train_until(until)
             except InterruptedRunError:
                 if history.out_of_time:
                     raise OutOfTimeError("the budget is used up") from None
