@@ -7,8 +7,8 @@
     stopping    25 epochs without a better validation Precision@20, at most 300 epochs, which none may need
     search      12 settings of the paper's own grids: what it prints as best for this data set, and 11 points that are
                 spread over the grid in the same way for every loss. After a few epochs the better third goes on, then
-                the better half, then the best (successive halving by validation Precision@20): the same number of epochs
-                for every loss
+                the better half, then the best (successive halving by validation Precision@20): the same number of
+                epochs for every loss
     result      three seeds of the best setting on MF, one on the graph backbones; test once, in the paper's dialect
 
 Nothing here knows which loss it favours: `GRIDS` and the three constants below are all there is to choose.
@@ -23,10 +23,20 @@ from typing import Any, Final
 
 from talos_paper.recipes import LOSSES, Recipe, recipe
 
-__all__ = ["GRIDS", "ON_GRAPHS", "SETTINGS", "equal_recipe", "legs_of", "search_epochs", "spread"]
+__all__ = ["GRIDS", "ON_GRAPHS", "PROTOCOL", "SETTINGS", "equal_recipe", "legs_of", "search_epochs", "spread"]
 
 SETTINGS: Final = 12
 """Settings that are tried for each loss."""
+
+PROTOCOL: Final = (
+    "One protocol for all losses: all items as negatives and exact thresholds (SmoothI@K and AdvInfoNCE: 1,024 "
+    "negatives per positive), a start from least squares, a learning rate that falls by 3 % an epoch, weights averaged "
+    "over epochs, 25 epochs of patience.",
+    f"The search of every loss tries {SETTINGS} settings of the paper's own grids and drops the worse ones by "
+    "validation Precision@20 after a few epochs each; all have the same number of epochs. The best setting is run with "
+    "three seeds on MF.",
+)
+"""The protocol in the words of the page."""
 
 ON_GRAPHS: Final = ("talos", "sl", "psl", "bpr", "sl@k")
 """Losses that are also compared on LightGCN and XSimGCL."""
@@ -76,7 +86,7 @@ _PRIMES: Final = (2, 3, 5, 7, 11, 13)
 
 
 def legs_of(dataset: str) -> tuple[tuple[int, int], ...]:
-    """After how many epochs how many settings go on; shorter on Gowalla, where an epoch has six times as many positives.
+    """After how many epochs how many settings go on; fewer on Gowalla, where an epoch has six times the positives.
 
     >>> legs_of("beauty"), legs_of("gowalla")
     (((5, 4), (20, 2), (40, 1)), ((2, 4), (6, 2), (12, 1)))

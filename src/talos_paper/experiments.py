@@ -208,7 +208,7 @@ def _overall(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
 @_table(
     "equal",
     title="Equal footing",
-    paper="not in the paper: its overall comparison by one protocol for all losses, see the note below the tables",
+    paper="not in the paper: its overall comparison, by one protocol for all losses",
     datasets=("beauty", "games", "gowalla"),
     core=(),
 )

@@ -143,7 +143,7 @@ def save_significance(
     The results get p-values and the names of the runs behind them, not the per-user metrics. Tests whose runs have
     not changed are kept; tests of runs that are no longer the row's are dropped.
     """
-    for name in ("overall", "temporal", "ablation"):
+    for name in ("overall", "equal", "temporal", "ablation"):
         for dataset in EXPERIMENTS[name].datasets:
             rows = EXPERIMENTS[name].rows(dataset, fidelity)
             before = store.measurement(f"significance-{name}-{dataset}") or {}

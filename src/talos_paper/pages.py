@@ -12,6 +12,7 @@ from talos.report.page import Figure, Section, TextTable, page, table_html
 from talos.report.standalone import standalone
 from talos_paper import published
 from talos_paper.data import DATASETS
+from talos_paper.equal import PROTOCOL
 from talos_paper.experiments import EXPERIMENTS, Experiment
 from talos_paper.grid_page import write_grid
 from talos_paper.leaderboard_page import write_leaderboard
@@ -103,6 +104,8 @@ def _part(experiment: Experiment, dataset: str, store: ResultStore) -> _Part | N
     text = _misprints(experiment.name, dataset)
     if experiment.name == "quantile-error":
         text += [_OLD, *([_FRESH] if any(row.values("fresh error") for row in rows) else [])]
+    if experiment.name == "equal":
+        text += PROTOCOL
     return _Part(dataset, tables, plots_of(experiment.name, dataset, rows), text)
 
 

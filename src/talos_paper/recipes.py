@@ -24,7 +24,16 @@ from talos.files import digest_of
 from talos_paper import published
 from talos_paper.data import DATASETS, Scenario
 
-__all__ = ["BACKBONES", "LOSSES", "Fidelity", "Protocol", "Recipe", "recipe", "shown_setting", "with_both_weights"]
+__all__ = [
+    "BACKBONES",
+    "LOSSES",
+    "Fidelity",
+    "Protocol",
+    "Recipe",
+    "recipe",
+    "shown_setting",
+    "with_both_weights",
+]
 
 Fidelity: TypeAlias = Literal["fast", "paper"]
 Protocol: TypeAlias = Literal["fast", "paper", "equal"]

@@ -92,6 +92,51 @@ def test_a_search_that_runs_out_of_time_has_no_losers(
     assert not any("failed" in trial for trial in kept["trials"])
 
 
+def test_a_search_by_halving_trains_the_better_ones_on(
+    runner: Runner, store: ResultStore, short: Recipe, tmp_path: Path
+) -> None:
+    taus = (0.5, 0.05, 0.1, 0.3)
+    searched = replace(short, search=tuple({"loss.tau": tau} for tau in taus), legs=((2, 2), (4, 1)))
+    chosen = runner.resolve(searched)
+    kept = store.search(searched)
+    assert kept is not None
+    trials = kept["trials"]
+    assert sorted(trial["epochs"] for trial in trials) == [2, 2, 4, 4]
+    assert [trial["leg"] for trial in trials] == [trial["epochs"] // 4 for trial in trials]
+    after_two = [trial["curve"][0][2] for trial in trials]
+    assert {place for place, trial in enumerate(trials) if trial["leg"]} == set(
+        sorted(range(4), key=lambda place: -after_two[place])[:2]
+    )
+    finals = [trial["precision@20"] if trial["leg"] else -1.0 for trial in trials]
+    assert chosen.settings["loss.tau"] == taus[finals.index(max(finals))]
+    # what the search began is finished, to the result of a run that was made in one piece
+    alone = Runner(ResultStore(tmp_path / "other"), tmp_path / "other-work", runner.data).run(chosen, 0)
+    known = {"cpu_seconds": 0.0}
+    assert replace(runner.run(searched, 0), **known) == replace(alone, **known)
+
+
+def test_a_search_by_halving_goes_on_after_a_stop(
+    runner: Runner, store: ResultStore, short: Recipe, tmp_path: Path
+) -> None:
+    searched = replace(short, search=({"loss.tau": 0.5}, {"loss.tau": 0.1}), legs=((2, 1),))
+    runner.resolve(searched)
+    other = Runner(ResultStore(tmp_path / "other"), tmp_path / "other-work", runner.data)
+    stops = 0
+    while other.store.search(searched) is None:
+        other.deadline = time.monotonic()  # over at the first step
+        try:
+            other.resolve(searched)
+        except OutOfTimeError:
+            stops += 1
+    assert stops > 2
+    first, again = store.search(searched), other.store.search(searched)
+    assert first is not None
+    assert again is not None
+    for one in (*first["trials"], *again["trials"]):
+        del one["cpu_seconds"]
+    assert first == again
+
+
 def test_a_candidate_that_diverges_has_lost(runner: Runner, store: ResultStore, short: Recipe) -> None:
     searched = replace(short, search=({"optimizer.lr": 1e38}, {"loss.tau": 0.1}))
     assert runner.resolve(searched).settings["optimizer.lr"] == short.settings["optimizer.lr"]
