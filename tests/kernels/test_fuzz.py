@@ -60,10 +60,12 @@ def _core(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The core from `TALOS_FUZZ_CORE`, with a workspace of exactly the right size, which sanitisers watch."""
     threads = torch.get_num_threads()
     if CORE:
-        monkeypatch.setattr(library, "_files", lambda: [Path(CORE)])
+        monkeypatch.setattr(library, "built_library", lambda *_: Path(CORE))
         library._load.cache_clear()
         monkeypatch.setattr(library.scratch, "take", lambda size: torch.empty(-(-size // 4)), raising=False)
-        assert isinstance(library._load()[0], ctypes.CDLL), library._load()[1]
+        loaded, why = library._load()
+        assert isinstance(loaded, ctypes.CDLL), why
+        assert loaded._name == CORE
     yield
     torch.set_num_threads(threads)
     if CORE:

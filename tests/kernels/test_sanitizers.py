@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from talos.files import built_library
+from talos.kernels import library
+
 HERE = Path(__file__).parent
 CORE = HERE.parents[1] / "src" / "talos" / "kernels" / "core"
 X86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -61,27 +64,34 @@ def test_the_core_is_clean(kind: str, tmp_path: Path) -> None:
     assert found.stdout.endswith("runs\n")
 
 
-@pytest.mark.slow
-def test_random_calls_are_clean(tmp_path: Path) -> None:
-    """The fuzz with a sanitised core; `TALOS_FUZZ_CALLS` applies here too."""
-    library = build("address,undefined", tmp_path, "-fPIC", "-shared")
-    linked = subprocess.run(["ldd", str(library)], capture_output=True, text=True, check=False).stdout
-    runtimes = [line.split()[2] for line in linked.splitlines() if "asan" in line or "ubsan" in line]
-    if not runtimes:
-        pytest.skip("the sanitisers' run-time libraries are not shared ones")
-    settings = {
-        "LD_PRELOAD": ":".join(runtimes),
-        # Python and torch don't free everything at the end.
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "UBSAN_OPTIONS": "print_stacktrace=1",
-        "TALOS_FUZZ_CORE": str(library),
-        "TALOS_KERNEL": "compiled",
-    }
+def fuzz(core: Path, **settings: str) -> None:
+    """Run the fuzz with another build of the core."""
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "-qs", "-p", "no:cacheprovider", str(HERE / "test_fuzz.py")],
-        env={**os.environ, **settings},
+        env={**os.environ, **settings, "TALOS_FUZZ_CORE": str(core), "TALOS_KERNEL": "compiled"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert found.returncode == 0, found.stdout[-4000:] + found.stderr[-4000:]
+
+
+def test_the_fuzz_takes_another_build(tmp_path: Path) -> None:
+    """With the ordinary core under another name, so that a mistake here shows without the slow tests."""
+    built = built_library(library.__file__, "_core")
+    if built is None:
+        pytest.skip("the core is not built")
+    fuzz(Path(shutil.copy(built, tmp_path / "other.so")), TALOS_FUZZ_CALLS="50")
+
+
+@pytest.mark.slow
+def test_random_calls_are_clean(tmp_path: Path) -> None:
+    """The fuzz with a sanitised core; `TALOS_FUZZ_CALLS` applies here too."""
+    core = build("address,undefined", tmp_path, "-fPIC", "-shared")
+    linked = subprocess.run(["ldd", str(core)], capture_output=True, text=True, check=False).stdout
+    runtimes = [line.split()[2] for line in linked.splitlines() if "asan" in line or "ubsan" in line]
+    if not runtimes:
+        pytest.skip("the sanitisers' run-time libraries are not shared ones")
+    # leaks are not looked for: Python and torch don't free everything at the end
+    options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    fuzz(core, LD_PRELOAD=":".join(runtimes), **options)
