@@ -114,6 +114,7 @@ OBJECTS: list[tuple[registry.Kind, Any, Any]] = [
     ("threshold", thresholds.ExactQuantile(3, k=20, unseen=0.5), {"name": "exact", "unseen": 0.5}),
     ("threshold", thresholds.MonteCarloQuantile(3, k=20), {"name": "monte-carlo"}),
     ("threshold", thresholds.FixedThreshold(0.3), {"name": "fixed", "value": 0.3}),
+    ("threshold", thresholds.RunningQuantile(3, k=20, num_items=30, lr=0.1), {"name": "running", "lr": 0.1}),
     (
         "threshold",
         thresholds.QuantileRegression(3, k=20, num_items=30, betas=(0.8, 0.99)),

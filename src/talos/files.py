@@ -34,6 +34,7 @@ __all__ = [
     "checksum_of",
     "digest_of",
     "expanded",
+    "is_leftover",
     "locked",
     "read_sealed",
     "remove_leftovers",
@@ -176,11 +177,20 @@ def remove_leftovers(path: Path, *, but: Path | None = None) -> None:
     """
     with contextlib.suppress(OSError):
         for entry in list(path.parent.iterdir()):
-            if entry.name.startswith(_prefix(path)) and entry.name.endswith(".tmp") and entry != but:
+            if is_leftover(entry, path) and entry != but:
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry, ignore_errors=True)
                 else:
                     entry.unlink(missing_ok=True)
+
+
+def is_leftover(entry: Path, path: Path) -> bool:
+    """Whether the name of an entry in the folder of `path` is one under which `path` is written.
+
+    >>> is_leftover(Path("run/.a.txt.12345678.tmp"), Path("run/a.txt")), is_leftover(Path("b.txt"), Path("a.txt"))
+    (True, False)
+    """
+    return entry.name.startswith(_prefix(path)) and entry.name.endswith(".tmp")
 
 
 def sync(path: Path) -> None:

@@ -75,6 +75,42 @@ def test_a_killed_comparison_goes_on(talos: Run, start: Start, clicks: Path, tmp
     assert not list(out.rglob(".*"))
 
 
+def test_what_a_kill_left_is_removed(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    """A kill can come between the renaming of a file and the removal of the folder that it was written in."""
+    out = tmp_path / "out"
+    (out / ".compare.json.abcdefgh.tmp").mkdir(parents=True)  # in the middle of the very first write
+    arguments = ("compare", clicks, "--losses", "sl", "--seeds", 1, *SMALL, "--out", out)
+    done = talos(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert not list(out.rglob(".*"))
+    stem = next((out / "runs").glob("*.json")).name
+    for name in (f".{stem}.abcdefgh.tmp", f".{stem.replace('json', 'parquet')}.abcdefgh.tmp"):
+        (out / "runs" / name).mkdir()
+    (out / ".compare.csv.abcdefgh.tmp").mkdir()
+    (out / ".mine.tmp").write_text("not ours")
+    again = talos(*arguments)
+    assert again.returncode == 0, again.stderr
+    assert [path.name for path in out.rglob(".*")] == [".mine.tmp"]
+
+
+def test_a_folder_has_one_comparison_at_a_time(
+    talos: Run, start: Start, clicks: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    arguments = ("compare", clicks, "--losses", "sl", "--seeds", 1, "--k", 5, "--out", out,
+                 "--set", "training.epochs=100000", "--set", "training.patience=100000")  # fmt: skip
+    process = start(*arguments)
+    deadline = time.monotonic() + 60
+    while not (out / ".lock").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    second = talos(*arguments)
+    process.kill()
+    process.wait()
+    assert second.returncode == 1, second.stderr
+    assert f"process {process.pid}" in second.stderr
+    assert "comparing" in second.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -17,7 +17,7 @@ import polars as pl
 
 from talos.data.parquet import scan_file
 from talos.errors import ConfigError, DataError
-from talos.files import checksum_of, read_sealed, replace_file, write_sealed
+from talos.files import checksum_of, is_leftover, read_sealed, replace_file, write_sealed
 
 __all__ = ["FORMAT", "FolderKind", "file_name", "load_fit", "open_folder", "read_folder", "save_fit"]
 
@@ -62,7 +62,9 @@ def open_folder(
                 expected="the same settings and data, or a new folder",
             )
         kept |= {name: before[name] for name in keep if name in before}
-    elif out.exists() and any(entry.name not in kind.may_exist for entry in out.iterdir()):
+    elif out.exists() and any(
+        entry.name not in kind.may_exist and not is_leftover(entry, manifest) for entry in out.iterdir()
+    ):
         expected = f"a new folder or that of the same {kind.noun}"
         raise ConfigError("is not empty", where=str(out), expected=expected)
     out.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from talos.evaluation.evaluate import Report, evaluate, users_with_tests
 from talos.evaluation.metrics import RANKING_METRICS, Dialect
 from talos.evaluation.ranking import DotScores, Scorer
 from talos.evaluation.significance import Alternative
-from talos.files import digest_of, replace_text
+from talos.files import digest_of, locked, remove_leftovers, replace_text
 from talos.model.baseline import baseline_of, fit_baseline
 from talos.studies.compare.table import ComparisonTable, RunResult, build_table
 from talos.studies.folder import FolderKind, file_name, load_fit, open_folder, read_folder, save_fit
@@ -116,9 +117,30 @@ def compare(
         except InputError as error:
             raise ConfigError(str(error), where=f"model {name}") from None
     folder = None if out is None else Path(out)
-    if folder is not None:
-        view = {"seeds": list(seeds), "metrics": list(metrics), "alternative": alternative}
-        open_folder(folder, _COMPARISON, settings.as_dict(), {"view": view})
+    with contextlib.ExitStack() as held:
+        if folder is not None:
+            view = {"seeds": list(seeds), "metrics": list(metrics), "alternative": alternative}
+            open_folder(folder, _COMPARISON, settings.as_dict(), {"view": view})
+            held.enter_context(locked(folder / ".lock", guards=folder, purpose="comparing"))
+            _remove_leftovers(folder, settings, seeds)
+        results = _all_results(split, settings, seeds, metrics, folder, notify)
+        table = build_table(results, metrics, alternative)
+        if folder is not None:
+            replace_text(folder / "compare.csv", table.to_csv())
+            replace_text(folder / "compare.tex", table.to_latex())
+        return table
+
+
+def _all_results(
+    split: Split,
+    settings: CompareSettings,
+    seeds: Sequence[int],
+    metrics: Sequence[str],
+    folder: Path | None,
+    notify: Callable[[str], None],
+) -> dict[str, list[RunResult]]:
+    """The results of every model, in the order of the seeds: those that the folder has, and fits that are made now."""
+    models = settings.models
     results: dict[str, list[RunResult]] = {name: [] for name in models}
     fixed: dict[str, RunResult] = {}  # of baselines that no seed changes, with all per-user values
     jobs = [(name, seed) for seed in seeds for name in models]
@@ -138,11 +160,15 @@ def compare(
         said = "finished before" if stored else f"{result.fit_seconds:.1f} s"
         value = result.report.metrics[metrics[0]]
         notify(f"{number}/{len(jobs)}  {name}  seed {seed}  {metrics[0]} {value:.4f}  {said}")
-    table = build_table(results, metrics, alternative)
-    if folder is not None:
-        replace_text(folder / "compare.csv", table.to_csv())
-        replace_text(folder / "compare.tex", table.to_latex())
-    return table
+    return results
+
+
+def _remove_leftovers(folder: Path, settings: CompareSettings, seeds: Sequence[int]) -> None:
+    """Remove what a killed comparison left of unfinished writes."""
+    names = [_COMPARISON.manifest, "compare.csv", "compare.tex"]
+    stems = [_file_stem(settings, name, seed) for name in settings.models for seed in seeds]
+    for name in (*names, *(f"runs/{stem}.{kind}" for stem in stems for kind in ("json", "parquet"))):
+        remove_leftovers(folder / name)
 
 
 def load(folder: str | Path) -> ComparisonTable:
