@@ -25,10 +25,11 @@ import json, resource, sys, time
 from talos.data import datasets
 from talos.config import RunConfig
 from talos.training import Trainer
+from talos.training.plan import SHARED_NEGATIVES
 users, items, interactions = map(int, sys.argv[1:4])
 data = datasets.synthetic(users=users, items=items, interactions=interactions, seed=0)
 made = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-values = {"negatives": "shared:1024", "training.epochs": 1, "training.batch_size": 2048}
+values = {"negatives": f"shared:{SHARED_NEGATIVES}", "training.epochs": 1, "training.batch_size": 2048}
 trainer = Trainer(RunConfig().with_values(values), data)
 began = time.perf_counter()
 trainer.fit()
