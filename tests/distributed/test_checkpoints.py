@@ -14,6 +14,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "exact": {},
     "shared": {"negatives": "shared:16/4", "threshold.name": "regression", "threshold.lr": 0.05,
                "optimizer.rows": "touched"},
+    "running": {"negatives": "shared:16/4"},
     "lightgcn": {"backbone.name": "lightgcn", "backbone.dim": 8},
     "items": {"training.parallel": "items"},
     "items to users": {"training.parallel": "items"},
