@@ -59,7 +59,7 @@ def test_a_table_lists_and_a_page(demo: Callable[..., tuple[str, str]], tmp_path
     assert names == ["popularity", "itemknn", "rp3beta", "ease", "als", "bpr", "sl", "talos"]
     assert all(" ± " in line for line in table[2:9])
     assert " ± " not in table[9]  # talos itself
-    assert table[10].startswith("± is the 95 % interval over users: level with talos are ")
+    assert table[10].startswith("ahead in recall@20, ± the 95 % interval over users; level with talos: ")
     assert out.count(" has, among others: Film ") == 3
     assert out.count("\n  10. Film ") == 3
     assert (tmp_path / "runs" / "demo" / "report.html").is_file()
