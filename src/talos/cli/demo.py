@@ -93,7 +93,9 @@ def demo(
     header = ["ranked by", *METRICS, "talos ahead by", "seconds"]
     print_table(header, rows, title=f"test, {reports['talos'].num_users:,} users")
     level = [name for name, one in behind.items() if name != "talos" and _is_level(one[JUDGED])]
-    typer.echo(f"ahead in {JUDGED}, ± the 95 % interval over users; level with talos: {', '.join(level) or 'none'}")
+    typer.echo(
+        f"ahead in {JUDGED}, ± the 95 % interval over users; level with talos: {', '.join(level) or 'none'}"
+    )
     _print_lists(model, parts.train)
     typer.echo(f"\nthe model is in {out}, plots and more in {page}")
     typer.echo(f"to look at it in a browser, or to ask it over HTTP: {_command()} serve {out}")
