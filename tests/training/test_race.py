@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from talos.data.splits import Split
 from talos.errors import DataError, TalosError
 from talos.files import read_sealed, write_sealed
 from talos.model.recommender import Recommender
-from talos.training import Callback, Trainer, make_trainer
+from talos.training import Callback, InterruptedRunError, Trainer, make_trainer
 from talos.training import race as race_module
 from talos.training.callbacks import read_history
 from talos.training.race import FIRST_LEGS, LATER_LEGS, SETTLED, stages_of
@@ -142,6 +143,29 @@ def test_a_race_that_is_killed_within_a_leg(
     with pytest.raises(SystemExit):
         make_trainer(config(), planted.train, planted.valid, folder=tmp_path)
     monkeypatch.setattr(Trainer, "_run_pass", run_pass)
+    trainer, race = make_trainer(config(), planted.train, planted.valid, folder=tmp_path, resume=True)
+    assert race == expected
+    assert tables(trainer) == tables(whole)
+
+
+@pytest.mark.parametrize("saves", [1, 2, 6, 9])
+def test_ctrl_c_while_a_leg_is_saved_stops_the_race(
+    planted: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saves: int
+) -> None:
+    """It comes too late for that leg, whose candidate may be dropped: the race must not go on without it."""
+    whole, expected = make_trainer(config(), planted.train, planted.valid)
+    save, left = Trainer.save, [saves]
+
+    def interrupted(self: Trainer, *arguments: Any) -> None:
+        save(self, *arguments)
+        left[0] -= 1
+        if left[0] == 0:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Trainer, "save", interrupted)
+    with pytest.raises(InterruptedRunError, match="stopped after epoch"):
+        make_trainer(config(), planted.train, planted.valid, folder=tmp_path)
+    monkeypatch.setattr(Trainer, "save", save)
     trainer, race = make_trainer(config(), planted.train, planted.valid, folder=tmp_path, resume=True)
     assert race == expected
     assert tables(trainer) == tables(whole)

@@ -199,8 +199,12 @@ class Trainer:
                 stop = self.group.any(self.stop_requested)
                 if metrics or stop or ends or at.epoch % settings.checkpoint_every == 0:
                     self.save()
-                if stop and not self._is_over():
-                    raise InterruptedRunError(f"stopped after epoch {at.epoch}; saved")
+                if stop:
+                    break
+        # Asked here, with the handlers of before in place again: a signal during the last save would be lost otherwise,
+        # and whoever trains in legs, as a race does, would go on.
+        if self.group.any(self.stop_requested) and not self._is_over():
+            raise InterruptedRunError(f"stopped after epoch {at.epoch}; saved")
 
     def _run_pass(self, number: int, adversary: int | None) -> None:
         """One pass over all batches, for the model or for one adversary; a resumed one starts in the middle."""
