@@ -23,7 +23,7 @@ class RunningQuantile(PerUser):
     The first sample of a user sets β to that sample's own estimate of the K-th best score: positives count as one item,
     a negative as the w = (|I| - |P_u|)/n items that it stands for. The t-th sample moves it by
 
-        β ← β + lr/√t · clip( (A - K)/max(K, w), -3, 3 )
+        β ← β + lr·t^(-1/2) · clip( (A - K)/max(K, w), -3, 3 )
 
     with A the estimated number of items above β. A is unbiased, so away from the clip the step is, on average, down the
     gradient of the pinball loss over all items, whose minimiser is the K-th best score; and steps that shrink as 1/√t
