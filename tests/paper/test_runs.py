@@ -72,19 +72,25 @@ def test_a_search_is_decided_by_validation_and_kept(
     assert not any("recall@50" in trial for trial in kept["trials"]), "nothing of the test part"
 
 
+def resolve_with_stops(runner: Runner, searched: Recipe) -> int:
+    """Make a search whose time is always over at the first step; returns how often it was stopped."""
+    stops = 0
+    while runner.store.search(searched) is None:
+        runner.deadline = time.monotonic()
+        try:
+            runner.resolve(searched)
+        except OutOfTimeError:
+            stops += 1
+    return stops
+
+
 def test_a_search_that_runs_out_of_time_has_no_losers(
     runner: Runner, store: ResultStore, short: Recipe, tmp_path: Path
 ) -> None:
     searched = replace(short, search=({"loss.tau": 0.5}, {"loss.tau": 0.1}))
     whole = runner.resolve(searched)
     other = Runner(ResultStore(tmp_path / "other"), tmp_path / "other-work", runner.data)
-    stops = 0
-    while other.store.search(searched) is None:
-        other.deadline = time.monotonic()  # over at the first step
-        try:
-            other.resolve(searched)
-        except OutOfTimeError:
-            stops += 1
+    stops = resolve_with_stops(other, searched)
     assert stops > 5
     assert other.store.resolved(searched) == whole
     kept = other.store.search(searched)
@@ -121,13 +127,7 @@ def test_a_search_by_halving_goes_on_after_a_stop(
     searched = replace(short, search=({"loss.tau": 0.5}, {"loss.tau": 0.1}), legs=((2, 1),))
     runner.resolve(searched)
     other = Runner(ResultStore(tmp_path / "other"), tmp_path / "other-work", runner.data)
-    stops = 0
-    while other.store.search(searched) is None:
-        other.deadline = time.monotonic()  # over at the first step
-        try:
-            other.resolve(searched)
-        except OutOfTimeError:
-            stops += 1
+    stops = resolve_with_stops(other, searched)
     assert stops > 2
     first, again = store.search(searched), other.store.search(searched)
     assert first is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from talos.checks import check_finite, describe, positive_number
 from talos.errors import ArgumentError
 from talos.thresholds.base import PerUser, Sample, mean_by_user
 
-__all__ = ["ItemsAbove", "QuantileRegression", "count_above", "items_above", "pinball"]
+__all__ = ["ItemsAbove", "QuantileRegression", "SampledQuantile", "count_above", "items_above", "pinball"]
 
 # Elements per thread in a block of rows on the CPU: a temporary of this size stays in the second-level cache.
 _BLOCK = 2**17
@@ -31,7 +32,43 @@ def pinball(x: Tensor, level: float) -> Tensor:
     return level * x.clamp(min=0) + (1 - level) * (-x).clamp(min=0)
 
 
-class QuantileRegression(PerUser):
+class SampledQuantile(PerUser):
+    """A threshold that moves by how many of all items a sample says are above it; subclasses say how far.
+
+    Args:
+        num_users: rows.
+        k: K, from 1 to |I|.
+        num_items: |I|.
+        lr: the scale of a step.
+        num_positives: (num_users,) |P_u|, for samples in which one positive stands for all of a user's.
+    """
+
+    num_items: int
+    num_positives: Tensor | None
+
+    def __init__(
+        self, num_users: int, *, k: int, num_items: int, lr: float, num_positives: Tensor | None
+    ) -> None:
+        super().__init__(num_users, k=k, num_items=num_items)
+        self.lr = positive_number("lr", lr)
+        if num_positives is not None and num_positives.shape != (num_users,):
+            expected = f"shape ({num_users},)"
+            raise ArgumentError(describe(num_positives), where="num_positives", expected=expected)
+        self.register_buffer("num_positives", num_positives, persistent=False)
+
+    def update_sample(self, sample: Sample) -> None:
+        """Count the items above β and move it."""
+        check_finite("positives", sample.positives)
+        if sample.users.numel():
+            beta, own = self.table[sample.users], self.num_positives
+            self.move(sample, items_above(sample, beta, num_items=self.num_items, num_positives=own))
+
+    @abstractmethod
+    def move(self, sample: Sample, found: ItemsAbove) -> None:
+        """Move β of the sample's users, of whom there is at least one."""
+
+
+class QuantileRegression(SampledQuantile):
     """Quantile regression by stochastic steps on the sampled pinball loss, one parameter per user.
 
         Q_K(u) = 1/|I| · ( Σ_{i∈P_u} ρ(s_ui - β) + (|I|-|P_u|)/n · Σ_{j∈G_u} ρ(s_uj - β) )
@@ -70,7 +107,6 @@ class QuantileRegression(PerUser):
     mean: Tensor
     square: Tensor
     steps: Tensor
-    num_positives: Tensor | None
 
     def __init__(
         self,
@@ -82,8 +118,8 @@ class QuantileRegression(PerUser):
         num_positives: Tensor | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
     ) -> None:
-        super().__init__(num_users, k=k, num_items=num_items)
-        self.lr, self.betas = positive_number("lr", lr), betas
+        super().__init__(num_users, k=k, num_items=num_items, lr=lr, num_positives=num_positives)
+        self.betas = betas
         given: Any = betas
         plain = isinstance(given, Sequence) and len(given) == 2
         if not plain or not all(type(one) in (int, float) and 0 <= one < 1 for one in given):
@@ -91,24 +127,12 @@ class QuantileRegression(PerUser):
         self.register_buffer("mean", torch.zeros(num_users))
         self.register_buffer("square", torch.zeros(num_users))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        if num_positives is not None and num_positives.shape != (num_users,):
-            expected = f"shape ({num_users},)"
-            raise ArgumentError(describe(num_positives), where="num_positives", expected=expected)
-        self.register_buffer("num_positives", num_positives, persistent=False)
 
-    def update_sample(self, sample: Sample) -> None:
+    def move(self, sample: Sample, found: ItemsAbove) -> None:
         """One step of Adam on Q_K for every user in the batch."""
-        users = sample.users
-        check_finite("positives", sample.positives)
-        if users.numel() == 0:
-            return
-        assert self.num_items is not None
-        found = items_above(
-            sample, self.table[users], num_items=self.num_items, num_positives=self.num_positives
-        )
         # A row with every negative masked tells nothing about the other items: a gradient of 0.
         above = torch.where(found.sampled > 0, found.above, torch.full_like(found.above, float(self.k)))
-        self._step(users, (self.k - above).to(self.table.dtype) / self.num_items)
+        self._step(sample.users, (self.k - above).to(self.table.dtype) / self.num_items)
 
     @torch.no_grad()
     def update_rows(self, users: Tensor, scores: Tensor) -> None:

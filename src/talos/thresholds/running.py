@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from talos.checks import check_finite, describe, positive_number
-from talos.errors import ArgumentError
-from talos.thresholds.base import PerUser, Sample, mean_by_user
-from talos.thresholds.regression import count_above, items_above
+from talos.thresholds.base import Sample, mean_by_user
+from talos.thresholds.regression import ItemsAbove, SampledQuantile, count_above
 
 __all__ = ["RunningQuantile"]
 
@@ -17,7 +15,7 @@ __all__ = ["RunningQuantile"]
 _FURTHEST = 3.0
 
 
-class RunningQuantile(PerUser):
+class RunningQuantile(SampledQuantile):
     """Quantile regression for users who are seen about once an epoch, in batches of users with shared negatives.
 
     The first sample of a user sets β to that sample's own estimate of the K-th best score: positives count as one item,
@@ -50,7 +48,6 @@ class RunningQuantile(PerUser):
     short_name = "running"
     per_user = ("table", "visits")
     visits: Tensor
-    num_positives: Tensor | None
 
     def __init__(
         self,
@@ -61,25 +58,12 @@ class RunningQuantile(PerUser):
         lr: float = 0.05,
         num_positives: Tensor | None = None,
     ) -> None:
-        super().__init__(num_users, k=k, num_items=num_items)
-        self.lr = positive_number("lr", lr)
-        if num_positives is not None and num_positives.shape != (num_users,):
-            raise ArgumentError(
-                describe(num_positives), where="num_positives", expected=f"shape ({num_users},)"
-            )
+        super().__init__(num_users, k=k, num_items=num_items, lr=lr, num_positives=num_positives)
         self.register_buffer("visits", torch.zeros(num_users, dtype=torch.int32))
-        self.register_buffer("num_positives", num_positives, persistent=False)
 
-    def update_sample(self, sample: Sample) -> None:
+    def move(self, sample: Sample, found: ItemsAbove) -> None:
         """Set β of users seen for the first time, move that of the others."""
         users = sample.users
-        check_finite("positives", sample.positives)
-        if users.numel() == 0:
-            return
-        assert self.num_items is not None
-        found = items_above(
-            sample, self.table[users], num_items=self.num_items, num_positives=self.num_positives
-        )
         moved = self.table[users] + self._steps(users, found.above, found.weight)
         new = self.visits[users] == 0
         if bool(new.any()):
@@ -95,8 +79,11 @@ class RunningQuantile(PerUser):
             return
         above, _ = count_above("scores", scores, self.table[users], None)
         moved = self.table[users] + self._steps(users, above, torch.ones_like(above))
-        kth = torch.topk(scores, self.k, dim=-1, sorted=False).values.amin(dim=-1)
-        self._store(users, torch.where(self.visits[users] == 0, kth.to(moved.dtype), moved))
+        new = self.visits[users] == 0
+        if bool(new.any()):
+            kth = torch.topk(scores, self.k, dim=-1, sorted=False).values.amin(dim=-1)
+            moved = torch.where(new, kth.to(moved.dtype), moved)
+        self._store(users, moved)
 
     def _steps(self, users: Tensor, above: Tensor, weight: Tensor) -> Tensor:
         """How far each row moves its user's β."""
