@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from talos.data.interactions import Interactions
@@ -56,6 +57,42 @@ def test_the_next_list_knows_them(client: Client, saved: dict[str, Path], tmp_pa
     service.post("/v1/feedback", json=events(("user21", model.fitted_model().seen.items_of("user21")[0])))
     assert service.get("/v1/recommend/user21").json()["results"][0]["source"] == "model"
     assert service.get("/v1/model").json()["models"][0]["unknown_items"] == 1
+
+
+@pytest.mark.parametrize("events_of_run", [{"half_life": "30d"}, {"weights": "repeats"}])
+def test_events_count_as_in_training(client: Client, tmp_path: Path, events_of_run: dict[str, str]) -> None:
+    """By their age or number, where the run weighs interactions by it: the list is that of the history with times."""
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(30), 8)
+    items = np.concatenate([rng.permutation(20)[:8] + 20 * (user % 2) for user in range(30)])
+    start, day = 1_600_000_000, 86_400
+    stamps = start + rng.integers(0, 300, len(users)) * day
+    pairs = [[*users.tolist(), 0], [*items.tolist(), int(items[0])]]
+    data = Interactions.from_ids(*pairs, timestamps=[*stamps.tolist(), start + 300 * day])
+    model = Recommender(k=5, dim=8, epochs=3, **events_of_run).fit(data)
+    model.save(tmp_path / "run")
+    service = client(tmp_path / "run", feedback=str(tmp_path / "log.jsonl"))
+    new = [(25, 310), (25, 320), (25, 330), (26, 10), (27, 305)]
+    sent = [{"user": 0, "item": item, "timestamp": start + at * day} for item, at in new]
+    sent += [{"user": 99, "item": item, "timestamp": start + at * day} for item, at in new]
+    assert service.post("/v1/feedback", json={"events": sent}).status_code == 200
+    own = data.where(data.rows == 0)
+    mine = own.item_ids.decode(own.indices).to_list()
+    repeats = [1] * len(mine) if own.repeats is None else own.repeats.tolist()
+    past = [(item, at) for item, at, n in zip(mine, own.timestamps, repeats, strict=True) for _ in range(n)]
+    now = [(item, start + at * day) for item, at in new]
+    for user, events_of_user in ((0, past + now), (99, now)):
+        history = Interactions.from_ids(
+            ["x"] * len(events_of_user),
+            [item for item, _ in events_of_user],
+            timestamps=[at for _, at in events_of_user],
+        )
+        wanted = model.recommend(history=history, k=8)["item_id"].to_list()
+        plain = model.recommend(history=sorted({item for item, _ in events_of_user}), k=8)["item_id"]
+        listed = service.get(f"/v1/recommend/{user}", params={"k": 8}).json()["results"][0]
+        assert listed["source"] == "folded"
+        assert [item["item"] for item in listed["items"]] == wanted
+        assert wanted != plain.to_list()  # the weights matter
 
 
 def test_events_with_an_id_count_once(client: Client, saved: dict[str, Path], tmp_path: Path) -> None:

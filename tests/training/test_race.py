@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from talos.config import RunConfig
+from talos.data.interactions import Interactions
 from talos.data.splits import Split
 from talos.errors import DataError, TalosError
 from talos.files import read_sealed, write_sealed
@@ -59,6 +60,40 @@ def test_what_is_raced() -> None:
     assert {"loss.name": "sl", "loss.tau": 0.13} in high[0]
     assert {"loss.negative_weight": 1.25} in high[2]
     assert {"loss.user_power": 0.25} in high[3]
+
+
+def test_weights_of_events_are_raced_where_validation_is_later(tmp_path: Path) -> None:
+    """Two tastes, one long ago: validation is about the newer one, so a half-life wins; run and refit have it too."""
+    users, items, days = [], [], []
+    for user in range(40):
+        for item in range(8):
+            users.append(user)
+            items.append((3 * user + item) % 8 + 10 * (user % 2))
+            days.append(0 if item < 7 else 360)
+        for item in range(3):
+            users.append(user)
+            items.append((user // 2 + item) % 10 + 10 * (1 - user % 2))
+            days.append(361 + item)
+    data = Interactions.from_ids(users, items, timestamps=[86_400 * day for day in days])
+    last = data.timestamps == 363 * 86_400
+    train, valid = data.where(~last), data.where(last)
+    settings = config(
+        **{"training.effort": "high", "loss.positive_power": 0.0, "training.epochs": 60, "k": 3}
+    )
+    stages = stages_of(settings, [{"half_life": "9d"}])
+    assert stages[-1] == [{}, {"events.half_life": "9d"}]
+    assert stages_of(settings) == stages[:-1]
+    model = Recommender(config=settings)
+    model.fit(train, valid, run=tmp_path)
+    tried = {leg["candidate"] for leg in model.fitted_model().metadata["race"]["legs"]}
+    assert {"half_life-90.5d", "half_life-45.2d"} <= tried
+    assert model.config.events.half_life is not None
+    assert model.fitted_model().train.timestamps is not None  # for whoever updates the run
+    model.save(tmp_path)
+    again = Recommender.load(tmp_path)
+    assert again.config.events == model.config.events
+    model.refit()
+    assert model.config.events == again.config.events
 
 
 def test_the_best_half_goes_on_and_the_winner_without_starting_again(planted: Split) -> None:

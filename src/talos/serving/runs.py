@@ -14,6 +14,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
+from talos.data.event_weights import event_columns, event_weights, in_seconds
+from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError, InputError, TalosError
 from talos.model.attributes import allowed_items
@@ -38,6 +41,17 @@ __all__ = ["RunBook", "ServedRun", "encode", "signature_of"]
 _MOST_FILTERS = 64
 _MOST_VECTORS = 100_000
 _MOST_UNKNOWN = 10_000
+
+
+@dataclass(slots=True)
+class _Times:
+    """When a user met an item since the run was trained: the newest time, and how often."""
+
+    newest: float = -1.0
+    count: int = 0
+
+    def add(self, timestamp: float) -> None:
+        self.newest, self.count = max(self.newest, timestamp), self.count + 1
 
 
 class ServedRun:
@@ -63,7 +77,8 @@ class ServedRun:
         self.titles = model.train.item_titles
         self._filters: OrderedDict[str, NDArray[np.int64] | None] = OrderedDict()
         self._reader = None if log is None else LogReader(log)
-        self._extras: dict[Id, set[int]] = {}
+        self._weighed_by = event_columns(self.recommender.config.events)
+        self._extras: dict[Id, dict[int, _Times]] = {}
         self._vectors: OrderedDict[Id, Tensor] = OrderedDict()
         self.events = 0
         self.unknown_items: dict[Id, int] = {}
@@ -141,7 +156,7 @@ class ServedRun:
         user = _as_kind(event.user, self.users)
         if user is None or (code >= 0 and item in self.trained_items(code)):
             return  # no user of this run can have that id, or the run has learnt it
-        self._extras.setdefault(user, set()).add(item)
+        self._extras.setdefault(user, {}).setdefault(item, _Times()).add(event.timestamp)
         self._vectors.pop(user, None)
 
     def trained_items(self, code: int) -> NDArray[Any]:
@@ -177,14 +192,44 @@ class ServedRun:
         found = []
         for user, past in users:
             if user not in self._vectors:
-                self._vectors[user] = self.fold_in(past)
+                self._vectors[user] = self.fold_in(past, self._weights(user, past))
             found.append(self._vectors[user])
         while len(self._vectors) > _MOST_VECTORS:
             self._vectors.popitem(last=False)
         return found
 
-    def fold_in(self, history: NDArray[np.int64]) -> Tensor:
-        """The vector (d,) of somebody with this history.
+    def _weights(self, user: Id, past: NDArray[np.int64]) -> Tensor | None:
+        """How much each item of a user's history counts, by the rule of training; None if all count the same.
+
+        Events of the log have a time and may repeat, but have no ratings: where ratings count, all count the same.
+        """
+        if not self._weighed_by or "ratings" in self._weighed_by:
+            return None
+        (code,) = encode(self.users, [user]).tolist()
+        mine = slice(0, 0) if code < 0 else slice(*self.seen.indptr[code : code + 2])
+        learnt, new = self.trained_items(code) if code >= 0 else (), self._extras.get(user, {})
+        times = dict(zip(learnt, () if self._seconds is None else self._seconds[mine], strict=False))
+        counts = dict(zip(learnt, () if self.seen.repeats is None else self.seen.repeats[mine], strict=False))
+        times |= {item: one.newest for item, one in new.items()}
+        counts |= {item: one.count for item, one in new.items()}
+        history = Interactions.from_codes(
+            np.zeros(len(past), np.int32),
+            past,
+            user_ids=Vocabulary.of(["history"]),
+            item_ids=self.items,
+            timestamps=np.array([times.get(item, -1.0) for item in past.tolist()]),
+            repeats=np.array([counts.get(item, 1) for item in past.tolist()], np.int32),
+        )
+        weights = event_weights(history, self.recommender.config.events)
+        return None if weights is None else torch.from_numpy(weights)
+
+    @cached_property
+    def _seconds(self) -> NDArray[np.float64] | None:
+        """When each interaction of the history happened, in the unit of the log's events."""
+        return None if self.seen.timestamps is None else in_seconds(self.seen.timestamps)
+
+    def fold_in(self, history: NDArray[np.int64], weights: Tensor | None = None) -> Tensor:
+        """The vector (d,) of somebody with this history, whose items count as the weights say, or all the same.
 
         Each is folded in alone: the last digits of a product depend on how many users are in it, and a list after a
         restart is to be that before it, whoever asked at the same time.
@@ -192,7 +237,7 @@ class ServedRun:
         ends, places = torch.tensor([0, len(history)]), torch.from_numpy(history)
         items, mean = self.model.item_vectors, self.model.mean_item
         with torch.no_grad():
-            return fold_in(items, ends, places, self.loss, k=self.k, mean=mean)[0]
+            return fold_in(items, ends, places, self.loss, k=self.k, mean=mean, weights=weights)[0]
 
     @property
     def users_with_events(self) -> int:

@@ -10,7 +10,7 @@ data are never here.
     effort = "normal"    the first two stages of the loss, for Talos: the temperature τ, then the power mean ρ over the
                          positives or the weight λ of the negatives, and a second look at τ
     effort = "high"      all stages (for Talos also both ρ and λ, larger ones, and the weight p of the users), the other
-                         losses with a race of their own, and the dimension
+                         losses with a race of their own, the weights of events, and the dimension
 
 Before the second stage the winner of the first trains on until a validation brings little new. From there a few epochs
 show what a setting is worth; from an unfinished model they show how fast it learns, and what learns fast (a larger λ or
@@ -33,6 +33,7 @@ from typing import Any, Final
 
 from talos import registry
 from talos.config import NamedConfig, RunConfig
+from talos.data.event_weights import event_candidates
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
@@ -84,8 +85,10 @@ class RaceResult:
         }
 
 
-def stages_of(config: RunConfig) -> list[list[Changes]]:
+def stages_of(config: RunConfig, events: Sequence[Mapping[str, Any]] = ()) -> list[list[Changes]]:
     """The stages of the race that a config asks for, each a list of candidates; none if nothing is to be raced.
+
+    `events` are the weights of events that the data offer (`talos.data.event_weights.event_candidates`).
 
     Options that the config gives are not raced. Whoever gives the first one, the temperature, wants this loss as it is
     written down: then there is no race. Nor is there one in a run of fewer than 20 epochs.
@@ -109,6 +112,7 @@ def stages_of(config: RunConfig) -> list[list[Changes]]:
             stages[0] += [
                 change for name in registry.names("loss") for change in _of_another_loss(name, config)
             ]
+        stages.append([{}, *({f"events.{name}": value for name, value in one.items()} for one in events)])
         if "dim" not in config.backbone.options:
             stages.append([{"backbone.dim": dim} for dim in DIMENSIONS])
     return [stage for stage in stages if len(stage) > 1]
@@ -175,7 +179,7 @@ def make_trainer(
     The arguments are those of `Trainer`; checkpoints go to `folder/checkpoint`. Without validation data there is no
     race: what is open follows the loss's formula.
     """
-    stages = stages_of(config) if valid is not None and len(valid) else []
+    stages = stages_of(config, _events(config, train, valid)) if valid is not None and len(valid) else []
     checkpoints = None if folder is None else folder / "checkpoint"
     if not stages and folder is not None and resume and (folder / "race.json").exists():
         raise DataError(
@@ -202,6 +206,20 @@ def make_trainer(
         if isinstance(callback, Callback):
             callback.on_plan(trainer.plan)
     return trainer, race.result
+
+
+def _events(
+    config: RunConfig, train: Interactions | Share, valid: Interactions | Share | None
+) -> list[dict[str, str | None]]:
+    """The weights of events to race; a process that has only a share of the interactions weighs none."""
+    if config.training.effort != "high" or not isinstance(train, Interactions):
+        return []
+    return event_candidates(train, valid, config.events) if isinstance(valid, Interactions) else []
+
+
+def _same_start(one: RunConfig, other: RunConfig) -> bool:
+    """Whether a run may continue from the state of another: its table and its starting vectors are the same."""
+    return one.backbone == other.backbone and one.events == other.events
 
 
 class _Race:
@@ -267,7 +285,7 @@ class _Race:
         for label, changes in named.items():
             config = self.config.with_values({**self.changes, **changes})
             folder = None if self.folder is None else self.folder / "race" / f"{number}-{label}"
-            if parent is not None and parent.config.backbone == config.backbone:
+            if parent is not None and _same_start(parent.config, config):
                 runner = parent.branch(config, folder=folder)
             else:
                 runner = Trainer(config, *self.data, folder=folder, group=self.group)
@@ -286,7 +304,7 @@ class _Race:
         self.changes |= named[winner]
         if leader is not None:
             before, after = leader.config, runners[winner].config
-            if before.backbone != after.backbone:  # it began from starting vectors of its own
+            if not _same_start(before, after):  # it began from starting vectors of its own
                 self.path = []
             elif before.loss != after.loss:
                 self.path.append({"until": leader.position.epoch, "loss": before.loss.model_dump()})
@@ -368,7 +386,11 @@ def _label(changes: Mapping[str, Any]) -> str:
     ('sl-tau-0.1', 'unchanged')
     """
     parts = [
-        str(value) if name.endswith(".name") else f"{name.partition('.')[2]}-{value:g}"
+        str(value) if name.endswith(".name") else f"{name.partition('.')[2]}-{_in_short(value)}"
         for name, value in changes.items()
     ]
     return "-".join(parts).replace("@", "-at-") or "unchanged"
+
+
+def _in_short(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
