@@ -17,7 +17,7 @@ from talos_paper.results import ResultStore
 
 QUICK = {
     "backbone.dim": 8,
-    "training.epochs": 20,
+    "training.epochs": 40,
     "training.evaluate_every": 5,
     "training.batch_size": 16,
     "training.checkpoint_every": 1000,
@@ -50,9 +50,13 @@ def test_the_best_of_the_grid_is_measured_beside_the_default(folder: Path, tmp_p
     store = ResultStore(tmp_path / "out")
     result = _run(store, folder, work=tmp_path / "work")
     steps = result["steps"]
-    assert [len(steps[name]) for name in ("temperatures", "powers", "default")] == [5, 8, 1]
+    assert [len(steps[name]) for name in ("temperatures", "powers", "best", "default")] == [5, 8, 1, 1]
     best = max([*steps["temperatures"], *steps["powers"]], key=lambda one: one["valid"]["recall@20"])
-    assert result["test"]["grid"]["trial"]["valid"] == best["valid"]
+    measured = result["test"]["grid"]["trial"]
+    assert measured == steps["best"][0]
+    assert measured["config"]["loss"] == best["config"]["loss"]
+    assert {one["config"]["training"]["epochs"] for one in steps["temperatures"]} == {30}
+    assert measured["config"]["training"]["epochs"] == QUICK["training.epochs"]
     assert "race" in steps["default"][0]
     assert all("race" not in one for one in steps["temperatures"])
     # the measured model is the one that was fitted, not one more
@@ -87,7 +91,7 @@ def test_a_stopped_grid_continues_and_reads_test_at_the_end(
     monkeypatch.setattr(grid, "measure", measure)
     rest: list[str] = []
     result = _run(store, folder, work=tmp_path / "work", notify=rest.append)
-    assert len(rest) == 14 + 1 - 7
+    assert len(rest) == 15 + 1 - 7
     for side in ("grid", "default"):
         assert result["test"][side]["metrics"] == whole["test"][side]["metrics"]
 
