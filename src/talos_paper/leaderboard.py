@@ -101,7 +101,7 @@ METHODS: dict[str, Method] = {
             name="talos",
             title="Talos on MF, best dimension",
             settings={},
-            grid={"backbone.dim": [64, 128, 256, 512]},
+            grid={"backbone.dim": [128, 256]},
         ),
         _baseline("popularity", "popularity"),
         _baseline("itemknn", "ItemKNN", neighbours=[100, 500], shrinkage=[0.0, 50.0]),

@@ -127,6 +127,27 @@ def test_the_best_half_goes_on_and_the_winner_without_starting_again(planted: Sp
     assert list(race.legs) == legs.records
 
 
+@pytest.mark.parametrize(("best", "chosen"), [(0.03, 0.0311), (0.065, 0.065), (0.3, 0.286)])
+def test_what_wins_clearly_goes_on_in_its_direction(
+    planted: Split, monkeypatch: pytest.MonkeyPatch, best: float, chosen: float
+) -> None:
+    """Up to the temperature that validation likes, and not beyond it; ρ and λ, which it does not care for, stay."""
+    seen: dict[int, list[float]] = {}
+
+    def leg(self: Any, stage: int, label: str, runner: Trainer, epoch: int) -> float:
+        runner.position.epoch = epoch
+        tau = runner.config.loss.options["tau"]
+        seen.setdefault(stage, []).append(tau)
+        return 1 - 0.1 * abs(math.log(tau / best))
+
+    monkeypatch.setattr(race_module._Race, "_leg", leg)
+    trainer, race = make_trainer(config(**{"training.epochs": 200}), planted.train, planted.valid)
+    assert race.chosen["loss.tau"] == chosen
+    assert trainer.config.loss.options == {"tau": chosen, "user_power": 0.5}
+    if best != 0.065:  # a step too far was tried, and not taken
+        assert abs(math.log(seen[max(seen)][1] / best)) > abs(math.log(chosen / best))
+
+
 def test_a_candidate_trains_as_it_would_alone(planted: Split) -> None:
     """Up to its first validation a candidate is a run with its settings given: nothing of the others reaches it."""
     settings = config(**{"training.evaluate_every": 100})
@@ -300,7 +321,7 @@ def test_with_little_patience_later_stages_still_train(planted: Split) -> None:
     settings = config(**{"training.patience": 2, "training.evaluate_every": 2})
     trainer, race = make_trainer(settings, planted.train, planted.valid)
     trainer.fit()
-    assert {leg["stage"] for leg in race.legs} == {0, 1, 2}
+    assert {leg["stage"] for leg in race.legs} >= {0, 1, 2}
     assert trainer.position.best_epoch > 0
     assert trainer.position.best_metrics["precision@5"] == trainer.position.best
 

@@ -149,12 +149,29 @@ def test_the_best_weights_are_restored(planted: Split, tmp_path: Path) -> None:
         assert trainer.position.best_metrics == report.metrics
 
 
+@pytest.mark.parametrize(("averaging", "kept"), [(0.2, 4), (1.0, 2)])
+def test_of_weights_that_are_as_good_the_latest_are_kept(
+    planted: Split, monkeypatch: pytest.MonkeyPatch, averaging: float, kept: int
+) -> None:
+    """Where they are averaged; patience counts from the highest figure all the same."""
+    figures = iter([0.3, 0.4, 0.39, 0.399, 0.39, 0.39, 0.39])
+    values = {"training.epochs": 1000, "training.evaluate_every": 1, "training.patience": 4}
+    settings = config(**values, **{"training.averaging": averaging})
+    trainer = Trainer(settings, planted.train, planted.valid)
+    monkeypatch.setattr(trainer.sharding, "metrics", lambda *given: {"precision@5": next(figures)})
+    trainer.fit()
+    assert (trainer.position.epoch, trainer.position.best_epoch) == (6, kept)
+    shorter = Trainer(settings.with_values({"training.epochs": kept}), planted.train)
+    shorter.fit()
+    assert all(map(torch.equal, trainer.vectors(), shorter.vectors()))
+
+
 def test_it_stops_when_validation_stops_improving(planted: Split) -> None:
     values = {"training.epochs": 1000, "training.evaluate_every": 1, "training.patience": 3}
     trainer = Trainer(config(**values), planted.train, planted.valid)
     trainer.fit()
     assert trainer.position.epoch < 1000
-    assert trainer.position.epoch == trainer.position.best_epoch + 3
+    assert trainer.position.epoch == trainer.position.peak_epoch + 3
 
 
 def test_without_validation_all_epochs_run(planted: Split) -> None:

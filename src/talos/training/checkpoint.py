@@ -62,7 +62,9 @@ class Position:
     step: int = 0
     loss_sum: float = 0.0
     seconds: float = 0.0
-    best: float = -math.inf
+    peak: float = -math.inf  # the highest validation metric, and its epoch, from which patience counts
+    peak_epoch: int = 0
+    best: float = -math.inf  # that of the weights that are kept
     best_epoch: int = 0
     best_metrics: dict[str, float] = field(default_factory=dict)
     last_metrics: dict[str, float] = field(default_factory=dict)  # of the newest validation

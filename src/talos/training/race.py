@@ -15,7 +15,8 @@ data are never here.
 Before the second stage the winner of the first trains on until a validation brings little new. From there a few epochs
 show what a setting is worth; from an unfinished model they show how fast it learns, and what learns fast (a larger λ or
 ρ, another τ) may end lower. Hence the second look: after the second stage the winner of the first meets the values
-halfway to its neighbours, under the conditions in which the run will end.
+halfway to its neighbours, under the conditions in which the run will end. And where a changed option wins clearly, it
+goes on in that direction, step by step, as long as that wins.
 
 A race is part of its run: it is written to `race.json` in the run's folder, every candidate has checkpoints of its own
 there, and a killed run continues to the same bytes.
@@ -47,6 +48,8 @@ __all__ = ["RaceResult", "check_path", "make_trainer", "stages_of"]
 # Epochs of each leg of the first stage, and of later stages; after the last leg the best candidate wins.
 FIRST_LEGS: Final = (2, 2)
 LATER_LEGS: Final = (4, 4)
+# A step from which it goes on in the same direction is at least this much better than to stay.
+CLEARLY: Final = 1.003
 # The winner of the first stage has settled when a validation is not at least this much better than the one before.
 SETTLED: Final = 1.005
 # Runs of fewer epochs have no room for a race.
@@ -156,6 +159,30 @@ def _second_look(stage: Sequence[Changes], winner: Changes) -> list[Changes]:
     return [{}, *({name: float(f"{value * factor:.3g}")} for factor in (below**-0.5, above**0.5))]
 
 
+def _further(before: RunConfig, after: RunConfig) -> list[list[Changes]]:
+    """A stage about one more step in the direction of the last one, if that changed one number of the same loss.
+
+    The step is the same ratio, or from 0 the same difference.
+
+    >>> before = RunConfig().with_values({"loss.tau": 0.1})
+    >>> _further(before, before.with_values({"loss.tau": 0.08}))
+    [[{}, {'loss.tau': 0.064}]]
+    >>> _further(before, before.with_values({"loss.positive_power": 0.2}))
+    [[{}, {'loss.positive_power': 0.4}]]
+    >>> _further(before, before.with_values({"loss.name": "sl"})), _further(before, before)
+    ([], [])
+    """
+    if before.loss.name != after.loss.name:
+        return []
+    defaults = registry.options("loss", after.loss.name)
+    steps = {}
+    for name, new in after.loss.options.items():
+        old = before.loss.options.get(name, defaults.get(name))
+        if old != new and isinstance(old, int | float) and isinstance(new, int | float):
+            steps[f"loss.{name}"] = float(f"{new * new / old if old else 2 * new:.3g}")
+    return [[{}, steps]] if len(steps) == 1 else []
+
+
 def _of_another_loss(name: str, config: RunConfig) -> list[Changes]:
     """The first stage of a loss that races something itself; none of the run's own loss."""
     offered = registry.resolve("loss", name).race
@@ -253,17 +280,20 @@ class _Race:
 
     def run(self, stages: Sequence[Sequence[Changes]]) -> Trainer:
         """Race stage by stage; returns the winner of the last one."""
-        leader = self._stage(0, stages[0], None)
+        leader, _ = self._stage(0, stages[0], None)
         self._settle(leader, _label(self.changes))
         second_look = _second_look(stages[0], self.changes)
         later = [*stages[1:NORMAL_STAGES], second_look, *stages[NORMAL_STAGES:]]
-        for number, stage in enumerate(later, start=1):
-            if leader.position.epoch + sum(LATER_LEGS) > self.config.training.epochs:
-                break
+        number = 0
+        while later and leader.position.epoch + sum(LATER_LEGS) <= self.config.training.epochs:
+            stage, before = later.pop(0), leader.config
             # another loss may have won, which need not have the options that this stage is about
-            possible = [one for one in stage if not one or _is_new(one, leader.config)]
+            possible = [one for one in stage if not one or _is_new(one, before)]
             if len(possible) > 1:
-                leader = self._stage(number, possible, leader)
+                number += 1
+                leader, gain = self._stage(number, possible, leader)
+                if gain >= CLEARLY:
+                    later = [*_further(before, leader.config), *later]
         return leader
 
     def _settle(self, leader: Trainer, label: str) -> None:
@@ -277,8 +307,11 @@ class _Race:
                 return
             best = score
 
-    def _stage(self, number: int, stage: Sequence[Changes], leader: Trainer | None) -> Trainer:
-        """Race some candidates from the leader's state, or from the starting vectors; returns the winner."""
+    def _stage(self, number: int, stage: Sequence[Changes], leader: Trainer | None) -> tuple[Trainer, float]:
+        """Race some candidates from the leader's state, or from the starting vectors.
+
+        Returns the winner, and its score as a multiple of that of the first candidate when this was last in the race.
+        """
         named = {_label(changes): changes for changes in stage}
         runners: dict[str, Trainer] = {}
         parent = leader
@@ -295,9 +328,13 @@ class _Race:
         epoch = 0 if leader is None else leader.position.epoch
         for runner in runners.values():
             runner.resume()
-        for leg in FIRST_LEGS if leader is None else LATER_LEGS:
+        legs = FIRST_LEGS if leader is None else LATER_LEGS if len(stage) > 2 else (sum(LATER_LEGS),)
+        first, gains = next(iter(runners)), dict.fromkeys(runners, 1.0)
+        for leg in legs:
             epoch += leg
             scores = {label: self._leg(number, label, runner, epoch) for label, runner in runners.items()}
+            if scores.get(first, 0) > 0:
+                gains = {label: score / scores[first] for label, score in scores.items()}
             ranked = sorted(runners, key=lambda label: -scores[label])  # of equal ones the first stays ahead
             runners = {label: runners[label] for label in ranked[: (len(ranked) + 1) // 2]}
         winner = next(iter(runners))
@@ -308,7 +345,7 @@ class _Race:
                 self.path = []
             elif before.loss != after.loss:
                 self.path.append({"until": leader.position.epoch, "loss": before.loss.model_dump()})
-        return runners[winner]
+        return runners[winner], gains[winner]
 
     def _leg(self, stage: int, label: str, runner: Trainer, epoch: int) -> float:
         """Train one candidate up to an epoch and note what validation says."""

@@ -42,6 +42,10 @@ from talos.training.plan import Plan, make_plan
 
 __all__ = ["Trainer"]
 
+# Averaged weights get steadier with every epoch, and validation is noisy: of those this close to the best figure the
+# latest are kept.
+_AS_GOOD = 0.995
+
 
 class Trainer:
     """Puts backbone, loss, negatives and thresholds together and trains them.
@@ -161,6 +165,8 @@ class Trainer:
     def fit(self) -> None:
         """Train for all epochs, or until validation has not improved for `patience` epochs; keep the best weights.
 
+        Where weights are averaged, the best are the latest whose metric is within half a percent of the highest.
+
         Raises:
             InterruptedRunError: SIGINT or SIGTERM arrived; a checkpoint was written after the current step.
             TalosError: the loss or the weights are no longer finite; the best weights are kept.
@@ -272,10 +278,13 @@ class Trainer:
             metrics = self.sharding.metrics(*self.vectors(), k)
             watched = metrics[first]
             at.last_metrics = metrics
-            if watched > at.best:
+            higher = watched > at.peak
+            if higher:
+                at.peak, at.peak_epoch = watched, at.epoch
+            if higher or (self.config.training.averaging < 1 and watched >= _AS_GOOD * at.peak > 0):
                 at.best, at.best_epoch, at.best_metrics = watched, at.epoch, metrics
                 self._keep_best()
-        if at.epoch - at.best_epoch >= self.config.training.patience:
+        if at.epoch - at.peak_epoch >= self.config.training.patience:
             at.finished = True
         return {first: watched} | metrics  # the watched metric first: a progress bar shows the first one
 
@@ -345,7 +354,16 @@ class Trainer:
         other.optimizers.load_state(state)
         other.average.load_state(state, self.position.epoch)
         # early stopping begins anew: this one may have stopped, and what is best under another loss is not known yet
-        other.position = replace(self.position, best=-math.inf, best_epoch=0, best_metrics={}, finished=False)
+        unknown = -math.inf
+        other.position = replace(
+            self.position,
+            peak=unknown,
+            peak_epoch=0,
+            best=unknown,
+            best_epoch=0,
+            best_metrics={},
+            finished=False,
+        )
         return other
 
     def move(self, folder: Path | None, callbacks: Sequence[Callback]) -> None:
