@@ -60,6 +60,9 @@ def reproduce(
     list_: Annotated[
         bool, typer.Option("--list", help="List the tables and which of their runs are missing.")
     ] = False,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Train nothing; write estimate.md, what the runs will cost.")
+    ] = False,
     pages: Annotated[
         bool, typer.Option("--pages", help="Train nothing; only write tables and pages from the results.")
     ] = False,
@@ -87,6 +90,9 @@ def reproduce(
         return
     if not tables and not pages:
         raise ConfigError("no table is named", where="TABLE", expected="a name from --list, or `all`")
+    if estimate:
+        _write_estimate(selection, store, data, json)
+        return
     result: dict[str, Any] = {}
     if not pages:
         seconds = None if budget is None else parse_budget(budget)
@@ -100,6 +106,20 @@ def reproduce(
     say(f"{len(written)} pages, tables and plots in {out}")
     if json:
         print_json({"out": str(out), **result})
+
+
+def _write_estimate(selection: Selection, store: ResultStore, folder: Path | None, json: bool) -> None:
+    import functools
+
+    from talos.files import replace_text
+    from talos_paper import data
+    from talos_paper.estimate import estimate, estimate_page
+
+    load = functools.lru_cache(maxsize=2)(functools.partial(data.load, folder=folder))
+    cells = estimate(selection, store, load, notify=say)
+    replace_text(store.root / "estimate.md", estimate_page(cells))
+    if json:
+        print_json({"cells": [{**asdict(cell), "hours": cell.hours} for cell in cells]})
 
 
 def _print_status(selection: Selection, store: ResultStore, json: bool) -> None:
