@@ -7,6 +7,7 @@ import json
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import talos
@@ -98,6 +99,40 @@ def test_shards(clicks: Path, tmp_path: Path) -> None:
         write_shards_from(shards, tmp_path / "again", shards=2)
     with pytest.raises(ConfigError, match=r"^k_core: needs all interactions in memory"):
         write_shards_from(clicks, tmp_path / "again", shards=2, options=SourceOptions(k_core=5))
+
+
+def test_shards_of_a_split_that_was_made_elsewhere(tmp_path: Path) -> None:
+    """The parts stay as they are, whatever the number of shards and of rows at once."""
+    rng = np.random.default_rng(0)
+    pairs = [f"u{user},i{item:02},{user * item}" for user in range(30) for item in rng.permutation(40)[:9]]
+    folder = tmp_path / "parts"
+    (folder / "train").mkdir(parents=True)
+    cuts = {
+        "train/a.csv": pairs[0::3],
+        "train/b.csv": pairs[1::3],
+        "valid.csv": pairs[2::6],
+        "test.csv": pairs[5::6],
+    }
+    for name, rows in cuts.items():
+        (folder / name).write_text("\n".join(["user,item,timestamp", *rows]) + "\n")
+    expected, said = talos.open_split(folder), []
+    for shards, rows in ((1, 1000), (4, 7)):
+        out = tmp_path / f"out-{shards}"
+        record = write_shards_from(folder, out, shards=shards, rows_at_once=rows, notify=said.append)
+        assert record["how"] == {"by": "predefined"}
+        assert same(talos.open_split(out), expected)
+        assert np.array_equal(talos.open_split(out).train.timestamps, expected.train.timestamps)
+    options = SourceOptions(test=0.4)
+    write_shards_from(folder, tmp_path / "more", shards=2, options=options, notify=said.append)
+    assert "already split" in " ".join(said)
+    with (folder / "test.csv").open("a") as file:
+        file.write("u9,i00,1\nu9,i01,1\n" + pairs[0] + "\n")
+    with pytest.raises(DataError, match=r"user 'u0' and item 'i\d\d' are together in two parts"):
+        write_shards_from(folder, tmp_path / "again", shards=2)
+    (folder / "test.csv").write_text("user,item\nu1,7\n")
+    with pytest.raises(DataError, match=r"test.csv: its item ids are Int64, those of .*train String"):
+        write_shards_from(folder, tmp_path / "again", shards=2)
+    assert not (tmp_path / "again").exists()
 
 
 def test_a_database(clicks: Path, tmp_path: Path) -> None:

@@ -371,6 +371,9 @@ def write_shards_from(
             expected="data that are clean already, or a split without shards",
         )
     _check_exists(path)
+    if readers.is_parts(path):
+        _warn_split_already(options, notify)
+        return write_shards(path, out, **how, **options.reading())
     return write_shards(path, out, **how, min_rating=options.min_rating, **options.reading())
 
 

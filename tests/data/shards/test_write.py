@@ -161,8 +161,4 @@ def test_refusals(parquet_folder: Path, make_events: Make, tmp_path: Path) -> No
     write_shards(bare, out, shards=2)
     with pytest.raises(ConfigError, match="exists and is not empty"):
         write_shards(bare, out, shards=2)
-    splitted = tmp_path / "splitted"
-    splits.write_split(splits.split(read(bare)), splitted, source="x")
-    with pytest.raises(DataError, match="is split already"):
-        write_shards(splitted, tmp_path / "again", shards=2)
-    assert {path.name for path in tmp_path.iterdir()} == {"events", "bare.parquet", "out", "splitted"}
+    assert {path.name for path in tmp_path.iterdir()} == {"events", "bare.parquet", "out"}

@@ -40,7 +40,8 @@ class ExternalSort:
         self.samples: list[pl.Series] = []  # users of each run, one in `_SAMPLED`
         self.columns: list[str] | None = None  # those that all blocks have
         self.titles: pl.DataFrame | None = None
-        self._saved: tuple[int, list[str] | None, pl.DataFrame | None] = (0, None, None)
+        self.types: dict[str, pl.DataType] = {}  # of the ids of the last block
+        self.saved: tuple[int, list[str] | None, pl.DataFrame | None] = (0, None, None)  # by the last commit
 
     def add(self, block: pl.DataFrame) -> None:
         """Write one run; the rows of a user stay in their order."""
@@ -49,18 +50,19 @@ class ExternalSort:
             both = pl.concat([*known, block.select("item", "title")])
             self.titles = both.unique("item", keep="last", maintain_order=True)
         self.columns = [c for c in self.columns or block.columns if c in block.columns]
+        self.types = {role: block[role].dtype for role in ("user", "item")}
         run = block.drop("title", strict=False).sort("user", maintain_order=True)
         run.write_parquet(self._path(len(self.samples)), row_group_size=_ROW_GROUP, compression="lz4")
         self.samples.append(run["user"].gather_every(_SAMPLED))
 
     def commit(self) -> None:
         """Keep what was added so far."""
-        self._saved = (len(self.samples), self.columns, self.titles)
+        self.saved = (len(self.samples), self.columns, self.titles)
 
     def take_back(self, *, everything: bool = False) -> None:
         """Drop what was added since the last commit, or everything."""
-        runs, self.columns, self.titles = (0, None, None) if everything else self._saved
-        self._saved = (runs, self.columns, self.titles)
+        runs, self.columns, self.titles = (0, None, None) if everything else self.saved
+        self.saved = (runs, self.columns, self.titles)
         del self.samples[runs:]
 
     def titles_of(self, items: pl.Series) -> pl.Series | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from talos.data.interactions import Interactions, Provenance, values_in
 from talos.data.parquet import scan_file
 from talos.data.readers import ReadKeywords, read_blocks
+from talos.data.readers.cleaning import union_of
+from talos.data.readers.folders import part_files
 from talos.data.shards.external_sort import ExternalSort
 from talos.data.shards.index import FORMAT, INDEX, PARTS, own_checksum
 from talos.data.shards.streaming_split import StreamingSplit
@@ -52,6 +54,9 @@ def write_shards(
 ) -> dict[str, Any]:
     r"""Split interactions into train, validation and test, and write them as shards.
 
+    A folder with train and test files is split already: its parts stay as they are, and `by`, `test`, `valid` and
+    `seed` have no effect. No pair may be in two of them.
+
     Holds about `rows_at_once` rows in memory, and the ids of the items with a few numbers each; everything else goes
     through temporary files beside `out`. Ids, duplicates and errors are those of `talos.read`. The split depends on the
     data and the seed, not on the number of shards. By `user` and by `last` it is that of `talos.data.splits.split`; by
@@ -62,7 +67,7 @@ def write_shards(
     sorted. A shard has consecutive users, and all have about the same number of interactions.
 
     Args:
-        source: a file, a folder of files that are one table, or interactions.
+        source: a file, a folder of files that are one table, a folder of train and test files, or interactions.
         out: the folder to write; must not exist or be empty.
         shards: how many shards.
         by: `user`, `time` or `last`, see `talos.data.splits.split`.
@@ -84,7 +89,8 @@ def write_shards(
     >>> [shard["users"] for shard in record["shards"]], record["parts"]["test"]["interactions"]
     ([[0, 1], [1, 2]], 3)
     """
-    how = how_to_split(by, test, valid, seed)
+    split_already = _parts_of(source)
+    how = {"by": "predefined"} if split_already else how_to_split(by, test, valid, seed)
     for option, number in (("shards", shards), ("rows_at_once", rows_at_once)):
         if number < 1:
             raise ArgumentError(f"{number}", where=option, expected="1 or more")
@@ -104,13 +110,15 @@ def write_shards(
         runs = ExternalSort(folders["runs"])
         if isinstance(source, Interactions):
             provenance = _add_interactions(source, runs, rows_at_once)
+        elif split_already:
+            provenance = _add_parts(split_already, runs, rows_at_once, str(source), options)
         else:
             provenance = read_blocks(source, runs, rows=rows_at_once, **options)
         if provenance.guesses:
             notify(f"{provenance.source}: {provenance.guesses}")
         notify(f"{provenance.rows:,} rows read")
         pieces = _Pieces.of(runs, folders["pieces"], rows_at_once, provenance, min_rating)
-        if by != "user" and "timestamp" not in pieces.columns:
+        if not split_already and by != "user" and "timestamp" not in pieces.columns:
             raise DataError(
                 "no timestamps", where=provenance.source, expected=f"a time column to split by {by}"
             )
@@ -119,13 +127,18 @@ def write_shards(
                 f"{shards}", where="shards", expected=f"at most {pieces.num_users:,}, the number of users"
             )
         notify(f"{pieces.interactions:,} interactions of {pieces.num_users:,} users are sorted")
-        splitter = StreamingSplit(
-            by=by, test=test, valid=valid, seed=seed, total=pieces.interactions, stamps=pieces.stamps
-        )
         staging = folders["out"]
-        writer = _ShardWriter(staging, folders["shards"], pieces, shards, with_valid=valid > 0)
-        for data in pieces:
-            writer.add(data, splitter.of(data))
+        with_valid = "valid" in split_already if split_already else valid > 0
+        writer = _ShardWriter(staging, folders["shards"], pieces, shards, with_valid=with_valid)
+        if split_already:
+            for number, data in enumerate(pieces):
+                writer.add(data, pieces.parts(number))
+        else:
+            splitter = StreamingSplit(
+                by=by, test=test, valid=valid, seed=seed, total=pieces.interactions, stamps=pieces.stamps
+            )
+            for data in pieces:
+                writer.add(data, splitter.of(data))
         titles = runs.titles_of(pieces.item_ids.ids)
         record: dict[str, Any] = {
             "format": FORMAT,
@@ -167,6 +180,50 @@ def _disk_errors(out: Path) -> Iterator[None]:
         raise TalosError(f"{out} could not be written ({first_line(error)[:160]})") from error
 
 
+def _parts_of(source: str | Path | Interactions) -> dict[str, Path]:
+    """The train, validation and test files of a folder; empty if the source is anything else."""
+    if isinstance(source, Interactions) or not Path(source).is_dir():
+        return {}
+    return part_files(Path(source)) or {}
+
+
+class _Marked:
+    """A sink that says of every row which part it belongs to; what it takes back are the rows of this part."""
+
+    def __init__(self, runs: ExternalSort, part: str) -> None:
+        self.runs, self.part, self.before = runs, pl.lit(PARTS.index(part), pl.Int8), runs.saved
+
+    def add(self, block: pl.DataFrame) -> None:
+        self.runs.add(block.with_columns(part=self.part))
+
+    def commit(self) -> None:
+        self.runs.commit()
+
+    def take_back(self, *, everything: bool = False) -> None:
+        if everything:
+            self.runs.saved = self.before
+        self.runs.take_back()
+
+
+def _add_parts(
+    files: Mapping[str, Path], runs: ExternalSort, rows: int, source: str, options: ReadKeywords
+) -> Provenance:
+    """Add the files of a split that was made elsewhere, each row marked by its part."""
+    read: list[Provenance] = []
+    types: dict[str, pl.DataType] = {}
+    for part, file in files.items():
+        read.append(read_blocks(file, _Marked(runs, part), rows=rows, **options))
+        types = types or runs.types
+        if runs.types != types:
+            (role, *_) = [role for role in types if types[role] != runs.types[role]]
+            what = (
+                f"its {role} ids are {runs.types[role]}, those of {next(iter(files.values()))} {types[role]}"
+            )
+            expected = "one kind in all parts; ids='string' reads all of them as strings"
+            raise DataError(what, where=str(file), expected=expected)
+    return union_of(read, source)
+
+
 def _add_interactions(data: Interactions, runs: ExternalSort, rows: int) -> Provenance:
     """Add interactions that are in memory, in blocks, as `read_blocks` does with a file."""
     frame = data.to_polars().rename({"user_id": "user", "item_id": "item"})
@@ -203,11 +260,13 @@ class _Pieces:
             data = Interactions.from_ids(bucket["user"], bucket["item"], **values_in(bucket))
             pieces.duplicates += data.provenance.duplicates
             pieces.columns = tuple(bucket.columns)
+            parts = _parts_in(bucket, provenance.source) if "part" in bucket.columns else None
             if min_rating is not None:
                 assert data.ratings is not None
-                data = data.where(data.ratings >= min_rating).compact()
+                kept = data.ratings >= min_rating
+                data, parts = data.where(kept).compact(), None if parts is None else parts[kept]
             if len(data):
-                pieces._write(data)
+                pieces._write(data, parts)
         if not pieces.interactions:
             raise DataError(
                 f"no rating of {min_rating:g} or higher", where=provenance.source, expected="at least one"
@@ -216,13 +275,15 @@ class _Pieces:
         pieces.item_ids = Vocabulary(items.collect(engine="streaming")["item_id"].sort())
         return pieces
 
-    def _write(self, data: Interactions) -> None:
+    def _write(self, data: Interactions, parts: NDArray[np.int8] | None) -> None:
         users = {"user_id": data.user_ids.ids, "degree": data.user_degrees}
         tables = {
             "rows": data.to_frame(item=data.indices),
             "users": pl.DataFrame(users),
             "items": pl.DataFrame({"item_id": data.item_ids.ids}),
         }
+        if parts is not None:
+            tables["parts"] = pl.DataFrame({"part": parts})
         for kind, table in tables.items():
             table.write_parquet(self._path(len(self.users), kind), compression="lz4")
         self.users.append(data.num_users)
@@ -247,6 +308,11 @@ class _Pieces:
                 **values_in(rows),
             )
 
+    def parts(self, number: int) -> NDArray[np.int8]:
+        """The part of each interaction of a piece, where the source says it."""
+        flags: NDArray[np.int8] = scan_file(self._path(number, "parts")).collect()["part"].to_numpy()
+        return flags
+
     def stamps(self) -> Iterator[NDArray[Any]]:
         """All timestamps, a piece at a time."""
         for number in range(len(self.users)):
@@ -254,6 +320,23 @@ class _Pieces:
 
     def _path(self, number: int, kind: str) -> Path:
         return self.folder / f"{kind}-{number:06d}.parquet"
+
+
+def _parts_in(bucket: pl.DataFrame, source: str) -> NDArray[np.int8]:
+    """The part of each pair of a bucket, in the order of `Interactions`: by user and item, each pair once."""
+    pairs = bucket.select("user", "item", "part").unique()
+    once = pairs.unique(["user", "item"])
+    if len(once) < len(pairs):
+        user, item = (
+            pairs.filter(pairs.select("user", "item").is_duplicated()).sort("user", "item").row(0)[:2]
+        )
+        raise DataError(
+            f"user {user!r} and item {item!r} are together in two parts",
+            where=source,
+            expected="every pair in one part",
+        )
+    flags: NDArray[np.int8] = once.sort("user", "item")["part"].to_numpy()
+    return flags
 
 
 class _ShardWriter:
