@@ -187,10 +187,19 @@ def test_the_scalars_of_a_loss_slow_down_with_the_model() -> None:
     """LLPAUC's scalars are stepped with the model, at twice its rate for some; `lr_decay` holds for them too."""
     loss, parameter = losses.LLPAUC(), table()
     optimizers = module.Optimizers([parameter], loss, OptimizerConfig(lr=0.1))
-    model, joint = optimizers.of(None)
+    model, joint = optimizers.begin_pass(None)
     before = [group["lr"] for group in joint.param_groups]
     assert {0.1, 0.2} == set(before)
     for epoch in range(3):
         optimizers.scale_rate(0.5**epoch)
         assert [group["lr"] for group in model.param_groups] == [0.1 * 0.5**epoch]
         assert [group["lr"] for group in joint.param_groups] == [rate * 0.5**epoch for rate in before]
+
+
+def test_an_adversary_gets_gradients_in_its_own_passes_alone() -> None:
+    loss, parameter = losses.AdvInfoNCE(num_users=2, num_items=3), table()
+    optimizers = module.Optimizers([parameter], loss, OptimizerConfig(lr=0.1))
+    for adversary, wanted in ((None, False), (0, True), (None, False)):
+        optimizers.begin_pass(adversary)
+        assert [loss.user_table.requires_grad, loss.item_table.requires_grad] == [wanted, wanted]
+        assert parameter.requires_grad

@@ -238,8 +238,15 @@ class Optimizers:
             torch.optim.Adam([group.param_group(loss, lr=self.rate)]) for group in self.adversaries
         ]
 
-    def of(self, adversary: int | None) -> list[torch.optim.Optimizer]:
-        """The optimizers that step in a pass over the batches: of the model (None), or of an adversary."""
+    def begin_pass(self, adversary: int | None) -> list[torch.optim.Optimizer]:
+        """The optimizers that step in a pass over the batches: of the model (None), or of an adversary.
+
+        Adversaries with epochs of their own get gradients in these alone: those of tables are half of the work.
+        """
+        for number, optimizer in enumerate(self._of_adversaries):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.requires_grad_(number == adversary)
         if adversary is not None:
             return [self._of_adversaries[adversary]]
         return [self.model] if self._of_joint is None else [self.model, self._of_joint]

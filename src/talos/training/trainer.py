@@ -220,7 +220,7 @@ class Trainer:
         if self.resumed_generator is not None:
             generator.set_state(self.resumed_generator)
             self.resumed_generator = None
-        optimizers = self.optimizers.of(adversary)
+        optimizers = self.optimizers.begin_pass(adversary)
         while at.step < len(self.batches):
             self.optimizers.clamp_joint_()
             batch = self.batches.batch(order, at.step)
