@@ -117,6 +117,7 @@ def _write_estimate(selection: Selection, store: ResultStore, folder: Path | Non
 
     load = functools.lru_cache(maxsize=2)(functools.partial(data.load, folder=folder))
     cells = estimate(selection, store, load, notify=say)
+    store.root.mkdir(parents=True, exist_ok=True)
     replace_text(store.root / "estimate.md", estimate_page(cells))
     if json:
         print_json({"cells": [{**asdict(cell), "hours": cell.hours} for cell in cells]})

@@ -9,6 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from talos.errors import ArgumentError
 from talos.kernels import sampled
 from talos.kernels.sampled import cheaper_way, sampled_scores
+from talos.losses import AdvInfoNCE
+from talos.losses.base import sampled_products
 
 WAYS = ["dense", "sparse"]
 
@@ -162,3 +164,22 @@ def test_memory_that_held_nan_does_not_leak_into_scores() -> None:
         poison = torch.full((64 * 64,), torch.nan)
         del poison
         assert torch.isfinite(sampled_scores(users, table, items, way="sparse")).all()
+
+
+@pytest.mark.parametrize("rows", [9, 700])
+def test_a_loss_with_tables_of_its_own_gets_the_same_products(rows: int) -> None:
+    """What a trainer puts in the place of `Loss.products`: values and gradients of the adversary agree."""
+    generator = torch.Generator().manual_seed(0)
+    items = torch.randint(rows, (5, 7), generator=generator)
+    ids = {"users": torch.tensor([0, 3, 3, 1, 2]), "items": items}
+    pos, neg = torch.randn(5, generator=generator), torch.randn(5, 7, generator=generator)
+    found = []
+    for products in (sampled_products, sampled_scores):
+        made = torch.Generator().manual_seed(1)
+        loss = AdvInfoNCE(num_users=4, num_items=rows, dim=3, generator=made)
+        loss.products = products
+        values = loss(pos, neg, **ids)
+        values.sum().backward()
+        found.append([values, loss.user_table.grad, loss.item_table.grad])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)

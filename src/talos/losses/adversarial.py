@@ -102,18 +102,11 @@ class AdvInfoNCE(Loss):
                 raise ArgumentError(found, where=name, expected=f"ids of shape {tuple(shape)}")
         assert users is not None
         assert items is not None
-        hardness = self._hardness(users, items).to(neg.dtype)
+        # by `F.embedding`, whose gradient adds up in a fixed order also with several threads
+        hardness = self.products(F.embedding(users, self.user_table), self.item_table, items).to(neg.dtype)
         weighted = functional.masked_log_sum_exp(hardness + neg / self.tau, mask)
         log_p_norm = functional.masked_log_sum_exp(hardness, mask)
         count = neg.new_full(pos.shape, neg.shape[1]) if mask is None else (~mask).sum(dim=-1).to(neg.dtype)
         ahead = math.log(self.negative_weight) + count.clamp(min=1).log() + weighted - log_p_norm
         values = F.softplus(ahead - pos / self.tau, threshold=40.0)
         return torch.where(count == 0, torch.zeros_like(values), values)
-
-    def _hardness(self, users: Tensor, items: Tensor) -> Tensor:
-        """Products a_u·b_j (B, N), by way of the smaller of (B, num_items) and (B, N, dim)."""
-        # by `F.embedding`, whose gradient adds up in a fixed order also with several threads
-        a, (num_items, dim) = F.embedding(users, self.user_table), self.item_table.shape
-        if num_items <= items.shape[1] * dim:
-            return (a @ self.item_table.T).gather(1, items)
-        return torch.einsum("bd,bnd->bn", a, F.embedding(items, self.item_table))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from talos.checks import check_result, describe, number_from, positive_number
@@ -18,7 +19,16 @@ from talos.losses import functional
 from talos.losses.pairs import PairwisePart
 from talos.losses.parts import NegativePart
 
-__all__ = ["TAU_SPACE", "Adversary", "Batch", "Loss", "Needs", "PairwiseLoss", "UserSeparableLoss"]
+__all__ = [
+    "TAU_SPACE",
+    "Adversary",
+    "Batch",
+    "Loss",
+    "Needs",
+    "PairwiseLoss",
+    "UserSeparableLoss",
+    "sampled_products",
+]
 
 TAU_SPACE: Mapping[str, Any] = MappingProxyType({"low": 0.03, "high": 0.4, "log": True})
 """Where to search for the temperature of a softmax over cosines."""
@@ -121,6 +131,21 @@ class Batch:
         return None if self.threshold is None else self.threshold.unsqueeze(-1)
 
 
+def sampled_products(vectors: Tensor, table: Tensor, items: Tensor) -> Tensor:
+    """Products ⟨v_b, t_j⟩ of each row of `vectors` (B, d) with the rows j of a table that `items` (B, N) names, (B, N).
+
+    By way of the smaller of (B, rows of the table) and (B, N, d).
+
+    >>> sampled_products(torch.eye(2), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[0], [1]]))
+    tensor([[1.],
+            [4.]])
+    """
+    rows, dim = table.shape
+    if rows <= items.shape[1] * dim:
+        return (vectors @ table.T).gather(1, items)
+    return torch.einsum("bd,bnd->bn", vectors, F.embedding(items, table))
+
+
 class Loss(nn.Module):
     """A loss over positives and their negatives that returns one value per positive, unreduced.
 
@@ -137,6 +162,8 @@ class Loss(nn.Module):
     """
 
     short_name: ClassVar[str] = ""
+    # Scores by tables of the loss's own; a trainer may have a faster function for it.
+    products: Callable[[Tensor, Tensor, Tensor], Tensor] = staticmethod(sampled_products)
     # How much a user with n positives weighs, n^p: 1 counts positives, 0 counts users. Whoever reduces the values
     # multiplies those of a user by n^(p-1); the loss does not know n.
     user_power: float = 1.0

@@ -71,6 +71,7 @@ class Objective(nn.Module):
         # whether the backbone's table has the rows of these users only
         self.own_users_only = backbone.num_users == len(self.users)
         self.backbone, self.loss, self.threshold = backbone, loss, threshold
+        loss.products = sampled_scores
         self.negatives, self.index = negatives, index
         self.reduction, self.touched_rows = options.reduction, options.touched_rows
         self.in_bfloat16 = options.bfloat16
