@@ -36,8 +36,11 @@ the authors' public code selects on the test part, – where nothing says so. A 
 an unknown amount. And it has seen what no validation part of train can show: the public test parts are not
 distributed like train. On Gowalla 5.8 % of the held-out tenth are with the 100 most popular items, as in the rest of
 train (5.7 %), but 7.8 % of the test part; on Yelp2018 the shares are 4.5 %, 4.5 % and 3.3 %. So a method may be ahead
-on validation and behind on test. Our rows are what the protocol gives: no row was left out or run again after its test
-figure was known.
+on validation and behind on test. Our rows are what the protocol gives: no row was left out. One was run again after a
+test figure was known: Talos with 64 dimensions on Gowalla had 0.1885 and 0.1587 (seed 0) before the race went on in a
+direction that wins and the latest weights that are as good were kept; both changes were made because of what validation
+showed. On that validation part the weight λ = 1.21 of negatives, with which test figures above 0.19 can be had, loses
+clearly (Recall@20 0.2132 against 0.2180 for λ = 1.1).
 
 Time is processor time, which does not depend on what else the machine does: of one fit on all of train, and of the
 whole choice before it (fits and validation), with the number of threads that shared it.
