@@ -1,7 +1,8 @@
 """What a selection of runs will cost, before any of them: processor time for each cell of the tables.
 
 The time of an epoch is measured on its first steps, from random vectors. How many epochs a fit takes is not known
-before it has run: early stopping decides. `EPOCHS_OF_A_FIT` is assumed, which is what fits from least squares took.
+before it has run: early stopping decides. Assumed is what fits from least squares took: `EPOCHS_OF_A_FIT`, two
+thirds of it where the rate falls faster than by 5 % an epoch.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ __all__ = ["EPOCHS_OF_A_FIT", "Cell", "epoch_seconds", "estimate", "estimate_pag
 
 EPOCHS_OF_A_FIT: Final = 70
 _SECONDS: Final = 5.0  # a cell is measured for about this long
+_SLOW: Final = 0.95
 _FIRST: Final = 2  # steps that are not counted
 
 
@@ -37,6 +39,7 @@ class Cell:
     method: str
     search_epochs: int
     fits: int
+    fit_epochs: int
     epoch_seconds: float
     done: bool
 
@@ -45,12 +48,13 @@ class Cell:
         """Processor hours of the search and the fits; the best of a halving search goes on as the first fit.
 
         >>> cell = Cell(
-        ...     dataset="beauty", backbone="mf", method="sl", search_epochs=80, fits=1, epoch_seconds=24.0, done=False
+        ...     dataset="beauty", backbone="mf", method="sl", search_epochs=80, fits=1, fit_epochs=70,
+        ...     epoch_seconds=24.0, done=False,
         ... )
         >>> round(cell.hours, 2)
         1.0
         """
-        return (self.search_epochs + self.fits * EPOCHS_OF_A_FIT) * self.epoch_seconds / 3600
+        return (self.search_epochs + self.fits * self.fit_epochs) * self.epoch_seconds / 3600
 
 
 class _Clock(Callback):
@@ -99,6 +103,7 @@ def estimate(
             method=row.method,
             search_epochs=_search_epochs(recipe),
             fits=seeds,
+            fit_epochs=_fit_epochs(recipe),
             epoch_seconds=epoch_seconds(recipe, data(row.dataset, recipe.scenario)),
             done=resolved is not None and all(store.run(resolved, seed) for seed in range(seeds)),
         )
@@ -109,11 +114,17 @@ def estimate(
     return cells
 
 
+def _fit_epochs(recipe: Recipe) -> int:
+    """Epochs that a fit is assumed to take."""
+    decay = float(recipe.settings.get("optimizer.lr_decay", 1.0))
+    return EPOCHS_OF_A_FIT if decay >= _SLOW else EPOCHS_OF_A_FIT * 2 // 3
+
+
 def _search_epochs(recipe: Recipe) -> int:
     """Epochs of the search beyond those of the fit that wins it."""
     alive, before, total = len(recipe.search), 0, 0
     if not recipe.legs:
-        return max(0, alive - 1) * EPOCHS_OF_A_FIT
+        return max(0, alive - 1) * _fit_epochs(recipe)
     for epochs, kept in recipe.legs:
         total, before, alive = total + alive * (epochs - before), epochs, kept
     return total - recipe.legs[-1][0]
@@ -127,17 +138,17 @@ def estimate_page(cells: list[Cell]) -> str:
         "    talos reproduce TABLE… --data DIR --out docs/results --estimate",
         "",
         "Processor time of every cell, estimated before it runs: the search and all fits. An epoch is measured on its "
-        f"first steps; {EPOCHS_OF_A_FIT} epochs a fit are assumed, because early stopping decides. "
+        "first steps; how many epochs a fit takes is assumed, because early stopping decides. "
         f"{torch.get_num_threads()} threads share the hours.",
         "",
     ]
     lines = [
-        "| data | backbone | loss | seconds an epoch | epochs of search | fits | hours |",
-        "|---|---|---|---:|---:|---:|---:|",
+        "| data | backbone | loss | seconds an epoch | epochs of search | fits | epochs of a fit | hours |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
     ]
     lines += [
         f"| {cell.dataset} | {cell.backbone} | {cell.method} | {cell.epoch_seconds:.1f} | {cell.search_epochs} | "
-        f"{cell.fits} | {cell.hours:.2f}{' (done)' if cell.done else ''} |"
+        f"{cell.fits} | {cell.fit_epochs} | {cell.hours:.2f}{' (done)' if cell.done else ''} |"
         for cell in cells
     ]
     sums = []

@@ -9,7 +9,7 @@ import pytest
 
 from talos.data.splits import Split
 from talos_paper.equal import equal_recipe, search_epochs
-from talos_paper.estimate import EPOCHS_OF_A_FIT, Cell, epoch_seconds, estimate, estimate_page
+from talos_paper.estimate import EPOCHS_OF_A_FIT, epoch_seconds, estimate, estimate_page
 from talos_paper.recipes import LOSSES
 from talos_paper.reproduce import Selection
 from talos_paper.results import ResultStore
@@ -38,13 +38,18 @@ def test_every_row_has_a_cell(planted: Split, tmp_path: Path, monkeypatch: pytes
     assert talos.search_epochs == search_epochs("beauty") - 40  # the best one goes on as the first fit
     assert talos.hours == pytest.approx((talos.search_epochs + 3 * EPOCHS_OF_A_FIT) / 100)
     page = estimate_page([*cells, replace(talos, dataset="games", done=True)])
-    assert f"| beauty | mf | {talos.method} | 36.0 | {talos.search_epochs} | 3 | {talos.hours:.2f} |" in page
+    assert (
+        f"| beauty | mf | {talos.method} | 36.0 | {talos.search_epochs} | 3 | 70 | {talos.hours:.2f} |"
+        in page
+    )
     assert f"beauty: {sum(cell.hours for cell in cells):.1f} h" in page
     assert f"games: {talos.hours:.1f} h, of which 0.0 h are left." in page
 
 
-def test_a_cell_without_a_search() -> None:
-    cell = Cell(
-        dataset="beauty", backbone="mf", method="sl", search_epochs=0, fits=1, epoch_seconds=3600, done=False
-    )
-    assert cell.hours == EPOCHS_OF_A_FIT
+def test_a_rate_that_falls_fast_makes_short_fits(
+    planted: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("talos_paper.estimate.epoch_seconds", lambda recipe, split: 1.0)
+    selection = Selection(tables=["equal"], dataset="gowalla", backbone="mf", losses=["sl"])
+    (cell,) = estimate(selection, ResultStore(tmp_path), lambda dataset, scenario: planted)
+    assert cell.fit_epochs == EPOCHS_OF_A_FIT * 2 // 3
