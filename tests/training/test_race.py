@@ -96,7 +96,11 @@ def test_weights_of_events_are_raced_where_validation_is_later(tmp_path: Path) -
     assert model.config.events == again.config.events
 
 
-def test_the_best_half_goes_on_and_the_winner_without_starting_again(planted: Split) -> None:
+def test_the_best_half_goes_on_and_the_winner_without_starting_again(
+    planted: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(race_module, "OVERFITTING", 0.0)  # so small a set is soon learnt by heart
+    monkeypatch.setattr(race_module, "CLEARLY", math.inf)
     legs = Legs()
     trainer, race = make_trainer(config(), planted.train, planted.valid, callbacks=[legs])
     settled = [record["epoch"] for record in legs.records if record["stage"] == 0][-1]
@@ -146,6 +150,44 @@ def test_what_wins_clearly_goes_on_in_its_direction(
     assert trainer.config.loss.options == {"tau": chosen, "user_power": 0.5}
     if best != 0.065:  # a step too far was tried, and not taken
         assert abs(math.log(seen[max(seen)][1] / best)) > abs(math.log(chosen / best))
+
+
+def test_a_race_ends_where_the_model_overfits(planted: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The winner of the second stage is below what was there before it: no second look, and the best weights stay."""
+
+    def leg(self: Any, stage: int, label: str, runner: Trainer, epoch: int) -> float:
+        runner.train_until(epoch)
+        legs.append((stage, label))
+        return (
+            0.5 - 0.02 * stage - (0.001 if label == "positive_power-0.2" else 0.002 * (label != "unchanged"))
+        )
+
+    legs: list[tuple[int, str]] = []
+    monkeypatch.setattr(race_module._Race, "_leg", leg)
+    trainer, _ = make_trainer(config(), planted.train, planted.valid)
+    assert {stage for stage, _ in legs} == {0, 1}
+    leader = {label for stage, label in legs if stage == 0}
+    assert len(leader) == 5
+    assert trainer.position.best_epoch > 0
+    assert trainer.position.peak >= trainer.position.best > 0
+
+
+def test_the_same_settings_keep_their_best_weights(planted: Split, tmp_path: Path) -> None:
+    """A branch with another loss begins its early stopping anew; one with the same loss goes on with it."""
+    settings = config(**{"loss.tau": 0.1, "training.evaluate_every": 2})
+    for folder in (None, tmp_path):
+        trainer = Trainer(settings, planted.train, planted.valid, folder=folder and folder / "a")
+        trainer.train_until(6)
+        same = trainer.branch(settings, folder=folder and folder / "b")
+        other = trainer.branch(settings.with_values({"loss.tau": 0.2}), folder=folder and folder / "c")
+        assert (same.position.peak, same.position.best_epoch) == (
+            trainer.position.peak,
+            trainer.position.best_epoch,
+        )
+        assert (other.position.peak, other.position.best_epoch) == (-math.inf, 0)
+        for one in (trainer, same):
+            one._restore_best()
+        assert tables(same) == tables(trainer)
 
 
 def test_a_candidate_trains_as_it_would_alone(planted: Split) -> None:
@@ -321,7 +363,7 @@ def test_with_little_patience_later_stages_still_train(planted: Split) -> None:
     settings = config(**{"training.patience": 2, "training.evaluate_every": 2})
     trainer, race = make_trainer(settings, planted.train, planted.valid)
     trainer.fit()
-    assert {leg["stage"] for leg in race.legs} >= {0, 1, 2}
+    assert {leg["stage"] for leg in race.legs} >= {0, 1}
     assert trainer.position.best_epoch > 0
     assert trainer.position.best_metrics["precision@5"] == trainer.position.best
 

@@ -16,7 +16,8 @@ Before the second stage the winner of the first trains on until a validation bri
 show what a setting is worth; from an unfinished model they show how fast it learns, and what learns fast (a larger λ or
 ρ, another τ) may end lower. Hence the second look: after the second stage the winner of the first meets the values
 halfway to its neighbours, under the conditions in which the run will end. And where a changed option wins clearly, it
-goes on in that direction, step by step, as long as that wins.
+goes on in that direction, step by step, as long as that wins. A race that finds its winner a percent below what one had
+before is over: the model overfits by now, and who overfits least is not the question.
 
 A race is part of its run: it is written to `race.json` in the run's folder, every candidate has checkpoints of its own
 there, and a killed run continues to the same bytes.
@@ -50,6 +51,8 @@ FIRST_LEGS: Final = (2, 2)
 LATER_LEGS: Final = (4, 4)
 # A step from which it goes on in the same direction is at least this much better than to stay.
 CLEARLY: Final = 1.003
+# A winner below this share of the best before it overfits.
+OVERFITTING: Final = 0.99
 # The winner of the first stage has settled when a validation is not at least this much better than the one before.
 SETTLED: Final = 1.005
 # Runs of fewer epochs have no room for a race.
@@ -280,37 +283,47 @@ class _Race:
 
     def run(self, stages: Sequence[Sequence[Changes]]) -> Trainer:
         """Race stage by stage; returns the winner of the last one."""
-        leader, _ = self._stage(0, stages[0], None)
-        self._settle(leader, _label(self.changes))
+        leader, _, _ = self._stage(0, stages[0], None)
+        peak = self._settle(leader, _label(self.changes))
         second_look = _second_look(stages[0], self.changes)
         later = [*stages[1:NORMAL_STAGES], second_look, *stages[NORMAL_STAGES:]]
-        number = 0
+        number, overfits = 0, False
         while later and leader.position.epoch + sum(LATER_LEGS) <= self.config.training.epochs:
             stage, before = later.pop(0), leader.config
             # another loss may have won, which need not have the options that this stage is about
             possible = [one for one in stage if not one or _is_new(one, before)]
-            if len(possible) > 1:
-                number += 1
-                leader, gain = self._stage(number, possible, leader)
-                if gain >= CLEARLY:
-                    later = [*_further(before, leader.config), *later]
+            continues = all(_same_start(before.with_values(one), before) for one in possible)
+            if len(possible) < 2 or (overfits and continues):
+                continue
+            number += 1
+            leader, score, gain = self._stage(number, possible, leader)
+            overfits = score < OVERFITTING * peak
+            peak = max(peak, score)
+            if gain >= CLEARLY:
+                later = [*_further(before, leader.config), *later]
         return leader
 
-    def _settle(self, leader: Trainer, label: str) -> None:
-        """Train the winner of the first stage until a validation is hardly better than the one before it."""
+    def _settle(self, leader: Trainer, label: str) -> float:
+        """Train the winner of the first stage until a validation is hardly better than the one before it.
+
+        Returns the best figure.
+        """
         every, last = self.config.training.evaluate_every, self.config.training.epochs
         best, epoch = -math.inf, sum(FIRST_LEGS)
         while epoch < last:
             epoch = min(last, (epoch // every + 1) * every)
             score = self._leg(0, label, leader, epoch)
             if score < best * SETTLED:
-                return
+                break
             best = score
+        return best
 
-    def _stage(self, number: int, stage: Sequence[Changes], leader: Trainer | None) -> tuple[Trainer, float]:
+    def _stage(
+        self, number: int, stage: Sequence[Changes], leader: Trainer | None
+    ) -> tuple[Trainer, float, float]:
         """Race some candidates from the leader's state, or from the starting vectors.
 
-        Returns the winner, and its score as a multiple of that of the first candidate when this was last in the race.
+        Returns the winner, its score, and that as a multiple of the first candidate's when this was last in the race.
         """
         named = {_label(changes): changes for changes in stage}
         runners: dict[str, Trainer] = {}
@@ -329,7 +342,7 @@ class _Race:
         for runner in runners.values():
             runner.resume()
         legs = FIRST_LEGS if leader is None else LATER_LEGS if len(stage) > 2 else (sum(LATER_LEGS),)
-        first, gains = next(iter(runners)), dict.fromkeys(runners, 1.0)
+        first, scores, gains = next(iter(runners)), dict[str, float](), dict.fromkeys(runners, 1.0)
         for leg in legs:
             epoch += leg
             scores = {label: self._leg(number, label, runner, epoch) for label, runner in runners.items()}
@@ -345,7 +358,7 @@ class _Race:
                 self.path = []
             elif before.loss != after.loss:
                 self.path.append({"until": leader.position.epoch, "loss": before.loss.model_dump()})
-        return runners[winner], gains[winner]
+        return runners[winner], scores[winner], gains[winner]
 
     def _leg(self, stage: int, label: str, runner: Trainer, epoch: int) -> float:
         """Train one candidate up to an epoch and note what validation says."""

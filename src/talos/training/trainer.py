@@ -334,7 +334,7 @@ class Trainer:
         """A trainer on the same data that continues from this one's state under a config with another loss.
 
         Weights, thresholds, the optimizer's moments and the position in training are copied; the sharded data are
-        shared. `config` may differ in the section `loss` only.
+        shared. `config` may differ in the section `loss` only; if it does not, so are the best weights so far.
         """
         other = Trainer(
             config,
@@ -353,17 +353,15 @@ class Trainer:
         }
         other.optimizers.load_state(state)
         other.average.load_state(state, self.position.epoch)
-        # early stopping begins anew: this one may have stopped, and what is best under another loss is not known yet
-        unknown = -math.inf
-        other.position = replace(
-            self.position,
-            peak=unknown,
-            peak_epoch=0,
-            best=unknown,
-            best_epoch=0,
-            best_metrics={},
-            finished=False,
-        )
+        # what is best under another loss is not known yet; and this one may have stopped
+        other.position = replace(self.position, finished=False)
+        if other.config.loss == self.config.loss:
+            other._take_best_of(self)
+        else:
+            unknown = -math.inf
+            other.position = replace(
+                other.position, peak=unknown, peak_epoch=0, best=unknown, best_epoch=0, best_metrics={}
+            )
         return other
 
     def move(self, folder: Path | None, callbacks: Sequence[Callback]) -> None:
@@ -371,11 +369,24 @@ class Trainer:
         self.callbacks = callbacks if self.group.rank == 0 else ()
         if folder is None or self.checkpoints is None:
             return
-        best = self.checkpoints.load_best(self.position.best_epoch) if self.position.best_epoch else None
+        best = self._best_weights()
         self.checkpoints = self.checkpoints.elsewhere(folder)
         if best is not None:
             self.checkpoints.save_best(self.position.best_epoch, best)
         self.save()
+
+    def _take_best_of(self, other: Trainer) -> None:
+        """Keep the best weights of another trainer, whose position this one has."""
+        self.best = best = other._best_weights()
+        if best is not None and self.checkpoints is not None:
+            self.checkpoints.save_best(self.position.best_epoch, best)
+            self.best = None
+
+    def _best_weights(self) -> dict[str, Tensor] | None:
+        """The weights that are kept; None before the first validation."""
+        if self.position.best_epoch == 0:
+            return None
+        return self.best if self.checkpoints is None else self.checkpoints.load_best(self.position.best_epoch)
 
     def _keep_best(self) -> None:
         if self.checkpoints is not None:
@@ -390,7 +401,7 @@ class Trainer:
             self.average.apply()
             self._refresh_thresholds()
             return
-        best = self.best if self.checkpoints is None else self.checkpoints.load_best(self.position.best_epoch)
+        best = self._best_weights()
         assert best is not None
         load_best_weights(self.objective, best)
         self.average = AveragedWeights(self.objective.backbone, newest=1.0)
