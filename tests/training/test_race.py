@@ -49,13 +49,14 @@ def tables(trainer: Trainer) -> list[bytes]:
 def test_what_is_raced() -> None:
     tau, balance = stages_of(config())
     assert [change["loss.tau"] for change in tau] == sorted(change["loss.tau"] for change in tau)
-    assert balance == [{}, {"loss.positive_power": 0.2}, {"loss.negative_weight": 1.1}]
+    others = [{"loss.positive_power": 0.2}, {"loss.negative_weight": 1.1}, {"loss.user_power": 1.0}]
+    assert balance == [{}, *others]
     assert stages_of(config(**{"loss.tau": 0.1})) == []
     assert stages_of(config(**{"training.effort": "quick"})) == []
     assert stages_of(config(**{"training.epochs": 5})) == []
     assert stages_of(config(**{"loss.name": "aatp"})) == []
     given = stages_of(config(**{"loss.positive_power": 0.2}))
-    assert given[1:] == [[{}, {"loss.negative_weight": 1.1}]]
+    assert given[1:] == [[{}, *others[1:]]]
     high = stages_of(config(**{"training.effort": "high"}))
     assert {"loss.name": "sl", "loss.tau": 0.13} in high[0]
     assert {"loss.negative_weight": 1.25} in high[2]
@@ -110,7 +111,7 @@ def test_the_best_half_goes_on_and_the_winner_without_starting_again(
         place = by_leg.setdefault((record["stage"], record["epoch"]), {})
         place[record["candidate"]] = record["metrics"]["precision@5"]
     sizes = [len(scores) for scores in by_leg.values()]
-    assert sizes == [5, 3, *[1] * (len(sizes) - 6), 3, 2, 3, 2]
+    assert sizes == [5, 3, *[1] * (len(sizes) - 6), 4, 2, 3, 2]
     ordered = list(by_leg.values())
     dropped = [score for name, score in ordered[0].items() if name not in ordered[1]]
     assert max(dropped) <= min(ordered[0][name] for name in ordered[1])

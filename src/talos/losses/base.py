@@ -172,6 +172,8 @@ class Loss(nn.Module):
     # What a race decides if it is not given: stages in the order in which they matter, each with the candidates for
     # some options; one without options leaves everything as it is. The first stage is about the temperature.
     race: ClassVar[tuple[tuple[Mapping[str, float], ...], ...]] = ()
+    # Options that a race does not take further than to these values.
+    race_bounds: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
 
     def __init__(self) -> None:
         # `nn.Module` would take any arguments at all; a loss without hyperparameters takes none.

@@ -8,9 +8,9 @@ data are never here.
 
     effort = "quick"     no race: what is left open follows a formula
     effort = "normal"    the first two stages of the loss, for Talos: the temperature τ, then the power mean ρ over the
-                         positives or the weight λ of the negatives, and a second look at τ
-    effort = "high"      all stages (for Talos also both ρ and λ, larger ones, and the weight p of the users), the other
-                         losses with a race of their own, the weights of events, and the dimension
+                         positives, the weight λ of the negatives or that of the users (p), and a second look at τ
+    effort = "high"      all stages (for Talos also both ρ and λ, larger ones, and other p), the other losses with a
+                         race of their own, the weights of events, and the dimension
 
 Before the second stage the winner of the first trains on until a validation brings little new. From there a few epochs
 show what a setting is worth; from an unfinished model they show how fast it learns, and what learns fast (a larger λ or
@@ -48,7 +48,7 @@ __all__ = ["RaceResult", "check_path", "make_trainer", "stages_of"]
 
 # Epochs of each leg of the first stage, and of later stages; after the last leg the best candidate wins.
 FIRST_LEGS: Final = (2, 2)
-LATER_LEGS: Final = (4, 4)
+LATER_LEGS: Final = (3, 3)
 # A step from which it goes on in the same direction is at least this much better than to stay.
 CLEARLY: Final = 1.003
 # A winner below this share of the best before it overfits.
@@ -102,7 +102,7 @@ def stages_of(config: RunConfig, events: Sequence[Mapping[str, Any]] = ()) -> li
     >>> stages_of(RunConfig().with_values({"loss.tau": 0.1}))
     []
     >>> [len(stage) for stage in stages_of(RunConfig())]
-    [5, 3]
+    [5, 4]
     """
     effort = config.training.effort
     given = {name: value for name, value in config.loss.options.items() if value != "auto"}
@@ -165,7 +165,7 @@ def _second_look(stage: Sequence[Changes], winner: Changes) -> list[Changes]:
 def _further(before: RunConfig, after: RunConfig) -> list[list[Changes]]:
     """A stage about one more step in the direction of the last one, if that changed one number of the same loss.
 
-    The step is the same ratio, or from 0 the same difference.
+    The step is the same ratio, or from 0 the same difference. The loss may say that an option goes no further.
 
     >>> before = RunConfig().with_values({"loss.tau": 0.1})
     >>> _further(before, before.with_values({"loss.tau": 0.08}))
@@ -174,16 +174,22 @@ def _further(before: RunConfig, after: RunConfig) -> list[list[Changes]]:
     [[{}, {'loss.positive_power': 0.4}]]
     >>> _further(before, before.with_values({"loss.name": "sl"})), _further(before, before)
     ([], [])
+    >>> _further(before.with_values({"loss.user_power": 0.5}), before)   # to p = 1, and not beyond
+    []
     """
     if before.loss.name != after.loss.name:
         return []
     defaults = registry.options("loss", after.loss.name)
+    bounds = registry.resolve("loss", after.loss.name).race_bounds
     steps = {}
     for name, new in after.loss.options.items():
         old = before.loss.options.get(name, defaults.get(name))
         if old != new and isinstance(old, int | float) and isinstance(new, int | float):
-            steps[f"loss.{name}"] = float(f"{new * new / old if old else 2 * new:.3g}")
-    return [[{}, steps]] if len(steps) == 1 else []
+            steps[name] = float(f"{new * new / old if old else 2 * new:.3g}")
+    lowest, highest = bounds.get(next(iter(steps), ""), (-math.inf, math.inf))
+    if len(steps) != 1 or not lowest <= next(iter(steps.values())) <= highest:
+        return []
+    return [[{}, {f"loss.{name}": step for name, step in steps.items()}]]
 
 
 def _of_another_loss(name: str, config: RunConfig) -> list[Changes]:
