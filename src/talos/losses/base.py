@@ -170,7 +170,8 @@ class Loss(nn.Module):
     context: ClassVar[tuple[str, ...]] = ("k", "num_users", "num_items", "generator")
     search_space: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     # What a race decides if it is not given: stages in the order in which they matter, each with the candidates for
-    # some options; one without options leaves everything as it is. The first stage is about the temperature.
+    # some options; one without options leaves everything as it is. The first stage is about the temperature. After it,
+    # of candidates that validation cannot tell apart the one named first is taken.
     race: ClassVar[tuple[tuple[Mapping[str, float], ...], ...]] = ()
     # Options that a race does not take further than to these values.
     race_bounds: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})

@@ -70,7 +70,7 @@ class Talos(UserSeparableLoss):
     search_space: ClassVar[Mapping[str, Any]] = {"tau": TAU_SPACE}
     race: ClassVar[tuple[tuple[Mapping[str, float], ...], ...]] = (
         tuple({"tau": tau, "user_power": 0.5} for tau in (0.045, 0.065, 0.095, 0.14, 0.2)),
-        ({}, {"positive_power": 0.2}, {"negative_weight": 1.1}, {"user_power": 1.0}),
+        ({"positive_power": 0.2}, {}, {"negative_weight": 1.1}, {"user_power": 1.0}),
         ({}, {"positive_power": 0.2}, {"negative_weight": 1.1}, {"negative_weight": 1.25}),
         ({}, {"user_power": 0.25}, {"user_power": 0.5}, {"user_power": 1.0}),
     )

@@ -49,7 +49,8 @@ __all__ = ["RaceResult", "check_path", "make_trainer", "stages_of"]
 # Epochs of each leg of the first stage, and of later stages; after the last leg the best candidate wins.
 FIRST_LEGS: Final = (2, 2)
 LATER_LEGS: Final = (3, 3)
-# A step from which it goes on in the same direction is at least this much better than to stay.
+# Who is not this much better than a candidate named earlier may be so by chance: the earlier one is taken. And only
+# from a step that was clearly better does a race go on in the same direction.
 CLEARLY: Final = 1.003
 # A winner below this share of the best before it overfits.
 OVERFITTING: Final = 0.99
@@ -348,23 +349,29 @@ class _Race:
         for runner in runners.values():
             runner.resume()
         legs = FIRST_LEGS if leader is None else LATER_LEGS if len(stage) > 2 else (sum(LATER_LEGS),)
-        first, scores, gains = next(iter(runners)), dict[str, float](), dict.fromkeys(runners, 1.0)
+        first, last = next(iter(runners)), runners
+        scores, gains = dict[str, float](), dict.fromkeys(runners, 1.0)
         for leg in legs:
             epoch += leg
             scores = {label: self._leg(number, label, runner, epoch) for label, runner in runners.items()}
             if scores.get(first, 0) > 0:
                 gains = {label: score / scores[first] for label, score in scores.items()}
             ranked = sorted(runners, key=lambda label: -scores[label])  # of equal ones the first stays ahead
+            last = runners
             runners = {label: runners[label] for label in ranked[: (len(ranked) + 1) // 2]}
         winner = next(iter(runners))
+        if leader is not None:
+            winner = next(
+                label for label in named if scores.get(label, -math.inf) * CLEARLY >= scores[winner]
+            )
         self.changes |= named[winner]
         if leader is not None:
-            before, after = leader.config, runners[winner].config
+            before, after = leader.config, last[winner].config
             if not _same_start(before, after):  # it began from starting vectors of its own
                 self.path = []
             elif before.loss != after.loss:
                 self.path.append({"until": leader.position.epoch, "loss": before.loss.model_dump()})
-        return runners[winner], scores[winner], gains[winner]
+        return last[winner], scores[winner], gains[winner]
 
     def _leg(self, stage: int, label: str, runner: Trainer, epoch: int) -> float:
         """Train one candidate up to an epoch and note what validation says."""
