@@ -91,7 +91,11 @@ def reproduce(
     if not tables and not pages:
         raise ConfigError("no table is named", where="TABLE", expected="a name from --list, or `all`")
     if estimate:
-        _write_estimate(selection, store, data, json)
+        from talos_paper.estimate import write_estimate
+
+        cells = write_estimate(selection, store, folder=data, notify=say)
+        if json:
+            print_json({"cells": [{**asdict(cell), "hours": cell.hours} for cell in cells]})
         return
     result: dict[str, Any] = {}
     if not pages:
@@ -106,21 +110,6 @@ def reproduce(
     say(f"{len(written)} pages, tables and plots in {out}")
     if json:
         print_json({"out": str(out), **result})
-
-
-def _write_estimate(selection: Selection, store: ResultStore, folder: Path | None, json: bool) -> None:
-    import functools
-
-    from talos.files import replace_text
-    from talos_paper import data
-    from talos_paper.estimate import estimate, estimate_page
-
-    load = functools.lru_cache(maxsize=2)(functools.partial(data.load, folder=folder))
-    cells = estimate(selection, store, load, notify=say)
-    store.root.mkdir(parents=True, exist_ok=True)
-    replace_text(store.root / "estimate.md", estimate_page(cells))
-    if json:
-        print_json({"cells": [{**asdict(cell), "hours": cell.hours} for cell in cells]})
 
 
 def _print_status(selection: Selection, store: ResultStore, json: bool) -> None:

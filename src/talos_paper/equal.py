@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from talos_paper.recipes import LOSSES, Recipe, recipe
 
-__all__ = ["GRIDS", "ON_GRAPHS", "PROTOCOL", "SETTINGS", "equal_recipe", "legs_of", "search_epochs", "spread"]
+__all__ = ["GRIDS", "ON_GRAPHS", "PROTOCOL", "SETTINGS", "equal_recipe", "legs_of", "spread"]
 
 SETTINGS: Final = 12
 """Settings that are tried for each loss."""
@@ -94,18 +94,6 @@ def legs_of(dataset: str) -> tuple[tuple[int, int], ...]:
     (((5, 4), (20, 2), (40, 1)), ((2, 4), (6, 2), (12, 1)))
     """
     return ((2, 4), (6, 2), (12, 1)) if dataset == "gowalla" else ((5, 4), (20, 2), (40, 1))
-
-
-def search_epochs(dataset: str, settings: int = SETTINGS) -> int:
-    """Epochs of one loss's search, all settings together.
-
-    >>> search_epochs("beauty"), search_epochs("gowalla")
-    (160, 52)
-    """
-    total, before, alive = 0, 0, settings
-    for epochs, kept in legs_of(dataset):
-        total, before, alive = total + alive * (epochs - before), epochs, kept
-    return total
 
 
 def spread(grid: Mapping[str, Sequence[Any]], number: int) -> list[dict[str, Any]]:

@@ -8,21 +8,25 @@ thirds of it where the rate falls faster than by 5 % an epoch.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from talos.config import RunConfig
 from talos.data.splits import Split
+from talos.files import replace_text
 from talos.training import Callback, InterruptedRunError, Trainer
+from talos_paper import data
 from talos_paper.recipes import Recipe
 from talos_paper.reproduce import Selection
 from talos_paper.results import ResultStore
 
-__all__ = ["EPOCHS_OF_A_FIT", "Cell", "epoch_seconds", "estimate", "estimate_page"]
+__all__ = ["EPOCHS_OF_A_FIT", "Cell", "epoch_seconds", "estimate", "estimate_page", "write_estimate"]
 
 EPOCHS_OF_A_FIT: Final = 70
 _SECONDS: Final = 5.0  # a cell is measured for about this long
@@ -87,7 +91,7 @@ def epoch_seconds(recipe: Recipe, split: Split) -> float:
 def estimate(
     selection: Selection,
     store: ResultStore,
-    data: Callable[[str, Any], Split],
+    load: Callable[[str, Any], Split],
     *,
     notify: Callable[[str], None] = lambda line: None,
 ) -> list[Cell]:
@@ -104,7 +108,7 @@ def estimate(
             search_epochs=_search_epochs(recipe),
             fits=seeds,
             fit_epochs=_fit_epochs(recipe),
-            epoch_seconds=epoch_seconds(recipe, data(row.dataset, recipe.scenario)),
+            epoch_seconds=epoch_seconds(recipe, load(row.dataset, recipe.scenario)),
             done=resolved is not None and all(store.run(resolved, seed) for seed in range(seeds)),
         )
         notify(
@@ -122,12 +126,20 @@ def _fit_epochs(recipe: Recipe) -> int:
 
 def _search_epochs(recipe: Recipe) -> int:
     """Epochs of the search beyond those of the fit that wins it."""
-    alive, before, total = len(recipe.search), 0, 0
-    if not recipe.legs:
-        return max(0, alive - 1) * _fit_epochs(recipe)
-    for epochs, kept in recipe.legs:
-        total, before, alive = total + alive * (epochs - before), epochs, kept
-    return total - recipe.legs[-1][0]
+    if recipe.legs:
+        return recipe.search_epochs - recipe.legs[-1][0]
+    return max(0, len(recipe.search) - 1) * _fit_epochs(recipe)
+
+
+def write_estimate(
+    selection: Selection, store: ResultStore, *, folder: Path | None, notify: Callable[[str], None]
+) -> list[Cell]:
+    """Measure the cells of a selection and write `estimate.md` beside the results; `folder` has the data sets."""
+    load = functools.lru_cache(maxsize=2)(functools.partial(data.load, folder=folder))
+    cells = estimate(selection, store, load, notify=notify)
+    store.root.mkdir(parents=True, exist_ok=True)
+    replace_text(store.root / "estimate.md", estimate_page(cells))
+    return cells
 
 
 def estimate_page(cells: list[Cell]) -> str:

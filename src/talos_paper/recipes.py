@@ -129,6 +129,14 @@ class Recipe:
         return str(self.settings["loss.name"])
 
     @property
+    def search_epochs(self) -> int:
+        """Epochs of a search in legs, all candidates together; 0 without legs."""
+        total, before, alive = 0, 0, len(self.search)
+        for epochs, kept in self.legs:
+            total, before, alive = total + alive * (epochs - before), epochs, kept
+        return total
+
+    @property
     def watched(self) -> str:
         """The validation metric of early stopping and of the choice between candidates."""
         return f"precision@{self.settings['k']}"

@@ -6,7 +6,7 @@ import pytest
 
 from talos.data.interactions import Interactions
 from talos.training.plan import plan_for
-from talos_paper.equal import GRIDS, ON_GRAPHS, SETTINGS, equal_recipe, legs_of, search_epochs, spread
+from talos_paper.equal import GRIDS, ON_GRAPHS, SETTINGS, equal_recipe, legs_of, spread
 from talos_paper.experiments import by_name
 from talos_paper.recipes import BACKBONES, LOSSES
 
@@ -51,8 +51,8 @@ def test_losses_differ_in_nothing_but_their_options(dataset: str) -> None:
 
 
 def test_the_search_costs_what_is_said() -> None:
-    assert search_epochs("beauty") == 12 * 5 + 4 * 15 + 2 * 20
-    assert search_epochs("gowalla") == 12 * 2 + 4 * 4 + 2 * 6
+    assert equal_recipe("beauty", "mf", "psl").search_epochs == 12 * 5 + 4 * 15 + 2 * 20
+    assert equal_recipe("gowalla", "mf", "psl").search_epochs == 12 * 2 + 4 * 4 + 2 * 6
 
 
 def test_rows() -> None:

@@ -81,9 +81,7 @@ def event_weights(train: Interactions, events: EventsConfig) -> NDArray[np.float
     return scaled
 
 
-def event_candidates(
-    train: Interactions, valid: Interactions, events: EventsConfig
-) -> list[dict[str, str | None]]:
+def event_candidates(train: Interactions, valid: Interactions, events: EventsConfig) -> list[dict[str, str]]:
     """Weights that validation can choose between, as values of the section `events`; what is given is not among them.
 
     - A half-life, if `valid` is later than `train`: on a part drawn at random old and new interactions are equally
@@ -97,7 +95,7 @@ def event_candidates(
     >>> event_candidates(train, train, EventsConfig())
     [{'weights': 'rating'}]
     """
-    found: list[dict[str, str | None]] = []
+    found: list[dict[str, str]] = []
     if events.half_life is None and _is_later(valid, train):
         assert train.timestamps is not None
         seconds = in_seconds(train.timestamps)

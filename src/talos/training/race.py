@@ -247,7 +247,7 @@ def make_trainer(
 
 def _events(
     config: RunConfig, train: Interactions | Share, valid: Interactions | Share | None
-) -> list[dict[str, str | None]]:
+) -> list[dict[str, str]]:
     """The weights of events to race; a process that has only a share of the interactions weighs none."""
     if config.training.effort != "high" or not isinstance(train, Interactions):
         return []
