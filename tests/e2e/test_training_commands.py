@@ -182,6 +182,26 @@ def test_ctrl_c_saves_and_says_how_to_go_on(talos: Run, start: Start, clicks: Pa
     assert final_vectors(tmp_path / "part") == final_vectors(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("moment", ["talos.training.race.write_sealed", "talos.cli.train._reports"])
+def test_ctrl_c_outside_of_training_says_how_to_go_on(
+    talos: Run, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Between two candidates of a race, and in the evaluation at the end, when no step is there to be waited for."""
+
+    def interrupted(*arguments: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    arguments = ("train", clicks, "--out", "part", *SMALL, "--epochs", 20)
+    with monkeypatch.context() as patched:
+        patched.setattr(moment, interrupted)
+        stopped = talos(*arguments)
+    assert (stopped.returncode, "same command and --resume" in stopped.stderr) == (130, True), stopped.stderr
+    resumed = talos(*arguments, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert talos("train", clicks, "--out", "whole", *SMALL, "--epochs", 20).returncode == 0
+    assert final_vectors(tmp_path / "part") == final_vectors(tmp_path / "whole")
+
+
 def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     """Wait until the process has written something, however slow the machine is."""
     while not (path.exists() and path.stat().st_size):

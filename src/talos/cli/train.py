@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -111,7 +111,26 @@ def train(
         table = _read_items(path, items, item_columns, source, parts)
         asked = zip(_LOGGERS, (tensorboard, mlflow, wandb), strict=True)
         loggers = [name for name, wanted in asked if wanted]
-        _run(config, parts, out, record, refit, items=table, resume=resume, loggers=loggers, json=json)
+        with _saying_how_to_continue(out):
+            _run(config, parts, out, record, refit, items=table, resume=resume, loggers=loggers, json=json)
+
+
+@contextmanager
+def _saying_how_to_continue(out: Path) -> Iterator[None]:
+    """End an interrupted run with the way to continue it.
+
+    A Ctrl-C that does not fall into a step of training, but between two candidates of a race, say, or into the last
+    evaluation, is a plain KeyboardInterrupt: the run continues from what was saved before.
+    """
+    from talos.training import InterruptedRunError
+
+    try:
+        yield
+    except (InterruptedRunError, KeyboardInterrupt) as stop:
+        if (out / "model.json").exists():  # it had ended
+            raise
+        text = str(stop) or "stopped"
+        raise InterruptedRunError(f"{text}. Continue with the same command and --resume") from None
 
 
 def _read_items(
@@ -262,7 +281,7 @@ def _run(
     from talos import distributed, kernels
     from talos.data.shards import SplitShare
     from talos.model.recommender import Recommender
-    from talos.training import InterruptedRunError, PlanLines
+    from talos.training import PlanLines
 
     group = distributed.start(config.device)
     if group.size > 1 and config.training.parallel == "none":
@@ -274,19 +293,14 @@ def _run(
         say(f"kernel: {kernels.status()}" if config.device == "cpu" else f"kernel: torch on {config.device}")
     folders = {name: out / name for name in loggers}
     began = time.perf_counter()
-    try:
-        watchers = [PlanLines(say), *_watchers(group, folders)]
-        recommender.fit(
-            parts.train, parts.valid, known=parts.test, run=out, resume=resume, callbacks=watchers
-        )
-        chosen = copy(recommender)
-        if refit is not None:
-            if group.rank == 0:
-                say(f"fitting again on {_IN_WORDS[refit]}")
-            watchers = _watchers(group, {name: place / "refit" for name, place in folders.items()})
-            recommender.refit(refit, run=out, resume=resume, callbacks=watchers)
-    except InterruptedRunError as stop:
-        raise InterruptedRunError(f"{stop}. Continue with the same command and --resume") from None
+    watchers = [PlanLines(say), *_watchers(group, folders)]
+    recommender.fit(parts.train, parts.valid, known=parts.test, run=out, resume=resume, callbacks=watchers)
+    chosen = copy(recommender)
+    if refit is not None:
+        if group.rank == 0:
+            say(f"fitting again on {_IN_WORDS[refit]}")
+        watchers = _watchers(group, {name: place / "refit" for name, place in folders.items()})
+        recommender.refit(refit, run=out, resume=resume, callbacks=watchers)
     seconds = time.perf_counter() - began
     divided = isinstance(parts, SplitShare)  # then each process has the vectors of its own users
     if not divided:
