@@ -14,7 +14,7 @@ from talos import losses
 from talos.config import OptimizerConfig
 from talos.errors import ArgumentError
 from talos.training import optimizer as module
-from talos.training.optimizer import RowAdam, row_adam_
+from talos.training.optimizer import VISITED_ONCE_RATE, RowAdam, row_adam_
 
 DECAY = [0.0, 0.1]
 
@@ -203,3 +203,53 @@ def test_an_adversary_gets_gradients_in_its_own_passes_alone() -> None:
         optimizers.begin_pass(adversary)
         assert [loss.user_table.requires_grad, loss.item_table.requires_grad] == [wanted, wanted]
         assert parameter.requires_grad
+
+
+@pytest.mark.parametrize("weight_decay", DECAY)
+def test_rows_visited_once_as_a_plain_loop(weight_decay: float) -> None:
+    """One second moment a row, corrections by the row's own visits; rows without a gradient stay as they are."""
+    ours, plain = table(), table().detach().tolist()
+    optimizer = RowAdam([{"params": [ours], "visited_once": True}], lr=0.1, weight_decay=weight_decay)
+    mean, square, visits = [[0.0] * 3 for _ in plain], [0.0] * 6, [0] * 6
+    for step, rows in enumerate([[0, 3], [5, 3], [3], [0, 1, 5]]):
+        look_up(ours, rows, sparse=True, step=step)
+        assert ours.grad is not None
+        gradients = ours.grad.to_dense().tolist()
+        optimizer.step()
+        for row in rows:
+            g = [one + weight_decay * p for one, p in zip(gradients[row], plain[row], strict=True)]
+            visits[row] += 1
+            mean[row] = [0.9 * m + 0.1 * one for m, one in zip(mean[row], g, strict=True)]
+            square[row] = 0.999 * square[row] + 0.001 * sum(one * one for one in g) / 3
+            size = (square[row] / (1 - 0.999 ** visits[row])) ** 0.5 + 1e-8
+            rate = 0.1 * VISITED_ONCE_RATE / (1 - 0.9 ** visits[row])
+            plain[row] = [p - rate * m / size for p, m in zip(plain[row], mean[row], strict=True)]
+    torch.testing.assert_close(ours.detach(), torch.tensor(plain, dtype=torch.float64))
+    assert optimizer.state[ours]["visits"].tolist() == visits
+
+
+def test_a_dense_gradient_of_rows_visited_once_is_plain_adam() -> None:
+    ours, theirs = table(), table()
+    mine = RowAdam([{"params": [ours], "visited_once": True}], lr=0.1)
+    reference = torch.optim.Adam([theirs], lr=0.1)
+    for parameter, optimizer in ((ours, mine), (theirs, reference)):
+        look_up(parameter, [0, 3], sparse=False, step=0)
+        optimizer.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_visits_are_saved_and_their_absence_is_noticed() -> None:
+    parameter, other = table(), table()
+    made = [
+        module.Optimizers([one], losses.BPR(), OptimizerConfig(lr=0.1), visited_once=one)
+        for one in (parameter, other)
+    ]
+    for step in range(2):
+        look_up(parameter, [1, 4], sparse=True, step=step)
+        made[0].model.step()
+    stored = made[0].state()
+    made[1].load_state(stored)
+    assert made[1].model.state[other]["visits"].tolist() == [0, 2, 0, 0, 2, 0]
+    without = {name: tensor for name, tensor in stored.items() if not name.endswith(".visits")}
+    with pytest.raises(ValueError, match="no visits"):
+        made[1].load_state(without)

@@ -17,7 +17,7 @@ from talos.data.splits import Split
 from talos.errors import ConfigError, DataError, TalosError
 from talos.evaluation.evaluate import evaluate
 from talos.evaluation.ranking import DotScores
-from talos.training import Callback, History, InterruptedRunError, Trainer
+from talos.training import Callback, History, InterruptedRunError, Trainer, make_trainer
 from talos.training.callbacks import read_history
 from talos.training.checkpoint import load_best_weights
 
@@ -256,6 +256,20 @@ def test_a_finished_run_resumes_to_itself(planted: Split, tmp_path: Path) -> Non
     assert vectors(again) == vectors(first)
 
 
+def test_a_resumed_run_does_not_compute_its_start_again(
+    planted: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(**{"training.init": "als", "training.checkpoint_every": 1, "training.effort": "quick"})
+    whole, _ = make_trainer(settings, planted.train)
+    whole.fit()
+    first, _ = make_trainer(settings, planted.train, folder=tmp_path)
+    first.train_until(1)
+    monkeypatch.setattr("talos.training.warm_start.alternating_least_squares", None)  # would fail
+    again, _ = make_trainer(settings, planted.train, folder=tmp_path, resume=True)
+    again.fit()
+    assert vectors(again) == vectors(whole)
+
+
 def test_nothing_to_resume(planted: Split, tmp_path: Path) -> None:
     assert not Trainer(config(), planted.train, folder=tmp_path / "none").resume()
 
@@ -287,6 +301,29 @@ def test_threshold_error_is_small_for_exact_and_none_without(planted: Split) -> 
         assert error is not None
         assert error < bound
     assert Trainer(config(**{"loss.name": "sl"}), planted.train).threshold_error() is None
+
+
+def test_threshold_error_of_many_scores_is_that_of_some_users(
+    planted: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a million users and items, in a run that never takes all of them, would end with all their scores."""
+    trainer = Trainer(config(), planted.train)
+    trainer.train_until(1)
+    asked: list[int] = []
+    kth_scores = trainer.sharding.kth_scores
+
+    def counted(users: torch.Tensor, items: torch.Tensor, k: int) -> torch.Tensor:
+        asked.append(len(users))
+        return kth_scores(users, items, k)
+
+    monkeypatch.setattr(trainer.sharding, "kth_scores", counted)
+    whole = trainer.threshold_error()
+    monkeypatch.setattr(
+        "talos.training.trainer.EXACT_LIMIT", planted.train.num_users * planted.train.num_items // 4
+    )
+    some = trainer.threshold_error()
+    assert asked == [planted.train.num_users, -(-planted.train.num_users // 4)]
+    assert some == pytest.approx(whole, abs=0.1)
 
 
 def test_no_tensor_of_users_times_items(random_data: Callable[..., Interactions]) -> None:

@@ -16,10 +16,11 @@ __all__ = ["AveragedWeights"]
 class AveragedWeights:
     """A running average of a backbone's parameters, with weight `newest` for those of the newest epoch.
 
-    After epoch t the average moves by max(`newest`, 1/t) of the way to the current parameters: the plain mean of all
-    epochs at first, an exponential average later. Training itself does not see it. The noise of single steps, which
-    makes the validation metric of one epoch a matter of luck, is averaged out, so a learning rate that is still high
-    does no harm. With `newest` = 1 nothing is kept and the current parameters are used.
+    After epoch t the average moves by max(`newest`, 3/(t + 2)) of the way to the current parameters: epoch t counts as
+    t·(t + 1) at first (polynomial-decay averaging: Shamir & Zhang, ICML 2013), because the first epochs are far from
+    where training leads, and later it is an exponential average. Training itself does not see it. The noise of single
+    steps, which makes the validation metric of one epoch a matter of luck, is averaged out, so a learning rate that is
+    still high does no harm. With `newest` = 1 nothing is kept and the current parameters are used.
 
     >>> from talos.backbones import MF
     >>> mf = MF(1, 1, dim=1, generator=torch.Generator().manual_seed(0))
@@ -27,8 +28,8 @@ class AveragedWeights:
     >>> for value in (1.0, 3.0, 6.0):
     ...     _ = mf.users.data.fill_(value); average.update()
     >>> with average.applied():
-    ...     mf.users.item()          # halfway between (1 + 3)/2 and 6
-    4.0
+    ...     mf.users.item()          # after (1 + 3·3)/4 = 2.5, by 3/5 of the way to 6
+    4.599...
     >>> mf.users.item()
     6.0
     """
@@ -51,7 +52,7 @@ class AveragedWeights:
             return
         for name, parameter in self.backbone.named_parameters():
             if name in self.values:
-                self.values[name].lerp_(parameter.detach(), max(self.newest, 1 / self.epochs))
+                self.values[name].lerp_(parameter.detach(), max(self.newest, 3 / (self.epochs + 2)))
             else:
                 self.values[name] = parameter.detach().clone()
 

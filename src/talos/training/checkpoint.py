@@ -40,6 +40,7 @@ __all__ = [
     "ShardedTensors",
     "best_weights",
     "check_same_run",
+    "checkpoint_names",
     "flatten",
     "load_best_weights",
     "unflatten",
@@ -295,9 +296,18 @@ class Checkpoints:
         return list(self.folder.glob("best-*.safetensors"))
 
     def _names(self) -> list[str]:
-        if not self.folder.is_dir():
-            return []
-        return sorted(entry.name for entry in self.folder.iterdir() if _NAME.fullmatch(entry.name))
+        return checkpoint_names(self.folder)
+
+
+def checkpoint_names(folder: Path) -> list[str]:
+    """The checkpoints in a folder, oldest first; none if there is no such folder.
+
+    >>> checkpoint_names(Path("nowhere"))
+    []
+    """
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in folder.iterdir() if _NAME.fullmatch(entry.name))
 
 
 def _check(file: Path, checksum: str | None) -> None:

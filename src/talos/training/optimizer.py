@@ -17,11 +17,14 @@ from talos.kernels.core_samples import core_adam_rows_
 from talos.losses import Loss
 from talos.training.checkpoint import flatten, unflatten
 
-__all__ = ["Optimizers", "RowAdam", "row_adam_"]
+__all__ = ["Optimizers", "RowAdam", "row_adam_", "visited_row_adam_"]
 
 # Numbers handled at a time: four blocks of that size are in use and stay in cache.
 _BLOCK = 2**16
 _OPTIONS = ("lr", "betas", "eps", "weight_decay")
+# How much faster rows move that are visited once an epoch: what they don't reach in a few epochs they never do
+# (docs/scale.md).
+VISITED_ONCE_RATE = 6.0
 
 
 class RowAdam(Optimizer):
@@ -37,7 +40,10 @@ class RowAdam(Optimizer):
     row of 64 out of a million takes 170 ns of CPU in the compiled core, 630 ns in torch and 52 ns in a dense update, so
     this pays off where fewer than a third (a tenth) of the rows have a gradient.
 
-    The arguments are those of `torch.optim.Adam`, and so is the state: `step` (a scalar), `exp_avg`, `exp_avg_sq`.
+    The arguments are those of `torch.optim.Adam`, and so is the state: `step` (a scalar), `exp_avg`, `exp_avg_sq`. A
+    group of parameters with `visited_once` has rows that get a gradient about once an epoch, as users in batches of
+    users do: sparse gradients of these are handled by `visited_row_adam_`, at 6 times the rate, and their state has
+    one second moment and the number of `visits` of each row.
 
     >>> table = torch.nn.Parameter(torch.zeros(3, 2))
     >>> optimizer = RowAdam([table], lr=0.1)
@@ -67,7 +73,8 @@ class RowAdam(Optimizer):
                 raise ArgumentError(f"{value}", where=name, expected="0 or more")
         if not all(0 <= beta < 1 for beta in betas):
             raise ArgumentError(f"{betas}", where="betas", expected="two numbers from 0 to below 1")
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "visited_once": False}
+        super().__init__(params, options)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -81,8 +88,11 @@ class RowAdam(Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
-                self._start(parameter)
-                if parameter.grad.is_sparse:
+                by_visits = group["visited_once"] and parameter.grad.is_sparse
+                self._start(parameter, by_visits=by_visits)
+                if by_visits:
+                    self._step_visited(parameter, group)
+                elif parameter.grad.is_sparse:
                     self._step_rows(parameter, group)
                 else:
                     dense.setdefault(parameter.device, []).append(parameter)
@@ -90,13 +100,16 @@ class RowAdam(Optimizer):
                 self._step_dense(parameters, group)
         return loss
 
-    def _start(self, parameter: Tensor) -> None:
+    def _start(self, parameter: Tensor, *, by_visits: bool) -> None:
         state = self.state[parameter]
         if not state:
             # fused Adam needs the step count on the parameter's device
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
+            if by_visits:
+                state["exp_avg_sq"], state["visits"] = parameter.new_zeros(2, len(parameter)).unbind()
+            else:
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
         elif state["step"].device != parameter.device:  # loaded from a file: torch does not move it
             state["step"] = state["step"].to(parameter.device)
 
@@ -106,6 +119,14 @@ class RowAdam(Optimizer):
         state["step"] += 1
         moments = state["exp_avg"], state["exp_avg_sq"]
         row_adam_(parameter, rows, values, *moments, step=int(state["step"]), **options)
+
+    def _step_visited(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        state, options = self.state[parameter], {name: group[name] for name in _OPTIONS}
+        options["lr"] *= VISITED_ONCE_RATE
+        rows, values = _distinct_rows(parameter.grad)  # type: ignore[arg-type]
+        state["step"] += 1
+        moments = state["exp_avg"], state["exp_avg_sq"], state["visits"]
+        visited_row_adam_(parameter, rows, values, *moments, **options)
 
     def _step_dense(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         states = [self.state[parameter] for parameter in parameters]
@@ -207,6 +228,48 @@ def row_adam_(
             table.index_copy_(0, some, changed)
 
 
+@torch.no_grad()
+def visited_row_adam_(
+    parameter: Tensor,
+    rows: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    visits: Tensor,
+    *,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> None:
+    """Adam for rows that are seldom visited, in place: one second moment a row, corrected by the row's own visits.
+
+    For each row p of d numbers with gradient g:
+
+        t ← t + 1,  g ← g + λp,  m ← β1·m + (1-β1)·g,  v ← β2·v + (1-β2)·|g|²/d
+        p ← p - lr · m/(1-β1^t) / ( √( v/(1-β2^t) ) + ε )
+
+    A second moment of each number would be the square of the one gradient it has seen, and the step no more than the
+    signs of that gradient: a first visit moves a row by lr·√d along its gradient instead. `parameter` and `exp_avg` (m)
+    are (N, d), `exp_avg_sq` (v) and `visits` (t) are (N,); `rows` (n,) are distinct, `gradient` is (n, d).
+
+    >>> p, m, v, t = torch.zeros(2, 2), torch.zeros(2, 2), torch.zeros(2), torch.zeros(2)
+    >>> visited_row_adam_(p, torch.tensor([0]), torch.tensor([[3.0, 4.0]]), m, v, t, lr=0.5)
+    >>> p, t             # a step of length ½·√2 along (3, 4)
+    (tensor([[-0.4243, -0.5657],
+            [ 0.0000,  0.0000]]), tensor([1., 0.]))
+    """
+    p, m, v, t = (table.index_select(0, rows) for table in (parameter, exp_avg, exp_avg_sq, visits))
+    g = gradient + weight_decay * p if weight_decay else gradient
+    t += 1
+    m.lerp_(g, 1 - betas[0])
+    v.lerp_(g.square().mean(1), 1 - betas[1])
+    size = (v / (1 - betas[1] ** t)).sqrt_().add_(eps)
+    p -= m * (lr / ((1 - betas[0] ** t) * size)).unsqueeze(1)
+    for table, changed in zip((parameter, exp_avg, exp_avg_sq, visits), (p, m, v, t), strict=True):
+        table.index_copy_(0, rows, changed)
+
+
 def _core_takes(*tables: Tensor) -> bool:
     """Whether the compiled core can update these tables in place."""
     plain = all(
@@ -220,15 +283,27 @@ def _core_takes(*tables: Tensor) -> bool:
 
 
 class Optimizers:
-    """The optimizer of the model, that of joint adversaries, and one for each adversary with epochs of its own."""
+    """The optimizer of the model, that of joint adversaries, and one for each adversary with epochs of its own.
 
-    def __init__(self, model: Iterable[Tensor], loss: Loss, options: OptimizerConfig) -> None:
+    Of the model's parameters, rows of `visited_once` get a gradient about once an epoch (see `RowAdam`).
+    """
+
+    def __init__(
+        self,
+        model: Iterable[Tensor],
+        loss: Loss,
+        options: OptimizerConfig,
+        *,
+        visited_once: Tensor | None = None,
+    ) -> None:
         self.loss, self.rate = loss, float(options.lr)
-        self.model = RowAdam(model, lr=self.rate, weight_decay=options.weight_decay)
-        groups = loss.adversaries()
+        # a group each, so that a checkpoint numbers them in their order
+        groups = [{"params": [one], "visited_once": one is visited_once} for one in model]
+        self.model = RowAdam(groups, lr=self.rate, weight_decay=options.weight_decay)
+        adversaries = loss.adversaries()
         # stepped, and slowed down, with the model
-        self.joint = [group for group in groups if group.when == "joint"]
-        self.adversaries = [group for group in groups if group.when == "own-epoch"]
+        self.joint = [group for group in adversaries if group.when == "joint"]
+        self.adversaries = [group for group in adversaries if group.when == "own-epoch"]
         self._of_joint = (
             torch.optim.Adam([group.param_group(loss, lr=self.rate) for group in self.joint])
             if self.joint
@@ -291,3 +366,8 @@ class Optimizers:
                 number, _, slot = key.partition(".")
                 state.setdefault(int(number), {})[slot] = tensor
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        for group in self.model.param_groups:
+            if group["visited_once"] and any(
+                "visits" not in self.model.state[one] for one in group["params"]
+            ):
+                raise ValueError("the optimizer's state has no visits: an earlier version wrote it")

@@ -42,6 +42,7 @@ from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import DataError
 from talos.files import read_sealed, write_sealed
 from talos.training.callbacks import Callback
+from talos.training.checkpoint import checkpoint_names
 from talos.training.trainer import Trainer
 
 __all__ = ["RaceResult", "check_path", "make_trainer", "stages_of"]
@@ -226,16 +227,15 @@ def make_trainer(
             hint=_START_AGAIN,
         )
     if not stages:
-        trainer = Trainer(config, train, valid, folder=checkpoints, callbacks=callbacks, group=group)
-        if resume:
-            trainer.resume()
-        return trainer, RaceResult()
+        return _trainer(
+            config, train, valid, folder=checkpoints, callbacks=callbacks, group=group, resume=resume
+        ), RaceResult()
     race = _Race(config, train, valid, folder=folder, callbacks=callbacks, group=group, resume=resume)
     if race.result.chosen:  # it ended before the run was interrupted
         settled = config.with_values(race.result.chosen)
-        trainer = Trainer(settled, train, valid, folder=checkpoints, callbacks=callbacks, group=group)
-        trainer.resume()
-        return trainer, race.result
+        return _trainer(
+            settled, train, valid, folder=checkpoints, callbacks=callbacks, group=group, resume=True
+        ), race.result
     trainer = race.run(stages)
     trainer.move(checkpoints, callbacks)
     race.end(trainer)
@@ -243,6 +243,22 @@ def make_trainer(
         if isinstance(callback, Callback):
             callback.on_plan(trainer.plan)
     return trainer, race.result
+
+
+def _trainer(
+    config: RunConfig,
+    *data: Any,
+    folder: Path | None,
+    callbacks: Sequence[Callback],
+    group: Group,
+    resume: bool,
+) -> Trainer:
+    """A trainer at the start, or where its newest checkpoint was written."""
+    resumes = resume and folder is not None and bool(checkpoint_names(folder))
+    trainer = Trainer(config, *data, folder=folder, callbacks=callbacks, group=group, resumes=resumes)
+    if resume:
+        trainer.resume()
+    return trainer
 
 
 def _events(

@@ -38,7 +38,7 @@ from talos.training.objective import ObjectiveOptions
 from talos.training.optimizer import Optimizers
 from talos.training.parallel.choose import choose_sharding
 from talos.training.parallel.sharding import UserSharding
-from talos.training.plan import Plan, make_plan
+from talos.training.plan import EXACT_LIMIT, Plan, make_plan
 
 __all__ = ["Trainer"]
 
@@ -62,6 +62,7 @@ class Trainer:
         earlier: losses of the first epochs, each with the epoch `until` which it is used, ascending: see
             `talos.training.race.RaceResult.path`.
         sharding: that of another trainer on the same data, to share its copy of them; see `branch`.
+        resumes: whether `resume` is going to replace the starting vectors, which then need not be computed.
         group: the processes that train together. Each is given the same config and data, and keeps the rows, thresholds
             and optimizer state of its own users (and maybe items, see `talos.training.parallel`).
 
@@ -86,6 +87,7 @@ class Trainer:
         group: Group = SINGLE_PROCESS,
         earlier: Sequence[Mapping[str, Any]] = (),
         sharding: UserSharding | None = None,
+        resumes: bool = False,
     ) -> None:
         self.group = group = SINGLE_PROCESS if config.training.parallel == "none" else group
         valid = _aligned(valid, train)
@@ -116,7 +118,8 @@ class Trainer:
                 num_items=train.num_items,
             )
         if backbone is None:
-            backbone = self.sharding.backbone(config, generator, cosine=loss.needs.scores == "cosine")
+            start = config.with_values({"training.init": "random"}) if resumes else config
+            backbone = self.sharding.backbone(start, generator, cosine=loss.needs.scores == "cosine")
         settings = config.training
         options = ObjectiveOptions(
             reduction=settings.reduction,
@@ -147,7 +150,10 @@ class Trainer:
         self.parameters = list(self.objective.parameters())
         self.sync = self.sharding.gradient_sync(self.objective)
         updated = self.sync.optimized(self.objective.backbone.parameters())
-        self.optimizers = Optimizers(updated, self.objective.loss, config.optimizer)
+        # in batches of users every user is there once an epoch
+        by_users = kind == "users" and loss.needs.scores == "cosine"
+        seldom = backbone.users if by_users and options.touched_rows and backbone.divisible else None
+        self.optimizers = Optimizers(updated, self.objective.loss, config.optimizer, visited_once=seldom)
         self.average = AveragedWeights(backbone, newest=settings.averaging)
         self.position = Position()
         self.checkpoints = None
@@ -319,12 +325,17 @@ class Trainer:
         return self.sharding.gather(*self.vectors(), beta)
 
     def threshold_error(self) -> float | None:
-        """Mean |estimated - exact| threshold over the users with interactions; None without thresholds."""
+        """Mean |estimated - exact| threshold over the users with interactions; None without thresholds.
+
+        Over every n-th of them where there are too many scores for exact training (`plan.EXACT_LIMIT`): all of them
+        would take longer than the epochs.
+        """
         threshold = self.objective.threshold
         if threshold is None:
             return None
-        users = self.sharding.user_degrees.nonzero().flatten()
         user_vectors, item_vectors = self.vectors()
+        every = math.ceil(self.train.num_users * self.train.num_items / EXACT_LIMIT)
+        users = self.sharding.user_degrees.nonzero().flatten()[::every]
         exact = self.sharding.kth_scores(user_vectors[users], item_vectors, self.config.k)
         return float(self.group.mean((threshold.value(users) - exact).abs()))
 

@@ -138,7 +138,8 @@ class UserSharding:
         for number, parameter in enumerate(objective.backbone.parameters()):
             for of, table in (own | updated).items():
                 if parameter is table:
-                    found[of] += [f"optimizer.model.{number}.{slot}" for slot in ("exp_avg", "exp_avg_sq")]
+                    slots = ("exp_avg", "exp_avg_sq", "visits")
+                    found[of] += [f"optimizer.model.{number}.{slot}" for slot in slots]
         return [ShardedTensors(of=of, rows=rows[of], names=frozenset(found[of])) for of in rows]
 
     # --------------------------------------------------------------------- results
