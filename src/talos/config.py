@@ -83,7 +83,8 @@ class OptimizerConfig(_Section):
         lr: learning rate; `auto` picks 0.1 for cosine scores and 0.001 for dot products.
         weight_decay: λ of the L2 penalty, added to the gradient.
         lr_decay: factor on the learning rate after each epoch; `auto` is below 1 where batches are of users.
-        rows: `touched` updates only the rows of a table that a step looked up; `all` is plain Adam.
+        rows: `touched` updates only the rows of a table that a step looked up (those of users in batches of users, who
+            are there once an epoch, by `talos.training.optimizer.visited_row_adam_`); `all` is plain Adam.
     """
 
     lr: Annotated[float, Strict(), Field(gt=0)] | Literal["auto"] = "auto"

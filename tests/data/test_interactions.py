@@ -221,3 +221,15 @@ def test_repeats_count_the_events_of_each_pair(rows: list[tuple[int, int]], cut:
     joined = read(rows[:cut]).union(read(rows[cut:]))
     assert counts(joined) == expected
     assert counts(whole.compact().aligned_to(whole)[0]) == expected
+
+
+@given(
+    st.sets(st.tuples(st.integers(0, 5), st.integers(0, 6))),
+    st.sets(st.tuples(st.integers(0, 5), st.integers(0, 6))),
+)
+def test_difference_as_that_of_sets(mine: set[tuple[int, int]], theirs: set[tuple[int, int]]) -> None:
+    pairs = sorted(mine | theirs | {(6, 7)})  # never empty
+    data = Interactions.from_ids([user for user, _ in pairs], [item for _, item in pairs])
+    kept, others = (data.where(np.array([pair in part for pair in pairs])) for part in (mine, theirs))
+    rows = kept.difference(others).to_polars().select("user_id", "item_id").rows()
+    assert rows == sorted(mine - theirs)

@@ -341,7 +341,14 @@ class Interactions:
         """
         if self.user_ids != other.user_ids or self.item_ids != other.item_ids:
             raise ArgumentError("other users or items", where="other", expected="the same vocabularies")
-        mine, theirs = (part.rows * np.int64(self.num_items) + part.indices for part in (self, other))
+        # of `other` only the users that are here: it may be a thousand times as large
+        users = np.flatnonzero(self.user_degrees)
+        counts = other.user_degrees[users]
+        places = np.arange(counts.sum()) + np.repeat(
+            other.indptr[users] - (np.cumsum(counts) - counts), counts
+        )
+        theirs = np.repeat(users, counts) * np.int64(self.num_items) + other.indices[places]
+        mine = self.rows * np.int64(self.num_items) + self.indices
         return self.where(~np.isin(mine, theirs, assume_unique=True))
 
     # -------------------------------------------------------------- converting
