@@ -202,4 +202,4 @@ def test_interrupted_in_either_phase_it_ends_with_the_same_bytes(
     assert tensors(model, run) == whole
     epochs = [line["epoch"] for line in read_history(run / "history-refit.jsonl")]
     assert epochs == list(range(1, model.fitted_model().metadata["epoch"] + 1))
-    assert len(read_history(run / "history.jsonl")) > len(epochs)
+    assert len(read_history(run / "history.jsonl")) >= len(epochs)  # the best epoch may be the last
