@@ -161,9 +161,21 @@ def test_of_weights_that_are_as_good_the_latest_are_kept(
     monkeypatch.setattr(trainer.sharding, "metrics", lambda *given: {"precision@5": next(figures)})
     trainer.fit()
     assert (trainer.position.epoch, trainer.position.best_epoch) == (6, kept)
-    shorter = Trainer(settings.with_values({"training.epochs": kept}), planted.train)
-    shorter.fit()
-    assert all(map(torch.equal, trainer.vectors(), shorter.vectors()))
+    until_then = Trainer(settings, planted.train)
+    until_then.train_until(kept)
+    with until_then.average.applied():
+        assert all(map(torch.equal, trainer.vectors(), until_then.vectors()))
+
+
+@pytest.mark.parametrize(("epochs", "weights"), [(19, [2, 6, 12]), (20, [1, 1, 1])])
+def test_short_runs_count_their_first_epochs_less(planted: Split, epochs: int, weights: list[int]) -> None:
+    trainer, seen = Trainer(config(**{"training.epochs": epochs}), planted.train), []
+    for epoch in (1, 2, 3):
+        trainer.train_until(epoch)
+        seen.append(trainer.objective.backbone.users.detach().clone())
+    expected = sum(weight * table for weight, table in zip(weights, seen, strict=True)) / sum(weights)
+    with trainer.average.applied():
+        torch.testing.assert_close(trainer.objective.backbone.users.detach(), expected)
 
 
 def test_it_stops_when_validation_stops_improving(planted: Split) -> None:

@@ -16,9 +16,10 @@ __all__ = ["AveragedWeights"]
 class AveragedWeights:
     """A running average of a backbone's parameters, with weight `newest` for those of the newest epoch.
 
-    After epoch t the average moves by max(`newest`, 3/(t + 2)) of the way to the current parameters: epoch t counts as
-    t·(t + 1) at first (polynomial-decay averaging: Shamir & Zhang, ICML 2013), because the first epochs are far from
-    where training leads, and later it is an exponential average. Training itself does not see it. The noise of single
+    After epoch t the average moves by max(`newest`, 1/t) of the way to the current parameters: the plain mean of all
+    epochs at first, an exponential average later. In a `short` run it moves by max(`newest`, 3/(t + 2)): epoch t counts
+    as t·(t + 1) at first (polynomial-decay averaging: Shamir & Zhang, ICML 2013), because there the first epochs are a
+    good part of the run, and far from where it ends. Training itself does not see the average. The noise of single
     steps, which makes the validation metric of one epoch a matter of luck, is averaged out, so a learning rate that is
     still high does no harm. With `newest` = 1 nothing is kept and the current parameters are used.
 
@@ -28,14 +29,14 @@ class AveragedWeights:
     >>> for value in (1.0, 3.0, 6.0):
     ...     _ = mf.users.data.fill_(value); average.update()
     >>> with average.applied():
-    ...     mf.users.item()          # after (1 + 3·3)/4 = 2.5, by 3/5 of the way to 6
-    4.599...
+    ...     mf.users.item()          # halfway between (1 + 3)/2 and 6
+    4.0
     >>> mf.users.item()
     6.0
     """
 
-    def __init__(self, backbone: Backbone, *, newest: float) -> None:
-        self.backbone, self.newest = backbone, newest
+    def __init__(self, backbone: Backbone, *, newest: float, short: bool = False) -> None:
+        self.backbone, self.newest, self.short = backbone, newest, short
         self.epochs = 0
         self.values: dict[str, Tensor] = {}
 
@@ -50,9 +51,10 @@ class AveragedWeights:
         self.epochs += 1
         if self.newest >= 1:
             return
+        share = 3 / (self.epochs + 2) if self.short else 1 / self.epochs
         for name, parameter in self.backbone.named_parameters():
             if name in self.values:
-                self.values[name].lerp_(parameter.detach(), max(self.newest, 3 / (self.epochs + 2)))
+                self.values[name].lerp_(parameter.detach(), max(self.newest, share))
             else:
                 self.values[name] = parameter.detach().clone()
 

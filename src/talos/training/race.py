@@ -43,7 +43,7 @@ from talos.errors import DataError
 from talos.files import read_sealed, write_sealed
 from talos.training.callbacks import Callback
 from talos.training.checkpoint import checkpoint_names
-from talos.training.trainer import Trainer
+from talos.training.trainer import SHORT_RUN, Trainer
 
 __all__ = ["RaceResult", "check_path", "make_trainer", "stages_of"]
 
@@ -57,8 +57,6 @@ CLEARLY: Final = 1.003
 OVERFITTING: Final = 0.99
 # The winner of the first stage has settled when a validation is not at least this much better than the one before.
 SETTLED: Final = 1.005
-# Runs of fewer epochs have no room for a race.
-SHORTEST_RUN: Final = 20
 # How many of the loss's stages `normal` races.
 NORMAL_STAGES: Final = 2
 # Dimensions that `high` compares; the run's own is always among them.
@@ -109,7 +107,7 @@ def stages_of(config: RunConfig, events: Sequence[Mapping[str, Any]] = ()) -> li
     effort = config.training.effort
     given = {name: value for name, value in config.loss.options.items() if value != "auto"}
     offered = registry.resolve("loss", config.loss.name).race
-    if effort == "quick" or config.training.epochs < SHORTEST_RUN or not offered:
+    if effort == "quick" or config.training.epochs < SHORT_RUN or not offered:
         return []
     if next(iter(offered[0][0])) in given:
         return []

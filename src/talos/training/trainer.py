@@ -45,6 +45,8 @@ __all__ = ["Trainer"]
 # Averaged weights get steadier with every epoch, and validation is noisy: of those this close to the best figure the
 # latest are kept.
 _AS_GOOD = 0.995
+# A run of fewer epochs has no room for a race, and its average counts the first ones less.
+SHORT_RUN = 20
 
 
 class Trainer:
@@ -154,7 +156,8 @@ class Trainer:
         by_users = kind == "users" and loss.needs.scores == "cosine"
         seldom = backbone.users if by_users and options.touched_rows and backbone.divisible else None
         self.optimizers = Optimizers(updated, self.objective.loss, config.optimizer, visited_once=seldom)
-        self.average = AveragedWeights(backbone, newest=settings.averaging)
+        short = settings.epochs < SHORT_RUN
+        self.average = AveragedWeights(backbone, newest=settings.averaging, short=short)
         self.position = Position()
         self.checkpoints = None
         if folder is not None:
