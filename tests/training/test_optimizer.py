@@ -247,6 +247,7 @@ def test_visits_are_saved_and_their_absence_is_noticed() -> None:
     for step in range(2):
         look_up(parameter, [1, 4], sparse=True, step=step)
         made[0].model.step()
+    made[1].load_state(made[1].state())  # of no step, as where a race begins
     stored = made[0].state()
     made[1].load_state(stored)
     assert made[1].model.state[other]["visits"].tolist() == [0, 2, 0, 0, 2, 0]

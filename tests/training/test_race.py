@@ -402,3 +402,14 @@ def test_high_effort_goes_on_when_a_loss_without_these_options_wins(
     assert race.chosen["loss.name"] == trainer.config.loss.name == "sl@k"
     assert "positive_power-0.2" not in {leg["candidate"] for leg in race.legs}
     assert "negative_weight-1.1" in {leg["candidate"] for leg in race.legs}
+
+
+def test_a_race_with_rows_that_are_touched(planted: Split, tmp_path: Path) -> None:
+    """As on large data: candidates branch off before the optimizer has taken a step."""
+    settings = config().with_values({"optimizer.rows": "touched", "negatives": "shared:16"})
+    whole, expected = make_trainer(settings, planted.train, planted.valid)
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(settings, planted.train, planted.valid, folder=tmp_path, callbacks=[Legs(3)])
+    again, race = make_trainer(settings, planted.train, planted.valid, folder=tmp_path, resume=True)
+    assert race == expected
+    assert tables(again) == tables(whole)

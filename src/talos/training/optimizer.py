@@ -367,7 +367,7 @@ class Optimizers:
                 state.setdefault(int(number), {})[slot] = tensor
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         for group in self.model.param_groups:
-            if group["visited_once"] and any(
-                "visits" not in self.model.state[one] for one in group["params"]
-            ):
+            # a parameter without a step has no state yet
+            states = [self.model.state[one] for one in group["params"] if one in self.model.state]
+            if group["visited_once"] and any(state and "visits" not in state for state in states):
                 raise ValueError("the optimizer's state has no visits: an earlier version wrote it")
