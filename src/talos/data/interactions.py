@@ -343,11 +343,8 @@ class Interactions:
             raise ArgumentError("other users or items", where="other", expected="the same vocabularies")
         # of `other` only the users that are here: it may be a thousand times as large
         users = np.flatnonzero(self.user_degrees)
-        counts = other.user_degrees[users]
-        places = np.arange(counts.sum()) + np.repeat(
-            other.indptr[users] - (np.cumsum(counts) - counts), counts
-        )
-        theirs = np.repeat(users, counts) * np.int64(self.num_items) + other.indices[places]
+        owner, items = other.pairs_of(users)
+        theirs = users[owner] * np.int64(self.num_items) + items
         mine = self.rows * np.int64(self.num_items) + self.indices
         return self.where(~np.isin(mine, theirs, assume_unique=True))
 

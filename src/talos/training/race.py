@@ -224,16 +224,13 @@ def make_trainer(
             expected="the config and the validation part that the run began with",
             hint=_START_AGAIN,
         )
+    places: dict[str, Any] = {"folder": checkpoints, "callbacks": callbacks, "group": group}
     if not stages:
-        return _trainer(
-            config, train, valid, folder=checkpoints, callbacks=callbacks, group=group, resume=resume
-        ), RaceResult()
+        return _trainer(config, train, valid, resume=resume, **places), RaceResult()
     race = _Race(config, train, valid, folder=folder, callbacks=callbacks, group=group, resume=resume)
     if race.result.chosen:  # it ended before the run was interrupted
         settled = config.with_values(race.result.chosen)
-        return _trainer(
-            settled, train, valid, folder=checkpoints, callbacks=callbacks, group=group, resume=True
-        ), race.result
+        return _trainer(settled, train, valid, resume=True, **places), race.result
     trainer = race.run(stages)
     trainer.move(checkpoints, callbacks)
     race.end(trainer)
@@ -243,17 +240,10 @@ def make_trainer(
     return trainer, race.result
 
 
-def _trainer(
-    config: RunConfig,
-    *data: Any,
-    folder: Path | None,
-    callbacks: Sequence[Callback],
-    group: Group,
-    resume: bool,
-) -> Trainer:
+def _trainer(config: RunConfig, *data: Any, folder: Path | None, resume: bool, **others: Any) -> Trainer:
     """A trainer at the start, or where its newest checkpoint was written."""
     resumes = resume and folder is not None and bool(checkpoint_names(folder))
-    trainer = Trainer(config, *data, folder=folder, callbacks=callbacks, group=group, resumes=resumes)
+    trainer = Trainer(config, *data, folder=folder, resumes=resumes, **others)
     if resume:
         trainer.resume()
     return trainer
