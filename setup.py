@@ -16,7 +16,9 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 CORE = Path("src") / "talos" / "kernels" / "core"
-PER_LEVEL = tuple(CORE / f"{name}.cpp" for name in ("sweep", "rows", "least_squares", "samples", "adam"))
+PER_LEVEL = tuple(
+    CORE / f"{name}.cpp" for name in ("sweep", "rows", "least_squares", "samples", "adam", "lists")
+)
 ONCE = (CORE / "sets.cpp", CORE / "dispatch.cpp")  # the dispatcher has the C interface
 ROWS = (
     Path("src") / "talos" / "data" / "core" / "rows.cpp"

@@ -39,18 +39,25 @@ MEANING = {
     "bpr_over_talos_beauty": "epoch of BPR over all items / exact epoch of Talos in the same arithmetic, Beauty",
     "psl_over_talos_beauty": "epoch of PSL over all items / exact epoch of Talos in the same arithmetic, Beauty",
     "rsk_over_talos_beauty": "epoch of RS@K over all items / exact epoch of Talos in the same arithmetic, Beauty",
+    "smoothi_over_talos_beauty": "epoch of SmoothI@K over all items / exact epoch of Talos in the same arithmetic, Beauty",
+    "advinfonce_over_talos_beauty": "epoch of AdvInfoNCE over all items / exact epoch of Talos in the same arithmetic, Beauty",
     "bpr_over_talos_gowalla": "epoch of BPR over all items / exact epoch of Talos in the same arithmetic, Gowalla",
     "psl_over_talos_gowalla": "epoch of PSL over all items / exact epoch of Talos in the same arithmetic, Gowalla",
     "rsk_over_talos_gowalla": "epoch of RS@K over all items / exact epoch of Talos in the same arithmetic, Gowalla",
+    "smoothi_over_talos_gowalla": "epoch of SmoothI@K over all items / exact epoch of Talos in the same arithmetic, Gowalla",
+    "advinfonce_over_talos_gowalla": "epoch of AdvInfoNCE over all items / exact epoch of Talos in the same arithmetic, Gowalla",
     "core_thread_scaling": "compiled step on one thread / on all of them (two at most), 512 users × Gowalla's items",
     "exact_extra_mb": "peak memory of an exact Gowalla epoch beyond data, tables and optimiser, MB",
 }
 SETTINGS: dict[str, Any] = {"negatives": "all", "threshold.name": "exact", "training.batch_size": 512}
-# Losses that compare every positive with every item. BPR takes raw products, for which bfloat16 is not the default.
-PAIRWISE: dict[str, dict[str, Any]] = {
+# Losses with more than one sum for each user. BPR takes raw products, for which bfloat16 is not the default; the products
+# of whole lists are torch's.
+OTHERS: dict[str, dict[str, Any]] = {
     "bpr": {"loss.name": "bpr", "optimizer.lr": 0.01},
     "psl": {"loss.name": "psl", "loss.tau": 0.1},
     "rsk": {"loss.name": "rs@k", "loss.tau1": 0.05, "loss.tau2": 5.0},
+    "smoothi": {"loss.name": "smoothi@k", "loss.tau": 0.1, "loss.delta": 0.1},
+    "advinfonce": {"loss.name": "advinfonce", "loss.tau": 0.1},
 }
 DIM = 64
 
@@ -73,7 +80,7 @@ def measure(gowalla_train: Interactions, beauty_train: Interactions) -> dict[str
         bound = 6.0 * users * train.num_items * DIM / rate
         figures[f"bound_seconds_{name}"] = bound
         if library.levels():
-            figures |= pairwise(name, train, figures)
+            figures |= other_losses(name, train, figures)
         for kind in runs:
             figures[f"{kind}_over_bound_{name}"] = figures[f"{kind}_epoch_seconds_{name}"] / bound
         figures[f"square_gflops_{name}"] = rate / 1e9
@@ -82,12 +89,12 @@ def measure(gowalla_train: Interactions, beauty_train: Interactions) -> dict[str
     return figures
 
 
-def pairwise(name: str, train: Interactions, talos: dict[str, float], epochs: int = 2) -> dict[str, float]:
-    """Seconds of an epoch of each pairwise loss over all items, and its ratio to Talos in the same arithmetic."""
+def other_losses(name: str, train: Interactions, talos: dict[str, float], epochs: int = 2) -> dict[str, float]:
+    """Seconds of an epoch of each of `OTHERS` over all items, and its ratio to Talos in the same arithmetic."""
     figures: dict[str, float] = {}
     fixed = {"negatives": "all", "training.batch_size": SETTINGS["training.batch_size"]}
-    for loss, options in PAIRWISE.items():
-        half = loss != "bpr" and library.has_bfloat16()
+    for loss, options in OTHERS.items():
+        half = loss in ("psl", "rsk") and library.has_bfloat16()
         arithmetic, kind = ("bfloat16", "bfloat16") if half else ("float32", "exact")
         settings = {**fixed, **options, "training.arithmetic": arithmetic}
         seconds = epoch_seconds(train, epochs=epochs, **settings)

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "lists.h"
 #include "samples.h"
 #include "sets.h"
 #include "sweep.h"
@@ -32,6 +33,8 @@ void talos_core_group_sweep(int32_t level, const talos::Groups* groups);
 void talos_core_group_scores(int32_t level, const talos::Groups* groups);
 void talos_core_pair_scores(int32_t level, const talos::Pairs* task);
 void talos_core_adam_rows(int32_t level, const talos::AdamRows* task);
+int64_t talos_core_smooth_places_workspace_bytes(int32_t level, const talos::Lists* task);
+void talos_core_smooth_places(int32_t level, const talos::Lists* task);
 int64_t talos_core_distinct_workspace_bytes(int64_t bound);
 int64_t talos_core_distinct(const talos::Distinct* task);
 int64_t talos_core_drawn_positives(const talos::DrawnPositives* task);
@@ -235,6 +238,25 @@ std::vector<float> solved(const int level, const int64_t rows, const int64_t col
     return solution;
 }
 
+// Slopes and values of SmoothI@K; users have from none to all of the items.
+std::vector<float> placed(const int level, const int64_t users, const int64_t items, const int threads) {
+    std::vector<float> scores = random_numbers(users * items, 7);
+    std::vector<int64_t> start{0}, items_of;
+    for (int64_t u = 0; u < users; ++u) {
+        for (int64_t j = u % 3; u % 4 != 3 && j < items; j += 1 + u * u % 11) items_of.push_back(j);
+        start.push_back(static_cast<int64_t>(items_of.size()));
+    }
+    const std::vector<float> coefficients(items_of.size(), 0.5f);
+    std::vector<float> values(items_of.size());
+    talos::Lists task{users, items, 5, threads, {}, start.data(), items_of.data(), coefficients.data(), 2.0f, 0.1f,
+                      nullptr, scores.data(), values.data()};
+    std::vector<float> workspace(talos_core_smooth_places_workspace_bytes(level, &task) / 4);
+    task.workspace = workspace.data();
+    call(talos_core_smooth_places, level, task);
+    scores.insert(scores.end(), values.begin(), values.end());
+    return scores;
+}
+
 // Calls every function at every level, and prints which, in the order of the calls.
 void count() {
     for (int level = 0; level <= talos_core_best_level(); ++level) {
@@ -245,6 +267,8 @@ void count() {
         }
         solved(level, 64, 1031, 64, 1);
         std::printf("least_squares %s\n", name);
+        placed(level, 64, 1031, 1);
+        std::printf("smooth_places %s\n", name);
     }
 }
 
@@ -286,6 +310,13 @@ int main(const int argc, const char* const* const argv) {
             for (int level = 0; level <= talos_core_best_level(); ++level, ++runs)
                 if (!close(solved(level, rows, columns, dim, threads), solved(0, rows, columns, dim, 1))) {
                     std::printf("level %d differs: least squares, dimension %lld\n", level, static_cast<long long>(dim));
+                    return 1;
+                }
+    for (const auto& [users, items, dim] : shapes)
+        for (int threads = 1; threads <= 3; ++threads)
+            for (int level = 0; level <= talos_core_best_level(); ++level, ++runs)
+                if (!close(placed(level, users, items, threads), placed(0, users, items, 1))) {
+                    std::printf("level %d differs: smooth places, %lld items\n", level, static_cast<long long>(items));
                     return 1;
                 }
     for (const auto& [users, items, dim] : shapes)

@@ -52,6 +52,8 @@ LOSSES: dict[str, tuple[Any, float, bool]] = {
     "psl-cold": (lambda: losses.PairwiseSoftmax(tau=0.02), 100, True),
     "rs@k": (lambda: losses.RecallSurrogate(k=5, tau1=0.1, tau2=2.0), 20, True),
     "rs@k-cold": (lambda: losses.RecallSurrogate(k=2, tau1=0.02, tau2=5.0), 100, True),
+    # which of two items that are level is the smallest, whose slope is special, rounding decides
+    "smoothi@k": (lambda: losses.SmoothI(k=5, tau=0.2, delta=0.1), 50, False),
 }
 
 
@@ -199,9 +201,14 @@ def draw(seed: int) -> tuple[Call, str]:
         **(samples(call, users, items) if drawn else {}),
         "k": int(call.rng.integers(1, items + 1)) if call.chance(0.5) else None,
     }  # fmt: skip
+    if loss.needs.lists:  # over all items, once each; the others are refused
+        drawn, options["exclude_positives"] = False, True
+        options = {
+            name: value for name, value in options.items() if name not in ("item_ids", "sample_bounds")
+        }
     if options["k"] is not None and call.chance(0.2):
         options["k"] = call.pick(1, items)
-    if call.chance(0.1):
+    if call.chance(0.1) and not loss.needs.lists:
         count = items if not drawn else options["item_ids"].shape[-1]
         options["weights"] = torch.from_numpy(call.rng.uniform(0.1, 2, count))
     if call.chance(0.15):

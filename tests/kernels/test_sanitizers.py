@@ -45,7 +45,7 @@ def build(kind: str, folder: Path, *more: str, sources: tuple[Path, ...] = ()) -
     objects = [compiled(CORE / "dispatch.cpp", "dispatch", *(["-DTALOS_BFLOAT16"] if known else []))]
     objects += [compiled(source, source.stem) for source in (CORE / "sets.cpp", *sources)]
     for level in LEVELS if X86 else ["plain"]:
-        for source in ("sweep", "rows", "least_squares", "samples", "adam"):
+        for source in ("sweep", "rows", "least_squares", "samples", "adam", "lists"):
             level_flags = (f"-DTALOS_LEVEL={level}", *LEVELS[level])
             objects.append(compiled(CORE / f"{source}.cpp", f"{source}-{level}", *level_flags))
     if known:  # after the others: of a function that several objects define the linker takes the first

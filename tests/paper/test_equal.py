@@ -10,8 +10,6 @@ from talos_paper.equal import GRIDS, ON_GRAPHS, SETTINGS, equal_recipe, legs_of,
 from talos_paper.experiments import by_name
 from talos_paper.recipes import BACKBONES, LOSSES
 
-SAMPLED = ("smoothi@k", "advinfonce")
-
 
 @pytest.fixture(scope="module")
 def data() -> Interactions:
@@ -27,8 +25,7 @@ def test_every_setting_can_run(dataset: str, loss: str, data: Interactions) -> N
     for one in made.search[1:]:
         assert all(one[name] in values for name, values in GRIDS[loss].items())
     for candidate in made.candidates():
-        plan = plan_for(candidate.config(0), data)
-        assert plan.batches == ("positives" if loss in SAMPLED else "users")
+        assert plan_for(candidate.config(0), data).batches == "users"
 
 
 @pytest.mark.parametrize("dataset", ["beauty", "games", "gowalla"])
@@ -40,10 +37,10 @@ def test_losses_differ_in_nothing_but_their_options(dataset: str) -> None:
         "training.init",
         "optimizer.lr_decay",
         "backbone.dim",
+        "negatives",
+        "training.batch_size",
     ):
         assert len({recipe.settings[name] for recipe in made}) == 1
-    for name in ("negatives", "training.batch_size"):
-        assert len({one.settings[name] for one in made if one.loss not in SAMPLED}) == 1
     assert {recipe.legs for recipe in made} == {legs_of(dataset)}
     # a grid with fewer points than settings are tried is searched whole
     small = [one.loss for one in made if len(one.search) < SETTINGS]

@@ -77,7 +77,9 @@ def test_smooth_indicators_tend_to_the_indicators(seed, k):
     scores = torch.cat([pos[:, None], neg], dim=1)
     rank = (neg > pos[:, None]).sum(dim=1)
     want = F.one_hot(rank, 13)[:, :k].double()
-    torch.testing.assert_close(smooth_indicators(scores, k, tau=1e-6, delta=0.1), want, rtol=0, atol=1e-3)
+    rows = torch.arange(len(scores))
+    got = smooth_indicators(scores, rows, torch.zeros_like(rows), k=k, tau=1e-6, delta=0.1)
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-3)
     value = losses.SmoothI(k=k, tau=1e-6, delta=0.1)(pos, neg)
     torch.testing.assert_close(value, 1 - (rank < k).double() / k, rtol=0, atol=1e-3)
 

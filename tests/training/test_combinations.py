@@ -26,7 +26,7 @@ def build(name: str) -> losses.Loss:
 def is_valid(needs: losses.Needs, negatives: str, threshold: str) -> bool:
     """The rules, written down a second time: the plan must agree."""
     one_each = negatives.isdigit()
-    if not one_each and not (needs.user_separable or needs.pairwise):
+    if not one_each and not (needs.user_separable or needs.pairwise or (needs.lists and negatives == "all")):
         return False
     if needs.negatives == "one" and negatives not in ("1", "all"):
         return False

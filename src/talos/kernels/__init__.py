@@ -1,6 +1,6 @@
 """Kernels: from vectors to loss and gradients without ever holding users × items.
 
-`user_batch_loss` takes user vectors, item vectors, positives and thresholds and a user-separable or pairwise loss, and
+`user_batch_loss` takes user vectors, item vectors, positives and thresholds and a loss that can go over all items, and
 returns the loss with both gradients in closed form; `differentiable_user_batch_loss` is the same within
 autograd, `exact_user_batch_loss` finds the exact thresholds in the same pass, and `divided_batch_loss` is for
 items that are divided among processes. They share one formula (`batch`), carried out by the compiled core where
@@ -24,6 +24,7 @@ from talos.kernels.least_squares import alternating_least_squares
 from talos.kernels.library import status
 from talos.kernels.protocols import (
     Exchange,
+    ListLoss,
     LossParts,
     NegativePart,
     PairwiseLoss,
@@ -33,6 +34,7 @@ from talos.kernels.protocols import (
 
 __all__ = [
     "Exchange",
+    "ListLoss",
     "LossParts",
     "NegativePart",
     "PairwiseLoss",

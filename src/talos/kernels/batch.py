@@ -26,7 +26,8 @@ received, however many items and processes there are. With a single process all 
 
 A pairwise loss, h(R_i) with R_i reduced over g(s_uj - s_ui), has no part of the user alone. Its value is
 Σ_u share_u Σ_{i ∈ P_u} w_i h(R_i), and one pass over all pairs of a positive and an item gives R_i and the gradients
-(`_pairwise_loss`). It is not divided among processes: every process would need the scores of all positives.
+(`_pairwise_losses`). It is not divided among processes: every process would need the scores of all positives. Nor is a
+loss of whole lists (`lists`), which has a value for every positive too.
 
 A table so large that a single pass of the core would need too much memory is processed in parts in the same way, one
 after the other.
@@ -35,7 +36,7 @@ after the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -56,15 +57,18 @@ from talos.kernels.checks import (
     checked_indices,
 )
 from talos.kernels.core_passes import CorePasses
+from talos.kernels.lists import list_sweep
 from talos.kernels.protocols import (
     BatchLoss,
     Exchange,
+    ListLoss,
     LossParts,
     NegativePart,
     PairSweep,
     PairwiseLoss,
     PairwisePart,
     Passes,
+    PositiveSweep,
     Samples,
     SampleScores,
     Sweep,
@@ -136,6 +140,7 @@ def user_batch_loss(
     items_per_tile: int = 4096,
     item_gradient: Tensor | None = None,
     unit_items: Tensor | None = None,
+    user_ids: Tensor | None = None,
 ) -> UserBatch:
     """Loss of a batch of users with all their positives, and its gradients, in closed form.
 
@@ -150,7 +155,8 @@ def user_batch_loss(
         indices: their rows in `item_vectors`, each once per user.
         thresholds: (B,) where the loss uses them; or, with `item_ids`, a function that returns them when it is called
             with the scores of the batch, for thresholds that are estimated from samples.
-        loss: a `UserSeparableLoss` or a `PairwiseLoss`, or anything with one of these interfaces.
+        loss: a `UserSeparableLoss`, a `PairwiseLoss` or a `ListLoss`, or anything with one of these interfaces. A
+            `ListLoss` is for all items, each counting once: no sample and no `weights`; positives are what it says.
         k: use each user's exact K-th best score over the whole table as threshold, in place of given ones. Over all
             items it is found in the same pass. Returned as `UserBatch.thresholds`.
         reduction: the mean over `positives` (as in the published code), the mean over `users` with at least one
@@ -175,6 +181,7 @@ def user_batch_loss(
         item_gradient: (I, d), memory that the core may return as the items' gradient. A training loop that keeps it
             from step to step saves the system the work of finding fresh pages for every step.
         unit_items: (I, d), memory that the core may use for the normalised items, likewise.
+        user_ids: (B,), for losses with `needs.ids`.
 
     A user without positives contributes nothing. A user without negatives contributes the positives' part.
 
@@ -205,6 +212,32 @@ def user_batch_loss(
     for name, size in (("users_per_chunk", users_per_chunk), ("items_per_tile", items_per_tile)):
         if size is not None and size < 1:
             raise ArgumentError(f"got {size}", where=name, expected="1 or more")
+    if isinstance(loss, ListLoss):
+        for name, fits in (
+            ("item_ids", samples is None),
+            ("weights", weights is None),
+            ("exclude_positives", exclude_positives),
+        ):
+            if not fits:
+                raise ArgumentError("is given", where=name, expected=f"nothing: {loss!r} is of whole lists")
+        lists = TorchPasses(
+            item_vectors,
+            indptr,
+            indices,
+            dtype=torch.promote_types(user_vectors.dtype, torch.float32),
+            normalize=normalize_items,
+            users_per_chunk=users_per_chunk,
+        )
+        ids = None if user_ids is None else checked_indices("user_ids", user_ids, None, device)
+        return _loss_by_positives(
+            lists,
+            user_vectors,
+            loss,
+            partial(_list_losses, lists, loss, ids=ids, k=k),
+            reduction=reduction,
+            scale=scale,
+            weights=positive_weights,
+        )
     passes: Passes
     part = _part_of(loss)
     if weights is None and _core_applies(part, user_vectors, item_vectors, given):
@@ -235,12 +268,11 @@ def user_batch_loss(
             items_per_tile=items_per_tile,
         )
     if isinstance(loss, PairwiseLoss):
-        return _pairwise_loss(
+        return _loss_by_positives(
             passes,
             user_vectors,
             loss,
-            k=k,
-            in_one_pass=samples is None,
+            partial(_pairwise_losses, passes, loss, k=k, in_one_pass=samples is None),
             reduction=reduction,
             scale=scale,
             weights=positive_weights,
@@ -350,7 +382,7 @@ def divided_batch_loss(
     )
 
 
-def _part_of(loss: BatchLoss) -> NegativePart | PairwisePart:
+def _part_of(loss: LossParts | PairwiseLoss) -> NegativePart | PairwisePart:
     """What a loss sums over the items."""
     return loss.pairwise_part if isinstance(loss, PairwiseLoss) else loss.negative_part
 
@@ -470,26 +502,67 @@ def _batch_loss(
     )
 
 
-def _pairwise_loss(
+def _loss_by_positives(
     passes: Passes,
     user_vectors: Tensor,
-    loss: PairwiseLoss,
+    loss: PairwiseLoss | ListLoss,
+    evaluate: Callable[[Tensor, Tensor], PositiveSweep],
     *,
-    k: int | None,
-    in_one_pass: bool,
     reduction: Literal["positives", "users", "sum"],
     scale: float,
     weights: Tensor | None,
 ) -> UserBatch:
-    """The formula of a pairwise loss, see the module; the arguments are those of `_batch_loss`."""
-    part, owner, dtype = loss.pairwise_part, passes.owner, passes.table.dtype
+    """The formula of a loss that is a sum over positives, see the module; the arguments are those of `_batch_loss`.
+
+    `evaluate` is given the users' vectors (B, d) and the weight of each positive in the loss (P,).
+    """
+    owner, dtype = passes.owner, passes.table.dtype
     users = user_vectors.detach().to(dtype)
     counts = torch.bincount(owner, minlength=len(users))
     weights = None if weights is None else weights.to(dtype)
     mass = counts if weights is None else users.new_zeros(len(users)).index_add_(0, owner, weights)
     share = _shares(mass, user_exponent(loss.user_power, reduction), reduction, dtype) * scale
     per_positive = share[owner] if weights is None else share[owner] * weights
+    found = evaluate(users, per_positive)
+    check_finite(user_vectors=users, item_vectors=passes.table)
+    of_users = found.values if weights is None else weights * found.values
+    return UserBatch(
+        value=(per_positive * found.values).sum(),
+        user_gradient=found.user_gradient.to(user_vectors.dtype),
+        item_gradient=found.item_gradient,
+        parameter_gradients=found.parameter_gradients,
+        per_user=users.new_zeros(len(users)).index_add_(0, owner, of_users) / torch.where(mass > 0, mass, 1),
+        num_positives=counts,
+        normalizer=users.new_zeros(len(users)),
+        thresholds=found.kth,
+    )
 
+
+def _list_losses(
+    passes: TorchPasses,
+    loss: ListLoss,
+    users: Tensor,
+    per_positive: Tensor,
+    *,
+    ids: Tensor | None,
+    k: int | None,
+) -> PositiveSweep:
+    """Values and gradients of a list loss; the items' gradient is that of the rows as they were given."""
+    found = list_sweep(passes, users, loss, per_positive, ids=ids, k=k)
+    return replace(found, item_gradient=passes.through_lengths(found.item_gradient))
+
+
+def _pairwise_losses(
+    passes: Passes,
+    loss: PairwiseLoss,
+    users: Tensor,
+    per_positive: Tensor,
+    *,
+    k: int | None,
+    in_one_pass: bool,
+) -> PositiveSweep:
+    """Values and gradients of a pairwise loss, likewise."""
+    part = loss.pairwise_part
     parts = passes.parts(len(users))
     found = (
         passes.pair_sweep(users, part, per_positive, k=k if in_one_pass else None)
@@ -501,18 +574,7 @@ def _pairwise_loss(
         thresholds = _kth_over_all(parts, users, k, ALONE)
     values = part.outer(found.inner.masked_fill(found.inner == -torch.inf, 0.0))
     item_gradient = passes.add_positives(found.user_gradient, found.item_gradient, users, found.slopes)
-    check_finite(user_vectors=users, item_vectors=passes.table)
-    of_users = values if weights is None else weights * values
-    return UserBatch(
-        value=(per_positive * values).sum(),
-        user_gradient=found.user_gradient.to(user_vectors.dtype),
-        item_gradient=item_gradient,
-        parameter_gradients={},
-        per_user=users.new_zeros(len(users)).index_add_(0, owner, of_users) / torch.where(mass > 0, mass, 1),
-        num_positives=counts,
-        normalizer=users.new_zeros(len(users)),
-        thresholds=thresholds,
-    )
+    return PositiveSweep(values, found.user_gradient, item_gradient, kth=thresholds)
 
 
 def _pair_sweep_in_parts(

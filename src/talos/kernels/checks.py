@@ -76,8 +76,8 @@ def check_arguments(
         candidates = len(item_vectors) if num_candidates is None else num_candidates
         if weights.shape != (candidates,):
             raise _wrong_shape("weights", weights, f"({candidates},)")
-    if not (loss.needs.user_separable or loss.needs.pairwise):
-        expected = "a loss whose `needs.user_separable` or `needs.pairwise` holds"
+    if not (loss.needs.user_separable or loss.needs.pairwise or loss.needs.lists):
+        expected = "a loss whose `needs.user_separable`, `needs.pairwise` or `needs.lists` holds"
         raise ArgumentError(f"{loss!r} pairs positives with negatives", where="loss", expected=expected)
     if loss.needs.threshold and thresholds is None and k is None:
         raise ArgumentError("is missing", where="thresholds", expected=f"shape ({users},)")

@@ -34,6 +34,7 @@ __all__ = [
     "DrawnPositives",
     "Groups",
     "LeastSquares",
+    "Lists",
     "Pairs",
     "Positives",
     "Rows",
@@ -52,7 +53,7 @@ __all__ = [
     "team",
 ]
 
-_VERSION: Final = 10
+_VERSION: Final = 11
 _LARGE_PAGE: Final = 1 << 21
 _CPU: Final = torch.device("cpu")
 _CHOICES: Final = ("auto", "compiled", "torch")
@@ -152,6 +153,18 @@ class AdamRows(ctypes.Structure):
     )
 
 
+class Lists(ctypes.Structure):
+    """`talos::Lists` of core/lists.h."""
+
+    _fields_ = _fields(
+        (_INT64, "users items k threads"),
+        (Team, "team"),
+        (_POINTER, "start items_of coefficients"),
+        (_FLOAT, "inverse_tau delta"),
+        (_POINTER, "workspace scores values"),
+    )
+
+
 class Distinct(ctypes.Structure):
     """`talos::Distinct` of core/sets.h."""
 
@@ -185,14 +198,20 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
             None,
             f"the core is of version {version} where {_VERSION} is expected: install the package again",
         )
-    for name in ("workspace_bytes", "group_workspace_bytes", "distinct_workspace_bytes", "distinct"):
+    for name in (
+        "workspace_bytes",
+        "group_workspace_bytes",
+        "smooth_places_workspace_bytes",
+        "distinct_workspace_bytes",
+        "distinct",
+    ):
         getattr(library, f"talos_core_{name}").restype = ctypes.c_int64
     library.talos_core_level_name.restype = ctypes.c_char_p
     library.talos_core_drawn_positives.restype = ctypes.c_int64
     library.talos_core_distinct_workspace_bytes.argtypes = [ctypes.c_int64]
     for name in ("sweep", "unit_rows", "add_positives", "least_squares"):
         getattr(library, f"talos_core_{name}").restype = None
-    for name in ("group_sweep", "group_scores", "pair_scores", "adam_rows"):
+    for name in ("group_sweep", "group_scores", "pair_scores", "adam_rows", "smooth_places"):
         getattr(library, f"talos_core_{name}").restype = None
     return library, ""
 

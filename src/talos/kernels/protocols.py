@@ -1,11 +1,12 @@
 """The interfaces around the user-batch formula: what it asks of a loss, of the passes and of other processes.
 
-There are two kinds of losses. Of a user-separable one (`LossParts`) all positives of a user share the sum over the
+There are three kinds of losses. Of a user-separable one (`LossParts`) all positives of a user share the sum over the
 negatives: users × items evaluations. Of a pairwise one (`PairwiseLoss`) every positive has a sum of its own,
-Σ_j g(s_j - s_i): positives × items evaluations. Both need the same three products, scores and two gradients.
+Σ_j g(s_j - s_i): positives × items evaluations. Of a `ListLoss` a positive's value depends on the user's whole
+list. All need the same three products, scores and two gradients.
 
 Kernels don't import `talos.losses`; every `talos.losses.UserSeparableLoss` satisfies `LossParts` by its structure,
-every `talos.losses.PairwiseLoss` the `PairwiseLoss` here.
+every `talos.losses.PairwiseLoss` the `PairwiseLoss` here, every `talos.losses.ListLoss` the `ListLoss` here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 __all__ = [
     "BatchLoss",
     "Exchange",
+    "ListLoss",
     "LogSumPairs",
     "LogSumPart",
     "LossParts",
@@ -28,6 +30,7 @@ __all__ = [
     "PairwiseLoss",
     "PairwisePart",
     "Passes",
+    "PositiveSweep",
     "SampleScores",
     "Samples",
     "SumPairs",
@@ -95,6 +98,14 @@ class LossNeeds(Protocol):
     @property
     def pairwise(self) -> bool:
         """Whether the loss, with its current options, has the form h(R_i)."""
+
+    @property
+    def lists(self) -> bool:
+        """Whether the loss can say what whole lists cost."""
+
+    @property
+    def ids(self) -> bool:
+        """Whether it needs to know which users these are."""
 
 
 @runtime_checkable
@@ -210,7 +221,35 @@ class PairwiseLoss(Protocol):
         """The learnt scalars: none, so far."""
 
 
-BatchLoss: TypeAlias = LossParts | PairwiseLoss
+@runtime_checkable
+class ListLoss(Protocol):
+    """A loss of a user's whole list; every `talos.losses.ListLoss` is one.
+
+    >>> from talos.losses import SmoothI, Talos
+    >>> isinstance(SmoothI(k=5), ListLoss), isinstance(Talos(tau=0.1), ListLoss)
+    (True, False)
+    """
+
+    @property
+    def needs(self) -> LossNeeds:
+        """Whether it needs the users' ids."""
+
+    @property
+    def user_power(self) -> float:
+        """p: a user with n positives weighs n^p."""
+
+    @property
+    def list_kernel(self) -> tuple[str, tuple[float, ...]] | None:
+        """Kind and parameters from which the core selects its version; None where it has none."""
+
+    def of_lists(self, scores: Tensor, rows: Tensor, columns: Tensor, users: Tensor | None) -> Tensor:
+        """The values (P,) of positives at `rows`, `columns` of the lists (B, I) of `users` (B,), differentiable."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The loss's own parameters."""
+
+
+BatchLoss: TypeAlias = LossParts | PairwiseLoss | ListLoss
 
 
 @dataclass(frozen=True)
@@ -230,6 +269,25 @@ class PairSweep:
     slopes: Tensor
     user_gradient: Tensor
     item_gradient: Tensor
+    kth: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class PositiveSweep:
+    """The result of a loss that has a value of its own for every positive, for a batch of users.
+
+    Attributes:
+        values: of the positives, (P,).
+        user_gradient: of Σ_i coefficient_i · value_i, (B, d).
+        item_gradient: of the same, (I, d).
+        parameter_gradients: of the same, with respect to those of the loss's parameters that require one, by name.
+        kth: K-th best score of every user, (B,); None if not requested.
+    """
+
+    values: Tensor
+    user_gradient: Tensor
+    item_gradient: Tensor
+    parameter_gradients: dict[str, Tensor] = field(default_factory=dict)
     kth: Tensor | None = None
 
 

@@ -124,7 +124,7 @@ class TorchPasses:
             of_items = (
                 None if coefficients is None else gradient if sample is None else torch.zeros_like(items)
             )
-            for some in self._chunks(group, len(items)):
+            for some in self.chunks(group, _fitting(len(items))):
                 beta = None if thresholds is None else thresholds[some]
                 found.append(
                     self._sweep_chunk(
@@ -160,9 +160,8 @@ class TorchPasses:
         """Users who have the same candidates, and these: a sample (n,), or None for the whole table."""
         return [(slice(0, num_users), None)] if self.samples is None else self.samples.groups()
 
-    def _chunks(self, users: slice, candidates: int) -> Iterator[slice]:
-        """A few of these users at a time."""
-        about = max(16, min(128, _KEPT // max(1, candidates)))
+    def chunks(self, users: slice, about: int) -> Iterator[slice]:
+        """About as many of these users at a time, unless `users_per_chunk` says how many."""
         chunk = self.users_per_chunk or _equal_chunks(users.stop - users.start, about)
         for start in range(users.start, users.stop, chunk):
             yield slice(start, min(start + chunk, users.stop))
@@ -290,7 +289,7 @@ class TorchPasses:
         for group, sample in self._groups(len(users)):
             items = self.table if sample is None else self.table[sample]
             of_items = item_gradient if sample is None or not wanted else torch.zeros_like(items)
-            for some in self._chunks(group, len(items)):
+            for some in self.chunks(group, _fitting(len(items))):
                 scores = users[some] @ items.T
                 present = self._presence(some, sample)
                 by_item = torch.zeros_like(scores) if wanted else scores[:0]
@@ -360,6 +359,10 @@ class TorchPasses:
         """Add the positives' slopes to both gradients; returns that of the item vectors as they were given."""
         user_gradient.index_add_(0, self.owner, slopes.unsqueeze(-1) * self.table[self.indices])
         item_gradient.index_add_(0, self.indices, slopes.unsqueeze(-1) * users[self.owner])
+        return self.through_lengths(item_gradient)
+
+    def through_lengths(self, item_gradient: Tensor) -> Tensor:
+        """From the gradient with respect to the vectors that are scored to that of the vectors as they were given."""
         if not self.normalize:
             return item_gradient.to(self.rows.dtype)
         # From the gradient g in v = r/|r| to that in r: (g - ⟨g, v⟩v)/|r|; rounded last, so that half precision can
@@ -422,6 +425,11 @@ def largest(scores: Tensor, k: int) -> Tensor:
         inside = grouped.gather(2, best.unsqueeze(1).expand(-1, _GROUP, -1)).flatten(1)
         scores = torch.cat([inside, scores[:, groups * _GROUP :]], dim=1)
     return torch.topk(scores, k, dim=-1, sorted=False).values
+
+
+def _fitting(candidates: int) -> int:
+    """Users per chunk whose slopes with as many candidates each take a few MB."""
+    return max(16, min(128, _KEPT // max(1, candidates)))
 
 
 def _equal_chunks(users: int, about: int) -> int:

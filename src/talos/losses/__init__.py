@@ -14,7 +14,7 @@ tensor([-1.7213,  1.5426])
 from __future__ import annotations
 
 from talos.losses.adversarial import AdvInfoNCE
-from talos.losses.base import Adversary, Batch, Loss, Needs, PairwiseLoss, UserSeparableLoss
+from talos.losses.base import Adversary, Batch, ListLoss, Loss, Needs, PairwiseLoss, UserSeparableLoss
 from talos.losses.functional import reduce_per_positive, reduce_per_user
 from talos.losses.pairs import PairwisePart
 from talos.losses.partial_auc import LLPAUC
@@ -34,6 +34,7 @@ __all__ = [
     "Batch",
     "BilateralSoftmax",
     "DRORadius",
+    "ListLoss",
     "Loss",
     "Needs",
     "NegativePart",

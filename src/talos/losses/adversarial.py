@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from talos.checks import describe, positive_integer, positive_number
 from talos.errors import ArgumentError
 from talos.losses import functional
-from talos.losses.base import TAU_SPACE, Adversary, Batch, Loss, Needs
+from talos.losses.base import TAU_SPACE, Adversary, Batch, ListLoss, Needs
 
 __all__ = ["AdvInfoNCE"]
 
 
-class AdvInfoNCE(Loss):
+class AdvInfoNCE(ListLoss):
     """AdvInfoNCE: -log[ e^{s_ui/τ} / (e^{s_ui/τ} + ω·n·Σ_j p_j e^{s_uj/τ}) ], p = softmax_j(a_u·b_j).
 
     a and b are two further tables of small vectors, of users and of items; they decide how much each negative
@@ -78,7 +78,7 @@ class AdvInfoNCE(Loss):
     @property
     def needs(self) -> Needs:
         """The ids of users and negatives, and epochs for the adversary."""
-        return Needs(ids=True, adversary=True)
+        return Needs(ids=True, adversary=True, lists=True)
 
     def adversaries(self) -> list[Adversary]:
         """Both tables climb for an epoch of their own every `adv_every`, `adv_epochs` times at most."""
@@ -104,9 +104,31 @@ class AdvInfoNCE(Loss):
         assert items is not None
         # by `F.embedding`, whose gradient adds up in a fixed order also with several threads
         hardness = self.products(F.embedding(users, self.user_table), self.item_table, items).to(neg.dtype)
+        ahead, count = self._ahead(hardness, neg, mask)
+        return _values(ahead - pos / self.tau, count)
+
+    def of_lists(self, scores: Tensor, rows: Tensor, columns: Tensor, users: Tensor | None) -> Tensor:
+        """The same over all items but the user's positives: all positives of a user share the sum."""
+        if users is None or users.shape != scores.shape[:1]:
+            found = "is missing" if users is None else describe(users)
+            raise ArgumentError(found, where="users", expected=f"ids of shape ({len(scores)},)")
+        own = torch.zeros_like(scores, dtype=torch.bool)
+        own[rows, columns] = True
+        hardness = (F.embedding(users, self.user_table) @ self.item_table.T).to(scores.dtype)
+        ahead, count = self._ahead(hardness, scores, own)
+        return _values(ahead.index_select(0, rows) - scores[rows, columns] / self.tau, count[rows])
+
+    def _ahead(self, hardness: Tensor, neg: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """log(ω·n) + log Σ_j p_j e^{s_j/τ} of every row (B, N) of negatives, and n."""
         weighted = functional.masked_log_sum_exp(hardness + neg / self.tau, mask)
         log_p_norm = functional.masked_log_sum_exp(hardness, mask)
-        count = neg.new_full(pos.shape, neg.shape[1]) if mask is None else (~mask).sum(dim=-1).to(neg.dtype)
-        ahead = math.log(self.negative_weight) + count.clamp(min=1).log() + weighted - log_p_norm
-        values = F.softplus(ahead - pos / self.tau, threshold=40.0)
-        return torch.where(count == 0, torch.zeros_like(values), values)
+        count = (
+            neg.new_full(neg.shape[:1], neg.shape[1]) if mask is None else (~mask).sum(dim=-1).to(neg.dtype)
+        )
+        return math.log(self.negative_weight) + count.clamp(min=1).log() + weighted - log_p_norm, count
+
+
+def _values(x: Tensor, count: Tensor) -> Tensor:
+    """softplus(x); 0 without negatives."""
+    values = F.softplus(x, threshold=40.0)
+    return torch.where(count == 0, torch.zeros_like(values), values)

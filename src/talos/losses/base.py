@@ -23,6 +23,7 @@ __all__ = [
     "TAU_SPACE",
     "Adversary",
     "Batch",
+    "ListLoss",
     "Loss",
     "Needs",
     "PairwiseLoss",
@@ -52,6 +53,7 @@ class Needs:
     pairwise: bool = (
         False  # whether kernels can go over all pairs of a user's positives and items: `PairwiseLoss`
     )
+    lists: bool = False  # whether kernels can go over users' whole lists, the scores of all items: `ListLoss`
     ids: bool = False  # whether `users` and `items` must be given
     adversary: bool = False  # whether the loss has parameters to be updated as `adversaries()` says
     chosen: tuple[
@@ -334,6 +336,40 @@ class PairwiseLoss(Loss):
         """h(R)."""
         part = self.pairwise_part
         return part.outer(part.aggregate(batch.neg - batch.pos.unsqueeze(-1), batch.mask))
+
+
+class ListLoss(Loss):
+    """A loss whose value for a positive depends on the user's whole list in a way that is neither of the two above.
+
+    Over all items, the kernels take the scores of a few users at a time, ask the loss itself what these lists cost, and
+    autograd for the gradient; the core has a version of its own for some.
+
+    >>> from talos.losses import SmoothI
+    >>> loss, scores = SmoothI(k=2, tau=0.01, delta=0.1), torch.tensor([[0.5, 0.9, 0.1, 0.0]])
+    >>> loss.of_lists(scores, torch.tensor([0, 0]), torch.tensor([0, 2]), None)   # second of the list, and third
+    tensor([0.5000, 1.0000])
+    """
+
+    @property
+    def needs(self) -> Needs:
+        """Nothing but scores."""
+        return Needs(lists=True)
+
+    @property
+    def list_kernel(self) -> tuple[str, tuple[float, ...]] | None:
+        """Kind and parameters from which the core selects its version of `of_lists`; None where it has none."""
+        return None
+
+    @abstractmethod
+    def of_lists(self, scores: Tensor, rows: Tensor, columns: Tensor, users: Tensor | None) -> Tensor:
+        """The values (P,) of all positives of some users, differentiable.
+
+        Args:
+            scores: (B, I), of every user with all items.
+            rows: (P,), the users of the positives, as rows of `scores`.
+            columns: (P,), their items; each pair once.
+            users: (B,), ids of the users, for losses with `needs.ids`.
+        """
 
 
 def _check_scores(

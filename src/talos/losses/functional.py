@@ -200,13 +200,23 @@ def soft_rank(pos: Tensor, neg: Tensor, tau: float, mask: Tensor | None = None) 
     return 1 + ahead.sum(dim=-1)
 
 
-def smooth_indicators(scores: Tensor, k: int, tau: float, delta: float, mask: Tensor | None = None) -> Tensor:
-    """I^1, …, I^K of the first entry: how much it is the r-th largest of its row, (B, K).
+def smooth_indicators(
+    scores: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    *,
+    k: int,
+    tau: float,
+    delta: float,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """I^1, …, I^K of some entries (P,), (P,) of the rows: how much each is the r-th largest of its row, (P, K).
 
-    The row is shifted so that its smallest kept entry is 0; I^r = softmax(l/τ · Π_{q<r}(1 - I^q - δ)), the
+    A row is shifted so that its smallest kept entry is 0; I^r = softmax(l/τ · Π_{q<r}(1 - I^q - δ)), the
     product per entry and detached. An entry that was taken has a factor of about -δ and falls below the rest.
 
-    >>> smooth_indicators(torch.tensor([[0.3, 0.9, 0.1]]), k=2, tau=0.01, delta=0.1).tolist()
+    >>> first = torch.tensor([0]), torch.tensor([0])
+    >>> smooth_indicators(torch.tensor([[0.3, 0.9, 0.1]]), *first, k=2, tau=0.01, delta=0.1).tolist()
     [[8.75...e-27, 1.0]]
     """
     if mask is None:
@@ -221,7 +231,7 @@ def smooth_indicators(scores: Tensor, k: int, tau: float, delta: float, mask: Te
         if mask is not None:
             x = x.masked_fill(mask, torch.finfo(x.dtype).min)
         indicator = torch.softmax(x, dim=-1)
-        found.append(indicator[:, 0])
+        found.append(indicator[rows, columns])
         left = left * (1 - indicator.detach() - delta)
     return torch.stack(found, dim=-1)
 

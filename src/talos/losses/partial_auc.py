@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from talos.checks import positive_number
+from talos.checks import one_of, positive_number
 from talos.losses import functional
 from talos.losses.base import Adversary, Needs, UserSeparableLoss
 from talos.losses.parts import NegativePart, PartialAUCPart
@@ -50,6 +50,7 @@ class LLPAUC(UserSeparableLoss):
     Args:
         alpha: share α of the positives, in (0, 1].
         beta: share β of the negatives, in (0, 1]. (Not a threshold: this loss has none.)
+        scores: `cosine`, as in the comparison of Talos, or `dot`, as its authors do, who start from small vectors.
 
     >>> loss = LLPAUC(alpha=0.5, beta=0.1)
     >>> loss(torch.tensor([0.5]), torch.tensor([[0.1, -0.3]])).shape
@@ -64,8 +65,11 @@ class LLPAUC(UserSeparableLoss):
         "beta": {"low": 0.01, "high": 0.9, "log": True},
     }
 
-    def __init__(self, *, alpha: float = 0.5, beta: float = 0.1) -> None:
+    def __init__(
+        self, *, alpha: float = 0.5, beta: float = 0.1, scores: Literal["cosine", "dot"] = "cosine"
+    ) -> None:
         super().__init__()
+        self.scores: Literal["cosine", "dot"] = one_of("scores", scores, ["cosine", "dot"])
         self.alpha = positive_number("alpha", alpha, at_most=1.0)
         self.beta = positive_number("beta", beta, at_most=1.0)
         self.a = nn.Parameter(torch.tensor(1.0))
@@ -79,7 +83,7 @@ class LLPAUC(UserSeparableLoss):
     @property
     def needs(self) -> Needs:
         """Its scalars are updated with the model."""
-        return Needs(user_separable=True, adversary=True)
+        return Needs(user_separable=True, adversary=True, scores=self.scores)
 
     def adversaries(self) -> list[Adversary]:
         """Three groups, updated in every step of the model; γ, s_p and s_n at twice its learning rate."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from talos.checks import number_from, positive_integer, positive_number
 from talos.losses import functional
-from talos.losses.base import TAU_SPACE, Batch, Loss, Needs, PairwiseLoss, UserSeparableLoss
+from talos.losses.base import TAU_SPACE, Batch, ListLoss, Needs, PairwiseLoss, UserSeparableLoss
 from talos.losses.pairs import PairwisePart, SigmoidRankPairs
 from talos.losses.parts import HingePart, NegativePart
 
@@ -88,13 +88,15 @@ class RecallSurrogate(PairwiseLoss):
         return SigmoidRankPairs(self.k, self.tau1, self.tau2)
 
 
-class SmoothI(Loss):
+class SmoothI(ListLoss):
     """SmoothI@K: 1 - 1/K Σ_{r≤K} I^r_i, with I^r a smooth indicator of the r-th place.
 
     The list is l = (s_ui, s_uj…), shifted so that its minimum is 0; I^1 = softmax(l/τ) and
-    I^r = softmax(l/τ · Π_{q<r}(1 - I^q - δ)), the product per item and detached. K softmaxes over a row, so
-    the cost grows with K. Thibaut Thonet et al., "SmoothI: Smooth Rank Indicators for Differentiable IR
-    Metrics", AAAI 2022.
+    I^r = softmax(l/τ · Π_{q<r}(1 - I^q - δ)), the product per item and detached. K softmaxes over a list, so
+    the cost grows with K. With negatives of its own every positive has a list of its own. Over all items a user has one
+    list, with all positives in it, as in the paper of SmoothI: 1/K Σ_i Σ_r I^r_i is then a smooth Precision@K, and for
+    a user with one positive both are the same. Thibaut Thonet et al., "SmoothI: Smooth Rank Indicators for
+    Differentiable IR Metrics", AAAI 2022.
 
     Args:
         k: list length K.
@@ -115,8 +117,24 @@ class SmoothI(Loss):
         self.tau = positive_number("tau", tau)
         self.delta = positive_number("delta", delta, at_most=1.0)
 
+    @property
+    def list_kernel(self) -> tuple[str, tuple[float, ...]]:
+        """K, 1/τ and δ."""
+        return "smooth-places", (float(self.k), 1 / self.tau, self.delta)
+
     def compute(self, batch: Batch) -> Tensor:
-        """1 - 1/K Σ_r I^r."""
+        """1 - 1/K Σ_r I^r, each positive in a list of its own."""
         scores = torch.cat([batch.pos.unsqueeze(-1), batch.neg], dim=-1)
         masked = None if batch.mask is None else F.pad(batch.mask, (1, 0), value=False)
-        return 1 - functional.smooth_indicators(scores, self.k, self.tau, self.delta, masked).mean(dim=-1)
+        rows = torch.arange(len(scores), device=scores.device)
+        return self._missed(scores, rows, torch.zeros_like(rows), masked)
+
+    def of_lists(self, scores: Tensor, rows: Tensor, columns: Tensor, users: Tensor | None) -> Tensor:
+        """The same, all positives of a user in one list."""
+        return self._missed(scores, rows, columns, None)
+
+    def _missed(self, scores: Tensor, rows: Tensor, columns: Tensor, mask: Tensor | None) -> Tensor:
+        places = functional.smooth_indicators(
+            scores, rows, columns, k=self.k, tau=self.tau, delta=self.delta, mask=mask
+        )
+        return 1 - places.mean(dim=-1)

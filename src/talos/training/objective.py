@@ -19,7 +19,14 @@ from talos.backbones import Backbone
 from talos.data.csr import TrainIndex
 from talos.kernels import SampleScores, differentiable_user_batch_loss, exact_user_batch_loss, kth_scores
 from talos.kernels.sampled import distinct_rows, sampled_scores
-from talos.losses import Loss, PairwiseLoss, UserSeparableLoss, reduce_per_positive, reduce_per_user
+from talos.losses import (
+    ListLoss,
+    Loss,
+    PairwiseLoss,
+    UserSeparableLoss,
+    reduce_per_positive,
+    reduce_per_user,
+)
 from talos.negatives import Negatives
 from talos.thresholds import ExactQuantile, Threshold
 from talos.training.batches import Batch, BatchShare, generator_for
@@ -158,7 +165,7 @@ class Objective(nn.Module):
 class UserObjective(Objective):
     """Batches of users with all their positives, over all items or shared samples; for losses that kernels compute."""
 
-    loss: UserSeparableLoss | PairwiseLoss
+    loss: UserSeparableLoss | PairwiseLoss | ListLoss
 
     def forward(self, batch: Batch, generator: torch.Generator, *, frozen: bool = False) -> Tensor:
         """Loss of a batch of distinct users (B,)."""
@@ -182,6 +189,8 @@ class UserObjective(Objective):
     def _over_all(self, members: Tensor, users: Tensor, item_table: Tensor, positives: Tensor) -> Tensor:
         threshold, ends, options = self.threshold, self._ends(members), self._options(item_table)
         options["positive_weights"] = self.index.weights_of(members)
+        if self.loss.needs.ids:
+            options["user_ids"] = members + self.users.start
         if isinstance(threshold, ExactQuantile):
             # the kernel computes all scores anyway, and finds the K-th best among them
             value, kth = exact_user_batch_loss(

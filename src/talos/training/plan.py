@@ -85,7 +85,7 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
             source, why = "all", f"{pairs:,} pairs of a positive and an item an epoch are cheap"
         elif needs.negatives == "one":
             source, why = "1", f"the loss {name!r} compares with one item at a time"
-        elif not needs.user_separable:
+        elif not needs.user_separable and not (needs.lists and active * train.num_items <= EXACT_LIMIT):
             source, why = "1024", f"the loss {name!r} pairs each positive with its negatives"
         elif active * train.num_items <= EXACT_LIMIT:
             source, why = "all", f"{active * train.num_items:,} scores an epoch are cheap"
@@ -97,12 +97,11 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
         notes.append(f"negatives = {source!r}: {why}")
     sampled = registry.make_negatives(source)
     source, per = str(sampled), sampled.per
-    if per != "positive" and not (needs.user_separable or needs.pairwise):
-        raise ConfigError(
-            f"{source!r} with the loss {name!r}",
-            where="negatives",
-            expected="a number of negatives per positive, because this loss pairs each positive with its own",
-        )
+    if per != "positive" and not (needs.user_separable or needs.pairwise or (needs.lists and per == "all")):
+        expected = "a number of negatives per positive, because this loss pairs each positive with its own"
+        if needs.lists:
+            expected = "'all' or a number of negatives per positive, because this loss is one of whole lists"
+        raise ConfigError(f"{source!r} with the loss {name!r}", where="negatives", expected=expected)
     if needs.negatives == "one" and per != "all" and getattr(sampled, "n", None) != 1:
         expected = "'1' or 'all'" if needs.pairwise else "'1'"
         raise ConfigError(f"{source!r} with the loss {name!r}", where="negatives", expected=expected)

@@ -1,4 +1,5 @@
 // The C interface: selects the version for an instruction set and calls it.
+#include "lists.h"
 #include "samples.h"
 #include "sets.h"
 #include "sweep.h"
@@ -22,12 +23,15 @@ struct Level {
     void (*group_scores)(const talos::Groups&);
     void (*pair_scores)(const talos::Pairs&);
     void (*adam_rows)(const talos::AdamRows&);
+    int64_t (*smooth_places_workspace_bytes)(const talos::Lists&);
+    void (*smooth_places)(const talos::Lists&);
 };
 
 #define TALOS_LEVEL_ENTRY(name, level) \
     {name, talos::level::workspace_bytes, talos::level::sweep, talos::level::unit_rows, talos::level::add_positives, \
      talos::level::least_squares, talos::level::group_workspace_bytes, talos::level::group_sweep, \
-     talos::level::group_scores, talos::level::pair_scores, talos::level::adam_rows}
+     talos::level::group_scores, talos::level::pair_scores, talos::level::adam_rows, \
+     talos::level::smooth_places_workspace_bytes, talos::level::smooth_places}
 
 constexpr Level kLevels[] = {
     TALOS_LEVEL_ENTRY("plain", plain),
@@ -70,7 +74,7 @@ talos::SweepFunctions sweep_of(const int32_t level, [[maybe_unused]] const talos
 extern "C" {
 
 // Incremented whenever a struct or a function changes, so that a stale build is detected and not used.
-int32_t talos_core_version() { return 10; }
+int32_t talos_core_version() { return 11; }
 
 int32_t talos_core_task_bytes() { return static_cast<int32_t>(sizeof(talos::Task)); }
 
@@ -124,6 +128,12 @@ void talos_core_group_scores(int32_t level, const talos::Groups* groups) { kLeve
 void talos_core_pair_scores(int32_t level, const talos::Pairs* task) { kLevels[level].pair_scores(*task); }
 
 void talos_core_adam_rows(int32_t level, const talos::AdamRows* task) { kLevels[level].adam_rows(*task); }
+
+int64_t talos_core_smooth_places_workspace_bytes(int32_t level, const talos::Lists* task) {
+    return kLevels[level].smooth_places_workspace_bytes(*task);
+}
+
+void talos_core_smooth_places(int32_t level, const talos::Lists* task) { kLevels[level].smooth_places(*task); }
 
 int64_t talos_core_distinct_workspace_bytes(int64_t bound) { return talos::distinct_workspace_bytes(bound); }
 
