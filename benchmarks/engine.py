@@ -36,22 +36,22 @@ MEANING = {
     "bfloat16_over_bound_gowalla": "the same with products of bfloat16, Gowalla",
     "torch_over_bound_beauty": "the same without the compiled core, Beauty",
     "torch_over_bound_gowalla": "the same without the compiled core, Gowalla",
-    "bpr_over_talos_beauty": "epoch of BPR over all items / exact epoch of Talos in the same arithmetic, Beauty",
-    "psl_over_talos_beauty": "epoch of PSL over all items / exact epoch of Talos in the same arithmetic, Beauty",
-    "rsk_over_talos_beauty": "epoch of RS@K over all items / exact epoch of Talos in the same arithmetic, Beauty",
-    "smoothi_over_talos_beauty": "epoch of SmoothI@K over all items / exact epoch of Talos in the same arithmetic, Beauty",
-    "advinfonce_over_talos_beauty": "epoch of AdvInfoNCE over all items / exact epoch of Talos in the same arithmetic, Beauty",
-    "bpr_over_talos_gowalla": "epoch of BPR over all items / exact epoch of Talos in the same arithmetic, Gowalla",
-    "psl_over_talos_gowalla": "epoch of PSL over all items / exact epoch of Talos in the same arithmetic, Gowalla",
-    "rsk_over_talos_gowalla": "epoch of RS@K over all items / exact epoch of Talos in the same arithmetic, Gowalla",
-    "smoothi_over_talos_gowalla": "epoch of SmoothI@K over all items / exact epoch of Talos in the same arithmetic, Gowalla",
-    "advinfonce_over_talos_gowalla": "epoch of AdvInfoNCE over all items / exact epoch of Talos in the same arithmetic, Gowalla",
+    "bpr_over_talos_beauty": "epoch of BPR over all items / that of Talos in the same arithmetic, Beauty",
+    "psl_over_talos_beauty": "epoch of PSL over all items / that of Talos in the same arithmetic, Beauty",
+    "rsk_over_talos_beauty": "epoch of RS@K over all items / that of Talos in the same arithmetic, Beauty",
+    "smoothi_over_talos_beauty": "epoch of SmoothI@K over all items / that of Talos in the same arithmetic, Beauty",
+    "advinfonce_over_talos_beauty": "epoch of AdvInfoNCE over all items / that of Talos in the same arithmetic, Beauty",
+    "bpr_over_talos_gowalla": "epoch of BPR over all items / that of Talos in the same arithmetic, Gowalla",
+    "psl_over_talos_gowalla": "epoch of PSL over all items / that of Talos in the same arithmetic, Gowalla",
+    "rsk_over_talos_gowalla": "epoch of RS@K over all items / that of Talos in the same arithmetic, Gowalla",
+    "smoothi_over_talos_gowalla": "epoch of SmoothI@K over all items / that of Talos in the same arithmetic, Gowalla",
+    "advinfonce_over_talos_gowalla": "epoch of AdvInfoNCE over all items / that of Talos in the same arithmetic, Gowalla",
     "core_thread_scaling": "compiled step on one thread / on all of them (two at most), 512 users × Gowalla's items",
     "exact_extra_mb": "peak memory of an exact Gowalla epoch beyond data, tables and optimiser, MB",
 }
 SETTINGS: dict[str, Any] = {"negatives": "all", "threshold.name": "exact", "training.batch_size": 512}
-# Losses with more than one sum for each user. BPR takes raw products, for which bfloat16 is not the default; the products
-# of whole lists are torch's.
+# Losses with more than one sum for each user. BPR takes raw products, for which bfloat16 is not the default; those
+# of whole lists have their products from torch.
 OTHERS: dict[str, dict[str, Any]] = {
     "bpr": {"loss.name": "bpr", "optimizer.lr": 0.01},
     "psl": {"loss.name": "psl", "loss.tau": 0.1},
