@@ -89,7 +89,9 @@ def measure(gowalla_train: Interactions, beauty_train: Interactions) -> dict[str
     return figures
 
 
-def other_losses(name: str, train: Interactions, talos: dict[str, float], epochs: int = 2) -> dict[str, float]:
+def other_losses(
+    name: str, train: Interactions, talos: dict[str, float], epochs: int = 2
+) -> dict[str, float]:
     """Seconds of an epoch of each of `OTHERS` over all items, and its ratio to Talos in the same arithmetic."""
     figures: dict[str, float] = {}
     fixed = {"negatives": "all", "training.batch_size": SETTINGS["training.batch_size"]}
