@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from talos_paper.data import DATASETS
 from talos_paper.experiments import EXPERIMENTS
+from talos_paper.recipes import BACKBONES
 from talos_paper.results import ResultStore
 from talos_paper.tables import RowResult, groups, percent, rows_of, shown_metric, shown_name
 
@@ -40,6 +41,7 @@ def claims(store: ResultStore) -> list[Claim]:
     """Every claim of the paper that the stored results can judge, one line each, whether it holds or not."""
     return [
         *_overall(store),
+        *_equal(store),
         *_varying_k(store),
         *_ablation(store),
         *_temperature(store),
@@ -109,6 +111,21 @@ def _overall(store: ResultStore) -> Iterator[Claim]:
                 holds=values["llpauc"] <= values["sl"],
                 numbers=f"R@20 of LLPAUC {values['llpauc']:.4f}, of SL {values['sl']:.4f}.",
             )
+
+
+def _equal(store: ResultStore) -> Iterator[Claim]:
+    """Talos against its rivals by one protocol, wherever Talos and at least one of them were run."""
+    experiment = EXPERIMENTS["equal"]
+    for dataset in experiment.datasets:
+        for backbone in BACKBONES:
+            rows = _found(store, "equal", dataset, backbone)
+            if len(rows) < 2 or "talos" not in rows:
+                continue
+            for metric in ("precision@20", "recall@20"):
+                where = f"{DATASETS[dataset]}, {shown_name(backbone)}, equal footing"
+                text = f"{where}: Talos has the best {shown_metric(metric)} of {len(rows)} losses"
+                tested = _tested(store, "equal", dataset, backbone) if metric == "recall@20" else ""
+                yield _best(text, rows, metric, tested)
 
 
 def _varying_k(store: ResultStore) -> Iterator[Claim]:

@@ -69,7 +69,8 @@ class LLPAUC(UserSeparableLoss):
         self, *, alpha: float = 0.5, beta: float = 0.1, scores: Literal["cosine", "dot"] = "cosine"
     ) -> None:
         super().__init__()
-        self.scores: Literal["cosine", "dot"] = one_of("scores", scores, ["cosine", "dot"])
+        one_of("scores", scores, ["cosine", "dot"])
+        self.scores = scores
         self.alpha = positive_number("alpha", alpha, at_most=1.0)
         self.beta = positive_number("beta", beta, at_most=1.0)
         self.a = nn.Parameter(torch.tensor(1.0))
