@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -44,6 +44,8 @@ class Backbone(nn.Module, ABC):
     context: ClassVar[tuple[str, ...]] = ("num_users", "num_items", "graph", "generator", "users", "items")
     search_space: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     divisible: ClassVar[bool] = False
+    # How two views of some rows are contrasted, where that is done; a trainer may have a faster function for it.
+    contrast: Callable[[Tensor, Tensor, float], Tensor] | None = None
 
     users: nn.Parameter
     items: nn.Parameter

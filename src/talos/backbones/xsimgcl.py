@@ -23,126 +23,6 @@ _NOISE_BLOCK = 2**15
 _LOGITS = 2**21
 
 
-class XSimGCL(Backbone):
-    """XSimGCL: LightGCN's propagation with noise while training, and a contrastive loss between layers.
-
-    Yu, Xia, Chen, Cui, Hung, Yin: "XSimGCL: Towards Extremely Simple Graph Contrastive Learning for
-    Recommendation", TKDE 2023. With Δ⁽ˡ⁾ = ε·sign(·)⊙x/‖x‖, x uniform on [0, 1]^d, while training and 0
-    otherwise:
-
-        e⁽ˡ⁾ = Â e⁽ˡ⁻¹⁾ + Δ⁽ˡ⁾,    e = 1/L Σ_{l=1..L} e⁽ˡ⁾    (layer 0 is left out)
-        auxiliary loss = weight · [ InfoNCE(e_u, e_u⁽ˡ*⁾) + InfoNCE(e_i, e_i⁽ˡ*⁾) ]
-
-    over the distinct users u and distinct items i of a batch. The tables e⁽⁰⁾ start Xavier-uniform. The vector of a
-    user or item without interactions is 0 (its noise too, as sign(0) = 0): its parameters get no gradient but that
-    of weight decay.
-
-    Args:
-        graph: of the train interactions.
-        dim: length of a vector.
-        layers: L.
-        epsilon: ε, the length of the noise; 0 for none.
-        contrast_layer: l*, from 1 to L.
-        contrast_temperature: of InfoNCE.
-        contrast_weight: of the auxiliary loss; 0 leaves it out.
-        generator: of the starting values.
-
-    >>> from talos.data.interactions import Interactions
-    >>> graph = BipartiteGraph.from_interactions(Interactions.from_ids([1, 1, 2], [7, 8, 8]))
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> model = XSimGCL(graph, dim=4, generator=generator)
-    >>> users, items = model.vectors(training=True, generator=generator)
-    >>> model.auxiliary_loss(torch.tensor([0, 1]), torch.tensor([1])).shape
-    torch.Size([])
-    """
-
-    short_name = "xsimgcl"
-    search_space: ClassVar[Mapping[str, Any]] = {
-        "layers": [2, 3],
-        "contrast_weight": {"low": 0.01, "high": 0.3, "log": True},
-    }
-
-    def __init__(
-        self,
-        graph: BipartiteGraph,
-        *,
-        dim: int = 64,
-        layers: int = 3,
-        epsilon: float = 0.1,
-        contrast_layer: int = 1,
-        contrast_temperature: float = 0.1,
-        contrast_weight: float = 0.1,
-        generator: torch.Generator | None,
-    ) -> None:
-        super().__init__(graph.num_users, graph.num_items, dim=dim)
-        checks = [
-            (layers >= 1, "layers", layers, "1 or more"),
-            (epsilon >= 0, "epsilon", epsilon, "0 or more"),
-            (1 <= contrast_layer <= layers, "contrast_layer", contrast_layer, f"1 to {layers}, a layer"),
-            (contrast_temperature > 0, "contrast_temperature", contrast_temperature, "more than 0"),
-            (contrast_weight >= 0, "contrast_weight", contrast_weight, "0 or more"),
-        ]
-        for valid, name, value, expected in checks:
-            if not valid:
-                raise ArgumentError(f"{value}", where=name, expected=expected)
-        self.graph, self.layers, self.epsilon = graph, layers, epsilon
-        self.contrast_layer, self.contrast_weight = contrast_layer, contrast_weight
-        self.contrast_temperature = contrast_temperature
-        self.users = nn.Parameter(torch.empty(graph.num_users, dim))
-        self.items = nn.Parameter(torch.empty(graph.num_items, dim))
-        for table in (self.users, self.items):
-            nn.init.xavier_uniform_(table, generator=generator)
-        # (final, layer l*) of users and of items, from the last training call.
-        self._views: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
-
-    def vectors(
-        self, *, training: bool = False, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The mean of layers 1..L; while training each layer has noise from `generator`."""
-        noisy = training and self.epsilon > 0
-        if noisy and generator is None:
-            raise ArgumentError("no generator", where="generator", expected="one, for the noise of training")
-        sides: tuple[Tensor, Tensor] = self.users, self.items
-        contrast, total = sides, None
-        for layer in range(1, self.layers + 1):
-            sides = propagate(self.graph, *sides)
-            if noisy:
-                for side in sides:
-                    perturb_(side, self.epsilon, generator)
-            if layer == self.contrast_layer:
-                contrast = sides
-            total = sides if total is None else (total[0] + sides[0], total[1] + sides[1])
-        assert total is not None
-        users, items = total[0] / self.layers, total[1] / self.layers
-        kept = training and self.contrast_weight > 0
-        self._views = ((users, contrast[0]), (items, contrast[1])) if kept else None
-        return users, items
-
-    def auxiliary_loss(self, users: Tensor, items: Tensor) -> Tensor | None:
-        """InfoNCE of the users plus that of the items, times the weight; None if the weight is 0."""
-        if self.contrast_weight == 0:
-            return None
-        if self._views is None:
-            expected = "vectors(training=True) before it"
-            raise ArgumentError("nothing to contrast", where="auxiliary_loss", expected=expected)
-        of_users, of_items = (
-            info_nce(final[rows], layer[rows], self.contrast_temperature)
-            for (final, layer), rows in zip(
-                self._views, (torch.unique(users), torch.unique(items)), strict=True
-            )
-        )
-        return self.contrast_weight * (of_users + of_items)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The tensors for the auxiliary loss have autograd history, which cannot be copied; a copy has no use for them.
-        return {**self.__dict__, "_views": None}
-
-    def extra_repr(self) -> str:
-        """Sizes and options, for `repr`."""
-        names = ("layers", "epsilon", "contrast_layer", "contrast_temperature", "contrast_weight")
-        return ", ".join([super().extra_repr(), *(f"{name}={getattr(self, name)}" for name in names)])
-
-
 @torch.no_grad()
 def perturb_(vectors: Tensor, epsilon: float, generator: torch.Generator | None) -> Tensor:
     """Add ε·sign(e)⊙x/‖x‖ to every row e in place, x uniform on [0, 1]^d; the gradient passes unchanged.
@@ -209,3 +89,124 @@ def info_nce(first: Tensor, second: Tensor, temperature: float) -> Tensor:
         return first.sum() + second.sum()
     x, y = F.normalize(first, dim=-1), F.normalize(second, dim=-1)
     return cast(Tensor, _InfoNCE.apply(x, y, temperature))  # type: ignore[no-untyped-call]
+
+
+class XSimGCL(Backbone):
+    """XSimGCL: LightGCN's propagation with noise while training, and a contrastive loss between layers.
+
+    Yu, Xia, Chen, Cui, Hung, Yin: "XSimGCL: Towards Extremely Simple Graph Contrastive Learning for
+    Recommendation", TKDE 2023. With Δ⁽ˡ⁾ = ε·sign(·)⊙x/‖x‖, x uniform on [0, 1]^d, while training and 0
+    otherwise:
+
+        e⁽ˡ⁾ = Â e⁽ˡ⁻¹⁾ + Δ⁽ˡ⁾,    e = 1/L Σ_{l=1..L} e⁽ˡ⁾    (layer 0 is left out)
+        auxiliary loss = weight · [ InfoNCE(e_u, e_u⁽ˡ*⁾) + InfoNCE(e_i, e_i⁽ˡ*⁾) ]
+
+    over the distinct users u and distinct items i of a batch. The tables e⁽⁰⁾ start Xavier-uniform. The vector of a
+    user or item without interactions is 0 (its noise too, as sign(0) = 0): its parameters get no gradient but that
+    of weight decay.
+
+    Args:
+        graph: of the train interactions.
+        dim: length of a vector.
+        layers: L.
+        epsilon: ε, the length of the noise; 0 for none.
+        contrast_layer: l*, from 1 to L.
+        contrast_temperature: of InfoNCE.
+        contrast_weight: of the auxiliary loss; 0 leaves it out.
+        generator: of the starting values.
+
+    >>> from talos.data.interactions import Interactions
+    >>> graph = BipartiteGraph.from_interactions(Interactions.from_ids([1, 1, 2], [7, 8, 8]))
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> model = XSimGCL(graph, dim=4, generator=generator)
+    >>> users, items = model.vectors(training=True, generator=generator)
+    >>> model.auxiliary_loss(torch.tensor([0, 1]), torch.tensor([1])).shape
+    torch.Size([])
+    """
+
+    short_name = "xsimgcl"
+    search_space: ClassVar[Mapping[str, Any]] = {
+        "layers": [2, 3],
+        "contrast_weight": {"low": 0.01, "high": 0.3, "log": True},
+    }
+    contrast = staticmethod(info_nce)
+
+    def __init__(
+        self,
+        graph: BipartiteGraph,
+        *,
+        dim: int = 64,
+        layers: int = 3,
+        epsilon: float = 0.1,
+        contrast_layer: int = 1,
+        contrast_temperature: float = 0.1,
+        contrast_weight: float = 0.1,
+        generator: torch.Generator | None,
+    ) -> None:
+        super().__init__(graph.num_users, graph.num_items, dim=dim)
+        checks = [
+            (layers >= 1, "layers", layers, "1 or more"),
+            (epsilon >= 0, "epsilon", epsilon, "0 or more"),
+            (1 <= contrast_layer <= layers, "contrast_layer", contrast_layer, f"1 to {layers}, a layer"),
+            (contrast_temperature > 0, "contrast_temperature", contrast_temperature, "more than 0"),
+            (contrast_weight >= 0, "contrast_weight", contrast_weight, "0 or more"),
+        ]
+        for valid, name, value, expected in checks:
+            if not valid:
+                raise ArgumentError(f"{value}", where=name, expected=expected)
+        self.graph, self.layers, self.epsilon = graph, layers, epsilon
+        self.contrast_layer, self.contrast_weight = contrast_layer, contrast_weight
+        self.contrast_temperature = contrast_temperature
+        self.users = nn.Parameter(torch.empty(graph.num_users, dim))
+        self.items = nn.Parameter(torch.empty(graph.num_items, dim))
+        for table in (self.users, self.items):
+            nn.init.xavier_uniform_(table, generator=generator)
+        # (final, layer l*) of users and of items, from the last training call.
+        self._views: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+
+    def vectors(
+        self, *, training: bool = False, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The mean of layers 1..L; while training each layer has noise from `generator`."""
+        noisy = training and self.epsilon > 0
+        if noisy and generator is None:
+            raise ArgumentError("no generator", where="generator", expected="one, for the noise of training")
+        sides: tuple[Tensor, Tensor] = self.users, self.items
+        contrast, total = sides, None
+        for layer in range(1, self.layers + 1):
+            sides = propagate(self.graph, *sides)
+            if noisy:
+                for side in sides:
+                    perturb_(side, self.epsilon, generator)
+            if layer == self.contrast_layer:
+                contrast = sides
+            total = sides if total is None else (total[0] + sides[0], total[1] + sides[1])
+        assert total is not None
+        users, items = total[0] / self.layers, total[1] / self.layers
+        kept = training and self.contrast_weight > 0
+        self._views = ((users, contrast[0]), (items, contrast[1])) if kept else None
+        return users, items
+
+    def auxiliary_loss(self, users: Tensor, items: Tensor) -> Tensor | None:
+        """InfoNCE of the users plus that of the items, times the weight; None if the weight is 0."""
+        if self.contrast_weight == 0:
+            return None
+        if self._views is None:
+            expected = "vectors(training=True) before it"
+            raise ArgumentError("nothing to contrast", where="auxiliary_loss", expected=expected)
+        of_users, of_items = (
+            self.contrast(final[rows], layer[rows], self.contrast_temperature)
+            for (final, layer), rows in zip(
+                self._views, (torch.unique(users), torch.unique(items)), strict=True
+            )
+        )
+        return self.contrast_weight * (of_users + of_items)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The tensors for the auxiliary loss have autograd history, which cannot be copied; a copy has no use for them.
+        return {**self.__dict__, "_views": None}
+
+    def extra_repr(self) -> str:
+        """Sizes and options, for `repr`."""
+        names = ("layers", "epsilon", "contrast_layer", "contrast_temperature", "contrast_weight")
+        return ", ".join([super().extra_repr(), *(f"{name}={getattr(self, name)}" for name in names)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -30,6 +31,7 @@ from talos.losses import (
 from talos.negatives import Negatives
 from talos.thresholds import ExactQuantile, Threshold
 from talos.training.batches import Batch, BatchShare, generator_for
+from talos.training.contrast import info_nce
 from talos.training.memory import GradientBuffers
 
 __all__ = ["Objective", "ObjectiveOptions", "PositiveObjective", "UserObjective"]
@@ -79,6 +81,8 @@ class Objective(nn.Module):
         self.own_users_only = backbone.num_users == len(self.users)
         self.backbone, self.loss, self.threshold = backbone, loss, threshold
         loss.products = sampled_scores
+        if backbone.contrast is not None:
+            backbone.contrast = partial(info_nce, bfloat16=options.bfloat16)
         self.negatives, self.index = negatives, index
         self.reduction, self.touched_rows = options.reduction, options.touched_rows
         self.in_bfloat16 = options.bfloat16
