@@ -104,6 +104,8 @@ class TrainingConfig(_Section):
         reduction: the loss is a mean over `positives` (the published code) or over `users` (the paper).
         evaluate_every: epochs between evaluations on the validation set.
         patience: epochs without a better validation metric before early stopping.
+        min_gain: by what share a validation metric must exceed the best one to count as better for `patience`. Averaged
+            weights may creep upwards for a hundred epochs and gain next to nothing.
         metric: the validation metric for early stopping; K is the run's.
         effort: how much is tried for the settings of the loss that are not given, where there is a validation set:
             `quick` takes a formula, `normal` races the temperature and the mean over positives, `high` all that
@@ -127,6 +129,7 @@ class TrainingConfig(_Section):
     reduction: Literal["positives", "users"] = "positives"
     evaluate_every: Count = 5
     patience: Count = 25
+    min_gain: Annotated[float, Strict(), Field(ge=0, lt=1)] = 0.0
     metric: Literal["precision", "recall", "ndcg", "mrr", "hit_rate", "map"] = "precision"
     effort: Literal["quick", "normal", "high"] = "normal"
     averaging: Annotated[float, Strict(), Field(gt=0, le=1)] = 0.2

@@ -186,6 +186,20 @@ def test_it_stops_when_validation_stops_improving(planted: Split) -> None:
     assert trainer.position.epoch == trainer.position.peak_epoch + 3
 
 
+@pytest.mark.parametrize(("gain", "last"), [(0.0, 8), (0.01, 5)])
+def test_what_gains_little_does_not_prolong_training(
+    planted: Split, monkeypatch: pytest.MonkeyPatch, gain: float, last: int
+) -> None:
+    """It is kept all the same."""
+    figures = [0.3, 0.4, 0.401, 0.402, 0.403, 0.35, 0.35, 0.35]
+    values = {"training.epochs": 1000, "training.evaluate_every": 1, "training.patience": 3}
+    settings = config(**values, **{"training.min_gain": gain, "training.averaging": 1.0})
+    trainer, given = Trainer(settings, planted.train, planted.valid), iter(figures)
+    monkeypatch.setattr(trainer.sharding, "metrics", lambda *_: {"precision@5": next(given)})
+    trainer.fit()
+    assert (trainer.position.epoch, trainer.position.best_epoch) == (last, 5)
+
+
 def test_without_validation_all_epochs_run(planted: Split) -> None:
     trainer = Trainer(config(), planted.train)
     trainer.fit()

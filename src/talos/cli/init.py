@@ -38,6 +38,7 @@ _COMMENTS = {
     "reduction": "the loss is a mean over positives, or over users",
     "evaluate_every": "epochs between evaluations on the validation set",
     "patience": "early stopping: epochs without a better validation metric",
+    "min_gain": "early stopping: the share by which a better one must be higher; .001 saves epochs that gain little",
     "metric": "validation metric for early stopping, at K",
 }
 # Not a key of the config: a refitted run has the config of a run on the joined data.

@@ -63,7 +63,9 @@ class Position:
     step: int = 0
     loss_sum: float = 0.0
     seconds: float = 0.0
-    peak: float = -math.inf  # the highest validation metric, and its epoch, from which patience counts
+    peak: float = (
+        -math.inf
+    )  # the metric, and its epoch, from which patience counts: the highest, but for `min_gain`
     peak_epoch: int = 0
     best: float = -math.inf  # that of the weights that are kept
     best_epoch: int = 0

@@ -287,10 +287,10 @@ class Trainer:
             metrics = self.sharding.metrics(*self.vectors(), k)
             watched = metrics[first]
             at.last_metrics = metrics
-            higher = watched > at.peak
-            if higher:
+            if watched > at.peak * (1 + self.config.training.min_gain):
                 at.peak, at.peak_epoch = watched, at.epoch
-            if higher or (self.config.training.averaging < 1 and watched >= _AS_GOOD * at.peak > 0):
+            averaged = self.config.training.averaging < 1
+            if watched > at.best or (averaged and watched >= _AS_GOOD * at.peak > 0):
                 at.best, at.best_epoch, at.best_metrics = watched, at.epoch, metrics
                 self._keep_best()
         if at.epoch - at.peak_epoch >= self.config.training.patience:
