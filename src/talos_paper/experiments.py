@@ -266,16 +266,20 @@ def _adaptive(dataset: str) -> Recipe:
     core=("beauty",),
 )
 def _varying_k(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
-    """Talos trained for each K, and the other losses; on Gowalla these are the runs of `equal`."""
+    """Talos trained for each K, and the other losses; on Gowalla by the protocol of `equal`, whose runs are shared."""
     row = partial(Row, dataset=dataset, metrics=("recall@20", "recall@50", "recall@80"), order=3)
+
+    def made(loss: str, k: int = 20) -> Recipe:
+        if dataset == "gowalla":
+            return equal_recipe(dataset, "mf", loss, k=k)
+        return recipe(dataset, "mf", loss, fidelity=fidelity, k=k)
+
     for loss in LOSSES:
         if loss not in ("talos", "bpr"):
-            own = recipe(dataset, "mf", loss, fidelity=fidelity)
-            made = equal_recipe(dataset, "mf", loss) if dataset == "gowalla" else own
-            yield row(method=loss, recipe=made, published=_printed("varying-k", dataset, loss))
+            yield row(method=loss, recipe=made(loss), published=_printed("varying-k", dataset, loss))
     for k in (20, 50, 80):
-        method, made = f"talos@{k}", recipe(dataset, "mf", "talos", fidelity=fidelity, k=k)
-        yield row(method=method, recipe=made, published=_printed("varying-k", dataset, method))
+        method = f"talos@{k}"
+        yield row(method=method, recipe=made("talos", k), published=_printed("varying-k", dataset, method))
 
 
 @_table(

@@ -104,7 +104,7 @@ def _part(experiment: Experiment, dataset: str, store: ResultStore) -> _Part | N
     text = _misprints(experiment.name, dataset)
     if experiment.name == "quantile-error":
         text += [_OLD, *([_FRESH] if any(row.values("fresh error") for row in rows) else [])]
-    if experiment.name == "equal":
+    if experiment.name == "equal" or (experiment.name == "varying-k" and dataset == "gowalla"):
         text += PROTOCOL
     return _Part(dataset, tables, plots_of(experiment.name, dataset, rows), text)
 

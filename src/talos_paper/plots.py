@@ -37,7 +37,7 @@ def plots_of(experiment: str, dataset: str, rows: Sequence[RowResult]) -> list[F
     if not done:
         return []
     name = DATASETS.get(dataset, dataset)
-    if experiment == "overall":
+    if experiment in ("overall", "equal"):
         return _overall(name, done)
     if experiment == "temperature":
         return _temperature(name, done)

@@ -62,7 +62,13 @@ def _compared(store: ResultStore) -> Iterator[tuple[str, str, RowResult, str, fl
                     "recall@20" if "recall@20" in row.spec.published else next(iter(row.spec.published), "")
                 )
                 found = row.difference(metric) if metric and metric != "error" else None
-                if found is not None and experiment.name in ("overall", "ablation", "temporal", "slatk"):
+                if found is not None and experiment.name in (
+                    "overall",
+                    "equal",
+                    "ablation",
+                    "temporal",
+                    "slatk",
+                ):
                     yield experiment.name, dataset, row, metric, found
 
 

@@ -14,6 +14,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mean over users": {"training.reduction": "users"},
     "softmax": {"loss.name": "sl"},
     "partial auc": {"loss.name": "llpauc"},
+    "list": {"loss.name": "smoothi@k", "negatives": "all"},
+    "list with an adversary": {
+        "loss.name": "advinfonce", "loss.adv_every": 2, "loss.adv_epochs": 1, "negatives": "all",
+    },
     "weight decay": {"optimizer.weight_decay": 0.001},
     "shared": {"negatives": "shared:8/3"},
     "shared, touched rows": {"negatives": "shared:8/3", "optimizer.rows": "touched"},
@@ -50,6 +54,7 @@ ON_FOUR = (
     "talos",
     "talos by messages",
     "mean over users",
+    "list with an adversary",
     "shared, touched rows",
     "regression",
     "lightgcn",

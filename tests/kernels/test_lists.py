@@ -140,10 +140,18 @@ def test_what_does_not_apply_to_whole_lists_is_refused(loss, name, value):
         batch_of(Problem(), loss, **{name: value})
 
 
-def test_ids_are_asked_for():
+@pytest.mark.parametrize(("ids", "found"), [(None, "is missing"), (torch.arange(8), "has 8 ids")])
+def test_ids_are_asked_for(ids, found):
     problem, loss = Problem(), LISTS["advinfonce"]().double()
-    with pytest.raises(ArgumentError, match=r"^users: is missing"):
-        kernels.user_batch_loss(problem.users, problem.items, problem.indptr, problem.indices, None, loss)
+    given = problem.users, problem.items, problem.indptr, problem.indices, None, loss
+    with pytest.raises(ArgumentError, match=f"^user_ids: {found}"):
+        kernels.user_batch_loss(*given, user_ids=ids)
+
+
+def test_without_items(loss):
+    nothing = torch.zeros(3, dtype=torch.long), torch.zeros(0, dtype=torch.long)
+    vectors = torch.zeros(2, 5).double(), torch.zeros(0, 5).double()
+    assert kernels.user_batch_loss(*vectors, *nothing, None, loss, user_ids=torch.arange(2)).value == 0
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])

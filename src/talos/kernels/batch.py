@@ -99,11 +99,11 @@ class UserBatch:
         value: the reduced loss.
         user_gradient: (own, d), complete.
         item_gradient: (I, d), complete.
-        parameter_gradients: of the loss's learnt scalars, by name.
+        parameter_gradients: of the loss's own parameters, by name.
         per_user: mean loss over each user's positives, (B,); 0 for a user without any.
         num_positives: (B,).
         normalizer: log Σφ for "log-sum" losses, Σφ for "mean" ones, over all items, (B,); 0 where there is no sum, and
-            for pairwise losses, which have one for every positive.
+            for pairwise losses and those of whole lists, which have no such sum.
         thresholds: β_u as used or found, (own,); None where there was none.
     """
 
@@ -228,7 +228,7 @@ def user_batch_loss(
             normalize=normalize_items,
             users_per_chunk=users_per_chunk,
         )
-        ids = None if user_ids is None else checked_indices("user_ids", user_ids, None, device)
+        ids = _ids(user_ids, len(user_vectors), device) if loss.needs.ids else None
         return _loss_by_positives(
             lists,
             user_vectors,
@@ -294,6 +294,15 @@ def user_batch_loss(
         weights=positive_weights,
         positive_scores=positive_scores,
     )
+
+
+def _ids(user_ids: Tensor | None, num_users: int, device: torch.device) -> Tensor:
+    """The ids of the users (B,), as a loss asks for them."""
+    ids = None if user_ids is None else checked_indices("user_ids", user_ids, None, device)
+    if ids is None or len(ids) != num_users:
+        found = "is missing" if ids is None else f"has {len(ids)} ids"
+        raise ArgumentError(found, where="user_ids", expected=f"an id for each of {num_users} users")
+    return ids
 
 
 def _samples(

@@ -51,8 +51,9 @@ def list_sweep(
     user_gradient, item_gradient = torch.zeros_like(users), torch.zeros_like(table)
     by_parameter = {name: torch.zeros_like(value) for name, value in learnt.items()}
     kth = None if k is None else users.new_empty(len(users))
-    chunk = max(1, (_CORE_CHUNK if compiled else _CHUNK) // len(table))
-    for some in passes.chunks(slice(0, len(users)), chunk):
+    # without items there are no positives either, and nothing to do
+    chunk = max(1, (_CORE_CHUNK if compiled else _CHUNK) // max(1, len(table)))
+    for some in passes.chunks(slice(0, len(users) if len(table) else 0), chunk):
         scores = users[some] @ table.T
         if kth is not None and k is not None:
             kth[some] = largest(scores, k).amin(dim=-1)
@@ -67,7 +68,8 @@ def list_sweep(
                 scores.requires_grad_()
                 of_chunk = loss.of_lists(scores, rows, columns, None if ids is None else ids[some])
                 inputs = [scores, *learnt.values()]
-                slopes, *found = torch.autograd.grad((coefficients[here] * of_chunk).sum(), inputs)
+                total = (coefficients[here] * of_chunk).sum()
+                slopes, *found = torch.autograd.grad(total, inputs, materialize_grads=True)
             values[here] = of_chunk.detach()
             for name, gradient in zip(learnt, found, strict=True):
                 by_parameter[name] += gradient

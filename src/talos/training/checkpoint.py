@@ -63,15 +63,19 @@ class Position:
     step: int = 0
     loss_sum: float = 0.0
     seconds: float = 0.0
-    peak: float = (
-        -math.inf
-    )  # the metric, and its epoch, from which patience counts: the highest, but for `min_gain`
+    highest: float = -math.inf  # of the validation metric
+    # the metric, and its epoch, from which patience counts: the highest, but for `min_gain`
+    peak: float = -math.inf
     peak_epoch: int = 0
     best: float = -math.inf  # that of the weights that are kept
     best_epoch: int = 0
     best_metrics: dict[str, float] = field(default_factory=dict)
     last_metrics: dict[str, float] = field(default_factory=dict)  # of the newest validation
     finished: bool = False
+
+    def __post_init__(self) -> None:
+        """A checkpoint of an earlier version has no highest metric beside the peak."""
+        self.highest = max(self.highest, self.peak)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,7 +370,8 @@ def check_same_run(facts: Mapping[str, Any], config: RunConfig, data: Mapping[st
         raise DataError(
             "the data differ from those of the checkpoint", where="resume", expected="the data it began with"
         )
-    ours, theirs = config.as_dict(), dict(facts["config"])
+    # by way of the config: a checkpoint of an earlier version lacks newer options, which have their defaults then
+    ours, theirs = config.as_dict(), RunConfig.from_dict(facts["config"]).as_dict()
     # a run may resume with its rows divided in another way, and on another processor
     free = {name: getattr(config.training, name) for name in ("parallel", "arithmetic")}
     theirs["training"] = {**theirs["training"], **free}

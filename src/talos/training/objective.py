@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from talos import backbones
 from talos.backbones import Backbone
 from talos.data.csr import TrainIndex
 from talos.kernels import SampleScores, differentiable_user_batch_loss, exact_user_batch_loss, kth_scores
@@ -81,7 +82,7 @@ class Objective(nn.Module):
         self.own_users_only = backbone.num_users == len(self.users)
         self.backbone, self.loss, self.threshold = backbone, loss, threshold
         loss.products = sampled_scores
-        if backbone.contrast is not None:
+        if backbone.contrast is backbones.info_nce:
             backbone.contrast = partial(info_nce, bfloat16=options.bfloat16)
         self.negatives, self.index = negatives, index
         self.reduction, self.touched_rows = options.reduction, options.touched_rows
@@ -212,7 +213,8 @@ class UserObjective(Objective):
         """Options of the kernels that go over all items, with the memory of the step before; they normalise them."""
         reused: dict[str, Tensor] = {}
         if (
-            item_table.device.type == "cpu"
+            not self.loss.needs.lists
+            and item_table.device.type == "cpu"
             and item_table.dtype == torch.float32
             and item_table.is_contiguous()
         ):

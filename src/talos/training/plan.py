@@ -85,7 +85,9 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
             source, why = "all", f"{pairs:,} pairs of a positive and an item an epoch are cheap"
         elif needs.negatives == "one":
             source, why = "1", f"the loss {name!r} compares with one item at a time"
-        elif not needs.user_separable and not (needs.lists and active * train.num_items <= EXACT_LIMIT):
+        elif needs.lists and compiled and active * train.num_items <= EXACT_LIMIT:
+            source, why = "all", f"{active * train.num_items:,} scores an epoch are cheap"
+        elif not needs.user_separable:
             source, why = "1024", f"the loss {name!r} pairs each positive with its negatives"
         elif active * train.num_items <= EXACT_LIMIT:
             source, why = "all", f"{active * train.num_items:,} scores an epoch are cheap"
@@ -153,7 +155,7 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
     if config.training.arithmetic == "auto":
         # errors of a cosine stay below .01 and do not show in rankings; those of a dot product have no bound
         scores = active * (train.num_items if per == "all" else int(getattr(sampled, "n", 0)))
-        faster = usable and by_users and scores >= BFLOAT16_FROM
+        faster = usable and by_users and not needs.lists and scores >= BFLOAT16_FROM
         changes["training.arithmetic"] = "bfloat16" if faster else "float32"
         if faster:
             notes.append("products of bfloat16 at twice the rate, sums of float32")

@@ -289,8 +289,9 @@ class Trainer:
             at.last_metrics = metrics
             if watched > at.peak * (1 + self.config.training.min_gain):
                 at.peak, at.peak_epoch = watched, at.epoch
-            averaged = self.config.training.averaging < 1
-            if watched > at.best or (averaged and watched >= _AS_GOOD * at.peak > 0):
+            higher = watched > at.highest
+            at.highest = max(at.highest, watched)
+            if higher or (self.config.training.averaging < 1 and watched >= _AS_GOOD * at.highest > 0):
                 at.best, at.best_epoch, at.best_metrics = watched, at.epoch, metrics
                 self._keep_best()
         if at.epoch - at.peak_epoch >= self.config.training.patience:
@@ -374,7 +375,13 @@ class Trainer:
         else:
             unknown = -math.inf
             other.position = replace(
-                other.position, peak=unknown, peak_epoch=0, best=unknown, best_epoch=0, best_metrics={}
+                other.position,
+                highest=unknown,
+                peak=unknown,
+                peak_epoch=0,
+                best=unknown,
+                best_epoch=0,
+                best_metrics={},
             )
         return other
 

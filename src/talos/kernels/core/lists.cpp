@@ -8,7 +8,7 @@
 // which needs B only, known as soon as the softmax is. The minimum of a list is subtracted from all of it, so its slope is
 // lowered by the sum of all slopes. The smallest item has x = 0 throughout, hence the largest x is never below 0.
 //
-// A list and three rows of workspace stay in cache, and users are split between the threads.
+// A list and a few rows of workspace stay in cache, and users are split between the threads.
 //
 // Compiled once per instruction set, see vector.h.
 #include "lists.h"

@@ -13,6 +13,7 @@ from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import Group
 from talos.errors import ConfigError
+from talos.losses import Loss
 from talos.training.parallel.balanced_users import BalancedUserSharding
 from talos.training.parallel.item_sharding import ItemSharding
 from talos.training.parallel.sharding import UserSharding
@@ -64,8 +65,7 @@ def _obstacle(config: RunConfig) -> str | None:
     source = registry.make_negatives(config.negatives)
     if source.per != "all":
         return f"negatives = {str(source)!r} are drawn from the whole catalogue, items are divided for 'all'"
-    loss = registry.make_loss(config.loss, k=config.k, num_users=2, num_items=2, generator=torch.Generator())
-    if not loss.needs.user_separable:
+    if not _some_loss(config).needs.user_separable:
         return f"the loss {config.loss.name!r} compares positives with items that other processes have"
     if config.threshold.name not in ("exact", "fixed", "none"):
         return f"the threshold {config.threshold.name!r} follows scores that no process has all of"
@@ -103,4 +103,10 @@ def _can_balance(config: RunConfig) -> bool:
         registry.resolve("backbone", config.backbone.name).divisible
         and registry.make_negatives(config.negatives).per == "all"
         and config.threshold.name in ("exact", "none")
+        and not _some_loss(config).needs.ids
     )
+
+
+def _some_loss(config: RunConfig) -> Loss:
+    """The loss of a config, for what it says about itself."""
+    return registry.make_loss(config.loss, k=config.k, num_users=2, num_items=2, generator=torch.Generator())
