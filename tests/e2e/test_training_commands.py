@@ -105,8 +105,8 @@ def test_a_second_file_with_columns_of_its_own(talos: Run, clicks: Path, tmp_pat
         (["--set", "training.epochs=0"], "error: --set training.epochs: 0"),
         (["--k", "41"], "at most 40"),
         (
-            ["--loss", "smoothi@k", "--negatives", "all"],
-            "error: --negatives: 'all' with the loss 'smoothi@k'",
+            ["--loss", "smoothi@k", "--negatives", "shared:8"],
+            "error: --negatives: 'shared:8' with the loss 'smoothi@k'",
         ),
         (["--device", "quantum"], "error: --device: "),
         (["--config", "missing.toml"], "missing.toml: no such file"),

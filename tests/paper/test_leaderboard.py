@@ -119,6 +119,27 @@ def test_a_trained_model_races_and_its_refit_follows_the_winner(
     assert found["ndcg@20"] == pytest.approx(result["runs"][0]["metrics"]["ndcg@20"], abs=1e-6)
 
 
+def test_a_row_may_take_the_loss_that_another_chose(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**SMALL["talos-8"].settings, "backbone.dim": 16}
+    larger = Method(name="talos-16", title="Larger", settings=settings, grid={}, seeds=1, loss_of="talos-8")
+    monkeypatch.setattr(leaderboard, "METHODS", {**SMALL, "talos-16": larger})
+    store = ResultStore(tmp_path / "out")
+    options = {"datasets": ["gowalla-lightgcn"], "folder": data}
+    with pytest.raises(DataError, match="talos-8 has no result yet"):
+        run_leaderboard(store, methods=["talos-16"], **options)
+    run_leaderboard(store, methods=["talos-8", "talos-16"], **options)
+    first, second = (
+        store.measurement(stored_name("gowalla-lightgcn", name)) for name in ("talos-8", "talos-16")
+    )
+    assert first is not None
+    assert second is not None
+    assert "race" not in second["trials"][0]
+    assert second["trials"][0]["config"]["loss"] == first["trials"][0]["config"]["loss"]
+    assert second["trials"][0]["config"]["backbone"]["dim"] == 16
+
+
 def test_what_is_chosen_does_not_depend_on_test(data: Path, tmp_path: Path) -> None:
     first, second = ResultStore(tmp_path / "first"), ResultStore(tmp_path / "second")
     _run(first, data)
