@@ -212,6 +212,15 @@ def user_batch_loss(
     for name, size in (("users_per_chunk", users_per_chunk), ("items_per_tile", items_per_tile)):
         if size is not None and size < 1:
             raise ArgumentError(f"got {size}", where=name, expected="1 or more")
+    in_torch = partial(
+        TorchPasses,
+        item_vectors,
+        indptr,
+        indices,
+        dtype=torch.promote_types(user_vectors.dtype, torch.float32),
+        normalize=normalize_items,
+        users_per_chunk=users_per_chunk,
+    )
     if isinstance(loss, ListLoss):
         for name, fits in (
             ("item_ids", samples is None),
@@ -220,14 +229,7 @@ def user_batch_loss(
         ):
             if not fits:
                 raise ArgumentError("is given", where=name, expected=f"nothing: {loss!r} is of whole lists")
-        lists = TorchPasses(
-            item_vectors,
-            indptr,
-            indices,
-            dtype=torch.promote_types(user_vectors.dtype, torch.float32),
-            normalize=normalize_items,
-            users_per_chunk=users_per_chunk,
-        )
+        lists = in_torch()
         ids = _ids(user_ids, len(user_vectors), device) if loss.needs.ids else None
         return _loss_by_positives(
             lists,
@@ -255,16 +257,10 @@ def user_batch_loss(
             unit_items=unit_items,
         )
     else:
-        passes = TorchPasses(
-            item_vectors,
-            indptr,
-            indices,
-            dtype=torch.promote_types(user_vectors.dtype, torch.float32),
-            normalize=normalize_items,
+        passes = in_torch(
             exclude_positives=exclude_positives,
             samples=samples,
             weights=weights,
-            users_per_chunk=users_per_chunk,
             items_per_tile=items_per_tile,
         )
     if isinstance(loss, PairwiseLoss):

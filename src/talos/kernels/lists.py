@@ -45,23 +45,23 @@ def list_sweep(
     tensor([0.5000])
     """
     table, start = passes.table, passes.indptr
-    compiled = _core_applies(loss, table)
+    compiled = _core_params(loss, table)
     learnt = {name: value for name, value in loss.named_parameters() if value.requires_grad}
     values = torch.empty_like(coefficients)
     user_gradient, item_gradient = torch.zeros_like(users), torch.zeros_like(table)
     by_parameter = {name: torch.zeros_like(value) for name, value in learnt.items()}
     kth = None if k is None else users.new_empty(len(users))
     # without items there are no positives either, and nothing to do
-    chunk = max(1, (_CORE_CHUNK if compiled else _CHUNK) // max(1, len(table)))
+    chunk = max(1, (_CHUNK if compiled is None else _CORE_CHUNK) // max(1, len(table)))
     for some in passes.chunks(slice(0, len(users) if len(table) else 0), chunk):
         scores = users[some] @ table.T
         if kth is not None and k is not None:
             kth[some] = largest(scores, k).amin(dim=-1)
         here = slice(int(start[some.start]), int(start[some.stop]))
         rows, columns = passes.owner[here] - some.start, passes.indices[here]
-        if compiled:
+        if compiled is not None:
             ends = start[some.start : some.stop + 1] - here.start
-            values[here] = core_smooth_places_(scores, ends, columns, coefficients[here], _params(loss))
+            values[here] = core_smooth_places_(scores, ends, columns, coefficients[here], compiled)
             slopes = scores
         else:
             with torch.enable_grad():
@@ -78,15 +78,11 @@ def list_sweep(
     return PositiveSweep(values, user_gradient, item_gradient, by_parameter, kth)
 
 
-def _params(loss: ListLoss) -> tuple[float, ...]:
-    kernel = loss.list_kernel
-    return () if kernel is None else kernel[1]
-
-
-def _core_applies(loss: ListLoss, table: Tensor) -> bool:
-    kernel = loss.list_kernel
+def _core_params(loss: ListLoss, table: Tensor) -> tuple[float, ...] | None:
+    """The parameters of the core's version of a loss; None where there is none, or it does not apply to the table."""
+    kind, params = loss.list_kernel or ("", ())
     fits = table.dtype == torch.float32 and table.device.type == "cpu"
-    return fits and kernel is not None and kernel[0] in _KINDS and library.available()
+    return params if fits and kind in _KINDS and library.available() else None
 
 
 def core_smooth_places_(

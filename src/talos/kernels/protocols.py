@@ -108,22 +108,29 @@ class LossNeeds(Protocol):
         """Whether it needs to know which users these are."""
 
 
+class _AnyLoss(Protocol):
+    """What every loss offers, whatever its form."""
+
+    @property
+    def needs(self) -> LossNeeds:
+        """Its form, and what else it asks for."""
+
+    @property
+    def user_power(self) -> float:
+        """p: a user with n positives weighs n^p."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The parameters that the loss learns."""
+
+
 @runtime_checkable
-class LossParts(Protocol):
+class LossParts(_AnyLoss, Protocol):
     """A loss a(s_ui, β_u) + c(s_ui, β_u)·R_u; every `UserSeparableLoss` is one.
 
     >>> from talos.losses import BPR, Talos
     >>> isinstance(Talos(tau=0.1), LossParts), isinstance(BPR(), LossParts)
     (True, False)
     """
-
-    @property
-    def needs(self) -> LossNeeds:
-        """Whether it uses thresholds, and whether it is separable at all."""
-
-    @property
-    def user_power(self) -> float:
-        """p: a user with n positives weighs n^p."""
 
     @property
     def positive_power(self) -> float:
@@ -145,9 +152,6 @@ class LossParts(Protocol):
 
     def da_dparameters(self, pos: Tensor, threshold: Tensor | None) -> Mapping[str, Tensor]:
         """∂a/∂p of the loss's learnt scalars, by name."""
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The learnt scalars."""
 
 
 class PairwisePart(Protocol):
@@ -197,7 +201,7 @@ class SumPairs(PairwisePart, Protocol):
 
 
 @runtime_checkable
-class PairwiseLoss(Protocol):
+class PairwiseLoss(_AnyLoss, Protocol):
     """A loss h(R_i) with a sum over negatives for every positive; every `talos.losses.PairwiseLoss` is one.
 
     >>> from talos.losses import BPR, Talos
@@ -206,23 +210,12 @@ class PairwiseLoss(Protocol):
     """
 
     @property
-    def needs(self) -> LossNeeds:
-        """Whether it is pairwise at all."""
-
-    @property
-    def user_power(self) -> float:
-        """p: a user with n positives weighs n^p."""
-
-    @property
     def pairwise_part(self) -> PairwisePart:
         """The functions g and h."""
 
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The learnt scalars: none, so far."""
-
 
 @runtime_checkable
-class ListLoss(Protocol):
+class ListLoss(_AnyLoss, Protocol):
     """A loss of a user's whole list; every `talos.losses.ListLoss` is one.
 
     >>> from talos.losses import SmoothI, Talos
@@ -231,22 +224,11 @@ class ListLoss(Protocol):
     """
 
     @property
-    def needs(self) -> LossNeeds:
-        """Whether it needs the users' ids."""
-
-    @property
-    def user_power(self) -> float:
-        """p: a user with n positives weighs n^p."""
-
-    @property
     def list_kernel(self) -> tuple[str, tuple[float, ...]] | None:
         """Kind and parameters from which the core selects its version; None where it has none."""
 
     def of_lists(self, scores: Tensor, rows: Tensor, columns: Tensor, users: Tensor | None) -> Tensor:
         """The values (P,) of positives at `rows`, `columns` of the lists (B, I) of `users` (B,), differentiable."""
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The loss's own parameters."""
 
 
 BatchLoss: TypeAlias = LossParts | PairwiseLoss | ListLoss
