@@ -51,7 +51,7 @@ MEANING = {
 }
 SETTINGS: dict[str, Any] = {"negatives": "all", "threshold.name": "exact", "training.batch_size": 512}
 # Losses with more than one sum for each user. BPR takes raw products, for which bfloat16 is not the default; those
-# of whole lists have their products from torch.
+# of whole lists are computed in float32.
 OTHERS: dict[str, dict[str, Any]] = {
     "bpr": {"loss.name": "bpr", "optimizer.lr": 0.01},
     "psl": {"loss.name": "psl", "loss.tau": 0.1},

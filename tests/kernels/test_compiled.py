@@ -381,6 +381,68 @@ def test_differences_near_and_far(name, level, length, use):
 
 
 @pytest.mark.parametrize("name", PAIRWISE)
+@pytest.mark.parametrize(("length", "exclude"), [(0.1, True), (1.0, True), (1.0, False), (2.5, True)])
+def test_users_with_many_positives(name, length, exclude, use):
+    """Their pairs are summed by way of nodes, except where scores spread too far for the nodes that there are."""
+    problem, loss = Problem(20, 1300, 16, scale=length), ALL[name]()
+    rng = torch.Generator().manual_seed(4)
+    counts = [0, 1, 4, 5, 13, 21, 30, 60, 300, 1299] * 2
+    drawn = [torch.randperm(1300, generator=rng)[:count].sort().values for count in counts]
+    problem.indptr, problem.indices = F.pad(torch.tensor(counts).cumsum(0), (1, 0)), torch.cat(drawn)
+    options = {"exclude_positives": exclude, "reduction": "users"}
+    want = kernels.user_batch_loss(*problem.call(loss, None, double=True), **options)
+    steepest = {"psl-colder": 100}.get(name, 50 if "cold" in name else 10)
+    for level, threads in itertools.product(LEVELS, (1, 3)):
+        use(level, threads)
+        got = kernels.user_batch_loss(*problem.call(loss, None), **options)
+        compare(got, want, 1e-5 + 3e-7 * length**2 * steepest)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("tau", [2.0, 10.0, 50.0])
+def test_nodes_are_close_enough_for_flat_functions(level, tau, use):
+    """A power below 1 of a sigmoid is flat, but bends as the sigmoid does."""
+    use(level)
+    problem, loss = Problem(20, 1300, 16), losses.PairwiseSoftmax(tau=tau)
+    compare(
+        kernels.user_batch_loss(*problem.call(loss, None)),
+        kernels.user_batch_loss(*problem.call(loss, None, double=True)),
+    )
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["bpr", "psl", "rs@k-cold"])
+def test_many_items_between_two_nodes(name, level, use):
+    """Sums of a hundred thousand almost equal numbers; a third of the items have no length at all."""
+    use(level)
+    rng, items = torch.Generator().manual_seed(5), 100_000
+    vectors = 0.001 * torch.randn(items, 4, generator=rng)
+    vectors[: items // 3] = 0.0
+    users, positives = torch.randn(2, 4, generator=rng), torch.randperm(items, generator=rng)[:60]
+    given = (torch.tensor([0, 30, 60]), torch.cat([half.sort().values for half in positives.split(30)]))
+    loss = ALL[name]()
+    got = kernels.user_batch_loss(users, vectors, *given, None, loss)
+    compare(got, kernels.user_batch_loss(users.double(), vectors.double(), *given, None, loss), 3e-6)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", PAIRWISE)
+def test_nodes_of_large_scores_close_together(name, level, use):
+    """Around 4,096, all scores being exact in single precision."""
+    use(level)
+    rng = torch.Generator().manual_seed(6)
+    items = torch.stack(
+        [torch.randint(-512, 512, (2000,), generator=rng) / 512, torch.full((2000,), 4096.0)], 1
+    )
+    positives = torch.randperm(2000, generator=rng)[:40].sort().values
+    given = (torch.tensor([0, 40]), positives, None, ALL[name]())
+    got = kernels.user_batch_loss(torch.ones(1, 2), items, *given)
+    want = kernels.user_batch_loss(torch.ones(1, 2).double(), items.double(), *given)
+    # the user's gradient is the difference of two numbers that are 4,096 times as large
+    compare(replace(got, user_gradient=want.user_gradient), want, 2e-5 if "cold" in name else 1e-5)
+
+
+@pytest.mark.parametrize("name", PAIRWISE)
 def test_inner_values_without_gradients_are_those_of_the_whole_pass(name):
     problem, part = Problem(201, 1003, 24), ALL[name]().pairwise_part
     given = (problem.users, problem.items, problem.indptr, None)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from talos import kernels, losses
 from talos.errors import ArgumentError
-from talos.kernels import library
+from talos.kernels import core_passes, library
+from talos.kernels import lists as list_kernels
 from talos.kernels.lists import core_smooth_places_
 
 from .test_user_batch import Problem
@@ -140,6 +141,19 @@ def test_what_does_not_apply_to_whole_lists_is_refused(loss, name, value):
         batch_of(Problem(), loss, **{name: value})
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("items", "ids", "found"),
+    [(22, IDS, "scores: has 22"), (23, IDS + 1, "users: has 9"), (23, IDS - 1, "user_ids: has -1")],
+)
+def test_tables_that_do_not_fit_are_noticed(items, ids, found, dtype):
+    loss = LISTS["advinfonce"]().to(dtype)
+    positives = torch.arange(8), torch.arange(7)
+    vectors = torch.ones(7, 2, dtype=dtype), torch.ones(items, 2, dtype=dtype)
+    with pytest.raises(ArgumentError, match=f"^{found}"):
+        kernels.user_batch_loss(*vectors, *positives, None, loss, user_ids=ids)
+
+
 @pytest.mark.parametrize(("ids", "found"), [(None, "is missing"), (torch.arange(8), "has 8 ids")])
 def test_ids_are_asked_for(ids, found):
     problem, loss = Problem(), LISTS["advinfonce"]().double()
@@ -148,9 +162,10 @@ def test_ids_are_asked_for(ids, found):
         kernels.user_batch_loss(*given, user_ids=ids)
 
 
-def test_without_items(loss):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_items(loss, dtype):
     nothing = torch.zeros(3, dtype=torch.long), torch.zeros(0, dtype=torch.long)
-    vectors = torch.zeros(2, 5).double(), torch.zeros(0, 5).double()
+    vectors = torch.zeros(2, 5, dtype=dtype), torch.zeros(0, 5, dtype=dtype)
     assert kernels.user_batch_loss(*vectors, *nothing, None, loss, user_ids=torch.arange(2)).value == 0
 
 
@@ -163,6 +178,46 @@ def test_vectors_that_are_not_finite_are_refused(loss, number, dtype):
     given = problem.users.detach().to(dtype), items, problem.indptr, problem.indices, None, loss.to(dtype)
     with pytest.raises(ArgumentError, match=r"^item_vectors: is not finite"):
         kernels.user_batch_loss(*given, user_ids=IDS)
+
+
+@pytest.mark.skipif(not library.available(), reason="the compiled core is not built")
+@pytest.mark.parametrize("options", [{}, {"normalize_items": True, "reduction": "users"}, {"k": 3}], ids=str)
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_the_core_agrees_with_torch_on_advinfonce(options, trained, in_parts, monkeypatch):
+    """Also for a table that is too large for one pass, which torch takes; one user has no negatives."""
+    in_torch = []
+    by_chunks = list_kernels._by_chunks
+    monkeypatch.setattr(
+        list_kernels, "_by_chunks", lambda *given: in_torch.append(given) or by_chunks(*given)
+    )
+    if in_parts:
+        monkeypatch.setattr(core_passes, "_MOST_BYTES", 1000)
+        monkeypatch.setattr(core_passes, "_FEWEST_ITEMS", 10)
+    problem, loss = Problem(), LISTS["advinfonce"]().requires_grad_(trained)
+    problem.belongs[2] = True
+    problem.indptr = torch.nn.functional.pad(problem.belongs.sum(1).cumsum(0), (1, 0))
+    problem.indices = problem.belongs.nonzero()[:, 1]
+    weights = torch.rand(len(problem.indices), generator=torch.Generator().manual_seed(3)) + 0.5
+    with torch.no_grad():
+        for table in loss.parameters():
+            table.mul_(3.0)
+    given = problem.indptr, problem.indices, None, loss
+    vectors = problem.users.detach(), problem.items.detach()
+    single = kernels.user_batch_loss(
+        *(one.float() for one in vectors), *given, user_ids=IDS, positive_weights=weights, **options
+    )
+    assert bool(in_torch) == in_parts
+    loss.double()
+    double = kernels.user_batch_loss(
+        *vectors, *given, user_ids=IDS, positive_weights=weights.double(), **options
+    )
+    for name in ("value", "user_gradient", "item_gradient", "per_user", "thresholds"):
+        got, want = getattr(single, name), getattr(double, name)
+        torch.testing.assert_close(got, None if want is None else want.float(), rtol=1e-5, atol=1e-6)
+    assert set(single.parameter_gradients) == ({"user_table", "item_table"} if trained else set())
+    for name, want in double.parameter_gradients.items():
+        torch.testing.assert_close(single.parameter_gradients[name], want.float(), rtol=1e-5, atol=1e-6)
 
 
 def by_autograd(scores, indptr, indices, coefficients, loss):

@@ -175,7 +175,8 @@ def user_batch_loss(
         scale: factor of the value and of all gradients, at no cost.
         bfloat16: let the core round the factors of its three products to bfloat16 where the processor multiplies these
             faster. Scores, and thresholds found in the same pass, are then within 2⁻⁷ of the product of the
-            lengths; thresholds that take a pass of their own and all sums are float32. No effect in torch.
+            lengths; thresholds that take a pass of their own and all sums are float32. No effect in torch
+            and for losses of whole lists.
         users_per_chunk: users at a time; chosen by cache size if None.
         items_per_tile: items at a time, in torch.
         item_gradient: (I, d), memory that the core may return as the items' gradient. A training loop that keeps it
@@ -298,6 +299,8 @@ def _ids(user_ids: Tensor | None, num_users: int, device: torch.device) -> Tenso
     if ids is None or len(ids) != num_users:
         found = "is missing" if ids is None else f"has {len(ids)} ids"
         raise ArgumentError(found, where="user_ids", expected=f"an id for each of {num_users} users")
+    if len(ids) > 0 and int(ids.min()) < 0:
+        raise ArgumentError(f"has {int(ids.min())}", where="user_ids", expected="0 or more")
     return ids
 
 

@@ -1,26 +1,32 @@
 """Losses of users' whole lists: the scores of a few users with all items at a time, what these cost, and two products.
 
 For losses of which neither the user's negatives nor a positive's pairs can be summed on their own. The loss itself says
-what lists cost (`ListLoss.of_lists`) and autograd how that changes with the scores; for the kinds of `_KINDS` the core
-computes both in one go. Scores and slopes of a chunk of users are all that is held.
+what lists cost (`ListLoss.of_lists`) and autograd how that changes with the scores. Scores and slopes of a chunk of
+users are all that is held. Of two kinds the core computes both:
+
+- "smooth-places", list by list;
+- "weighted-softmax", by the sweeps of a softmax: s_j/τ + a_u·b_j is the product of (u/τ, a_u) and (v_j, b_j).
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Final
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from talos.kernels import library
+from talos.kernels.core_passes import CorePasses
 from talos.kernels.library import Lists
 from talos.kernels.protocols import ListLoss, PositiveSweep
 from talos.kernels.torch_passes import TorchPasses, largest
 
 __all__ = ["core_smooth_places_", "list_sweep"]
 
-_KINDS: Final = ("smooth-places",)
 # Scores held at a time. Autograd holds several numbers for each, the core one and a few rows.
 _CHUNK, _CORE_CHUNK = 1 << 20, 1 << 21
 
@@ -44,24 +50,46 @@ def list_sweep(
     >>> list_sweep(passes, torch.ones(1, 1), loss, torch.ones(1)).values   # the second of two places
     tensor([0.5000])
     """
+    kind, params = loss.list_kernel or ("", ())
+    by_core = (
+        passes.table.dtype == torch.float32 and passes.table.device.type == "cpu" and library.available()
+    )
+    if by_core and kind == "weighted-softmax" and ids is not None:
+        found = _weighted_softmax(passes, users, loss, coefficients, ids, k, params)
+        if found is not None:
+            return found
+    return _by_chunks(
+        passes, users, loss, coefficients, ids, k, params if by_core and kind == "smooth-places" else None
+    )
+
+
+def _by_chunks(
+    passes: TorchPasses,
+    users: Tensor,
+    loss: ListLoss,
+    coefficients: Tensor,
+    ids: Tensor | None,
+    k: int | None,
+    places: tuple[float, ...] | None,
+) -> PositiveSweep:
+    """`list_sweep`, a few users at a time; `places` are the parameters of "smooth-places" in the core."""
     table, start = passes.table, passes.indptr
-    compiled = _core_params(loss, table)
-    learnt = {name: value for name, value in loss.named_parameters() if value.requires_grad}
+    learnt = _learnt(loss)
     values = torch.empty_like(coefficients)
     user_gradient, item_gradient = torch.zeros_like(users), torch.zeros_like(table)
     by_parameter = {name: torch.zeros_like(value) for name, value in learnt.items()}
     kth = None if k is None else users.new_empty(len(users))
     # without items there are no positives either, and nothing to do
-    chunk = max(1, (_CHUNK if compiled is None else _CORE_CHUNK) // max(1, len(table)))
+    chunk = max(1, (_CHUNK if places is None else _CORE_CHUNK) // max(1, len(table)))
     for some in passes.chunks(slice(0, len(users) if len(table) else 0), chunk):
         scores = users[some] @ table.T
         if kth is not None and k is not None:
             kth[some] = largest(scores, k).amin(dim=-1)
         here = slice(int(start[some.start]), int(start[some.stop]))
         rows, columns = passes.owner[here] - some.start, passes.indices[here]
-        if compiled is not None:
+        if places is not None:
             ends = start[some.start : some.stop + 1] - here.start
-            values[here] = core_smooth_places_(scores, ends, columns, coefficients[here], compiled)
+            values[here] = core_smooth_places_(scores, ends, columns, coefficients[here], places)
             slopes = scores
         else:
             with torch.enable_grad():
@@ -78,11 +106,76 @@ def list_sweep(
     return PositiveSweep(values, user_gradient, item_gradient, by_parameter, kth)
 
 
-def _core_params(loss: ListLoss, table: Tensor) -> tuple[float, ...] | None:
-    """The parameters of the core's version of a loss; None where there is none, or it does not apply to the table."""
-    kind, params = loss.list_kernel or ("", ())
-    fits = table.dtype == torch.float32 and table.device.type == "cpu"
-    return params if fits and kind in _KINDS and library.available() else None
+def _learnt(loss: ListLoss) -> dict[str, Tensor]:
+    return {name: value for name, value in loss.named_parameters() if value.requires_grad}
+
+
+@dataclass(frozen=True)
+class _Exp:
+    """φ = e^s, as a `NegativePart`."""
+
+    kind: str = "exp"
+    reduction: Literal["log-sum"] = "log-sum"
+    params: tuple[float, ...] = (1.0,)
+    scale: float = 1.0
+
+
+_EXP: Final = _Exp()
+
+
+def _weighted_softmax(
+    passes: TorchPasses,
+    users: Tensor,
+    loss: ListLoss,
+    coefficients: Tensor,
+    ids: Tensor,
+    k: int | None,
+    params: tuple[float, ...],
+) -> PositiveSweep | None:
+    """`list_sweep` by the core, of softplus(x_i).
+
+        x_i = log(ω n) + log Σ_j e^{s_j/τ + a·b_j} - log Σ_j e^{a·b_j} - s_i/τ
+
+    The first sum is over products of vectors that are longer by those of the tables. None where the items are too many
+    for one pass, or tables do not fit the batch, which the loss itself then says.
+    """
+    inverse_tau, weight = params
+    of_users, of_items = (table.detach().to(users.dtype) for _, table in loss.named_parameters())
+    if len(of_items) != len(passes.table) or (len(ids) > 0 and int(ids.max()) >= len(of_users)):
+        return None
+    hardness = of_users[ids]
+    dim, owner, positives = users.shape[1], passes.owner, (passes.indptr, passes.indices)
+    joined = torch.cat([inverse_tau * users, hardness], dim=1)
+    both = CorePasses(torch.cat([passes.table, of_items], dim=1), *positives)
+    alone = CorePasses(of_items, *positives)
+    if len(both.parts(len(users))) > 1:
+        return None
+    left = both.num_negatives()
+    ahead = (
+        both.sweep(joined, None, _EXP, None).normalizer - alone.sweep(hardness, None, _EXP, None).normalizer
+    )
+    ahead = ahead + (weight * left.clamp(min=1)).log()
+    x = ahead[owner] - inverse_tau * passes.positive_scores(users)
+    x = x.masked_fill(left[owner] == 0, -math.inf)  # without negatives the value is 0
+    pulls = coefficients * torch.sigmoid(x)
+    by_user = users.new_zeros(len(users)).index_add_(0, owner, pulls)
+    found = both.sweep(joined, None, _EXP, by_user)
+    by_parameter = {}
+    if learnt := _learnt(loss):
+        norm = alone.sweep(hardness, None, _EXP, by_user)
+        gradients = (
+            torch.zeros_like(of_users).index_add_(0, ids, found.user_gradient[:, dim:] - norm.user_gradient),
+            found.item_gradient[:, dim:] - norm.item_gradient,
+        )
+        by_table = zip(loss.named_parameters(), gradients, strict=True)
+        by_parameter = {name: one.to(table.dtype) for (name, table), one in by_table if name in learnt}
+    user_gradient = inverse_tau * found.user_gradient[:, :dim]
+    item_gradient = found.item_gradient[:, :dim].contiguous()
+    slopes = (-inverse_tau * pulls).unsqueeze(-1)
+    user_gradient.index_add_(0, owner, slopes * passes.table[passes.indices])
+    item_gradient.index_add_(0, passes.indices, slopes * users[owner])
+    kth = None if k is None else passes.kth(users, k)
+    return PositiveSweep(F.softplus(x, threshold=40.0), user_gradient, item_gradient, by_parameter, kth)
 
 
 def core_smooth_places_(

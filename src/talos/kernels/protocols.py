@@ -2,8 +2,8 @@
 
 There are three kinds of losses. Of a user-separable one (`LossParts`) all positives of a user share the sum over the
 negatives: users × items evaluations. Of a pairwise one (`PairwiseLoss`) every positive has a sum of its own,
-Σ_j g(s_j - s_i): positives × items evaluations. Of a `ListLoss` a positive's value depends on the user's whole
-list. All need the same three products, scores and two gradients.
+Σ_j g(s_j - s_i): positives × items evaluations, in the core far fewer. Of a `ListLoss` a positive's value depends on
+the user's whole list. All need the same three products, scores and two gradients.
 
 Kernels don't import `talos.losses`; every `talos.losses.UserSeparableLoss` satisfies `LossParts` by its structure,
 every `talos.losses.PairwiseLoss` the `PairwiseLoss` here, every `talos.losses.ListLoss` the `ListLoss` here.
@@ -225,7 +225,7 @@ class ListLoss(_AnyLoss, Protocol):
 
     @property
     def list_kernel(self) -> tuple[str, tuple[float, ...]] | None:
-        """Kind and parameters from which the core selects its version; None where it has none."""
+        """Kind and parameters from which the kernels select a version of their own; None where there is none."""
 
     def of_lists(self, scores: Tensor, rows: Tensor, columns: Tensor, users: Tensor | None) -> Tensor:
         """The values (P,) of positives at `rows`, `columns` of the lists (B, I) of `users` (B,), differentiable."""

@@ -80,6 +80,11 @@ class AdvInfoNCE(ListLoss):
         """The ids of users and negatives, and epochs for the adversary."""
         return Needs(ids=True, adversary=True, lists=True)
 
+    @property
+    def list_kernel(self) -> tuple[str, tuple[float, ...]]:
+        """1/τ and ω."""
+        return "weighted-softmax", (1 / self.tau, self.negative_weight)
+
     def adversaries(self) -> list[Adversary]:
         """Both tables climb for an epoch of their own every `adv_every`, `adv_epochs` times at most."""
         return [
@@ -112,6 +117,12 @@ class AdvInfoNCE(ListLoss):
         if users is None or users.shape != scores.shape[:1]:
             found = "is missing" if users is None else describe(users)
             raise ArgumentError(found, where="users", expected=f"ids of shape ({len(scores)},)")
+        if scores.shape[1] != len(self.item_table):
+            expected = f"scores of {len(self.item_table)} items, num_items of the loss"
+            raise ArgumentError(f"has {scores.shape[1]} columns", where="scores", expected=expected)
+        if len(users) > 0 and int(users.max()) >= len(self.user_table):
+            expected = f"below {len(self.user_table)}, num_users of the loss"
+            raise ArgumentError(f"has {int(users.max())}", where="users", expected=expected)
         own = torch.zeros_like(scores, dtype=torch.bool)
         own[rows, columns] = True
         hardness = (F.embedding(users, self.user_table) @ self.item_table.T).to(scores.dtype)

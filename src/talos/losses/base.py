@@ -310,8 +310,9 @@ class PairwiseLoss(Loss):
     """A loss h(R_i) of each positive i, where R_i reduces g(s_uj - s_ui) over the user's negatives j.
 
     Every positive has a sum of its own, so a batch of users costs positives × items evaluations of g and g' besides the
-    products that a `UserSeparableLoss` costs. The kernels go over them without autograd, hence the closed forms in
-    `pairwise_part`. The gradient is h'(R_i)·∂R_i/∂s_uj at every negative, and minus the sum of these at the positive.
+    products that a `UserSeparableLoss` costs; the core makes do with far fewer. The kernels go over them without
+    autograd, hence the closed forms in `pairwise_part`. The gradient is h'(R_i)·∂R_i/∂s_uj at every negative, and minus
+    the sum of these at the positive.
 
     A user's positives may have weights, and `user_power` p weighs users as everywhere. There is no ρ and no λ: a
     positive has no part of its own that could be averaged otherwise, or weighed against the negatives.
@@ -357,7 +358,12 @@ class ListLoss(Loss):
 
     @property
     def list_kernel(self) -> tuple[str, tuple[float, ...]] | None:
-        """Kind and parameters from which the core selects its version of `of_lists`; None where it has none."""
+        """Kind and parameters from which the kernels select a faster version of `of_lists`; None where there is none.
+
+        - "smooth-places": `SmoothI`, with K, 1/τ and δ.
+        - "weighted-softmax": softplus(log(ω n) + log Σ_j p_j e^{s_j/τ} - s_i/τ) with p = softmax_j(a_u·b_j) over the n
+          items that are no positives, with 1/τ and ω; the loss has two parameters, the tables a and b.
+        """
         return None
 
     @abstractmethod

@@ -22,9 +22,6 @@ __all__ = ["EXACT_LIMIT", "Plan", "make_plan", "plan_for"]
 # (docs/scale.md); at the limit an epoch over all items takes three times as long.
 EXACT_LIMIT = 4_000_000_000
 SHARED_NEGATIVES = 4096
-# Pairs of a positive and an item per epoch up to which `negatives = "auto"` takes all items for a pairwise loss. A pair
-# takes the core about a tenth of the time of a score with its two gradients.
-PAIRS_LIMIT = 40_000_000_000
 # Scores per epoch from which `arithmetic = "auto"` takes bfloat16. Fewer are fast in float32 too, in which runs with
 # several processes agree with those of one to more digits.
 BFLOAT16_FROM = 20_000_000
@@ -79,18 +76,15 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
 
     source = config.negatives
     if source == "auto":
-        pairs = len(train) * train.num_items
+        scores = active * train.num_items
         compiled = config.device == "cpu" and library.available()
-        if needs.pairwise and compiled and pairs <= PAIRS_LIMIT:
-            source, why = "all", f"{pairs:,} pairs of a positive and an item an epoch are cheap"
+        over_all = needs.user_separable or ((needs.pairwise or needs.lists) and compiled)
+        if over_all and scores <= EXACT_LIMIT:
+            source, why = "all", f"{scores:,} scores an epoch are cheap"
         elif needs.negatives == "one":
             source, why = "1", f"the loss {name!r} compares with one item at a time"
-        elif needs.lists and compiled and active * train.num_items <= EXACT_LIMIT:
-            source, why = "all", f"{active * train.num_items:,} scores an epoch are cheap"
         elif not needs.user_separable:
             source, why = "1024", f"the loss {name!r} pairs each positive with its negatives"
-        elif active * train.num_items <= EXACT_LIMIT:
-            source, why = "all", f"{active * train.num_items:,} scores an epoch are cheap"
         elif train.num_items <= SHARED_NEGATIVES:
             source, why = "all", f"{train.num_items:,} items are no more than a sample would have"
         else:

@@ -144,7 +144,9 @@ struct PartialAUC {
 //   positive(p, centre)  what is kept of a positive's score; the centre lies between the positives' scores
 //   operator()           adds g / e^{log_shift} to its sum and returns g' / (e^{log_shift} · slope_factor)
 //   close(sum)           called after every kTogether vectors of items: a sum may collect that many before it adds them up
-// g and the slope of an excluded item are exactly 0.
+// g and the slope of an excluded item are exactly 0. The fourth derivatives of g and g' are
+// at most steepness()⁴ times g and g', or what g and g' are nearby. For users with more than kFew positives it pays to go by way
+// of nodes (nodes.h).
 constexpr int kTogether = 4;
 
 // What sums are collected in: only `total`, unless a functor needs more.
@@ -156,10 +158,12 @@ struct PairSum {
 // the product of kTogether factors 1 + e^d; their rounding makes an absolute error of 1e-7 in g.
 struct SoftplusPairs {
     static constexpr bool kLogSum = false, kMean = true, kOnePass = true, kNeedsHighest = false, kNearTakesGone = true;
+    static constexpr int64_t kFew = 20;
 
     explicit SoftplusPairs(const Task&) {}
     float reach() const { return 20.0f; }  // (1 + e^20)^4 is within float's range
     float slope_factor() const { return 1.0f; }
+    float steepness() const { return 1.0f; }
     float shift(float) const { return 0.0f; }
     float log_shift(float) const { return 0.0f; }
     float outer_slope(float) const { return 1.0f; }
@@ -216,11 +220,13 @@ struct SoftplusPairs {
 // g = (2σ(d))^κ; `shift` is the base-2 logarithm of the largest σ(d)^κ of the positive, so that no sum is below 1.
 struct SigmoidPowerPairs {
     static constexpr bool kLogSum = true, kMean = false, kOnePass = false, kNeedsHighest = true, kNearTakesGone = false;
+    static constexpr int64_t kFew = 4;
     float kappa;
 
     explicit SigmoidPowerPairs(const Task& task) : kappa(task.params[0]) {}
     float reach() const { return SigmoidPowerNear::kNear; }
     float slope_factor() const { return kappa; }
+    float steepness() const { return std::fmax(1.0f, kappa); }  // σ bends on a scale of 1
     float shift(const float largest) const {
         return kappa * kLog2E * (std::fmin(largest, 0.0f) - std::log1p(std::exp(-std::fabs(largest))));
     }
@@ -265,11 +271,13 @@ struct SigmoidPowerPairs {
 // g = σ(κd), and h = σ(λ(1 + R - K)) of its sum R.
 struct SigmoidRankPairs {
     static constexpr bool kLogSum = false, kMean = false, kOnePass = false, kNeedsHighest = false, kNearTakesGone = true;
+    static constexpr int64_t kFew = 12;
     float kappa, k, lambda;
 
     explicit SigmoidRankPairs(const Task& task) : kappa(task.params[0]), k(task.params[1]), lambda(task.params[2]) {}
     float reach() const { return 60.0f / kappa; }
     float slope_factor() const { return kappa; }
+    float steepness() const { return kappa; }
     float shift(float) const { return 0.0f; }
     float log_shift(float) const { return 0.0f; }
     float outer_slope(const float inner) const {

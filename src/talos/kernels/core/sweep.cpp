@@ -9,7 +9,8 @@
 //   4. add up the items' gradient                                                  (needs Σφ)
 //
 // Pairs of a positive and an item go through two turns of step 3: the sum of each positive, then the slopes, which need it
-// (a single turn where they don't). There a vector holds one user's scores with several items, so tiles are transposed.
+// (a single turn where they don't). There a vector holds one user's scores with several items, so tiles are transposed. The
+// pairs of a user with more than a few positives are summed by way of nodes (nodes.h).
 //
 // with a barrier before 2, 3 and 4. Step 4 of one block is done tile by tile together with step 1 of the next,
 // while the tile is in cache. The order of all additions is fixed, so results are identical from run to run.
@@ -28,6 +29,7 @@
 #include <vector>
 
 #include "losses.h"
+#include "nodes.h"
 #include "pairs.h"
 #include "products.h"
 #include "team.h"
@@ -46,6 +48,9 @@ constexpr int kHalvings = 12;                 // bisection steps, after which a 
 constexpr float kRounding = kDeep == 1 ? 1.0001f : 1.01f;  // computed |u·v| / (|u||v|) is at most this
 constexpr float kFarBelow = 60.0f;            // -log2 of a φ, relative to φ at the threshold, whose inverse is a safe factor
 constexpr int64_t kPairRows = 5;               // numbers per positive and thread: sum, slope sum, Near::positive, shift, weight
+constexpr int64_t kNodeRow = kMostBins + 2 * kAlign;       // numbers of a user's nodes, and what completes a vector
+constexpr int64_t kBinRow = 8 * (kMostBins + 1);           // floats: four doubles for every bin, and that of excluded items
+constexpr int64_t kNodeFloats = kColumns * kBinRow + 2 * kNodeRow;  // per thread
 constexpr float kNothingYet = -std::numeric_limits<float>::infinity();
 
 int64_t round_up(const int64_t n, const int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -83,7 +88,8 @@ struct Layout {
 
     int64_t kept_each;      // floats of one thread's scores
     int64_t most_positives; // of a block, for pairs
-    int64_t kept, finest, coarsest, rows, columns, gradient, packed, scaled, partial, sums, per_user, pairs, tiles, total;
+    int64_t kept, finest, coarsest, rows, columns, gradient, packed, scaled, partial, sums, per_user, pairs, tiles, nodes;
+    int64_t total;
 
     // As many users as keep their scores in the second-level caches; if these are too few to be worth a pass over the
     // items, as many as keep their scores and everything else within bounded memory.
@@ -136,6 +142,7 @@ struct Layout {
         }
         pairs = take(threads * kPairRows * most_positives);
         tiles = take(is_pairwise(task.kind) ? threads * 3 * kTile * kColumns : 0);
+        nodes = take(is_pairwise(task.kind) ? threads * kNodeFloats : 0);
         total = at + kAlign;
     }
 };
@@ -200,7 +207,7 @@ public:
         beta_ = own, shift_ = own + at_.block, factor_ = own + 2 * at_.block, bound_ = own + 3 * at_.block;
         mine_.candidates.resize(task_.k > 0 ? at_.block : 0);
         mine_.highest.resize(at_.block);
-        if (is_pairwise(task_.kind)) low_.resize(at_.block), high_.resize(at_.block);
+        if (is_pairwise(task_.kind)) low_.resize(at_.block), high_.resize(at_.block), nodes_.resize(at_.block);
         coarse_ = shared.base + at_.coarsest + index * at_.coarse_groups * at_.block;
         mine_.coarse_groups = (last_group_ - first_group_ + at_.coarse - 1) / at_.coarse;
     }
@@ -581,17 +588,16 @@ private:
     template <class Pairs>
     void evaluate_pairs(const Pairs pairs) {
         prepare_positives(pairs);
-        if (!Pairs::kOnePass || !with_gradients()) {
-            for (int64_t tile = begin_; tile < end_; tile += kTile) sum_pairs(pairs, tile, std::min(tile + kTile, end_));
-            shared_.barrier.wait();
+        const bool one_turn = Pairs::kOnePass && with_gradients();
+        for (int64_t column = 0; column < at_.block; column += kColumns) {
+            find_nodes(pairs, column);
+            sum_pairs(pairs, column, one_turn);
         }
+        if (!one_turn) shared_.barrier.wait();
         settle_weights(pairs);
         if (with_gradients()) {
-            for (int64_t tile = begin_; tile < end_; tile += kTile) {
-                const int64_t stop = std::min(tile + kTile, end_);
-                transform_pairs(pairs, tile, stop);
-                add_user_gradient(tile, stop);
-            }
+            for (int64_t column = 0; column < at_.block; column += kColumns) transform_pairs(pairs, column);
+            for (int64_t tile = begin_; tile < end_; tile += kTile) add_user_gradient(tile, std::min(tile + kTile, end_));
             if (begin_ == end_) std::fill_n(partial_, at_.block * dim(), 0.0f);
             shared_.barrier.wait();
         }
@@ -617,7 +623,7 @@ private:
         }
     }
 
-    // The items that completes the width of a transposed tile are excluded.
+    // The items that complete the width of a transposed tile are excluded.
     static int64_t padded_width(const int64_t count) { return round_up(count, kTogether * kWidth); }
 
     // A tile's scores of a group of users, as rows of one user each.
@@ -628,18 +634,103 @@ private:
         transpose(scores, kColumns, rows, kTile, width, kColumns);
     }
 
-    // Adds up g of a tile. For gradients, the tile is left transposed.
+    // Decides which users of a group have nodes, from the range of their scores.
     template <class Pairs>
-    void sum_pairs(const Pairs& pairs, const int64_t from, const int64_t to) const {
-        float* const rows = spare_tile(0);
-        for (int64_t column = 0; column < at_.block; column += kColumns) {
-            rows_of_tile(from, to, column, rows);
-            for (int64_t u = column; u < std::min(column + kColumns, count_); ++u)
-                if (const PositivesOfUser positives = positives_of(u); positives.count)
-                    evaluate_row<Wanted::kSums>(pairs, rows + (u - column) * kTile, spare_tile(1), padded_width(to - from),
-                                                positives, nullptr);
-            if (with_gradients()) std::copy_n(rows, kTile * kColumns, scores_of(from, column));
+    void find_nodes(const Pairs& pairs, const int64_t column) {
+        const int64_t last = std::min(column + kColumns, count_);
+        int64_t most_positives = 0;
+        for (int64_t u = column; u < last; ++u) {
+            nodes_[u] = {};
+            most_positives = std::max(most_positives, first_positive(u + 1) - first_positive(u));
         }
+        if (most_positives <= Pairs::kFew) return;
+        Vector least[2], most[2], finite[2] = {};
+        for (int v = 0; v < 2; ++v) least[v] = splat(-kGone), most[v] = splat(kGone);
+        for (int64_t tile = begin_; tile < end_; tile += kTile) {
+            const float* const scores = scores_of(tile, column);
+            for (int64_t j = 0; j < std::min(kTile, end_ - tile); ++j)
+                for (int v = 0; v < 2; ++v) {
+                    const Vector s = load(scores + j * kColumns + v * kWidth);
+                    least[v] = minimum(least[v], s <= kGone ? splat(-kGone) : s);
+                    most[v] = maximum(most[v], s);
+                    finite[v] += 0.0f * s;  // 0, or NaN
+                }
+        }
+        for (int64_t u = column; u < last; ++u) {
+            const int v = static_cast<int>(u - column) / kWidth, lane = static_cast<int>(u - column) % kWidth;
+            const float low = least[v][lane] + finite[v][lane], high = most[v][lane];
+            const int64_t positives = first_positive(u + 1) - first_positive(u);
+            if (high > kGone)
+                nodes_[u] = Nodes::of(low, high, pairs.steepness(), end_ - begin_, positives, Pairs::kFew);
+        }
+    }
+
+    bool has_nodes(const int64_t u) const { return nodes_[u].bins > 0; }
+
+    // Four numbers for every bin of a user of the current group: what it counts, and later, in the same memory, its cubic.
+    FourSums* counts_of(const int64_t u) const { return reinterpret_cast<FourSums*>(bins_of(u)); }
+    Four* cubics_of(const int64_t u) const { return reinterpret_cast<Four*>(bins_of(u)); }
+    float* bins_of(const int64_t u) const { return shared_.base + at_.nodes + index_ * kNodeFloats + u % kColumns * kBinRow; }
+
+    // A number for every node of a user: where they are, or something else.
+    float* node_offsets() const { return shared_.base + at_.nodes + index_ * kNodeFloats + kColumns * kBinRow; }
+    float* node_values() const { return node_offsets() + kNodeRow; }
+
+    // Adds up g of a group of users; if there is but one turn, only that of users with nodes, who need their sums before the
+    // slopes. For a second turn, the tiles are left transposed.
+    template <class Pairs>
+    void sum_pairs(const Pairs& pairs, const int64_t column, const bool one_turn) const {
+        const int64_t stop = std::min(column + kColumns, count_);
+        bool any_nodes = false;
+        for (int64_t u = column; u < stop; ++u) {
+            if (has_nodes(u)) std::fill_n(counts_of(u), nodes_[u].bins + 1, FourSums{});
+            any_nodes = any_nodes || has_nodes(u);
+        }
+        if (one_turn && !any_nodes) return;
+        float* const rows = spare_tile(0);
+        for (int64_t from = begin_; from < end_; from += kTile) {
+            const int64_t width = padded_width(std::min(kTile, end_ - from));
+            rows_of_tile(from, std::min(from + kTile, end_), column, rows);
+            for (int64_t u = column; u < stop; ++u) {
+                const float* const row = rows + (u - column) * kTile;
+                const PositivesOfUser positives = positives_of(u);
+                if (has_nodes(u)) {
+                    int32_t bin[kTile];
+                    float within[kTile];
+                    nodes_[u].locate(row, width, bin, within);
+                    spread(bin, within, width, counts_of(u));
+                } else if (positives.count && !one_turn) {
+                    evaluate_row<Wanted::kSums>(pairs, row, spare_tile(1), width, positives, nullptr);
+                }
+            }
+            if (with_gradients() && !one_turn) std::copy_n(rows, kTile * kColumns, scores_of(from, column));
+        }
+        for (int64_t u = column; u < stop; ++u)
+            if (has_nodes(u)) sum_over_nodes(typename Pairs::Far(pairs), u);
+    }
+
+    template <class Pair>
+    void sum_over_nodes(const Pair& pair, const int64_t u) const {
+        const PositivesOfUser positives = positives_of(u);
+        nodes_[u].offsets(node_offsets());
+        counts_of_nodes(nodes_[u], counts_of(u), node_values());
+        for (int64_t i = 0; i < positives.count; ++i) {
+            const SumsOfPositive sums = sums_of_positive(pair, node_offsets(), node_values(), nodes_[u].padded_count(),
+                                                         positives.scores[i] - nodes_[u].low, positives.shifts[i]);
+            positives.sums[i] += sums.values, positives.slope_sums[i] += sums.slopes;
+        }
+    }
+
+    // Replaces what bins count by the cubics of the items' slopes.
+    template <class Pair>
+    void find_cubics(const Pair& pair, const int64_t u) const {
+        const PositivesOfUser positives = positives_of(u);
+        nodes_[u].offsets(node_offsets());
+        std::fill_n(node_values(), nodes_[u].padded_count(), 0.0f);
+        for (int64_t i = 0; i < positives.count; ++i)
+            add_slopes_at_nodes(pair, node_offsets(), nodes_[u].padded_count(), positives.scores[i] - nodes_[u].low,
+                                positives.shifts[i], positives.weights[i], node_values());
+        cubics_through(nodes_[u], node_values(), cubics_of(u));
     }
 
     // Every thread computes for itself the factors of the slopes; the sums of all threads are known, if they matter here.
@@ -680,21 +771,33 @@ private:
         return Pairs::kMean ? total / static_cast<float>(std::max<int64_t>(1, left)) : total;
     }
 
-    // Replaces the scores of a tile by the slopes of the items, times the positives' factors.
+    // Replaces the scores of a group of users by the slopes of the items, times the positives' factors.
     template <class Pairs>
-    void transform_pairs(const Pairs& pairs, const int64_t from, const int64_t to) const {
+    void transform_pairs(const Pairs& pairs, const int64_t column) const {
         constexpr Wanted wanted = Pairs::kOnePass ? Wanted::kBoth : Wanted::kSlopes;
         float* const slopes = spare_tile(2);
-        const int64_t width = padded_width(to - from);
-        for (int64_t column = 0; column < at_.block; column += kColumns) {
+        const int64_t last = std::min(column + kColumns, count_);
+        for (int64_t u = column; u < last; ++u)
+            if (has_nodes(u)) find_cubics(typename Pairs::Far(pairs), u);
+        for (int64_t from = begin_; from < end_; from += kTile) {
+            const int64_t to = std::min(from + kTile, end_), width = padded_width(to - from);
             float* const place = scores_of(from, column);
             const float* const rows = Pairs::kOnePass ? spare_tile(0) : place;
             if (Pairs::kOnePass) rows_of_tile(from, to, column, spare_tile(0));
             std::fill_n(slopes, kTile * kColumns, 0.0f);
-            for (int64_t u = column; u < std::min(column + kColumns, count_); ++u)
-                if (const PositivesOfUser positives = positives_of(u); positives.count)
-                    evaluate_row<wanted>(pairs, rows + (u - column) * kTile, spare_tile(1), width, positives,
-                                         slopes + (u - column) * kTile);
+            for (int64_t u = column; u < last; ++u) {
+                const float* const row = rows + (u - column) * kTile;
+                float* const of_user = slopes + (u - column) * kTile;
+                const PositivesOfUser positives = positives_of(u);
+                if (has_nodes(u)) {
+                    int32_t bin[kTile];
+                    float within[kTile];
+                    nodes_[u].locate(row, width, bin, within);
+                    read_cubics(cubics_of(u), bin, within, width, of_user);
+                } else if (positives.count) {
+                    evaluate_row<wanted>(pairs, row, spare_tile(1), width, positives, of_user);
+                }
+            }
             if (kDeep == 1) {
                 transpose(slopes, kTile, place, kColumns, kColumns, width);
                 continue;
@@ -809,6 +912,7 @@ private:
     float *const partial_, *const sums_;
     float *beta_, *shift_, *factor_, *bound_, *coarse_;
     std::vector<float> low_, high_;                         // of the scores of each user's positives, for pairs
+    std::vector<Nodes> nodes_;                              // of each user, likewise
     int64_t first_user_ = 0, count_ = 0, previous_count_ = 0;
 };
 
