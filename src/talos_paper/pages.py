@@ -12,7 +12,7 @@ from talos.report.page import Figure, Section, TextTable, page, table_html
 from talos.report.standalone import standalone
 from talos_paper import published
 from talos_paper.data import DATASETS
-from talos_paper.equal import PROTOCOL
+from talos_paper.equal import PROTOCOL, READINGS
 from talos_paper.experiments import EXPERIMENTS, Experiment
 from talos_paper.grid_page import write_grid
 from talos_paper.leaderboard_page import write_leaderboard
@@ -20,11 +20,12 @@ from talos_paper.plots import measurement_plots, plots_of
 from talos_paper.readme import readme
 from talos_paper.results import ResultStore, measurement_name
 from talos_paper.tables import (
-    DEVIATIONS,
+    REMARKS,
     TableText,
     latex,
     markdown,
     measurement_tables,
+    on_equal_footing,
     rows_of,
     tables_of,
 )
@@ -104,8 +105,10 @@ def _part(experiment: Experiment, dataset: str, store: ResultStore) -> _Part | N
     text = _misprints(experiment.name, dataset)
     if experiment.name == "quantile-error":
         text += [_OLD, *([_FRESH] if any(row.values("fresh error") for row in rows) else [])]
-    if experiment.name == "equal" or (experiment.name == "varying-k" and dataset == "gowalla"):
-        text += PROTOCOL
+    if experiment.name == "equal" and dataset in READINGS:
+        text.append(READINGS[dataset])
+    if experiment.name != "equal" and on_equal_footing(rows):
+        text += PROTOCOL if rows[0].spec.recipe.legs else PROTOCOL[:1]
     return _Part(dataset, tables, plots_of(experiment.name, dataset, rows), text)
 
 
@@ -130,11 +133,18 @@ def _plots(experiment: Experiment, parts: Sequence[_Part]) -> list[tuple[str, Fi
     ]
 
 
+def _how_to_read(experiment: Experiment) -> list[str]:
+    """What there is to know before the tables, a paragraph each."""
+    if experiment.make_rows is None:
+        return []
+    return [*PROTOCOL, _HOW_TO_READ] if experiment.name == "equal" else [_HOW_TO_READ]
+
+
 def _markdown(experiment: Experiment, parts: Sequence[_Part]) -> str:
     lines = [f"# {experiment.title}", "", f"In the paper: {experiment.paper}.", ""]
     lines += [f"    talos reproduce {experiment.name}", ""]
-    if experiment.make_rows is not None:
-        lines += [f"{_HOW_TO_READ}", ""]
+    for paragraph in _how_to_read(experiment):
+        lines += [paragraph, ""]
     plots = _plots(experiment, parts)
     for part in parts:
         lines += [markdown(table) for table in part.tables]
@@ -164,13 +174,12 @@ def _html(experiment: Experiment, parts: Sequence[_Part]) -> str:
                 Section(f"Plots: {DATASETS.get(part.dataset, part.dataset)}", part.figures, html=html)
             )
     subtitle = f"In the paper: {experiment.paper}. Made by talos reproduce {experiment.name}."
-    if experiment.make_rows is not None:
-        subtitle += f" {_HOW_TO_READ}"
+    subtitle = " ".join([subtitle, *_how_to_read(experiment)])
     return page(experiment.title, subtitle, sections)
 
 
 def _table_html(table: TableText) -> str:
-    """The table in the layout of the reports; the best in bold, long deviations with line breaks."""
+    """The table in the layout of the reports; the best in bold, long remarks with line breaks."""
     html = table_html(
         TextTable(
             table.header, [[_marked(table, p, c) for c in range(len(r))] for p, r in enumerate(table.rows)]
@@ -178,7 +187,7 @@ def _table_html(table: TableText) -> str:
     )
     html = html.replace(_BOLD[0], "<strong>").replace(_BOLD[1], "</strong>")
     for row in table.rows:
-        if table.header[-1] == DEVIATIONS and len(row[-1]) > 30:
+        if table.header[-1] in REMARKS and len(row[-1]) > 30:
             cell = f"<td>{escape(row[-1])}</td>"
             html = html.replace(cell, f'<td style="white-space:normal;min-width:24rem">{cell[4:]}', 1)
     return html

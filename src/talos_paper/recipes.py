@@ -195,6 +195,7 @@ _WORDS = {
     "optimizer.weight_decay": "weight decay",
     "loss.alpha": "α",
     "loss.beta": "β",
+    "loss.delta": "δ",
     "loss.tau": "τ",
     "loss.tau1": "τ1",
     "loss.tau2": "τ2",

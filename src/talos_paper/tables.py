@@ -9,22 +9,24 @@ from typing import Any
 
 import numpy as np
 
+from talos.evaluation.significance import holm
 from talos.studies.compare.table import latex_escape
 from talos_paper import published
 from talos_paper.data import DATASETS
 from talos_paper.experiments import Experiment, Row
 from talos_paper.inconsistency import SOURCES
-from talos_paper.recipes import Fidelity, Recipe
+from talos_paper.recipes import Fidelity, Recipe, shown_setting
 from talos_paper.results import ResultStore, StoredRun
 
 __all__ = [
-    "DEVIATIONS",
+    "REMARKS",
     "RowResult",
     "TableText",
     "groups",
     "latex",
     "markdown",
     "measurement_tables",
+    "on_equal_footing",
     "percent",
     "rows_of",
     "shown_metric",
@@ -33,7 +35,9 @@ __all__ = [
 ]
 
 _NORMAL = 1.96  # half-width of a 95 % interval in standard errors
-DEVIATIONS = "not as in the paper"
+_DEVIATIONS, _CHOSEN = "not as in the paper", "chosen on validation"
+REMARKS = (_DEVIATIONS, _CHOSEN)
+"""Columns of words."""
 ERRORS = ("error", "fresh error")  # of thresholds: the lower, the better
 _NAMES = {
     "precision": "P",
@@ -126,6 +130,17 @@ class RowResult:
         ended = [f"ended by the limit of {run.epochs} epochs (best {run.best_epoch})" for run in capped[:1]]
         return "; ".join([*self.recipe.deviations(), *ended])
 
+    @property
+    def chosen(self) -> str:
+        """The settings that the search was about, as it chose them."""
+        searched = self.spec.recipe.search[0] if self.spec.recipe.search else {}
+        return ", ".join(shown_setting(name, self.recipe.settings[name]) for name in searched)
+
+    @property
+    def epochs(self) -> str:
+        """After how many epochs each run stopped, and whether its limit of epochs was the reason."""
+        return ", ".join(f"{run.epochs}{' (limit)' if run.stopped == 'epochs' else ''}" for run in self.runs)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableText:
@@ -148,6 +163,11 @@ def rows_of(
         runs = [] if resolved is None else store.runs(resolved, max(row.seeds, 5))
         found.append(RowResult(spec=row, runs=runs, recipe=resolved or row.recipe))
     return found
+
+
+def on_equal_footing(rows: Sequence[RowResult]) -> bool:
+    """Whether the rows follow the protocol of `talos_paper.equal`."""
+    return rows[0].spec.recipe.fidelity == "equal"
 
 
 def groups(rows: Sequence[RowResult]) -> dict[str, list[RowResult]]:
@@ -190,7 +210,8 @@ def _table(
     for metric in metrics:
         name = shown_metric(metric)
         header += [f"{name} paper", f"{name} ours", "diff."] if metric in printed else [f"{name} ours"]
-    header += ["seeds", DEVIATIONS]
+    equal = on_equal_footing(rows)  # what differs from the paper is then the same for all
+    header += ["seeds", "epochs", _CHOSEN] if equal else ["seeds", _DEVIATIONS]
     best = {metric: _best(rows, metric) for metric in metrics}
     lines, bold = [], set()
     for place, row in enumerate(rows):
@@ -200,7 +221,8 @@ def _table(
                 bold.add((place, len(line) + (metric in printed)))
             ours = _ours(row, metric, _star(row, metric, tests))
             line += [_published(row, metric), ours, _difference(row, metric)] if metric in printed else [ours]
-        line += [str(len(row.runs) or ""), row.deviations if row.runs else "not run"]
+        line += [str(len(row.runs) or ""), *([row.epochs] if equal else [])]
+        line.append((row.chosen if equal else row.deviations) if row.runs else "not run")
         lines.append(line)
     return TableText(title=title, header=header, rows=lines, bold=frozenset(bold), notes=_notes(rows, tests))
 
@@ -249,10 +271,34 @@ def _notes(rows: Sequence[RowResult], tests: dict[str, Any] | None) -> list[str]
     ]
     if spread:
         notes.append("Standard deviation of R@20 over seeds: " + ", ".join(spread) + ".")
+    if on_equal_footing(rows) and (over_seeds := _over_seeds(rows, "recall@20")):
+        found = ", ".join(f"{shown_name(name)} {p:.2g}" for name, p in over_seeds.items())
+        notes.append(
+            f"Talos against each rival over seeds, Welch's t-test of R@20, Holm-corrected, p: {found}."
+        )
     if tests:
         some = next(iter(tests.values()))
         notes.append(f"*: better than every rival that was run, {some['test']}, p < 0.05.")
     return notes
+
+
+def _over_seeds(rows: Sequence[RowResult], metric: str) -> dict[str, float]:
+    """Rival → p-value of Talos against it over seeds; of rivals with several seeds that differ."""
+    found = {row.spec.method: row for row in rows if row.std(metric)}
+    talos = found.pop("talos", None)
+    if talos is None or not found:
+        return {}
+    return dict(zip(found, holm([_welch(talos, row, metric) for row in found.values()]), strict=True))
+
+
+def _welch(a: RowResult, b: RowResult, metric: str) -> float:
+    from scipy import stats
+
+    (mean_a, std_a, n_a), (mean_b, std_b, n_b) = (
+        (row.mean(metric) or 0.0, row.std(metric) or 0.0, len(row.runs)) for row in (a, b)
+    )
+    found = stats.ttest_ind_from_stats(mean_a, std_a, n_a, mean_b, std_b, n_b, equal_var=False)
+    return float(found.pvalue)
 
 
 # ---------------------------------------------------------------------------------------- tables of measurements
@@ -450,8 +496,8 @@ _GREEK = {
 
 
 def latex(table: TableText) -> str:
-    """The table as LaTeX with `booktabs`; the column of deviations becomes comments below it."""
-    keep = [place for place, name in enumerate(table.header) if name != DEVIATIONS]
+    """The table as LaTeX with `booktabs`; columns of words become comments below it."""
+    keep = [place for place, name in enumerate(table.header) if name not in REMARKS]
     lines = [
         f"% {_plain(table.title)}",
         rf"\begin{{tabular}}{{l{'r' * (len(keep) - 1)}}}",

@@ -18,7 +18,7 @@ from talos_paper.pages import write_pages
 from talos_paper.recipes import Recipe
 from talos_paper.results import ResultStore, StoredRun
 from talos_paper.runs import Runner
-from talos_paper.tables import rows_of, tables_of
+from talos_paper.tables import latex, rows_of, tables_of
 
 
 def _plausible(example: StoredRun, cell_recipe: Recipe, seed: int, recall: float) -> StoredRun:
@@ -107,6 +107,23 @@ def test_published_ours_and_difference_stand_side_by_side(filled: ResultStore) -
     assert shown["diff."] == "+0.5 %"
     assert "negatives all (paper 1024)" in talos[-1]
     assert talos[-2] == "5"  # the row asks for three; the tuned row chose the same run with five
+
+
+def test_on_equal_footing_choices_and_epochs_stand_beside_the_numbers(filled: ResultStore) -> None:
+    rows = rows_of(EXPERIMENTS["equal"], "beauty", filled)
+    psl = next(row for row in rows if row.spec.method == "psl" and row.spec.group == "mf")
+    ends = [(300, "epochs"), (41, "patience"), (42, "patience")]
+    runs = [
+        replace(run, epochs=epochs, stopped=why) for run, (epochs, why) in zip(psl.runs, ends, strict=True)
+    ]
+    runs[0].metrics["recall@20"] += 0.0001
+    rows[rows.index(psl)] = replace(psl, runs=runs)
+    table = tables_of(EXPERIMENTS["equal"], "beauty", rows)[0]
+    shown = dict(zip(table.header, next(row for row in table.rows if row[0] == "PSL"), strict=True))
+    assert shown["chosen on validation"] == "τ 0.1, lr 0.1, weight decay 0"
+    assert shown["epochs"] == "300 (limit), 41, 42"
+    assert any("over seeds" in note and "PSL" in note for note in table.notes)
+    assert "chosen on validation" not in latex(table).partition(r"\bottomrule")[0]
 
 
 def test_the_best_of_ours_is_bold(filled: ResultStore) -> None:
