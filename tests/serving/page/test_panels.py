@@ -171,6 +171,13 @@ def test_everything_works_with_keys(page: Page) -> None:
     assert unnamed == []
 
 
+def test_tab_leaves_an_open_finder_to_the_next_control(page: Page) -> None:
+    page.find("#user").click()
+    page.until("document.getElementById('user-found').scrollHeight > document.getElementById('user-found').clientHeight")
+    page.keys("TAB")
+    assert page.focused() == "take-over"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_screen(page: Page, scheme: str) -> None:
     page.size(360, 720)

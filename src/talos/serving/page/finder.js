@@ -13,7 +13,8 @@ import { newest } from "./api.js";
  * @param {(text: string) => void} [how.takeText] what Enter does if nothing is chosen
  */
 export function finder(input, { find, show, take, takeText }) {
-  const list = make("ul", { id: `${input.id}-found`, role: "listbox", hidden: true, "aria-label": "Found" });
+  // Chromium lets Tab stop at whatever scrolls, but the list closes as soon as the field loses the focus
+  const list = make("ul", { id: `${input.id}-found`, role: "listbox", hidden: true, tabindex: -1, "aria-label": "Found" });
   input.after(list);
   for (const [name, value] of Object.entries({
     role: "combobox", "aria-expanded": "false", "aria-controls": list.id, "aria-autocomplete": "list",
