@@ -50,8 +50,7 @@ MEANING = {
     "exact_extra_mb": "peak memory of an exact Gowalla epoch beyond data, tables and optimiser, MB",
 }
 SETTINGS: dict[str, Any] = {"negatives": "all", "threshold.name": "exact", "training.batch_size": 512}
-# Losses with more than one sum for each user. BPR takes raw products, for which bfloat16 is not the default; those
-# of whole lists are computed in float32.
+# Losses with more than one sum for each user. SmoothI@K is always computed in float32.
 OTHERS: dict[str, dict[str, Any]] = {
     "bpr": {"loss.name": "bpr", "optimizer.lr": 0.01},
     "psl": {"loss.name": "psl", "loss.tau": 0.1},
@@ -96,7 +95,7 @@ def other_losses(
     figures: dict[str, float] = {}
     fixed = {"negatives": "all", "training.batch_size": SETTINGS["training.batch_size"]}
     for loss, options in OTHERS.items():
-        half = loss in ("psl", "rsk") and library.has_bfloat16()
+        half = loss != "smoothi" and library.has_bfloat16()
         arithmetic, kind = ("bfloat16", "bfloat16") if half else ("float32", "exact")
         settings = {**fixed, **options, "training.arithmetic": arithmetic}
         seconds = epoch_seconds(train, epochs=epochs, **settings)

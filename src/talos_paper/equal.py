@@ -1,4 +1,4 @@
-"""Eleven losses on equal footing: one protocol that every loss follows, written down before any run.
+"""Eleven losses on equal footing: one protocol that every loss follows.
 
     items       all items as negatives, exact thresholds; SmoothI@K with one list per user (docs/losses.md)
     start       alternating least squares, dimension 64, K = 20, seed 0 for the search
@@ -6,47 +6,38 @@
                 falls by 7 % is as good after 30 epochs as one by 3 % after 40; weights are averaged over epochs
     stopping    25 epochs (on Gowalla 15) without a validation Precision@20 that is .1 % better, at most 300, which none
                 may need
-    search      12 settings of the paper's own grids: what it prints as best for this data set, and 11 points that are
-                spread over the grid in the same way for every loss. After a few epochs the better third goes on, then
-                the better half, then the best (successive halving by validation Precision@20): the same number of
-                epochs for every loss
+    search      over the paper's own grids, from what it prints as best for this loss, backbone and data set: option by
+                option, first learning rate and weight decay, then the loss's own options, 16 settings at most. All
+                values of an option are compared after a few epochs, then the two best (`talos_paper.search`)
+    XSimGCL     contrasts at most 1,024 users and 1,024 items of a batch, as many as the paper's batches can have
     result      three seeds of the best setting on MF, one on the graph backbones; test once, in the paper's dialect
 
-Nothing here knows which loss it favours: `GRIDS` and the three constants below are all there is to choose.
+Nothing here knows which loss it favours: `GRIDS` and the constants below are all there is to choose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import count, islice
 from typing import Any, Final
 
 from talos_paper.recipes import LOSSES, Recipe, recipe
+from talos_paper.search import OptionSearch
 
-__all__ = [
-    "GRIDS",
-    "ON_GRAPHS",
-    "PROTOCOL",
-    "READINGS",
-    "SETTINGS",
-    "equal_recipe",
-    "legs_of",
-    "schedule_of",
-    "spread",
-]
+__all__ = ["GRIDS", "ON_GRAPHS", "PROTOCOL", "READINGS", "SETTINGS", "equal_recipe", "schedule_of"]
 
-SETTINGS: Final = 12
-"""Settings that are tried for each loss."""
+SETTINGS: Final = 16
+"""Settings that are tried for each loss at most."""
 
 PROTOCOL: Final = (
     "One protocol for all losses: all items as negatives and exact thresholds, a start from least squares, a learning "
     "rate that falls by 3 % an epoch (Gowalla: 7 %), weights averaged over epochs, 25 epochs of patience (Gowalla: "
     "15), in which a figure must rise by .1 % to count.",
-    f"The search of every loss tries {SETTINGS} settings of the paper's own grids and drops the worse ones by "
-    "validation Precision@20 after a few epochs each; all have the same number of epochs. The best setting is run with "
-    "three seeds on MF, with one on the other backbones. What every setting reached is in `searches/`. A run stops by "
-    "itself; one that its limit of 300 epochs stopped would be marked.",
+    "The search of every loss goes over the paper's own grids, from what the paper prints as best, option by option: "
+    f"learning rate, weight decay, then the options of the loss, until it has tried {SETTINGS} settings or nothing is "
+    "left to try. All values of an option are compared by validation Precision@20 after a few epochs, then the two "
+    "best. The best setting is run with three seeds on MF, with one on the other backbones. What every setting reached "
+    "is in `searches/`. A run stops by itself; one that its limit of 300 epochs stopped would be marked.",
 )
 """The protocol in the words of the page."""
 
@@ -67,37 +58,36 @@ _COSINE: Final[Mapping[str, Sequence[Any]]] = {
     "optimizer.lr": (0.1, 0.01, 0.001),
     "optimizer.weight_decay": (0.0, 1e-8, 1e-6, 1e-4),
 }
-_DOT: Final[Mapping[str, Sequence[Any]]] = {
-    "optimizer.lr": (0.1, 0.01, 0.001, 1e-4),
-    "optimizer.weight_decay": (0.0, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3),
-}
 GRIDS: Final[Mapping[str, Mapping[str, Sequence[Any]]]] = {
-    "talos": {"loss.tau": _TAU, **_COSINE},
-    "sl": {"loss.tau": _TAU, **_COSINE},
-    "bsl": {"loss.tau1": _TAU, "loss.tau2": _TAU, **_COSINE},
-    "psl": {"loss.tau": _TAU, **_COSINE},
+    "talos": {**_COSINE, "loss.tau": _TAU},
+    "sl": {**_COSINE, "loss.tau": _TAU},
+    "bsl": {**_COSINE, "loss.tau2": _TAU, "loss.tau1": _TAU},
+    "psl": {**_COSINE, "loss.tau": _TAU},
     # σ of the cosine as in the paper's comparison, or of the product as its authors have it
     "llpauc": {
-        "loss.alpha": (0.1, 0.3, 0.5, 0.7, 0.9),
-        "loss.beta": (0.01, 0.1),
-        "loss.scores": ("cosine", "dot"),
         **_COSINE,
+        "loss.beta": (0.01, 0.1),
+        "loss.alpha": (0.1, 0.3, 0.5, 0.7, 0.9),
+        "loss.scores": ("cosine", "dot"),
     },
-    "bpr": _DOT,
+    "bpr": {
+        "optimizer.lr": (0.1, 0.01, 0.001, 1e-4),
+        "optimizer.weight_decay": (0.0, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3),
+    },
     "aatp": _COSINE,
-    "smoothi@k": {"loss.tau": _TAU, "loss.delta": _TAU, **_COSINE},
-    "rs@k": {"loss.tau1": (0.01, *_TAU), "loss.tau2": (1.0, 2.0, 3.0, 4.0, 5.0), **_COSINE},
+    "smoothi@k": {**_COSINE, "loss.tau": _TAU, "loss.delta": _TAU},
+    "rs@k": {**_COSINE, "loss.tau1": (0.01, *_TAU), "loss.tau2": (1.0, 2.0, 3.0, 4.0, 5.0)},
     "advinfonce": {
+        **_COSINE,
         "loss.tau": _TAU,
         "loss.adv_every": (5, 10, 15, 20),
         "loss.adv_epochs": (5, 10, 15, 20, 25, 30),
         "loss.adv_lr": (1e-4, 1e-5),
-        **_COSINE,
     },
     # the paper does not print the range of the second temperature: that of the first, and its authors' default of 1
-    "sl@k": {"loss.tau": _TAU, "loss.tau_w": (0.1, 0.2, 0.3, 0.5, 1.0, 2.0), **_COSINE},
+    "sl@k": {**_COSINE, "loss.tau": _TAU, "loss.tau_w": (0.1, 0.2, 0.3, 0.5, 1.0, 2.0)},
 }
-"""Loss → the paper's grid: option → values."""
+"""Loss → the paper's grid: option → values, in the order in which they are searched."""
 
 _FIXED: Final[Mapping[str, Any]] = {
     "training.init": "als",
@@ -110,7 +100,9 @@ _FIXED: Final[Mapping[str, Any]] = {
     "training.min_gain": 0.001,
 }
 _ON_GOWALLA: Final[Mapping[str, Any]] = {"optimizer.lr_decay": 0.93, "training.patience": 15}
-_PRIMES: Final = (2, 3, 5, 7, 11, 13)
+# Epochs after which settings are compared; fewer on Gowalla, where an epoch has six times the positives.
+_COMPARED: Final = (5, 15)
+_COMPARED_ON_GOWALLA: Final = (2, 6)
 
 
 def schedule_of(dataset: str) -> dict[str, Any]:
@@ -122,63 +114,12 @@ def schedule_of(dataset: str) -> dict[str, Any]:
     return {**_FIXED, **(_ON_GOWALLA if dataset == "gowalla" else {})}
 
 
-def legs_of(dataset: str) -> tuple[tuple[int, int], ...]:
-    """After how many epochs how many settings go on; fewer on Gowalla, where an epoch has six times the positives.
-
-    >>> legs_of("beauty"), legs_of("gowalla")
-    (((5, 4), (20, 2), (40, 1)), ((2, 4), (6, 2), (12, 1)))
-    """
-    return ((2, 4), (6, 2), (12, 1)) if dataset == "gowalla" else ((5, 4), (20, 2), (40, 1))
-
-
-def spread(grid: Mapping[str, Sequence[Any]], number: int) -> list[dict[str, Any]]:
-    """Distinct points that cover a grid evenly: a Halton sequence, a prime number for each option.
-
-    A grid with fewer points is returned whole, in the order of the sequence.
-
-    >>> spread({"a": (1, 2), "b": (10, 20, 30)}, 3)
-    [{'a': 2, 'b': 20}, {'a': 1, 'b': 30}, {'a': 2, 'b': 10}]
-    """
-    size = 1
-    for values in grid.values():
-        size *= len(values)
-
-    def points() -> Any:
-        seen: list[dict[str, Any]] = []
-        for place in count(1):
-            if len(seen) == size:
-                return
-            one = {
-                name: values[int(_radical_inverse(place, prime) * len(values))]
-                for prime, (name, values) in zip(_PRIMES, grid.items(), strict=False)
-            }
-            if one not in seen:
-                seen.append(one)
-                yield one
-
-    return list(islice(points(), number))
-
-
-def _radical_inverse(place: int, base: int) -> float:
-    """The digits of a number behind the point, in reverse order: evenly spread over [0, 1).
-
-    >>> [_radical_inverse(place, 2) for place in (1, 2, 3)]
-    [0.5, 0.25, 0.75]
-    """
-    value, scale = 0.0, 1.0
-    while place:
-        scale /= base
-        value += scale * (place % base)
-        place //= base
-    return value
-
-
 def equal_recipe(dataset: str, backbone: str, loss: str, *, k: int = 20) -> Recipe:
     """The recipe of a loss under the protocol, trained for lists of length `k`.
 
     >>> made = equal_recipe("beauty", "mf", "psl")
-    >>> made.settings["negatives"], len(made.search), made.search[0]
-    ('all', 12, {'loss.tau': 0.1, 'optimizer.lr': 0.1, 'optimizer.weight_decay': 0.0})
+    >>> made.settings["negatives"], made.searched
+    ('all', ('optimizer.lr', 'optimizer.weight_decay', 'loss.tau'))
     """
     assert loss in LOSSES
     made = recipe(dataset, backbone, loss, fidelity="paper", k=k)
@@ -186,15 +127,10 @@ def equal_recipe(dataset: str, backbone: str, loss: str, *, k: int = 20) -> Reci
     settings |= {**schedule_of(dataset), "negatives": "all", "training.batch_size": 512}
     if settings["threshold.name"] != "none":
         settings["threshold.name"] = "exact"
-    grid = GRIDS[loss]
-    printed = {
-        name: value for name, value in {"loss.scores": "cosine", **made.settings}.items() if name in grid
-    }
-    others = [one for one in spread(grid, SETTINGS) if one != printed]
-    return replace(
-        made,
-        fidelity="equal",
-        settings=settings,
-        search=(printed, *others[: SETTINGS - 1]),
-        legs=legs_of(dataset),
-    )
+    if backbone == "xsimgcl":
+        settings["backbone.contrast_rows"] = 1024
+    if "loss.scores" in GRIDS[loss]:
+        settings["loss.scores"] = "cosine"
+    epochs = _COMPARED_ON_GOWALLA if dataset == "gowalla" else _COMPARED
+    options = OptionSearch(grid=GRIDS[loss], settings=SETTINGS, epochs=epochs)
+    return replace(made, fidelity="equal", settings=settings, options=options)

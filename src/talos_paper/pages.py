@@ -108,7 +108,7 @@ def _part(experiment: Experiment, dataset: str, store: ResultStore) -> _Part | N
     if experiment.name == "equal" and dataset in READINGS:
         text.append(READINGS[dataset])
     if experiment.name != "equal" and on_equal_footing(rows):
-        text += PROTOCOL if rows[0].spec.recipe.legs else PROTOCOL[:1]
+        text += PROTOCOL if rows[0].spec.recipe.options else PROTOCOL[:1]
     return _Part(dataset, tables, plots_of(experiment.name, dataset, rows), text)
 
 

@@ -279,7 +279,7 @@ def _entries(store: ResultStore) -> Iterator[str]:
     for experiment in EXPERIMENTS.values():
         for dataset in experiment.datasets:
             for row in experiment.rows(dataset):
-                kept = store.search(row.recipe) if row.recipe.search else None
+                kept = store.search(row.recipe) if row.recipe.searched else None
                 if kept is None or (dataset, row.recipe.key) in seen:
                     continue
                 seen.add((dataset, row.recipe.key))  # several tables have the same row

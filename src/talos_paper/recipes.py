@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from talos.config import RunConfig
@@ -23,6 +23,7 @@ from talos.errors import ConfigError, nearest
 from talos.files import digest_of
 from talos_paper import published
 from talos_paper.data import DATASETS, Scenario
+from talos_paper.search import OptionSearch
 
 __all__ = [
     "BACKBONES",
@@ -102,7 +103,7 @@ class Recipe:
         fidelity: `fast` or `paper`; `equal` for the protocol of `talos_paper.equal`.
         settings: every value that determines the run, by dotted name of the run config.
         search: candidate changes to the settings, between which validation decides; empty without a search.
-        legs: after how many epochs how many candidates go on; empty if all are trained to their end.
+        options: a search from option to option in place of such candidates; None without one.
         printed: what the paper prints for this row, by the same dotted names.
         ks: list lengths of the test metrics.
         probe: whether mean scores and thresholds are recorded after each epoch.
@@ -113,7 +114,7 @@ class Recipe:
     fidelity: Protocol = "fast"
     settings: Settings
     search: Sequence[Settings] = ()
-    legs: tuple[tuple[int, int], ...] = ()
+    options: OptionSearch | None = None
     printed: Settings = field(default_factory=dict)
     ks: tuple[int, ...] = (20, 50, 80)
     probe: bool = False
@@ -129,12 +130,10 @@ class Recipe:
         return str(self.settings["loss.name"])
 
     @property
-    def search_epochs(self) -> int:
-        """Epochs of a search in legs, all candidates together; 0 without legs."""
-        total, before, alive = 0, 0, len(self.search)
-        for epochs, kept in self.legs:
-            total, before, alive = total + alive * (epochs - before), epochs, kept
-        return total
+    def searched(self) -> tuple[str, ...]:
+        """The dotted names of what a search is about."""
+        found = [name for candidate in self.search for name in candidate]
+        return tuple(dict.fromkeys([*found, *(self.options.grid if self.options else ())]))
 
     @property
     def watched(self) -> str:
@@ -148,8 +147,8 @@ class Recipe:
         tail: dict[str, Any] = {"settings": dict(self.settings), "search": [dict(one) for one in self.search]}
         if self.probe:
             tail["probe"] = True
-        if self.legs:
-            tail["legs"] = self.legs
+        if self.options:
+            tail["options"] = asdict(self.options)
         return f"{self.scenario}-{self.backbone}-{text}-{self.fidelity}-{digest_of(tail)[:8]}"
 
     def with_settings(self, changes: Settings) -> Recipe:
@@ -158,7 +157,7 @@ class Recipe:
         for name in ("loss", "backbone"):
             if changes.get(f"{name}.name", kept[f"{name}.name"]) != kept[f"{name}.name"]:
                 kept = {key: value for key, value in kept.items() if not key.startswith(f"{name}.")}
-        return replace(self, settings=kept | dict(changes), search=(), legs=())
+        return replace(self, settings=kept | dict(changes), search=(), options=None)
 
     def candidates(self) -> list[Recipe]:
         """The recipes between which validation decides; only itself without a search."""
@@ -204,6 +203,7 @@ _WORDS = {
     "loss.detach_weight": "weight detached",
     "training.init": "start from",
     "backbone.contrast_weight": "contrast weight",
+    "backbone.contrast_rows": "rows contrasted at most",
 }
 
 

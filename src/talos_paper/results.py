@@ -20,6 +20,7 @@ from talos.errors import DataError
 from talos.files import read_sealed, write_sealed
 from talos.studies.folder import FORMAT
 from talos_paper.recipes import Recipe
+from talos_paper.search import Searched
 
 __all__ = ["ResultStore", "StoredRun", "measurement_name", "versions"]
 
@@ -128,25 +129,25 @@ class ResultStore:
         """A search's candidates, trials and the index of the best; None if it is not done."""
         return self._read(self._search_path(recipe))
 
-    def save_search(self, recipe: Recipe, trials: list[dict[str, Any]], best: int) -> None:
-        """Save the trials of a search, in the order of the candidates."""
+    def save_search(self, recipe: Recipe, found: Searched) -> None:
+        """Save what a search tried, in this order."""
         facts = {
             "dataset": recipe.dataset,
             "scenario": recipe.scenario,
             "settings": dict(recipe.settings),
-            "candidates": [dict(one) for one in recipe.search],
+            "candidates": found.candidates,
             "decided_by": f"validation {recipe.watched}, seed 0",
-            "trials": trials,
-            "best": best,
+            "trials": found.trials,
+            "best": found.best,
         }
         self._write(self._search_path(recipe), facts)
 
     def resolved(self, recipe: Recipe) -> Recipe | None:
         """The recipe with the settings that its search chose; None while the search is not done."""
-        if not recipe.search:
+        if not recipe.searched:
             return recipe
         found = self.search(recipe)
-        return None if found is None else recipe.candidates()[found["best"]]
+        return None if found is None else recipe.with_settings(found["candidates"][found["best"]])
 
     def _search_path(self, recipe: Recipe) -> Path:
         return self.root / "searches" / recipe.dataset / f"{recipe.key}.json"

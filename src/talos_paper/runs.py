@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from talos.training.callbacks import read_history
 from talos_paper.data import notes_on, split_facts
 from talos_paper.recipes import Recipe
 from talos_paper.results import ResultStore, StoredRun, versions
+from talos_paper.search import Searched
 
 __all__ = ["OutOfTimeError", "Runner", "fresh_threshold_error"]
 
@@ -152,37 +153,30 @@ class Runner:
         if resolved is not None:
             return resolved
         split = self.data(recipe.dataset, recipe.scenario)
-        candidates = recipe.candidates()
-        trials = (
-            self._halving(recipe, split)
-            if recipe.legs
-            else [self._trial(candidate, split) for candidate in candidates]
-        )
-        best = max(
-            range(len(trials)), key=lambda place: (trials[place].get("leg", 0), trials[place][recipe.watched])
-        )
-        self.store.save_search(recipe, trials, best)
-        for place, candidate in enumerate(candidates):
-            if place != best:
-                shutil.rmtree(self._folder(candidate, 0), ignore_errors=True)
-        self.notify(
-            f"{recipe.dataset} {recipe.backbone} {recipe.loss}: validation chose {dict(recipe.search[best])}"
-        )
-        return candidates[best]
+        found = self._by_options(recipe, split) if recipe.options else self._among_candidates(recipe, split)
+        self.store.save_search(recipe, found)
+        for place, candidate in enumerate(found.candidates):
+            if place != found.best:
+                shutil.rmtree(self._folder(recipe.with_settings(candidate), 0), ignore_errors=True)
+        best = found.candidates[found.best]
+        self.notify(f"{recipe.dataset} {recipe.backbone} {recipe.loss}: validation chose {best}")
+        return recipe.with_settings(best)
 
-    def _halving(self, recipe: Recipe, split: Split) -> list[dict[str, Any]]:
-        """The trials of candidates of which only the better ones go on after each leg, with the last leg of each.
+    def _among_candidates(self, recipe: Recipe, split: Split) -> Searched:
+        """The candidates, each trained to its end."""
+        trials = [self._trial(candidate, split) for candidate in recipe.candidates()]
+        best = max(range(len(trials)), key=lambda place: trials[place][recipe.watched])
+        return Searched([dict(one) for one in recipe.search], trials, best)
 
-        The fit of the best one is continued when its run is made.
-        """
-        candidates = recipe.candidates()
-        trials: list[dict[str, Any]] = [{} for _ in candidates]
-        alive = list(range(len(candidates)))
-        for leg, (epochs, kept) in enumerate(recipe.legs):
-            for place in alive:
-                trials[place] = {"leg": leg, **self._trial(candidates[place], split, until=epochs)}
-            alive = sorted(alive, key=lambda place: -trials[place][recipe.watched])[:kept]
-        return trials
+    def _by_options(self, recipe: Recipe, split: Split) -> Searched:
+        """A search from option to option; the fit of the best setting is continued when its run is made."""
+        assert recipe.options is not None
+
+        def train(setting: Mapping[str, Any], epochs: int) -> tuple[float, dict[str, Any]]:
+            trial = self._trial(recipe.with_settings(setting), split, until=epochs)
+            return trial[recipe.watched], trial
+
+        return recipe.options.run(recipe.settings, train)
 
     def _trial(self, candidate: Recipe, split: Split, *, until: int | None = None) -> dict[str, Any]:
         """The validation metric of a candidate, after `until` epochs if that is given.

@@ -133,8 +133,8 @@ class RowResult:
     @property
     def chosen(self) -> str:
         """The settings that the search was about, as it chose them."""
-        searched = self.spec.recipe.search[0] if self.spec.recipe.search else {}
-        return ", ".join(shown_setting(name, self.recipe.settings[name]) for name in searched)
+        names = self.spec.recipe.searched
+        return ", ".join(shown_setting(name, self.recipe.settings[name]) for name in names)
 
     @property
     def epochs(self) -> str:

@@ -127,6 +127,27 @@ def test_xsimgcl_layers_and_noise(graph: BipartiteGraph, normalised: torch.Tenso
         )
 
 
+@pytest.mark.parametrize("rows", [None, 2, 3, 100])
+def test_at_most_so_many_rows_are_contrasted(
+    graph: BipartiteGraph, generator: Seeded, rows: int | None
+) -> None:
+    model = XSimGCL(graph, dim=3, contrast_rows=rows, generator=generator(0))
+    contrasted: list[list[float]] = []
+
+    def contrast(first: torch.Tensor, second: torch.Tensor, temperature: float) -> torch.Tensor:
+        contrasted.append(first[:, 0].tolist())
+        return first.sum() + second.sum()
+
+    model.contrast = contrast  # type: ignore[method-assign,assignment]
+    users, items = model.vectors(training=True, generator=generator(1))
+    who, what = torch.tensor([3, 0, 1, 3]), torch.tensor([6, 0, 2, 5, 4, 6])
+    model.auxiliary_loss(who, what)
+    # of the distinct ones in order, evenly spread
+    wanted = {2: ([0, 1], [0, 4]), 3: ([0, 1, 3], [0, 2, 5])}
+    of_users, of_items = wanted.get(rows or 0, ([0, 1, 3], [0, 2, 4, 5, 6]))
+    assert contrasted == [users[of_users, 0].tolist(), items[of_items, 0].tolist()]
+
+
 def test_xsimgcl_noise_needs_a_generator(graph: BipartiteGraph) -> None:
     model = XSimGCL(graph, dim=3, generator=None)
     with pytest.raises(ArgumentError, match="generator"):
@@ -148,6 +169,7 @@ def test_xsimgcl_noise_needs_a_generator(graph: BipartiteGraph) -> None:
         ("contrast_layer", 0),
         ("contrast_temperature", 0),
         ("contrast_weight", -0.1),
+        ("contrast_rows", 1),
     ],
 )
 def test_xsimgcl_refuses(graph: BipartiteGraph, option: str, value: float) -> None:

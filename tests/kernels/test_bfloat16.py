@@ -158,12 +158,32 @@ def test_a_batch_keeps_its_direction() -> None:
         assert not torch.equal(a, b)
 
 
+@needs_bfloat16
+def test_advinfonce_keeps_its_direction() -> None:
+    users, items, _, (indptr, indices) = draw(64, 500, 64)
+    loss = losses.AdvInfoNCE(num_users=64, num_items=500, tau=0.1, generator=torch.Generator().manual_seed(0))
+    exact, fast = (
+        kernels.user_batch_loss(
+            users, items, indptr, indices, None, loss, user_ids=torch.arange(64), bfloat16=b
+        )
+        for b in (False, True)
+    )
+    pairs = [(getattr(one, name) for one in (exact, fast)) for name in ("user_gradient", "item_gradient")]
+    pairs += [(one.parameter_gradients[name] for one in (exact, fast)) for name in exact.parameter_gradients]
+    assert len(pairs) == 4
+    for a, b in pairs:
+        assert F.cosine_similarity(a.flatten(), b.flatten(), dim=0) > 0.9995
+        assert not torch.equal(a, b)
+
+
 @pytest.mark.parametrize(
     ("people", "settings", "wanted"),
     [
         (5000, {}, "bfloat16"),
         (5000, {"training.arithmetic": "float32"}, "float32"),
-        (5000, {"loss.name": "bpr"}, "float32"),
+        (5000, {"loss.name": "bpr"}, "bfloat16"),
+        (5000, {"loss.name": "advinfonce"}, "bfloat16"),
+        (5000, {"loss.name": "smoothi@k"}, "float32"),
         (5000, {"loss.name": "psl"}, "bfloat16"),
         (5000, {"negatives": "4"}, "float32"),
         (5000, {"negatives": "shared:64"}, "float32"),

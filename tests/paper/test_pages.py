@@ -18,6 +18,7 @@ from talos_paper.pages import write_pages
 from talos_paper.recipes import Recipe
 from talos_paper.results import ResultStore, StoredRun
 from talos_paper.runs import Runner
+from talos_paper.search import Searched
 from talos_paper.tables import latex, rows_of, tables_of
 
 
@@ -47,9 +48,11 @@ def filled(store: ResultStore, runner: Runner, short: Recipe) -> Iterator[Result
     store.run_path(short, 0).unlink()
     for experiment in EXPERIMENTS.values():
         for place, row in enumerate(experiment.rows("beauty")):
-            if row.recipe.search and store.search(row.recipe) is None:
-                trials = [{"precision@20": 0.1}] * len(row.recipe.search)
-                store.save_search(row.recipe, trials, 0)
+            if row.recipe.searched and store.search(row.recipe) is None:
+                tried = [dict(one) for one in row.recipe.search] or [
+                    {name: row.recipe.settings[name] for name in row.recipe.searched}
+                ]
+                store.save_search(row.recipe, Searched(tried, [{"precision@20": 0.1}] * len(tried), 0))
             resolved = store.resolved(row.recipe)
             assert resolved is not None
             for seed in range(row.seeds):
@@ -120,7 +123,7 @@ def test_on_equal_footing_choices_and_epochs_stand_beside_the_numbers(filled: Re
     rows[rows.index(psl)] = replace(psl, runs=runs)
     table = tables_of(EXPERIMENTS["equal"], "beauty", rows)[0]
     shown = dict(zip(table.header, next(row for row in table.rows if row[0] == "PSL"), strict=True))
-    assert shown["chosen on validation"] == "τ 0.1, lr 0.1, weight decay 0"
+    assert shown["chosen on validation"] == "lr 0.1, weight decay 0, τ 0.1"
     assert shown["epochs"] == "300 (limit), 41, 42"
     assert any("over seeds" in note and "PSL" in note for note in table.notes)
     assert "chosen on validation" not in latex(table).partition(r"\bottomrule")[0]

@@ -20,6 +20,7 @@ from talos_paper.recipes import Recipe, recipe
 from talos_paper.reproduce import Selection, reproduce, status
 from talos_paper.results import ResultStore
 from talos_paper.runs import OutOfTimeError, Runner, fresh_threshold_error
+from talos_paper.search import OptionSearch
 
 
 def test_a_run_is_kept_and_not_made_again(runner: Runner, store: ResultStore, short: Recipe) -> None:
@@ -98,33 +99,33 @@ def test_a_search_that_runs_out_of_time_has_no_losers(
     assert not any("failed" in trial for trial in kept["trials"])
 
 
-def test_a_search_by_halving_trains_the_better_ones_on(
+def test_a_search_by_options_is_continued_by_the_run(
     runner: Runner, store: ResultStore, short: Recipe, tmp_path: Path
 ) -> None:
-    taus = (0.5, 0.05, 0.1, 0.3)
-    searched = replace(short, search=tuple({"loss.tau": tau} for tau in taus), legs=((2, 2), (4, 1)))
+    grid = {"optimizer.lr": (0.1, 0.001), "loss.tau": (0.5, 0.05, 0.1)}
+    searched = replace(short, options=OptionSearch(grid=grid, settings=4, epochs=(2, 4)))
+    assert store.resolved(searched) is None
     chosen = runner.resolve(searched)
     kept = store.search(searched)
     assert kept is not None
-    trials = kept["trials"]
-    assert sorted(trial["epochs"] for trial in trials) == [2, 2, 4, 4]
-    assert [trial["leg"] for trial in trials] == [trial["epochs"] // 4 for trial in trials]
-    after_two = [trial["curve"][0][2] for trial in trials]
-    assert {place for place, trial in enumerate(trials) if trial["leg"]} == set(
-        sorted(range(4), key=lambda place: -after_two[place])[:2]
+    tried, trials = kept["candidates"], kept["trials"]
+    assert len(tried) == 4
+    assert all(trial["epochs"] == (2, 4)[trial["leg"]] for trial in trials)
+    assert {name: chosen.settings[name] for name in grid} == tried[kept["best"]]
+    assert trials[kept["best"]]["precision@20"] == max(
+        trial["precision@20"] for trial in trials if trial["leg"]
     )
-    finals = [trial["precision@20"] if trial["leg"] else -1.0 for trial in trials]
-    assert chosen.settings["loss.tau"] == taus[finals.index(max(finals))]
+    assert store.resolved(searched) == chosen
     # what the search began is finished, to the result of a run that was made in one piece
     alone = Runner(ResultStore(tmp_path / "other"), tmp_path / "other-work", runner.data).run(chosen, 0)
     known = {"cpu_seconds": 0.0}
     assert replace(runner.run(searched, 0), **known) == replace(alone, **known)
 
 
-def test_a_search_by_halving_goes_on_after_a_stop(
+def test_a_search_by_options_goes_on_after_a_stop(
     runner: Runner, store: ResultStore, short: Recipe, tmp_path: Path
 ) -> None:
-    searched = replace(short, search=({"loss.tau": 0.5}, {"loss.tau": 0.1}), legs=((2, 1),))
+    searched = replace(short, options=OptionSearch(grid={"loss.tau": (0.5, 0.1)}, epochs=(1, 2)))
     runner.resolve(searched)
     other = Runner(ResultStore(tmp_path / "other"), tmp_path / "other-work", runner.data)
     stops = resolve_with_stops(other, searched)

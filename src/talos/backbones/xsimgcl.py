@@ -101,9 +101,9 @@ class XSimGCL(Backbone):
         e⁽ˡ⁾ = Â e⁽ˡ⁻¹⁾ + Δ⁽ˡ⁾,    e = 1/L Σ_{l=1..L} e⁽ˡ⁾    (layer 0 is left out)
         auxiliary loss = weight · [ InfoNCE(e_u, e_u⁽ˡ*⁾) + InfoNCE(e_i, e_i⁽ˡ*⁾) ]
 
-    over the distinct users u and distinct items i of a batch. The tables e⁽⁰⁾ start Xavier-uniform. The vector of a
-    user or item without interactions is 0 (its noise too, as sign(0) = 0): its parameters get no gradient but that
-    of weight decay.
+    over the distinct users u and distinct items i of a batch, at most `contrast_rows` of each. The tables e⁽⁰⁾ start
+    Xavier-uniform. The vector of a user or item without interactions is 0 (its noise too, as sign(0) = 0): its
+    parameters get no gradient but that of weight decay.
 
     Args:
         graph: of the train interactions.
@@ -113,6 +113,9 @@ class XSimGCL(Backbone):
         contrast_layer: l*, from 1 to L.
         contrast_temperature: of InfoNCE.
         contrast_weight: of the auxiliary loss; 0 leaves it out.
+        contrast_rows: how many users and how many items of a batch are contrasted at most, evenly spread over their
+            ids; None for all. A batch of 512 users may have many thousand items, and the time of InfoNCE grows with
+            the square of that.
         generator: of the starting values.
 
     >>> from talos.data.interactions import Interactions
@@ -141,6 +144,7 @@ class XSimGCL(Backbone):
         contrast_layer: int = 1,
         contrast_temperature: float = 0.1,
         contrast_weight: float = 0.1,
+        contrast_rows: int | None = None,
         generator: torch.Generator | None,
     ) -> None:
         super().__init__(graph.num_users, graph.num_items, dim=dim)
@@ -150,13 +154,14 @@ class XSimGCL(Backbone):
             (1 <= contrast_layer <= layers, "contrast_layer", contrast_layer, f"1 to {layers}, a layer"),
             (contrast_temperature > 0, "contrast_temperature", contrast_temperature, "more than 0"),
             (contrast_weight >= 0, "contrast_weight", contrast_weight, "0 or more"),
+            (contrast_rows is None or contrast_rows >= 2, "contrast_rows", contrast_rows, "2 or more"),
         ]
         for valid, name, value, expected in checks:
             if not valid:
                 raise ArgumentError(f"{value}", where=name, expected=expected)
         self.graph, self.layers, self.epsilon = graph, layers, epsilon
         self.contrast_layer, self.contrast_weight = contrast_layer, contrast_weight
-        self.contrast_temperature = contrast_temperature
+        self.contrast_temperature, self.contrast_rows = contrast_temperature, contrast_rows
         self.users = nn.Parameter(torch.empty(graph.num_users, dim))
         self.items = nn.Parameter(torch.empty(graph.num_items, dim))
         for table in (self.users, self.items):
@@ -197,10 +202,18 @@ class XSimGCL(Backbone):
         of_users, of_items = (
             self.contrast(final[rows], layer[rows], self.contrast_temperature)
             for (final, layer), rows in zip(
-                self._views, (torch.unique(users), torch.unique(items)), strict=True
+                self._views, (self._contrasted(users), self._contrasted(items)), strict=True
             )
         )
         return self.contrast_weight * (of_users + of_items)
+
+    def _contrasted(self, ids: Tensor) -> Tensor:
+        """The distinct ones of some ids, at most `contrast_rows` of them."""
+        rows: Tensor = torch.unique(ids)
+        if self.contrast_rows is None or len(rows) <= self.contrast_rows:
+            return rows
+        places = torch.arange(self.contrast_rows, device=rows.device) * len(rows) // self.contrast_rows
+        return rows[places]
 
     def __getstate__(self) -> dict[str, Any]:
         # The tensors for the auxiliary loss have autograd history, which cannot be copied; a copy has no use for them.
@@ -208,5 +221,7 @@ class XSimGCL(Backbone):
 
     def extra_repr(self) -> str:
         """Sizes and options, for `repr`."""
-        names = ("layers", "epsilon", "contrast_layer", "contrast_temperature", "contrast_weight")
+        names = (
+            "layers", "epsilon", "contrast_layer", "contrast_temperature", "contrast_weight", "contrast_rows",
+        )  # fmt: skip
         return ", ".join([super().extra_repr(), *(f"{name}={getattr(self, name)}" for name in names)])

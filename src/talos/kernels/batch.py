@@ -176,7 +176,7 @@ def user_batch_loss(
         bfloat16: let the core round the factors of its three products to bfloat16 where the processor multiplies these
             faster. Scores, and thresholds found in the same pass, are then within 2⁻⁷ of the product of the
             lengths; thresholds that take a pass of their own and all sums are float32. No effect in torch
-            and for losses of whole lists.
+            and for losses whose `needs` say so.
         users_per_chunk: users at a time; chosen by cache size if None.
         items_per_tile: items at a time, in torch.
         item_gradient: (I, d), memory that the core may return as the items' gradient. A training loop that keeps it
@@ -236,7 +236,7 @@ def user_batch_loss(
             lists,
             user_vectors,
             loss,
-            partial(_list_losses, lists, loss, ids=ids, k=k),
+            partial(_list_losses, lists, loss, ids=ids, k=k, bfloat16=bfloat16),
             reduction=reduction,
             scale=scale,
             weights=positive_weights,
@@ -554,9 +554,10 @@ def _list_losses(
     *,
     ids: Tensor | None,
     k: int | None,
+    bfloat16: bool,
 ) -> PositiveSweep:
     """Values and gradients of a list loss; the items' gradient is that of the rows as they were given."""
-    found = list_sweep(passes, users, loss, per_positive, ids=ids, k=k)
+    found = list_sweep(passes, users, loss, per_positive, ids=ids, k=k, bfloat16=bfloat16)
     return replace(found, item_gradient=passes.through_lengths(found.item_gradient))
 
 

@@ -39,10 +39,12 @@ def list_sweep(
     *,
     ids: Tensor | None = None,
     k: int | None = None,
+    bfloat16: bool = False,
 ) -> PositiveSweep:
     """The values of all positives, and the gradients of Σ_i coefficient_i · value_i.
 
     `ids` (B,) are the users' ids, for a loss that needs them. With `k` the K-th best scores are found as well.
+    `bfloat16` lets the sweeps of a softmax round the factors of their products.
 
     >>> from talos.losses import SmoothI
     >>> passes = TorchPasses(torch.tensor([[1.0], [0.5], [0.0]]), torch.tensor([0, 1]), torch.tensor([1]))
@@ -55,7 +57,7 @@ def list_sweep(
         passes.table.dtype == torch.float32 and passes.table.device.type == "cpu" and library.available()
     )
     if by_core and kind == "weighted-softmax" and ids is not None:
-        found = _weighted_softmax(passes, users, loss, coefficients, ids, k, params)
+        found = _weighted_softmax(passes, users, loss, coefficients, ids, k, params, bfloat16)
         if found is not None:
             return found
     return _by_chunks(
@@ -131,6 +133,7 @@ def _weighted_softmax(
     ids: Tensor,
     k: int | None,
     params: tuple[float, ...],
+    bfloat16: bool,
 ) -> PositiveSweep | None:
     """`list_sweep` by the core, of softplus(x_i).
 
@@ -146,8 +149,8 @@ def _weighted_softmax(
     hardness = of_users[ids]
     dim, owner, positives = users.shape[1], passes.owner, (passes.indptr, passes.indices)
     joined = torch.cat([inverse_tau * users, hardness], dim=1)
-    both = CorePasses(torch.cat([passes.table, of_items], dim=1), *positives)
-    alone = CorePasses(of_items, *positives)
+    both = CorePasses(torch.cat([passes.table, of_items], dim=1), *positives, bfloat16=bfloat16)
+    alone = CorePasses(of_items, *positives, bfloat16=bfloat16)
     if len(both.parts(len(users))) > 1:
         return None
     left = both.num_negatives()

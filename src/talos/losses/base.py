@@ -54,6 +54,7 @@ class Needs:
         False  # whether kernels can go over all pairs of a user's positives and items: `PairwiseLoss`
     )
     lists: bool = False  # whether kernels can go over users' whole lists, the scores of all items: `ListLoss`
+    bfloat16: bool = True  # whether kernels can go over all items with products of bfloat16
     ids: bool = False  # whether `users` and `items` must be given
     adversary: bool = False  # whether the loss has parameters to be updated as `adversaries()` says
     chosen: tuple[
@@ -354,7 +355,7 @@ class ListLoss(Loss):
     @property
     def needs(self) -> Needs:
         """Nothing but scores."""
-        return Needs(lists=True)
+        return Needs(lists=True, bfloat16=False)
 
     @property
     def list_kernel(self) -> tuple[str, tuple[float, ...]] | None:

@@ -147,9 +147,9 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
         changes["optimizer.lr_decay"] = USER_BATCH_DECAY if by_users else 1.0
     usable = kind == "users" and config.device == "cpu" and library.available() and library.has_bfloat16()
     if config.training.arithmetic == "auto":
-        # errors of a cosine stay below .01 and do not show in rankings; those of a dot product have no bound
+        # the error of a score stays below a hundredth of its vectors' lengths, which rankings do not show
         scores = active * (train.num_items if per == "all" else int(getattr(sampled, "n", 0)))
-        faster = usable and by_users and not needs.lists and scores >= BFLOAT16_FROM
+        faster = usable and needs.bfloat16 and scores >= BFLOAT16_FROM
         changes["training.arithmetic"] = "bfloat16" if faster else "float32"
         if faster:
             notes.append("products of bfloat16 at twice the rate, sums of float32")

@@ -173,7 +173,9 @@ def test_everything_works_with_keys(page: Page) -> None:
 
 def test_tab_leaves_an_open_finder_to_the_next_control(page: Page) -> None:
     page.find("#user").click()
-    page.until("document.getElementById('user-found').scrollHeight > document.getElementById('user-found').clientHeight")
+    page.until(
+        "document.getElementById('user-found').scrollHeight > document.getElementById('user-found').clientHeight"
+    )
     page.keys("TAB")
     assert page.focused() == "take-over"
 
