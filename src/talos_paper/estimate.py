@@ -49,7 +49,7 @@ class Cell:
 
     @property
     def hours(self) -> float:
-        """Processor hours of the search and the fits; the best of a halving search goes on as the first fit.
+        """Processor hours of the search and the fits; the best of a search by options goes on as the first fit.
 
         >>> cell = Cell(
         ...     dataset="beauty", backbone="mf", method="sl", search_epochs=80, fits=1, fit_epochs=70,

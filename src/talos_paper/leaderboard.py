@@ -95,11 +95,17 @@ def _baseline(name: str, title: str, **grid: Sequence[Any]) -> Method:
     )
 
 
-def _large(name: str, dim: int, loss_of: str | None) -> Method:
-    """Talos with a longer vector, which needs fewer epochs; with the loss raced again, or as another row chose it."""
-    title = f"Talos on MF, {dim} dimensions" + ("" if loss_of is None else ", loss of 64")
-    settings = {"backbone.dim": dim, "optimizer.lr_decay": 0.93}
-    return Method(name=name, title=title, settings=settings, grid={}, loss_of=loss_of)
+def _larger(row: str, title: str, *, loss_of: str | None = "talos-64", **backbone: Any) -> Method:
+    """Talos on a backbone whose epochs take longer, so that the rate falls faster and fewer are needed.
+
+    The loss is the one that another row chose, or raced again.
+    """
+    settings = {
+        **{f"backbone.{option}": value for option, value in backbone.items()},
+        "optimizer.lr_decay": 0.93,
+    }
+    title = title if loss_of is None else f"{title}, loss of 64"
+    return Method(name=row, title=f"Talos on {title}", settings=settings, grid={}, loss_of=loss_of)
 
 
 # 256 and 512 are the largest powers of 2 with which choice and fit take less than an hour on two cores, with a race and
@@ -108,9 +114,10 @@ METHODS: dict[str, Method] = {
     one.name: one
     for one in (
         Method(name="talos-64", title="Talos on MF", settings={"backbone.dim": 64}, grid={}),
-        _large("talos", 256, None),
-        _large("talos-256", 256, "talos-64"),
-        _large("talos-512", 512, "talos-64"),
+        _larger("talos-lightgcn", "LightGCN", name="lightgcn", dim=64),
+        _larger("talos", "MF, 256 dimensions", dim=256, loss_of=None),
+        _larger("talos-256", "MF, 256 dimensions", dim=256),
+        _larger("talos-512", "MF, 512 dimensions", dim=512),
         _baseline("popularity", "popularity"),
         _baseline("itemknn", "ItemKNN", neighbours=[100, 500], shrinkage=[0.0, 50.0]),
         _baseline("rp3beta", "RP3beta", alpha=[0.5, 1.0], beta=[0.0, 0.3], neighbours=[200]),
