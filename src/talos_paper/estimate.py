@@ -127,7 +127,7 @@ def _fit_epochs(recipe: Recipe) -> int:
 def _search_epochs(recipe: Recipe) -> int:
     """Epochs of the search beyond those of the fit that wins it."""
     if recipe.options:
-        return recipe.options.total_epochs(recipe.settings) - recipe.options.epochs[1]
+        return recipe.options.total_epochs(recipe.settings) - recipe.options.epochs[-1]
     return max(0, len(recipe.search) - 1) * _fit_epochs(recipe)
 
 

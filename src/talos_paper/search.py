@@ -27,17 +27,18 @@ class OptionSearch:
 
     Every value is trained for a few epochs, the two best of them for some more, and the better one is kept. After the
     last option the search goes round again, until it has tried `settings` of them or a whole round has nothing new.
-    Values next to the best one on the grid come first, where not all can be tried any more.
+    Values next to the best one on the grid come first, where not all can be tried any more. What a value of the first
+    option, the learning rate, is worth shows late: so at the end its two best values are trained for longer still.
 
     Attributes:
         grid: option → its values, in order; the most influential options first.
         settings: how many different settings are tried at most.
-        epochs: after which all values of an option are compared, and then the two best.
+        epochs: after which all values of an option are compared, then the two best, and at the end those of the first.
     """
 
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     settings: int = 16
-    epochs: tuple[int, int] = (5, 15)
+    epochs: tuple[int, int, int] = (5, 15, 40)
 
     def run(self, start: Setting, train: Callable[[Setting, int], tuple[float, Trial]]) -> Searched:
         """Search from a setting; `train` gives the figure of a setting after so many epochs, and what to keep of it.
@@ -58,20 +59,19 @@ class OptionSearch:
                 trials[place] = {"leg": leg, **trial}
             return value
 
-        new = True
-        while new:
-            new = False
+        def two_best(name: str) -> list[dict[str, Any]]:
+            values = [one for one in tried if {**best, name: one[name]} == one]
+            return sorted(values, key=lambda one: -figure(one, 0))[:2]
+
+        before = 0
+        while len(tried) > before:
+            before = len(tried)
             for name in self.grid:
-                values = [best]
-                for value in self._around(name, best[name]):
-                    one = {**best, name: value}
-                    if one not in tried and len(tried) < self.settings:
-                        tried.append(one)
-                        new = True
-                    if one in tried:
-                        values.append(one)
-                ahead = sorted(values, key=lambda one: -figure(one, 0))[:2]
-                best = max(ahead, key=lambda one: figure(one, 1))
+                others = [{**best, name: value} for value in self._around(name, best[name])]
+                new = [one for one in others if one not in tried]
+                tried += new[: self.settings - len(tried)]
+                best = max(two_best(name), key=lambda one: figure(one, 1))
+        best = max(two_best(next(iter(self.grid))), key=lambda one: figure(one, 2))
         return Searched(tried, [trials[place] for place in range(len(tried))], tried.index(best))
 
     def _around(self, name: str, value: Any) -> list[Any]:
@@ -84,8 +84,8 @@ class OptionSearch:
     def total_epochs(self, start: Setting) -> int:
         """Epochs of a search in which every new setting is a little worse than the ones before, all trained anew.
 
-        >>> OptionSearch(grid={"a": (1, 2)}, epochs=(5, 15)).total_epochs({"a": 1})
-        30
+        >>> OptionSearch(grid={"a": (1, 2), "b": (1, 2)}, epochs=(5, 15, 40)).total_epochs({"a": 1, "b": 1})
+        95
         """
         done: dict[tuple[Any, ...], int] = {}
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talos import kernels, losses
@@ -257,6 +257,49 @@ def test_the_core_agrees_with_torch(shape, k, tau, delta, spread, seed):
             # an error in x = l/τ, up to 2·spread/τ, is one of its exponential
             scale = coefficients.sum().item() / tau * (1 + spread / tau / 10)
             torch.testing.assert_close(lists.double(), slopes, rtol=0, atol=2e-5 * (1 + scale))
+
+
+SHAPES = {
+    "normal": lambda rows: 0.15 * rows,
+    "best far above": lambda rows: 0.1 * rows + 0.8 * (rows > 2.5),
+    "level at the top": lambda rows: (0.2 * rows).clamp(max=0.2),
+    "few different": lambda rows: (4 * rows).round() / 16,
+    "two heaps": lambda rows: 0.01 * rows + 0.5 * (rows > 0),
+    "one outlier below": lambda rows: 0.05 * rows - 1.5 * (rows == rows.amin()),
+    "close together": lambda rows: 1e-4 * rows + 0.5,
+}
+
+
+@pytest.mark.skipif(not library.available(), reason="the compiled core is not built")
+@pytest.mark.parametrize("level", library.levels())
+@pytest.mark.parametrize("shape", SHAPES)
+@settings(max_examples=15)
+@given(
+    items=st.integers(1200, 4000),
+    k=st.integers(1, 60),
+    tau=st.sampled_from([0.02, 0.05, 0.1, 0.3, 1.0]),
+    delta=st.sampled_from([0.01, 0.05, 0.3, 1.0]),
+    seed=st.integers(0, 2**20),
+)
+def test_long_lists_go_by_way_of_nodes(shape, level, items, k, tau, delta, seed):
+    """Long enough that most items are not points of their own, whatever the scores look like."""
+    rng = torch.Generator().manual_seed(seed)
+    loss = losses.SmoothI(k=k, tau=tau, delta=delta)
+    scores = SHAPES[shape](torch.randn(2, items, generator=rng))
+    belongs = torch.rand(2, items, generator=rng) < 0.01
+    belongs[0, scores[0].argmin()] = belongs[1, scores[1].argmax()] = True
+    indptr = torch.nn.functional.pad(belongs.sum(1).cumsum(0), (1, 0))
+    indices = belongs.nonzero()[:, 1]
+    coefficients = torch.rand(len(indices), generator=rng)
+    values, slopes = by_autograd(scores, indptr, indices, coefficients, loss)
+    lists = scores.clone()
+    given = indptr, indices, coefficients, loss.list_kernel[1]
+    got = core_smooth_places_(lists, *given, level=level, threads=1)
+    torch.testing.assert_close(got.double(), values, rtol=0, atol=2e-6)
+    # a slope is a difference of terms of up to c/(Kτ), and x = s/τ has an error of 1e-7 of its size
+    terms = float(coefficients.max()) / (k * tau) * (1 + float(scores.max() - scores.min()) / tau)
+    bound = 2e-5 * float(slopes.abs().max()) + 3e-7 * terms
+    torch.testing.assert_close(lists.double(), slopes, rtol=0, atol=bound)
 
 
 @pytest.mark.skipif(not library.available(), reason="the compiled core is not built")

@@ -38,7 +38,7 @@ def test_every_row_has_a_cell(planted: Split, tmp_path: Path, monkeypatch: pytes
     made = equal_recipe("beauty", "mf", "talos")
     assert made.options is not None
     # the best one goes on as the first fit
-    assert talos.search_epochs == made.options.total_epochs(made.settings) - made.options.epochs[1]
+    assert talos.search_epochs == made.options.total_epochs(made.settings) - made.options.epochs[-1]
     assert talos.hours == pytest.approx((talos.search_epochs + 3 * EPOCHS_OF_A_FIT) / 100)
     page = estimate_page([*cells, replace(talos, dataset="games", done=True)])
     assert (

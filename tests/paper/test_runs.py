@@ -103,17 +103,17 @@ def test_a_search_by_options_is_continued_by_the_run(
     runner: Runner, store: ResultStore, short: Recipe, tmp_path: Path
 ) -> None:
     grid = {"optimizer.lr": (0.1, 0.001), "loss.tau": (0.5, 0.05, 0.1)}
-    searched = replace(short, options=OptionSearch(grid=grid, settings=4, epochs=(2, 4)))
+    searched = replace(short, options=OptionSearch(grid=grid, settings=4, epochs=(2, 4, 6)))
     assert store.resolved(searched) is None
     chosen = runner.resolve(searched)
     kept = store.search(searched)
     assert kept is not None
     tried, trials = kept["candidates"], kept["trials"]
     assert len(tried) == 4
-    assert all(trial["epochs"] == (2, 4)[trial["leg"]] for trial in trials)
+    assert all(trial["epochs"] == (2, 4, 6)[trial["leg"]] for trial in trials)
     assert {name: chosen.settings[name] for name in grid} == tried[kept["best"]]
     assert trials[kept["best"]]["precision@20"] == max(
-        trial["precision@20"] for trial in trials if trial["leg"]
+        trial["precision@20"] for trial in trials if trial["leg"] == 2
     )
     assert store.resolved(searched) == chosen
     # what the search began is finished, to the result of a run that was made in one piece
@@ -125,7 +125,7 @@ def test_a_search_by_options_is_continued_by_the_run(
 def test_a_search_by_options_goes_on_after_a_stop(
     runner: Runner, store: ResultStore, short: Recipe, tmp_path: Path
 ) -> None:
-    searched = replace(short, options=OptionSearch(grid={"loss.tau": (0.5, 0.1)}, epochs=(1, 2)))
+    searched = replace(short, options=OptionSearch(grid={"loss.tau": (0.5, 0.1)}, epochs=(1, 2, 3)))
     runner.resolve(searched)
     other = Runner(ResultStore(tmp_path / "other"), tmp_path / "other-work", runner.data)
     stops = resolve_with_stops(other, searched)

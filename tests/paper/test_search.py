@@ -48,7 +48,7 @@ def test_no_setting_twice_and_no_more_than_allowed(
     found = OptionSearch(grid=GRID, settings=settings).run(dict.fromkeys(GRID, 0), train)
     keys = [tuple(one.values()) for one in found.candidates]
     assert len(set(keys)) == len(keys) == len(found.trials) <= settings
-    # what was kept is at least as good as all that was trained as long
+    # what was kept is at least as good as all that was trained for longer
     long = [figures.get(key, 0) for key, trial in zip(keys, found.trials, strict=True) if trial["leg"]]
     assert figures.get(keys[found.best], 0) == max(long)
 
@@ -57,10 +57,23 @@ def test_the_two_best_of_an_option_are_trained_longer() -> None:
     calls: list[tuple[tuple[Any, ...], int]] = []
     late = {0: 0.0, 1: 3.0, 2: 2.0, 3: 1.0}
     train = noting(calls, lambda one, epochs: late[one["a"]] + (one["a"] == 2) * (epochs == 6) * 5)
-    found = OptionSearch(grid={"a": (0, 1, 2, 3)}, epochs=(2, 6)).run({"a": 0}, train)
-    assert found.candidates[found.best] == {"a": 2}
-    assert {one for one, epochs in calls if epochs == 6} == {(1,), (2,)}
-    assert [(trial["leg"], trial["epochs"]) for trial in found.trials] == [(0, 2), (1, 6), (1, 6), (0, 2)]
+    grid = {"rate": (0,), "a": (0, 1, 2, 3)}
+    found = OptionSearch(grid=grid, epochs=(2, 6, 9)).run({"rate": 0, "a": 0}, train)
+    assert found.candidates[found.best] == {"rate": 0, "a": 2}
+    # the start was the only one when the first option was searched
+    assert {one for one, epochs in calls if epochs == 6} == {(0, 0), (0, 1), (0, 2)}
+    trials = [(one["a"], trial["epochs"]) for one, trial in zip(found.candidates, found.trials, strict=True)]
+    assert trials == [(0, 6), (1, 6), (2, 9), (3, 2)]
+
+
+def test_a_rate_that_is_slow_but_better_wins_at_the_end() -> None:
+    train = noting(
+        [], lambda one, epochs: min(epochs, 10 if one["rate"] else 20) * (2 if one["rate"] else 1.1)
+    )
+    found = OptionSearch(grid={"rate": (0, 1), "a": (0, 1)}, epochs=(5, 10, 40)).run(
+        {"rate": 1, "a": 0}, train
+    )
+    assert found.candidates[found.best]["rate"] == 0
 
 
 @pytest.mark.parametrize(("start", "tried"), [(3, [3, 2]), (0, [0, 1]), (7, [7, 0])])
@@ -72,7 +85,6 @@ def test_the_nearest_values_come_first(start: int, tried: list[int]) -> None:
 
 
 def test_the_estimate_counts_every_setting_once() -> None:
-    # one setting of the start and one for every other value; the start and the next one twice as long
-    assert OptionSearch(grid={"a": (0, 1, 2), "b": (0, 1)}, epochs=(5, 10)).total_epochs(
-        {"a": 0, "b": 0}
-    ) == (10 + 10 + 5 + 10)
+    # the start to the end, and one other value of each option for longer
+    search = OptionSearch(grid={"a": (0, 1, 2), "b": (0, 1)}, epochs=(5, 10, 20))
+    assert search.total_epochs({"a": 0, "b": 0}) == 20 + 20 + 5 + 10

@@ -47,7 +47,7 @@ struct Nodes {
     }
 
     int64_t count() const { return bins + kBeside; }
-    int64_t padded_count() const { return (count() + kWidth - 1) / kWidth * kWidth; }
+    int64_t padded_count() const { return round_up(count(), kWidth); }
 
     // How far above `low` the nodes are, of which there are padded_count(). Scores may be large and their range small.
     void offsets(float* const to) const {

@@ -18,11 +18,8 @@
 namespace talos::TALOS_LEVEL {
 namespace {
 
-constexpr int64_t kAlign = 16;               // floats in a cache line
 constexpr int64_t kMostGradients = 1 << 24;  // floats of blocks' gradients that are kept until they are added: 64 MB
 constexpr int64_t kAhead = 4;                // rows that are fetched ahead of their use
-
-int64_t round_up(const int64_t n, const int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // Sizes, and what each thread finds where in the workspace, in floats.
 struct Layout {
@@ -136,8 +133,7 @@ int64_t group_workspace_bytes(const Groups& groups, const SweepFunctions& of) { 
 void group_sweep(const Groups& groups, const SweepFunctions& of) {
     const Layout at(groups, of);
     const Task& whole = groups.task;
-    const auto address = reinterpret_cast<uintptr_t>(whole.workspace);
-    float* const base = whole.workspace + (round_up(static_cast<int64_t>(address), 64) - static_cast<int64_t>(address)) / 4;
+    float* const base = aligned(whole.workspace);
     float* const gradients = base + at.threads * at.each;
     for (int64_t first = 0; first < groups.groups; first += at.at_once) {
         const int64_t last = std::min(first + at.at_once, groups.groups);

@@ -38,7 +38,6 @@ namespace talos::TALOS_LEVEL {
 namespace {
 
 constexpr int64_t kTile = 128;                // items at a time, a multiple of kRows
-constexpr int64_t kAlign = 16;                // floats in a cache line
 constexpr int64_t kCacheBytes = 5 << 18;      // of scores per thread: about the size of a second-level cache
 constexpr int64_t kMaxBlock = 256;            // users
 constexpr int64_t kMostScores = 3 << 25;      // kept at a time, in floats: 384 MB. Fewer users than kColumns are never taken
@@ -52,8 +51,6 @@ constexpr int64_t kNodeRow = kMostBins + 2 * kAlign;       // numbers of a user'
 constexpr int64_t kBinRow = 8 * (kMostBins + 1);           // floats: four doubles for every bin, and that of excluded items
 constexpr int64_t kNodeFloats = kColumns * kBinRow + 2 * kNodeRow;  // per thread
 constexpr float kNothingYet = -std::numeric_limits<float>::infinity();
-
-int64_t round_up(const int64_t n, const int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 class Barrier {
 public:
@@ -166,11 +163,6 @@ struct Shared {
     explicit Shared(const Task& given)
         : task(given), layout(given), base(aligned(given.workspace)),
           barrier(static_cast<int>(layout.threads)), findings(layout.threads) {}
-
-    static float* aligned(float* const p) {
-        const auto address = reinterpret_cast<uintptr_t>(p);
-        return p + (round_up(static_cast<int64_t>(address), 64) - static_cast<int64_t>(address)) / 4;
-    }
 };
 
 bool any(const Integers mask) {

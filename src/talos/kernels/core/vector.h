@@ -184,4 +184,14 @@ inline void add_scaled(float* const to, const float factor, const float* const f
     for (; k < dim; ++k) to[k] += factor * from[k];
 }
 
+constexpr int64_t kAlign = 16;  // floats in a cache line
+
+inline int64_t round_up(const int64_t n, const int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// The first cache line at or after an address: a workspace is larger by one.
+inline float* aligned(float* const p) {
+    const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p));
+    return p + (round_up(address, 4 * kAlign) - address) / 4;
+}
+
 }  // namespace talos::TALOS_LEVEL
