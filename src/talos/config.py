@@ -116,8 +116,8 @@ class TrainingConfig(_Section):
         keep_checkpoints: how many of the newest checkpoints are kept.
         arithmetic: number format of the products in whole-batch kernels: `float32`, or `bfloat16` where the
             processor multiplies it faster (sums, tables, optimiser and evaluation stay float32); `auto` is
-            `bfloat16` from 20 million scores an epoch. It has no effect where batches are of positives or the
-            processor lacks the instruction; the trainer's notes then say so.
+            `bfloat16` from 20 million scores an epoch. It has no effect where batches are of positives, for
+            SmoothI@K, and where the processor lacks the instruction; the trainer's notes then say so.
         parallel: what several processes (see `talos.distributed`) divide: `users`, both users and `items`, or nothing
             (`none`: each trains on its own); `auto` is `users` until the catalogue is large or batches are small.
             With a single process every value behaves the same.

@@ -204,14 +204,15 @@ class Runner:
             if isinstance(error.__cause__, OSError):  # a full disk
                 raise
             # a candidate that diverges counts as the worst
-            return {candidate.watched: 0.0, "epochs": 0, "failed": str(error)}
-        trial = {
-            candidate.watched: trainer.position.best,
-            "best_epoch": trainer.position.best_epoch,
-            "epochs": trainer.position.epoch,
-            "cpu_seconds": round(sum(line["cpu_seconds"] for line in history), 1),
-            "curve": _curve(history),
-        }
+            trial: dict[str, Any] = {candidate.watched: 0.0, "epochs": 0, "failed": str(error)}
+        else:
+            trial = {
+                candidate.watched: trainer.position.best,
+                "best_epoch": trainer.position.best_epoch,
+                "epochs": trainer.position.epoch,
+                "cpu_seconds": round(sum(line["cpu_seconds"] for line in history), 1),
+                "curve": _curve(history),
+            }
         replace_file(path, lambda temporary: temporary.write_text(json.dumps(trial)))
         return trial
 
@@ -219,8 +220,13 @@ class Runner:
         self, recipe: Recipe, seed: int, split: Split, *, until: int | None = None
     ) -> tuple[Trainer, list[dict[str, Any]]]:
         try:
-            return self._resume(recipe, seed, split, until)
-        except InputError as error:  # a checkpoint of other data or settings
+            trainer, history = self._resume(recipe, seed, split, until)
+            if until is not None and trainer.position.epoch > until:
+                raise InputError(
+                    f"its checkpoint is beyond epoch {until}", where=str(self._folder(recipe, seed))
+                )
+            return trainer, history
+        except InputError as error:  # a checkpoint of other data or settings, or of a longer fit
             self.notify(f"{recipe.key} seed {seed} starts from the beginning: {error}")
             shutil.rmtree(self._folder(recipe, seed), ignore_errors=True)
             return self._resume(recipe, seed, split, until)

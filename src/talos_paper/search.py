@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 __all__ = ["OptionSearch", "Searched"]
@@ -25,18 +25,21 @@ class Searched:
 class OptionSearch:
     """Option by option: all values of one, the others at the best so far, then those of the next.
 
-    Every value is trained for a few epochs, the two best of them for some more, and the better one is kept. After the
-    last option the search goes round again, until it has tried `settings` of them or a whole round has nothing new.
-    Values next to the best one on the grid come first, where not all can be tried any more. What a value of the first
-    option, the learning rate, is worth shows late: so at the end its two best values are trained for longer still.
+    Every value is trained for a few epochs, the two best and the best so far for some more, and the best of these is
+    kept. After the last option the search goes round again, until it has tried `settings` of them or a whole round has
+    nothing new. Values next to the best one on the grid come first, where not all can be tried any more.
+
+    What a value of the first option, the learning rate, is worth shows late. So at the end, in addition, all its values
+    are tried with what was found for the other options, and the best so far and the best of them are trained for longer
+    still.
 
     Attributes:
         grid: option → its values, in order; the most influential options first.
-        settings: how many different settings are tried at most.
+        settings: how many different settings are tried at most before the end.
         epochs: after which all values of an option are compared, then the two best, and at the end those of the first.
     """
 
-    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    grid: Mapping[str, Sequence[Any]]
     settings: int = 16
     epochs: tuple[int, int, int] = (5, 15, 40)
 
@@ -59,25 +62,35 @@ class OptionSearch:
                 trials[place] = {"leg": leg, **trial}
             return value
 
-        def two_best(name: str) -> list[dict[str, Any]]:
+        def add(name: str, most: int) -> None:
+            """Values of an option that are not tried yet, with the best of the others."""
+            others = [{**best, name: value} for value in self._around(name, best[name])]
+            tried.extend([one for one in others if one not in tried][: max(0, most - len(tried))])
+
+        def ahead(name: str) -> list[dict[str, Any]]:
+            """All tried values of an option, with the best of the others, from the best after a few epochs."""
             values = [one for one in tried if {**best, name: one[name]} == one]
-            return sorted(values, key=lambda one: -figure(one, 0))[:2]
+            return sorted(values, key=lambda one: -figure(one, 0))
 
         before = 0
         while len(tried) > before:
             before = len(tried)
             for name in self.grid:
-                others = [{**best, name: value} for value in self._around(name, best[name])]
-                new = [one for one in others if one not in tried]
-                tried += new[: self.settings - len(tried)]
-                best = max(two_best(name), key=lambda one: figure(one, 1))
-        best = max(two_best(next(iter(self.grid))), key=lambda one: figure(one, 2))
+                add(name, self.settings)
+                best = max([best, *ahead(name)[:2]], key=lambda one: figure(one, 1))
+        first = next(iter(self.grid))
+        add(first, len(tried) + len(self.grid[first]))
+        other = [one for one in ahead(first) if one != best][:1]
+        best = max([best, *other], key=lambda one: figure(one, 2))
         return Searched(tried, [trials[place] for place in range(len(tried))], tried.index(best))
 
     def _around(self, name: str, value: Any) -> list[Any]:
         """The other values of an option, the nearest on the grid first."""
         values = list(self.grid[name])
-        here = values.index(value) if value in values else 0
+        if value in values:
+            here = values.index(value)
+        else:  # a number between two of the grid, or beyond it
+            here = min(range(len(values)), key=lambda place: abs(values[place] - value))
         others = [place for place in range(len(values)) if values[place] != value]
         return [values[place] for place in sorted(others, key=lambda place: abs(place - here))]
 

@@ -133,7 +133,7 @@ class RowResult:
     @property
     def chosen(self) -> str:
         """The settings that the search was about, as it chose them."""
-        names = self.spec.recipe.searched
+        names = [name for name in self.spec.recipe.searched if name in self.recipe.settings]
         return ", ".join(shown_setting(name, self.recipe.settings[name]) for name in names)
 
     @property

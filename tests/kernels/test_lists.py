@@ -266,7 +266,7 @@ SHAPES = {
     "few different": lambda rows: (4 * rows).round() / 16,
     "two heaps": lambda rows: 0.01 * rows + 0.5 * (rows > 0),
     "one outlier below": lambda rows: 0.05 * rows - 1.5 * (rows == rows.amin()),
-    "close together": lambda rows: 1e-4 * rows + 0.5,
+    "close together": lambda rows: 0.01 * rows + 0.5,
 }
 
 

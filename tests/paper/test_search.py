@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from talos_paper.equal import GRIDS
 from talos_paper.search import OptionSearch, Trial
 
 GRID = {"a": (0, 1, 2, 3), "b": (0, 1, 2), "c": (0, 1)}
@@ -38,19 +39,48 @@ def test_separate_options_are_all_found(peak: tuple[int, ...], start: tuple[int,
 
 
 @given(
-    figures=st.dictionaries(st.tuples(*(st.sampled_from(v) for v in GRID.values())), st.integers(0, 9)),
+    figures=st.dictionaries(
+        st.tuples(*(st.sampled_from(values) for values in GRID.values())),
+        st.tuples(*3 * [st.integers(0, 9)]),
+    ),
     settings=st.integers(1, 30),
 )
-def test_no_setting_twice_and_no_more_than_allowed(
-    figures: dict[tuple[int, ...], int], settings: int
+def test_what_is_kept_is_not_worse_than_what_it_was_compared_with(
+    figures: dict[tuple[int, ...], tuple[int, ...]], settings: int
 ) -> None:
-    train = noting([], lambda one, _: figures.get(tuple(one.values()), 0))
-    found = OptionSearch(grid=GRID, settings=settings).run(dict.fromkeys(GRID, 0), train)
+    """Whatever each setting reaches after each number of epochs."""
+    search = OptionSearch(grid=GRID, settings=settings)
+
+    def value(one: Mapping[str, Any], epochs: int) -> float:
+        return figures.get(tuple(one.values()), (0, 0, 0))[search.epochs.index(epochs)]
+
+    found = search.run(dict.fromkeys(GRID, 0), noting([], value))
     keys = [tuple(one.values()) for one in found.candidates]
-    assert len(set(keys)) == len(keys) == len(found.trials) <= settings
-    # what was kept is at least as good as all that was trained for longer
-    long = [figures.get(key, 0) for key, trial in zip(keys, found.trials, strict=True) if trial["leg"]]
-    assert figures.get(keys[found.best], 0) == max(long)
+    assert len(set(keys)) == len(keys) == len(found.trials) <= settings + len(GRID["a"]) - 1
+    assert [trial["epochs"] for trial in found.trials] == [
+        search.epochs[trial["leg"]] for trial in found.trials
+    ]
+    last = [one for one, trial in zip(found.candidates, found.trials, strict=True) if trial["leg"] == 2]
+    assert len(last) == 2
+    assert last[0]["a"] != last[1]["a"]
+    assert {**last[0], "a": 0} == {**last[1], "a": 0}
+    chosen = found.candidates[found.best]
+    assert value(chosen, 40) == max(value(one, 40) for one in last)
+    # of all that was trained for longer, one of the two was the best
+    longer = [one for one, trial in zip(found.candidates, found.trials, strict=True) if trial["leg"] >= 1]
+    assert max(value(one, 15) for one in last) == max(value(one, 15) for one in longer)
+
+
+@pytest.mark.parametrize("loss", GRIDS)
+def test_two_rates_are_trained_for_longer_whatever_the_number_of_options(loss: str) -> None:
+    """From the start of a protocol whose best lies elsewhere in every option."""
+    grid = GRIDS[loss]
+    start = {name: values[0] for name, values in grid.items()}
+    wanted = {name: values[-1] for name, values in grid.items()}
+    train = noting([], lambda one, _: sum(one[name] == value for name, value in wanted.items()))
+    found = OptionSearch(grid=grid, settings=16).run(start, train)
+    longest = [one for one, trial in zip(found.candidates, found.trials, strict=True) if trial["leg"] == 2]
+    assert len({one["optimizer.lr"] for one in longest}) == len(longest) == 2
 
 
 def test_the_two_best_of_an_option_are_trained_longer() -> None:
@@ -76,15 +106,16 @@ def test_a_rate_that_is_slow_but_better_wins_at_the_end() -> None:
     assert found.candidates[found.best]["rate"] == 0
 
 
-@pytest.mark.parametrize(("start", "tried"), [(3, [3, 2]), (0, [0, 1]), (7, [7, 0])])
-def test_the_nearest_values_come_first(start: int, tried: list[int]) -> None:
+@pytest.mark.parametrize(("start", "tried"), [(3, [3, 2]), (0, [0, 1]), (7, [7, 3]), (1.8, [1.8, 2])])
+def test_the_nearest_values_come_first(start: float, tried: list[float]) -> None:
     """A start that is not on the grid is one of the settings."""
     train = noting([], lambda one, _: 0.0)
-    found = OptionSearch(grid={"a": (0, 1, 2, 3)}, settings=2).run({"a": start}, train)
+    grid = {"rate": (0,), "a": (0, 1, 2, 3)}
+    found = OptionSearch(grid=grid, settings=2).run({"rate": 0, "a": start}, train)
     assert [one["a"] for one in found.candidates] == tried
 
 
 def test_the_estimate_counts_every_setting_once() -> None:
-    # the start to the end, and one other value of each option for longer
+    # the start and one other value of the first option to the end, one of the second for longer
     search = OptionSearch(grid={"a": (0, 1, 2), "b": (0, 1)}, epochs=(5, 10, 20))
     assert search.total_epochs({"a": 0, "b": 0}) == 20 + 20 + 5 + 10

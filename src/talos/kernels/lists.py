@@ -193,7 +193,8 @@ def core_smooth_places_(
 ) -> Tensor:
     """SmoothI@K of lists (B, I): the values (P,) of the positives, given as CSR; the scores become the slopes.
 
-    Slopes are those of Σ_i coefficient_i · value_i; `params` are K, 1/τ and δ.
+    Slopes are those of Σ_i coefficient_i · value_i; `params` are K, 1/τ and δ. An item is at most once among a
+    user's positives.
 
     >>> lists, first = torch.tensor([[1.0, 0.5, 0.0]]), (torch.tensor([0, 1]), torch.tensor([0]))
     >>> core_smooth_places_(lists, *first, torch.ones(1), (1.0, 100.0, 0.1)) if library.available() else torch.zeros(1)

@@ -92,8 +92,8 @@ class SmoothI(ListLoss):
     """SmoothI@K: 1 - 1/K Σ_{r≤K} I^r_i, with I^r a smooth indicator of the r-th place.
 
     The list is l = (s_ui, s_uj…), shifted so that its minimum is 0; I^1 = softmax(l/τ) and
-    I^r = softmax(l/τ · Π_{q<r}(1 - I^q - δ)), the product per item and detached. K softmaxes over a list, so
-    the cost grows with K. With negatives of its own every positive has a list of its own. Over all items a user has one
+    I^r = softmax(l/τ · Π_{q<r}(1 - I^q - δ)), the product per item and detached: K softmaxes over a
+    list. With negatives of its own every positive has a list of its own. Over all items a user has one
     list, with all positives in it, as in the paper of SmoothI: 1/K Σ_i Σ_r I^r_i is then a smooth Precision@K, and for
     a user with one positive both are the same. Thibaut Thonet et al., "SmoothI: Smooth Rank Indicators for
     Differentiable IR Metrics", AAAI 2022.

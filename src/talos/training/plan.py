@@ -145,17 +145,19 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
             notes.append("vectors start from alternating least squares")
     if config.optimizer.lr_decay == "auto":
         changes["optimizer.lr_decay"] = USER_BATCH_DECAY if by_users else 1.0
-    usable = kind == "users" and config.device == "cpu" and library.available() and library.has_bfloat16()
+    there = config.device == "cpu" and library.available() and library.has_bfloat16()
+    usable = there and kind == "users" and needs.bfloat16
     if config.training.arithmetic == "auto":
-        # the error of a score stays below a hundredth of its vectors' lengths, which rankings do not show
+        # errors stay below a hundredth of the product of the vectors' lengths, which rankings do not show
         scores = active * (train.num_items if per == "all" else int(getattr(sampled, "n", 0)))
-        faster = usable and needs.bfloat16 and scores >= BFLOAT16_FROM
+        faster = usable and scores >= BFLOAT16_FROM
         changes["training.arithmetic"] = "bfloat16" if faster else "float32"
         if faster:
             notes.append("products of bfloat16 at twice the rate, sums of float32")
     elif config.training.arithmetic == "bfloat16" and not usable:
         notes.append(
-            "products stay float32: bfloat16 needs batches of users, and a core and a processor that have it"
+            "products stay float32: bfloat16 needs batches of users, a loss whose kernel has it, and a core and a "
+            "processor that have it"
         )
     return Plan(
         config=config.with_values(changes),

@@ -11,7 +11,7 @@ struct Lists {
     int64_t users, items, k, threads;
     Team team;
     const int64_t* start;       // (users + 1)
-    const int64_t* items_of;    // positives of user u: items_of[start[u] .. start[u + 1])
+    const int64_t* items_of;    // positives of user u: items_of[start[u] .. start[u + 1]), each once
     const float* coefficients;  // one for each positive: its factor in the sum whose slopes are computed
     float inverse_tau, delta;
     float* workspace;           // smooth_places_workspace_bytes()

@@ -15,6 +15,7 @@ import { newest } from "./api.js";
 export function finder(input, { find, show, take, takeText }) {
   // Chromium lets Tab stop at whatever scrolls, but the list closes as soon as the field loses the focus
   const list = make("ul", { id: `${input.id}-found`, role: "listbox", hidden: true, tabindex: -1, "aria-label": "Found" });
+  list.addEventListener("mousedown", (/** @type {Event} */ event) => event.preventDefault());  // the field keeps the focus
   input.after(list);
   for (const [name, value] of Object.entries({
     role: "combobox", "aria-expanded": "false", "aria-controls": list.id, "aria-autocomplete": "list",
