@@ -334,7 +334,7 @@ def _run_method(
     def save_trials(trials: list[dict[str, Any]]) -> None:
         result["trials"] = trials
         store.save_measurement(name, result)
-        shown = {key.rpartition(".")[2]: value for key, value in trials[-1]["settings"].items()}
+        shown = trials[-1]["settings"]
         value = trials[-1]["valid"][f"{METRIC}@{K}"]
         notify(f"{dataset} {method.name} {len(trials)}/{len(candidates)} {shown}: validation {value:.4f}")
 
