@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from talos.training.callbacks import read_history
 from talos_paper.data import notes_on, split_facts
 from talos_paper.recipes import Recipe
 from talos_paper.results import ResultStore, StoredRun, versions
-from talos_paper.search import Searched
+from talos_paper.search import Searched, Setting, Trial
 
 __all__ = ["OutOfTimeError", "Runner", "fresh_threshold_error"]
 
@@ -172,7 +172,7 @@ class Runner:
         """A search from option to option; the fit of the best setting is continued when its run is made."""
         assert recipe.options is not None
 
-        def train(setting: Mapping[str, Any], epochs: int) -> tuple[float, dict[str, Any]]:
+        def train(setting: Setting, epochs: int) -> tuple[float, Trial]:
             trial = self._trial(recipe.with_settings(setting), split, until=epochs)
             return trial[recipe.watched], trial
 

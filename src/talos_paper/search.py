@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["OptionSearch", "Searched"]
+__all__ = ["OptionSearch", "Searched", "Setting", "Trial"]
 
 Setting: TypeAlias = Mapping[str, Any]
 Trial: TypeAlias = dict[str, Any]
