@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from talos import files
 from talos.errors import DataError, InUseError, TalosError
@@ -58,6 +61,21 @@ def test_the_second_is_refused_by_the_name_of_the_first_and_a_dead_owner_is_repl
         with locked(tmp_path / ".lock", guards=tmp_path, purpose="test"):
             assert json.loads((tmp_path / ".lock").read_text())["process"] == os.getpid()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["signs", "ends"])
+def test_a_holder_without_a_name_gets_a_moment_to_sign_or_to_end(tmp_path: Path, ends: bool) -> None:
+    file = tmp_path / ".lock"
+    first = FileLock(file, thread_local=False)
+    first.acquire()
+    signed = {"process": 7, "machine": platform.node(), "purpose": "being slow", "since": "2026"}
+    later = threading.Timer(0.1, first.release if ends else lambda: file.write_text(json.dumps(signed)))
+    later.start()
+    refused = pytest.raises(InUseError, match=r"written by process 7 \(being slow")
+    with contextlib.nullcontext() if ends else refused, locked(file, guards=tmp_path, purpose="test"):
+        assert ends
+    later.join()
+    first.release()
 
 
 def test_waiting_for_the_first(tmp_path: Path) -> None:

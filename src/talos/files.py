@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -343,16 +344,13 @@ def locked(
         return
     with_lock, lock = True, FileLock(place)
     try:
-        if place in _held.depth:
-            raise Timeout(str(place))
-        os.close(os.open(place, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666))
-        lock.acquire(blocking=False)
-    except Timeout:
-        message = f"{guards} is being written by {_owner(place)}"
-        if wait is None:
-            raise InUseError(message) from None
-        wait(f"{message}: waiting for it")
-        lock.acquire(poll_interval=0.1)
+        holder = _owner(place) if place in _held.depth else _acquire(lock, place)
+        if holder is not None:
+            message = f"{guards} is being written by {holder}"
+            if wait is None:
+                raise InUseError(message)
+            wait(f"{message}: waiting for it")
+            lock.acquire(poll_interval=0.1)
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
             raise _unwritable(guards, error) from error
@@ -374,6 +372,27 @@ def locked(
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
+def _acquire(lock: FileLock, file: Path) -> str | None:
+    """Take a lock, or say who holds it.
+
+    A holder without a name has not signed yet or is about to end: it gets a moment for either.
+    """
+    os.close(os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666))
+    until = time.monotonic() + _TO_SIGN
+    while True:
+        with contextlib.suppress(Timeout):
+            lock.acquire(blocking=False)
+            return None
+        holder = _owner(file)
+        if holder != _NAMELESS or time.monotonic() > until:
+            return holder
+        time.sleep(0.01)
+
+
+_TO_SIGN = 1.0  # seconds
+_NAMELESS = "another process"
+
+
 def _sign(file: Path, purpose: str) -> None:
     since = datetime.now(UTC).isoformat(timespec="seconds")
     owner = {"process": os.getpid(), "machine": platform.node(), "purpose": purpose, "since": since}
@@ -389,7 +408,7 @@ def _owner(file: Path) -> str:
         number, purpose, since = int(found["process"]), str(found["purpose"])[:80], str(found["since"])[:40]
         return f"process {number}{where} ({purpose}, since {since})"
     except (OSError, ValueError, KeyError, TypeError):  # it has not signed yet, or its disk is full
-        return "another process"
+        return _NAMELESS
 
 
 # --------------------------------------------------------------------- helpers
