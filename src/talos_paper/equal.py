@@ -10,6 +10,7 @@
                 option, first learning rate and weight decay, then the loss's own options, 16 settings at most. All
                 values of an option are compared after a few epochs, then the two best; at the end all learning rates
                 with what was found, the two best of them for longer (`talos_paper.search`)
+    batches     of 512 users; of 1,024 on the graph backbones, where every step goes over the whole graph
     XSimGCL     contrasts at most 1,024 users and 1,024 items of a batch, as many as the paper's batches can have
     result      three seeds of the best setting on MF, one on the graph backbones; test once, in the paper's dialect
 
@@ -33,7 +34,8 @@ SETTINGS: Final = 16
 PROTOCOL: Final = (
     "One protocol for all losses: all items as negatives and exact thresholds, a start from least squares, a learning "
     "rate that falls by 3 % an epoch (Gowalla: 7 %), weights averaged over epochs, 25 epochs of patience (Gowalla: "
-    "15), in which a figure must rise by .1 % to count.",
+    "15), in which a figure must rise by .1 % to count; batches of 512 users, on the graph backbones of 1,024, because "
+    "every step goes over the whole graph.",
     "The search of every loss goes over the paper's own grids, from what the paper prints as best, option by option: "
     f"learning rate, weight decay, then the options of the loss, until it has tried {SETTINGS} settings or nothing is "
     "left to try. All values of an option are compared by validation Precision@20 after a few epochs, then the two "
@@ -131,7 +133,8 @@ def equal_recipe(dataset: str, backbone: str, loss: str, *, k: int = 20) -> Reci
     assert loss in LOSSES
     made = recipe(dataset, backbone, loss, fidelity="paper", k=k)
     settings = {name: value for name, value in made.settings.items() if name != "threshold.lr"}
-    settings |= {**schedule_of(dataset), "negatives": "all", "training.batch_size": 512}
+    settings |= {**schedule_of(dataset), "negatives": "all"}
+    settings["training.batch_size"] = 512 if backbone == "mf" else 1024
     if settings["threshold.name"] != "none":
         settings["threshold.name"] = "exact"
     if backbone == "xsimgcl":

@@ -27,9 +27,10 @@ def test_every_setting_can_run(dataset: str, loss: str, data: Interactions) -> N
             assert plan_for(candidate.config(0), data).batches == "users"
 
 
+@pytest.mark.parametrize("backbone", BACKBONES)
 @pytest.mark.parametrize("dataset", ["beauty", "games", "gowalla"])
-def test_losses_differ_in_nothing_but_their_options(dataset: str) -> None:
-    made = [equal_recipe(dataset, "mf", loss) for loss in LOSSES]
+def test_losses_differ_in_nothing_but_their_options(dataset: str, backbone: str) -> None:
+    made = [equal_recipe(dataset, backbone, loss) for loss in LOSSES]
     for name in (
         "training.epochs",
         "training.patience",
