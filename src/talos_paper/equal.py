@@ -55,8 +55,8 @@ READINGS: Final[Mapping[str, str]] = {
     "games": "Talos is level with SL, BSL, PSL and SL@K in Precision@20 and Recall@20 and ahead of them in NDCG@20 and "
     "MRR@20: what it gains here lies above the 20th place. With all items and this start these rivals are above their "
     "published figures and Talos is not; and ratings below 3, which the paper dropped, are positives here.",
-    "gowalla": "At the rate that validation chose, SmoothI@K is best after a few epochs and falls from then on: it fits "
-    "its lists of all items faster than they generalise. The paper samples them.",
+    "gowalla": "At the rate that validation chose, SmoothI@K is best after a few epochs and falls from then on: it "
+    "fits its lists of all items faster than they generalise. The paper samples them.",
 }
 """Data set → what there is to say about its results."""
 
