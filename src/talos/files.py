@@ -342,19 +342,19 @@ def locked(
         finally:
             _held.depth[place] -= 1
         return
-    with_lock, lock = True, FileLock(place)
+    with_lock, lock, holder = True, FileLock(place), None
     try:
         holder = _owner(place) if place in _held.depth else _acquire(lock, place)
-        if holder is not None:
-            message = f"{guards} is being written by {holder}"
-            if wait is None:
-                raise InUseError(message)
-            wait(f"{message}: waiting for it")
-            lock.acquire(poll_interval=0.1)
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
             raise _unwritable(guards, error) from error
         with_lock = False
+    if holder is not None:
+        message = f"{guards} is being written by {holder}"
+        if wait is None:
+            raise InUseError(message)
+        wait(f"{message}: waiting for it")
+        lock.acquire(poll_interval=0.1)
     _held.depth[place] = 1
     try:
         if with_lock:
