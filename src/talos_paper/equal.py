@@ -56,9 +56,9 @@ READINGS: Final[Mapping[str, str]] = {
     "NDCG@20 and MRR@20: what it gains here lies above the 20th place. With all items and this start these rivals are "
     "above their published figures and Talos is not; and ratings below 3, which the paper dropped, are positives here. "
     "SmoothI@K is best after ten epochs and falls from then on, as on Gowalla.",
-    "gowalla": "At the rates that validation chose, SmoothI@K and LLPAUC are best after a few epochs and fall from then "
-    "on: with all items they fit faster than they generalise, where the paper samples; a smaller rate of their grid "
-    "was behind when rates were compared.",
+    "gowalla": "At the rates that validation chose, SmoothI@K and LLPAUC are best after a few epochs and fall from "
+    "then on. The likely reason: with all items they fit faster than they generalise, where the paper samples. The "
+    "next smaller rate was behind when rates were compared.",
 }
 """Data set → what there is to say about its results."""
 
