@@ -129,31 +129,30 @@ def _equal(store: ResultStore) -> Iterator[Claim]:
 
 
 def _varying_k(store: ResultStore) -> Iterator[Claim]:
-    found = _found(store, "varying-k", "beauty")
-    trained = {k: found[f"talos@{k}"] for k in (20, 50, 80) if f"talos@{k}" in found}
-    rivals = {name: row for name, row in found.items() if not name.startswith("talos@")}
-    if len(trained) < 3 or not rivals:
-        return
-    gains = {}
-    for k, row in trained.items():
-        metric = f"recall@{k}"
-        yield _best(
-            f"Beauty, MF: Talos trained for K = {k} has the best R@{k}", {"talos": row, **rivals}, metric
-        )
-        gains[k] = (row.mean(metric) or 0.0) / max(
-            rival.mean(metric) or 1e-9 for rival in rivals.values()
-        ) - 1
-        values = {other: one.mean(metric) or 0.0 for other, one in trained.items()}
+    for dataset in EXPERIMENTS["varying-k"].datasets:
+        found = _found(store, "varying-k", dataset)
+        trained = {k: found[f"talos@{k}"] for k in (20, 50, 80) if f"talos@{k}" in found}
+        rivals = {name: row for name, row in found.items() if not name.startswith("talos@")}
+        if len(trained) < 3 or not rivals:
+            continue
+        where, gains = f"{DATASETS[dataset]}, MF", {}
+        for k, row in trained.items():
+            metric = f"recall@{k}"
+            text = f"{where}: Talos trained for K = {k} has the best R@{k}"
+            yield _best(text, {"talos": row, **rivals}, metric)
+            best = max(rival.mean(metric) or 1e-9 for rival in rivals.values())
+            gains[k] = (row.mean(metric) or 0.0) / best - 1
+            values = {other: one.mean(metric) or 0.0 for other, one in trained.items()}
+            yield Claim(
+                text=f"{where}: of Talos trained for 20, 50 and 80, the one for {k} has the best R@{k}",
+                holds=max(values, key=lambda other: values[other]) == k,
+                numbers=", ".join(f"for {other} {value:.4f}" for other, value in values.items()) + ".",
+            )
         yield Claim(
-            text=f"Beauty, MF: of Talos trained for 20, 50 and 80, the one for {k} has the best R@{k}",
-            holds=max(values, key=lambda other: values[other]) == k,
-            numbers=", ".join(f"for {other} {value:.4f}" for other, value in values.items()) + ".",
+            text=f"{where}: the gain over the best rival shrinks as K grows",
+            holds=gains[20] > gains[50] > gains[80],
+            numbers=", ".join(f"R@{k} {percent(gain)}" for k, gain in gains.items()) + ".",
         )
-    yield Claim(
-        text="Beauty, MF: the gain over the best rival shrinks as K grows",
-        holds=gains[20] > gains[50] > gains[80],
-        numbers=", ".join(f"R@{k} {percent(gain)}" for k, gain in gains.items()) + ".",
-    )
 
 
 def _tested(store: ResultStore, experiment: str, dataset: str, group: str) -> str:
@@ -171,47 +170,52 @@ def _tested(store: ResultStore, experiment: str, dataset: str, group: str) -> st
 
 
 def _ablation(store: ResultStore) -> Iterator[Claim]:
-    found = _found(store, "ablation", "beauty")
-    for metric in ("precision@20", "recall@20"):
-        values = {name: row.mean(metric) or 0.0 for name, row in found.items()}
-        yield Claim(
-            text=f"Beauty, MF: Talos > each of its ablations in {shown_metric(metric)}",
-            holds=None if len(values) < 4 else max(values, key=lambda name: values[name]) == "talos",
-            numbers=", ".join(f"{shown_name(name)} {value:.4f}" for name, value in values.items()) + ".",
-        )
+    for dataset in EXPERIMENTS["ablation"].datasets:
+        found = _found(store, "ablation", dataset)
+        if len(found) < 2 or "talos" not in found:
+            continue
+        for metric in ("precision@20", "recall@20"):
+            values = {name: row.mean(metric) or 0.0 for name, row in found.items()}
+            yield Claim(
+                text=f"{DATASETS[dataset]}, MF: Talos > each of its ablations in {shown_metric(metric)}",
+                holds=None if len(values) < 4 else max(values, key=lambda name: values[name]) == "talos",
+                numbers=", ".join(f"{shown_name(name)} {value:.4f}" for name, value in values.items()) + ".",
+            )
 
 
 def _temperature(store: ResultStore) -> Iterator[Claim]:
-    found = _found(store, "temperature", "beauty")
-    values = [row.mean("recall@20") or 0.0 for name, row in found.items() if name.startswith("talos τ=")]
-    if len(values) < 3:
-        return
-    top = values.index(max(values))
-    yield Claim(
-        text="Beauty, MF: R@20 rises to one best temperature and falls beyond it",
-        holds=values[: top + 1] == sorted(values[: top + 1])
-        and values[top:] == sorted(values[top:], reverse=True),
-        numbers=", ".join(
-            f"{name.removeprefix('talos ')} {row.mean('recall@20'):.4f}"
+    for dataset in EXPERIMENTS["temperature"].datasets:
+        found = _found(store, "temperature", dataset)
+        values = {
+            name.removeprefix("talos "): row.mean("recall@20") or 0.0
             for name, row in found.items()
             if name.startswith("talos τ=")
+        }
+        if len(values) < 3:
+            continue
+        figures = list(values.values())
+        top = figures.index(max(figures))
+        rising, falling = figures[: top + 1], figures[top:]
+        yield Claim(
+            text=f"{DATASETS[dataset]}, MF: R@20 rises to one best temperature and falls beyond it",
+            holds=rising == sorted(rising) and falling == sorted(falling, reverse=True),
+            numbers=", ".join(f"{name} {value:.4f}" for name, value in values.items()) + ".",
         )
-        + ".",
-    )
 
 
 def _threshold(store: ResultStore) -> Iterator[Claim]:
-    for dataset in ("beauty", "movielens-100k"):
+    experiment = EXPERIMENTS["quantile-error"]
+    for dataset in experiment.datasets:
         found = _found(store, "quantile-error", dataset)
         for method, limit in (("regression", "below .03"), ("monte-carlo", "above .1")):
+            text = f"{DATASETS[dataset]}: threshold error of {method} is {limit}"
             value = found[method].mean("error") if method in found else None
-            holds = None if value is None else (value < 0.03 if method == "regression" else value > 0.1)
-            published = found[method].spec.published.get("error") if method in found else None
-            yield Claim(
-                text=f"{DATASETS[dataset]}: threshold error of {method} is {limit}",
-                holds=holds,
-                numbers="" if value is None else f"{value:.4f} (paper {published}).",
-            )
+            if value is not None:
+                published = found[method].spec.published.get("error")
+                holds = value < 0.03 if method == "regression" else value > 0.1
+                yield Claim(text=text, holds=holds, numbers=f"{value:.4f} (paper {published}).")
+            elif dataset in experiment.core_datasets:
+                yield Claim(text=text, holds=None, numbers="")
 
 
 def _shift(store: ResultStore) -> Iterator[Claim]:
@@ -259,15 +263,16 @@ def _against_slatk(store: ResultStore) -> Iterator[Claim]:
 
 
 def _efficiency(store: ResultStore) -> Iterator[Claim]:
-    measured = store.measurement("efficiency-beauty")
-    if measured is None:
-        return
-    ratio = measured["protocols"]["paper"]["talos"]["ratio"]
-    yield Claim(
-        text="Beauty, MF: an epoch of Talos with 1,024 negatives takes at most 1.5 times that of SL",
-        holds=ratio <= 1.5,
-        numbers=f"{ratio:.2f} times.",
-    )
+    for dataset in EXPERIMENTS["efficiency"].datasets:
+        measured = store.measurement(f"efficiency-{dataset}")
+        if measured is None:
+            continue
+        ratio = measured["protocols"]["paper"]["talos"]["ratio"]
+        yield Claim(
+            text=f"{DATASETS[dataset]}, MF: an epoch of Talos with 1,024 negatives takes at most 1.5 times that of SL",
+            holds=ratio <= 1.5,
+            numbers=f"{ratio:.2f} times.",
+        )
 
 
 def _inflation(store: ResultStore) -> Iterator[Claim]:
