@@ -19,8 +19,9 @@ from talos.evaluation.significance import compare, holm
 from talos.training import Callback, Trainer
 from talos_paper import data as paper_data
 from talos_paper import inconsistency, theory
+from talos_paper.equal import equal_recipe
 from talos_paper.experiments import EXPERIMENTS, Row
-from talos_paper.recipes import LOSSES, Fidelity, recipe
+from talos_paper.recipes import LOSSES, Fidelity, Protocol, Recipe, recipe
 from talos_paper.results import ResultStore, versions
 from talos_paper.runs import Runner
 
@@ -67,12 +68,16 @@ def _statistics(split: Split, dataset: str) -> dict[str, Any]:
 
 
 def _efficiency(split: Split, dataset: str) -> dict[str, Any]:
-    """Seconds per epoch of every loss under both fidelities, and their ratios to SL."""
+    """Seconds per epoch of every loss under each protocol, and their ratios to SL."""
     found: dict[str, Any] = {"threads": torch.get_num_threads(), "protocols": {}}
-    fidelities: tuple[Fidelity, ...] = ("paper", "fast")
-    for fidelity in fidelities:
-        seconds = _seconds_per_epoch(split, dataset, fidelity)
-        found["protocols"][fidelity] = {
+    protocols: dict[Protocol, Callable[[str], Recipe]] = {
+        "paper": lambda loss: recipe(dataset, "mf", loss, fidelity="paper"),
+        "fast": lambda loss: recipe(dataset, "mf", loss, fidelity="fast"),
+        "equal": lambda loss: equal_recipe(dataset, "mf", loss),
+    }
+    for protocol, recipe_of in protocols.items():
+        seconds = _seconds_per_epoch(split, recipe_of)
+        found["protocols"][protocol] = {
             loss: {"seconds": round(value, 3), "ratio": round(value / seconds["sl"], 3)}
             for loss, value in seconds.items()
         }
@@ -80,7 +85,7 @@ def _efficiency(split: Split, dataset: str) -> dict[str, Any]:
 
 
 def _seconds_per_epoch(
-    split: Split, dataset: str, fidelity: Fidelity, *, steps: int = 8, rounds: int = 3
+    split: Split, recipe_of: Callable[[str], Recipe], *, steps: int = 8, rounds: int = 3
 ) -> dict[str, float]:
     """Loss → seconds per epoch on MF: the median step times the number of steps, the best of some rounds.
 
@@ -90,8 +95,7 @@ def _seconds_per_epoch(
     best: dict[str, float] = {}
     for _ in range(rounds):
         for loss in LOSSES:
-            config = recipe(dataset, "mf", loss, fidelity=fidelity).candidates()[0].config(0)
-            trainer = Trainer(config, split.train)
+            trainer = Trainer(recipe_of(loss).candidates()[0].config(0), split.train)
             clock = _StepClock(1 + min(steps, max(1, len(trainer.batches) - 1)))
             trainer.callbacks = [clock]
             with contextlib.suppress(_EnoughStepsError):

@@ -341,23 +341,22 @@ def printed_seconds(dataset: str) -> dict[str, float]:
 
 def _efficiency(dataset: str, measured: dict[str, Any]) -> TableText:
     theirs = printed_seconds(dataset)
-    paper, fast = measured["protocols"]["paper"], measured["protocols"]["fast"]
+    ours = [measured["protocols"][protocol] for protocol in ("paper", "fast", "equal")]
     rows = [
         [
             shown_name(loss),
             f"{theirs[loss]:.2f}" if loss in theirs else "–",
             f"{theirs[loss] / theirs['sl']:.2f}" if loss in theirs else "–",
-            f"{paper[loss]['seconds']:.2f}",
-            f"{paper[loss]['ratio']:.2f}",
-            f"{fast[loss]['seconds']:.2f}",
-            f"{fast[loss]['ratio']:.2f}",
+            *(f"{found[loss][value]:.2f}" for found in ours for value in ("seconds", "ratio")),
         ]
-        for loss in paper
+        for loss in ours[0]
     ]
-    header = ["loss", "paper s", "paper, × SL", "ours s", "ours, × SL", "fast s", "fast, × SL"]
+    columns = ("paper", "ours", "fast", "all items")
+    header = ["loss", *(name for column in columns for name in (f"{column} s", f"{column}, × SL"))]
     notes = [
         f"Ours on {measured['threads']} thread(s) of a CPU, the paper's on one RTX 4090. ours: 1,024 negatives per "
-        "positive (BPR 1); fast: see the README. Medians of steps times the steps of an epoch; losses in turns."
+        "positive (BPR 1); fast: see the README; all items: by the protocol of `equal`. Medians of steps times the "
+        "steps of an epoch; losses in turns."
     ]
     return TableText(
         title=f"{DATASETS[dataset]}, MF, seconds an epoch", header=header, rows=rows, notes=notes
