@@ -40,8 +40,8 @@ PROTOCOL: Final = (
     f"learning rate, weight decay, then the options of the loss, until it has tried {SETTINGS} settings or nothing is "
     "left to try. All values of an option are compared by validation Precision@20 after a few epochs, then the two "
     "best; at the end all learning rates with what was found, the two best for longer. The best setting is run with "
-    "three seeds on MF, with one on the other backbones. What every setting reached is in `searches/`. A run stops by "
-    "itself; one that its limit of 300 epochs stopped would be marked.",
+    "three seeds on MF, with one on the other backbones. What every setting reached is in the folder searches. A run "
+    "stops by itself; one that its limit of 300 epochs stopped would be marked.",
     "This search is the second one. The first tried twelve settings spread over each grid, of which most had a rate or "
     "a weight decay with which nothing is learnt, so that luck decided: on Gowalla Talos never met its temperature "
     "together with a sufficient rate. It was replaced for all losses when its results on Beauty, on Games and of two "

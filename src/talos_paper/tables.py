@@ -355,7 +355,7 @@ def _efficiency(dataset: str, measured: dict[str, Any]) -> TableText:
     header = ["loss", *(name for column in columns for name in (f"{column} s", f"{column}, × SL"))]
     notes = [
         f"Ours on {measured['threads']} thread(s) of a CPU, the paper's on one RTX 4090. ours: 1,024 negatives per "
-        "positive (BPR 1); fast: see the README; all items: by the protocol of `equal`. Medians of steps times the "
+        "positive (BPR 1); fast: see the README; all items: all losses on equal footing. Medians of steps times the "
         "steps of an epoch; losses in turns."
     ]
     return TableText(
