@@ -341,17 +341,18 @@ def printed_seconds(dataset: str) -> dict[str, float]:
 
 def _efficiency(dataset: str, measured: dict[str, Any]) -> TableText:
     theirs = printed_seconds(dataset)
-    ours = [measured["protocols"][protocol] for protocol in ("paper", "fast", "equal")]
+    shown = {"paper": "ours", "fast": "fast", "equal": "all items"}
+    ours: dict[str, Any] = measured["protocols"]  # a measurement of an earlier version has two of them
     rows = [
         [
             shown_name(loss),
             f"{theirs[loss]:.2f}" if loss in theirs else "–",
             f"{theirs[loss] / theirs['sl']:.2f}" if loss in theirs else "–",
-            *(f"{found[loss][value]:.2f}" for found in ours for value in ("seconds", "ratio")),
+            *(f"{found[loss][value]:.2f}" for found in ours.values() for value in ("seconds", "ratio")),
         ]
-        for loss in ours[0]
+        for loss in ours["paper"]
     ]
-    columns = ("paper", "ours", "fast", "all items")
+    columns = ("paper", *(shown[protocol] for protocol in ours))
     header = ["loss", *(name for column in columns for name in (f"{column} s", f"{column}, × SL"))]
     notes = [
         f"Ours on {measured['threads']} thread(s) of a CPU, the paper's on one RTX 4090. ours: 1,024 negatives per "
