@@ -127,7 +127,7 @@ class ResultStore:
 
     def search(self, recipe: Recipe) -> dict[str, Any] | None:
         """A search's candidates, trials and the index of the best; None if it is not done."""
-        return self._read(self._search_path(recipe))
+        return self._read(self.search_path(recipe))
 
     def save_search(self, recipe: Recipe, found: Searched) -> None:
         """Save what a search tried, in this order."""
@@ -140,7 +140,7 @@ class ResultStore:
             "trials": found.trials,
             "best": found.best,
         }
-        self._write(self._search_path(recipe), facts)
+        self._write(self.search_path(recipe), facts)
 
     def resolved(self, recipe: Recipe) -> Recipe | None:
         """The recipe with the settings that its search chose; None while the search is not done."""
@@ -149,7 +149,8 @@ class ResultStore:
         found = self.search(recipe)
         return None if found is None else recipe.with_settings(found["candidates"][found["best"]])
 
-    def _search_path(self, recipe: Recipe) -> Path:
+    def search_path(self, recipe: Recipe) -> Path:
+        """The file of what the search of a recipe tried."""
         return self.root / "searches" / recipe.dataset / f"{recipe.key}.json"
 
     # ---------------------------------------------------------- measurements

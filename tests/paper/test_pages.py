@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -14,7 +15,7 @@ from talos.errors import DataError
 from talos_paper.claims import claims
 from talos_paper.experiments import EXPERIMENTS
 from talos_paper.pages import write_pages
-from talos_paper.recipes import Recipe
+from talos_paper.recipes import Fidelity, Recipe
 from talos_paper.results import ResultStore, StoredRun
 from talos_paper.runs import Runner
 from talos_paper.search import Searched
@@ -179,6 +180,22 @@ def test_an_empty_store_makes_a_readme_alone(store: ResultStore) -> None:
     assert [path.name for path in write_pages(store)] == ["README.md"]
 
 
+_OWN = ResultStore(Path(__file__).parents[2] / "docs" / "results")
+
+
 def test_the_projects_own_results_are_whole() -> None:
-    root = Path(__file__).parents[2] / "docs" / "results"
-    assert ResultStore(root).check() > 0
+    assert _OWN.check() > 0
+
+
+def test_the_projects_own_results_each_belong_to_a_row() -> None:
+    """A recipe that changes leaves the results of the old one behind: they would count as read and be shown nowhere."""
+    used = set()
+    for experiment in EXPERIMENTS.values():
+        for fidelity in get_args(Fidelity):
+            for row in (row for name in experiment.datasets for row in experiment.rows(name, fidelity)):
+                used.add(_OWN.search_path(row.recipe))
+                resolved = _OWN.resolved(row.recipe)
+                if resolved is not None:
+                    used |= {_OWN.run_path(resolved, seed) for seed in range(row.seeds)}
+    stored = {path for path in _OWN.files() if "measurements" not in path.parts}
+    assert stored - used == set()
