@@ -262,17 +262,17 @@ def _adaptive(dataset: str) -> Recipe:
     "varying-k",
     title="Talos trained for K of 20, 50 and 80",
     paper="the two tables of performance with varying K",
-    datasets=("beauty", "gowalla"),
+    datasets=("beauty", "gowalla", "games"),
     core=("beauty",),
 )
 def _varying_k(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
-    """Talos trained for each K, and the other losses; on Gowalla by the protocol of `equal`, whose runs are shared."""
+    """Talos trained for each K, and the other losses; beyond Beauty by the protocol of `equal`, whose runs are shared."""
     row = partial(Row, dataset=dataset, metrics=("recall@20", "recall@50", "recall@80"), order=3)
 
     def made(loss: str, k: int = 20) -> Recipe:
-        if dataset == "gowalla":
-            return equal_recipe(dataset, "mf", loss, k=k)
-        return recipe(dataset, "mf", loss, fidelity=fidelity, k=k)
+        if dataset == "beauty":
+            return recipe(dataset, "mf", loss, fidelity=fidelity, k=k)
+        return equal_recipe(dataset, "mf", loss, k=k)
 
     for loss in LOSSES:
         if loss not in ("talos", "bpr"):
@@ -403,11 +403,12 @@ def _few_negatives(dataset: str, loss: str, n: int) -> Recipe:
     "quantile-error",
     title="Estimated against exact thresholds",
     paper="the table of quantile estimation errors",
-    datasets=("beauty", "movielens-100k", "gowalla"),
+    datasets=("beauty", "movielens-100k", "gowalla", "games"),
     core=("beauty", "movielens-100k"),
 )
 def _quantile_error(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
     """The thresholds that each estimator ends with, against the exact ones."""
+    scheduled = dataset in ("gowalla", "games")  # there an epoch with sampled negatives takes up to a minute
     methods: tuple[tuple[str, str, Fidelity], ...] = (
         ("regression", "talos", "paper"),
         ("monte-carlo", "sl@k", "paper"),
@@ -415,11 +416,12 @@ def _quantile_error(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
     )
     for method, loss, own_fidelity in methods:
         made = recipe(dataset, "mf", loss, fidelity=own_fidelity)
-        if dataset == "gowalla":
-            made = made.with_settings(schedule_of(dataset))  # an epoch with sampled negatives takes a minute
+        if scheduled:
+            # the last weights as they are: thresholds are learnt for these, not for an average of weights
+            made = made.with_settings({**schedule_of(dataset), "training.averaging": 1.0})
         if method == "monte-carlo":
             # It keeps no state, so a short run shows its error; regression needs the whole run to settle.
-            epochs = 10 if dataset == "gowalla" else 40
+            epochs = 10 if scheduled else 40
             short = {**made.settings, "training.epochs": epochs, "training.patience": 15}
             made = replace(made, settings=short, search=tuple(with_both_weights([{}])))
         yield Row(
