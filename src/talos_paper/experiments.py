@@ -266,7 +266,7 @@ def _adaptive(dataset: str) -> Recipe:
     core=("beauty",),
 )
 def _varying_k(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
-    """Talos trained for each K, and the other losses; beyond Beauty by the protocol of `equal`, whose runs are shared."""
+    """Talos trained for each K, and the other losses; beyond Beauty by the protocol of `equal`, with its runs."""
     row = partial(Row, dataset=dataset, metrics=("recall@20", "recall@50", "recall@80"), order=3)
 
     def made(loss: str, k: int = 20) -> Recipe:
@@ -423,7 +423,9 @@ def _quantile_error(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
             # It keeps no state, so a short run shows its error; regression needs the whole run to settle.
             epochs = 10 if scheduled else 40
             short = {**made.settings, "training.epochs": epochs, "training.patience": 15}
-            made = replace(made, settings=short, search=tuple(with_both_weights([{}])))
+            # where both weights were tried, validation preferred the detached one by far
+            tried = [] if scheduled else with_both_weights([{}])
+            made = replace(made, settings=short, search=tuple(tried))
         yield Row(
             dataset=dataset,
             method=method,
