@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -46,6 +46,11 @@ _FRESH = (
     "fresh error: the same after one more epoch in which only thresholds are updated and no vector moves, which leaves "
     "the error of the estimate itself (–: not measured)."
 )
+_ON_ERRORS: Mapping[str, str] = {
+    "movielens-100k": "Regression ends with a large error because early stopping ends the run after 55 epochs, before "
+    "thresholds that start at 0 converge at a rate of .001.",
+}
+"""Data set → what there is to say about its threshold errors."""
 
 
 @dataclass
@@ -105,6 +110,7 @@ def _part(experiment: Experiment, dataset: str, store: ResultStore) -> _Part | N
     text = _misprints(experiment.name, dataset)
     if experiment.name == "quantile-error":
         text += [_OLD, *([_FRESH] if any(row.values("fresh error") for row in rows) else [])]
+        text += [_ON_ERRORS[dataset]] if dataset in _ON_ERRORS else []
     if experiment.name == "equal" and dataset in READINGS:
         text.append(READINGS[dataset])
     if experiment.name != "equal" and on_equal_footing(rows):

@@ -382,9 +382,6 @@ _REMARKS: dict[tuple[str, str, str, str], str] = {
     ("ablation", "beauty", "mf", "talos w/o outside"): (
         "Two temperatures were tried, .1 and .2; validation preferred the larger, so a still larger one may be better."
     ),
-    ("quantile-error", "movielens-100k", "*", "regression"): (
-        "Early stopping ends the run after 55 epochs, before thresholds that start at 0 converge at a rate of .001."
-    ),
     ("slatk", "beauty", "8 negatives", "*"): (
         "Two temperatures were tried; the learning rate is .1, because the paper prints none for few negatives."
     ),
