@@ -423,7 +423,7 @@ def _quantile_error(dataset: str, fidelity: Fidelity) -> Iterator[Row]:
             # It keeps no state, so a short run shows its error; regression needs the whole run to settle.
             epochs = 10 if scheduled else 40
             short = {**made.settings, "training.epochs": epochs, "training.patience": 15}
-            # where both weights were tried, validation preferred the detached one by far
+            # elsewhere validation preferred the detached weight by far to the other
             tried = [] if scheduled else with_both_weights([{}])
             made = replace(made, settings=short, search=tuple(tried))
         yield Row(

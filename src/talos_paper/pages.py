@@ -46,16 +46,19 @@ _FRESH = (
     "fresh error: the same after one more epoch in which only thresholds are updated and no vector moves, which leaves "
     "the error of the estimate itself (–: not measured)."
 )
-_ON_ERRORS: Mapping[str, str] = {
-    "movielens-100k": "Regression ends with a large error because early stopping ends the run after 55 epochs, before "
-    "thresholds that start at 0 converge at a rate of .001.",
-    "gowalla": "The paper prints no setting for SL@K, whose thresholds Monte Carlo estimates: its temperature and ten "
-    "epochs are ours, so its error is comparable with the published one in size alone.",
-    "games": "Regression ends with a large error, likely because the run is short: a user has 7 positives in train on "
-    "average and so 7 updates an epoch, which at a rate of .001 move a threshold from 0 by about .35 in 50 epochs. On "
-    "Gowalla it is 24 updates an epoch, and 60 epochs. For Monte Carlo, see Gowalla.",
+_READINGS: Mapping[str, Mapping[str, str]] = {
+    "equal": READINGS,
+    "quantile-error": {
+        "movielens-100k": "Regression ends with a large error because early stopping ends the run after 55 epochs, "
+        "before thresholds that start at 0 converge at a rate of .001.",
+        "gowalla": "The paper prints no setting for SL@K, whose thresholds Monte Carlo estimates: its temperature and "
+        "ten epochs are ours, so its error is comparable with the published one in size alone.",
+        "games": "Regression ends with a large error, likely because the run is short: a user has 7 positives in train "
+        "on average and so 7 updates an epoch, which at a rate of .001 move a threshold from 0 by about .35 in 50 "
+        "epochs. On Gowalla it is 24 updates an epoch, and 60 epochs. For Monte Carlo, see Gowalla.",
+    },
 }
-"""Data set → what there is to say about its threshold errors."""
+"""Experiment → data set → what there is to say about its results."""
 
 
 @dataclass
@@ -115,9 +118,8 @@ def _part(experiment: Experiment, dataset: str, store: ResultStore) -> _Part | N
     text = _misprints(experiment.name, dataset)
     if experiment.name == "quantile-error":
         text += [_OLD, *([_FRESH] if any(row.values("fresh error") for row in rows) else [])]
-        text += [_ON_ERRORS[dataset]] if dataset in _ON_ERRORS else []
-    if experiment.name == "equal" and dataset in READINGS:
-        text.append(READINGS[dataset])
+    if dataset in (said := _READINGS.get(experiment.name, {})):
+        text.append(said[dataset])
     if experiment.name != "equal" and on_equal_footing(rows):
         text += PROTOCOL if rows[0].spec.recipe.options else PROTOCOL[:1]
     return _Part(dataset, tables, plots_of(experiment.name, dataset, rows), text)

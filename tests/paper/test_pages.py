@@ -21,6 +21,8 @@ from talos_paper.runs import Runner
 from talos_paper.search import Searched
 from talos_paper.tables import latex, rows_of, tables_of
 
+_OWN = ResultStore(Path(__file__).parents[2] / "docs" / "results")
+
 
 def _plausible(example: StoredRun, cell_recipe: Recipe, seed: int, recall: float) -> StoredRun:
     """A result as a run of that recipe would leave it, with a given recall."""
@@ -180,9 +182,6 @@ def test_an_empty_store_makes_a_readme_alone(store: ResultStore) -> None:
     assert [path.name for path in write_pages(store)] == ["README.md"]
 
 
-_OWN = ResultStore(Path(__file__).parents[2] / "docs" / "results")
-
-
 def test_the_projects_own_results_are_whole() -> None:
     assert _OWN.check() > 0
 
@@ -201,5 +200,5 @@ def test_the_projects_own_results_are_each_of_use() -> None:
                 used |= {_OWN.run_path(one, seed) for one in recipes for seed in range(row.seeds)}
                 used.add(_OWN.search_path(row.recipe))
     readme = (_OWN.root / "README.md").read_text()
-    stored = {path for path in _OWN.files() if "measurements" not in path.parts}
+    stored = {path for path in _OWN.files() if _OWN.root / "measurements" not in path.parents}
     assert [path.name for path in stored - used if path.name not in readme] == []
