@@ -57,11 +57,12 @@ READINGS: Final[Mapping[str, str]] = {
     "above their published figures and Talos is not; and ratings below 3, which the paper dropped, are positives here. "
     "SmoothI@K is best after ten epochs and falls from then on, as on Gowalla.",
     "gowalla": "At the rates that validation chose, SmoothI@K and LLPAUC, and BPR on the graph backbones, are best "
-    "after a few epochs and fall from then on. The likely reason: with all items they fit faster than they generalise, "
-    "where the paper samples. The next smaller rate was behind when rates were compared. A search that goes from option to "
-    "option can miss a weight decay that suits the temperature it finds later: on LightGCN SL@K, for which the paper "
-    "prints no setting to start from, kept 1e-8 where Talos, SL and PSL took 1e-6, and on XSimGCL Talos kept 0 where "
-    "SL and PSL took 1e-6. The weight of XSimGCL's contrast is the printed one and was not searched.",
+    "after a few epochs and fall from then on. The likely reason: with all items they fit faster than they "
+    "generalise, where the paper samples. The next smaller rate was behind when rates were compared. A search that "
+    "goes from option to option can miss a weight decay that suits the temperature it finds later: on LightGCN SL@K, "
+    "for which the paper prints no setting to start from, kept 1e-8 where Talos, SL and PSL took 1e-6, and on XSimGCL "
+    "Talos kept 0 where SL and PSL took 1e-6. The weight of XSimGCL's contrast is the printed one and was not "
+    "searched.",
 }
 """Data set → what there is to say about its results."""
 
