@@ -112,6 +112,8 @@ class TrainingConfig(_Section):
             the loss offers, other losses and the dimension. See `talos.training.race`.
         averaging: weight of the newest epoch in the average of weights that is validated and kept: see
             `talos.training.averaging`; 1 keeps the weights as they are.
+        prior: how much popularity counts for users with few training events, from 0; `auto` is the best on validation,
+            or 0 without validation. See `talos.evaluation.popularity`.
         checkpoint_every: epochs between checkpoints.
         keep_checkpoints: how many of the newest checkpoints are kept.
         arithmetic: number format of the products in whole-batch kernels: `float32`, or `bfloat16` where the
@@ -133,6 +135,7 @@ class TrainingConfig(_Section):
     metric: Literal["precision", "recall", "ndcg", "mrr", "hit_rate", "map"] = "precision"
     effort: Literal["quick", "normal", "high"] = "normal"
     averaging: Annotated[float, Strict(), Field(gt=0, le=1)] = 0.2
+    prior: Annotated[float, Strict(), Field(ge=0)] | Literal["auto"] = "auto"
     checkpoint_every: Count = 5
     keep_checkpoints: Count = 2
     arithmetic: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -37,6 +37,7 @@ __all__ = [
     "expanded",
     "is_leftover",
     "locked",
+    "locked_folder",
     "read_sealed",
     "remove_leftovers",
     "replace_file",
@@ -165,10 +166,26 @@ def replace_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def remove_leftovers(path: Path, *, but: Path | None = None) -> None:
-    """Remove what killed processes left of unfinished writes of `path`; call it only while holding a lock on it.
+@contextmanager
+def locked_folder(path: Path, *, purpose: str) -> Iterator[Path]:
+    """`replace_folder` under a lock beside `path`; leftovers of killed processes are removed first.
 
-    `but` is a temporary name in use.
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     with locked_folder(Path(parent, "new"), purpose="writing") as folder:
+    ...         _ = (folder / "a.txt").write_text("a")
+    ...     os.listdir(parent)
+    ['new']
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_name(f".{path.name}.lock"), guards=path, purpose=purpose):
+        remove_leftovers(path)  # before the new folder exists, whose name is that of a leftover
+        with replace_folder(path) as folder:
+            yield folder
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left of unfinished writes of `path`; call it only while holding a lock on it.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, ".a.txt.12345678.tmp").write_text("half of")
@@ -178,7 +195,7 @@ def remove_leftovers(path: Path, *, but: Path | None = None) -> None:
     """
     with contextlib.suppress(OSError):
         for entry in list(path.parent.iterdir()):
-            if is_leftover(entry, path) and entry != but:
+            if is_leftover(entry, path):
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry, ignore_errors=True)
                 else:

@@ -376,7 +376,7 @@ def make_baseline(choice: str | type[Any] | NamedConfig, **options: Any) -> base
     """Make a baseline.
 
     >>> make_baseline("itemknn", neighbours=50)
-    ItemKNN(neighbours=50, shrinkage=20.0)
+    ItemKNN(neighbours=50, shrinkage=20.0, max_pairs=4000000000.0)
     """
     return cast(baselines.Baseline, _make("baseline", choice, {}, options))
 

@@ -48,10 +48,10 @@ def load(dataset: str, scenario: Scenario = "iid", *, folder: Path | None = None
     if reason is not None:
         raise DataError(reason, where=dataset, expected=f"the data in --data or {LOCAL}")
     if scenario == "temporal":
-        return splits.split(_all_interactions(dataset, folder), by="time", seed=SPLIT_SEED).warm()
+        return splits.split(_all_interactions(dataset, folder), by="time", seed=SPLIT_SEED, paper=True).warm()
     place = local_copy(dataset, folder)
     if place is None or not readers.is_parts(place):
-        return splits.split(_all_interactions(dataset, folder), seed=SPLIT_SEED)
+        return splits.split(_all_interactions(dataset, folder), seed=SPLIT_SEED, paper=True)
     return _read_split(place)
 
 
@@ -90,7 +90,7 @@ def _read_split(folder: Path) -> Split:
     parts = readers.read_parts(folder)
     if parts.valid is not None:
         return splits.predefined(parts.train, parts.valid, parts.test)
-    drawn = splits.split(parts.train, test=0.1, valid=0.0, seed=SPLIT_SEED)
+    drawn = splits.split(parts.train, test=0.1, valid=0.0, seed=SPLIT_SEED, paper=True)
     split = splits.predefined(drawn.train, drawn.test, parts.test)
     return replace(split, how={"by": "predefined", "valid": 0.1, "seed": SPLIT_SEED})
 

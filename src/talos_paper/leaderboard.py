@@ -167,7 +167,7 @@ def load(dataset: str, folder: Path | None = None) -> tuple[Interactions, Intera
 
 def hold_out(train: Interactions) -> tuple[Interactions, Interactions]:
     """Train without a tenth of every user's interactions, and that tenth."""
-    drawn = splits.split(train, test=_HELD_OUT, valid=0.0, seed=_SEED)
+    drawn = splits.split(train, test=_HELD_OUT, valid=0.0, seed=_SEED, paper=True)
     return drawn.train, drawn.test
 
 

@@ -90,6 +90,7 @@ _AS_IN_THE_PAPER: Settings = {
     "training.init": "random",
     "training.arithmetic": "float32",
     "training.averaging": 1.0,
+    "training.prior": 0.0,
 }
 # The middle of the paper's grid for BPR, whose own ends are four rates and seven weight decays.
 _BPR_GRID: tuple[Settings, ...] = tuple(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talos.data.interactions import Interactions
@@ -67,11 +67,58 @@ def test_every_interaction_lands_in_exactly_one_part(random_data: Make, by: str,
 def test_user_split_sizes_are_the_papers(degree: int, test: float, valid: float) -> None:
     """⌈20 %⌉ of a user's items for test, then ⌈10 %⌉ of the rest for validation: 6 → 3/1/2, 31 → 21/3/7."""
     data = Interactions.from_ids([0] * degree + [1] * 100, [*range(degree), *range(100)])
-    parts = split(data, test=test, valid=valid, seed=degree)
+    parts = split(data, test=test, valid=valid, seed=degree, paper=True)
     in_test = int(np.ceil(round(test * degree, 9)))
     in_valid = int(np.ceil(round(valid * (degree - in_test), 9)))
     assert parts.test.user_degrees[0] == in_test
     assert (parts.valid.user_degrees[0] if parts.valid else 0) == in_valid
+
+
+@given(st.integers(1, 12), st.sampled_from([0.1, 0.2, 0.5]), st.sampled_from([0.0, 0.1, 0.3]))
+@settings(max_examples=30)
+def test_user_split_keeps_its_shares_and_its_users(degree: int, test: float, valid: float) -> None:
+    """Shares are exact over many users, each is rounded to a neighbour, and nobody loses all interactions."""
+    users = 2000
+    data = Interactions.from_ids(np.repeat(np.arange(users), degree), np.tile(np.arange(degree), users))
+    if degree == 1:
+        with pytest.raises(DataError, match="no user has more than one interaction"):
+            split(data, test=test, valid=valid)
+        return
+    parts = split(data, test=test, valid=valid, seed=degree)
+    assert parts.train.user_degrees.min() >= 1
+    held = parts.test.user_degrees
+    assert held.min() >= np.floor(test * degree)
+    assert held.max() <= np.ceil(round(test * degree, 9))
+    possible = min(test * degree, degree - 1)
+    assert abs(held.mean() - possible) < 4 * 0.5 / users**0.5
+    if valid == 0:
+        assert parts.valid is None
+
+
+def test_with_two_interactions_at_most_one_is_held_out() -> None:
+    data = Interactions.from_ids(np.repeat(np.arange(1000), 2), np.tile([0, 1], 1000))
+    parts = split(data, test=0.5, valid=0.5)
+    assert parts.train.user_degrees.min() == 1
+    single = Interactions.from_ids([1, 2, 2, 2], [5, 5, 6, 7])
+    assert all(split(single, test=0.9, valid=0.5, seed=seed).train.user_degrees[0] == 1 for seed in range(20))
+
+
+def test_by_time_the_draw_for_validation_leaves_every_user_one() -> None:
+    data = Interactions.from_ids(range(500), np.arange(500) % 7, timestamps=range(500))
+    again = [*range(500), *range(100)], [*(np.arange(500) % 7), *(np.arange(1, 101) % 7)]
+    parts = split(Interactions.from_ids(*again, timestamps=range(600)), by="time", test=0.25, valid=0.5)
+    assert (parts.train.user_degrees[:450] == 1).all()
+    assert parts.valid is None
+    assert parts.cold_notes() == ["test: 50 of 150 users and 0 of 7 items have no training events"]
+    with pytest.raises(DataError, match="no user in common"):
+        split(data, by="time")
+
+
+def test_times_of_different_units_are_refused() -> None:
+    stamps = np.array([1_700_000_000, 1_700_000_000_000, 1_700_000_001_000])
+    data = Interactions.from_ids([1, 1, 2], [5, 6, 5], timestamps=stamps)
+    with pytest.raises(DataError, match="1 of 3 are in another unit"):
+        split(data, by="time")
 
 
 def test_user_split_is_uniform() -> None:

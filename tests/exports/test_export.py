@@ -36,8 +36,7 @@ def runtime() -> Any:
 
 
 def exact(model: Model, k: int, users: Any = None, *, masked: bool) -> TopK:
-    scorer = DotScores(model.user_vectors, model.item_vectors)
-    return top_k(scorer, users, k=k, seen=model.seen if masked else None)
+    return top_k(model.scorer(), users, k=k, seen=model.seen if masked else None)
 
 
 @pytest.mark.parametrize("strings", [True, False])
@@ -47,12 +46,14 @@ def test_parquet(make: Make, tmp_path: Path, strings: bool) -> None:
     users = pl.read_parquet(tmp_path / "vectors" / "users.parquet")
     items = pl.read_parquet(tmp_path / "vectors" / "items.parquet")
     assert users["user_id"].equals(model.train.user_ids.ids)
-    assert users["vector"].dtype == pl.Array(pl.Float32, 8)
-    np.testing.assert_array_equal(users["vector"].to_numpy(), model.user_vectors.numpy())
-    np.testing.assert_array_equal(items["vector"].to_numpy(), model.item_vectors.numpy())
+    # one column more, for popularity: the first user has no events
+    assert users["vector"].dtype == pl.Array(pl.Float32, 9)
+    np.testing.assert_array_equal(users["vector"].to_numpy()[1:, :8], model.user_vectors.numpy()[1:])
+    np.testing.assert_array_equal(items["vector"].to_numpy()[:, :8], model.item_vectors.numpy())
+    assert users["vector"].to_list()[0] == [0.0] * 8 + [1.0]
     assert items.columns == ["item_id", "title", "vector"]
     assert users.columns == ["user_id", "vector", "threshold"]
-    assert (done["users"], done["items"], done["dim"]) == (90, 40, 8)
+    assert (done["users"], done["items"], done["dim"]) == (90, 40, 9)
     assert json.loads((tmp_path / "vectors" / "export.json").read_text())["format"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["vectors"]
 
@@ -99,7 +100,7 @@ def test_approximate_indexes_say_what_they_miss(make: Make, tmp_path: Path, fais
     for index in ("hnsw", "ivf"):
         done = export(model, "faiss", tmp_path / index, index=index, k=10)
         found = faiss.read_index(str(tmp_path / index / "index.faiss"))
-        _, items = found.search(model.user_vectors.numpy(), 10)
+        _, items = found.search(model.dot_scores.user_vectors.numpy(), 10)
         recalls[index] = done["recall@10"]
         expected = exact(model, 10, masked=False)
         assert done["recall@10"] == pytest.approx(folders.recall(expected, items))
@@ -254,7 +255,7 @@ def test_only_exports_are_overwritten(make: Make, tmp_path: Path) -> None:
     export(make(), "parquet", new)
     export(make(seed=1), "parquet", new, overwrite=True)
     assert pl.read_parquet(new / "users.parquet")["vector"].to_numpy()[0].tolist() == (
-        make(seed=1).user_vectors[0].tolist()
+        make(seed=1).dot_scores.user_vectors[0].tolist()
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "vectors"]
 
@@ -301,4 +302,4 @@ def test_vectors_that_ask_for_gradients_and_doubles(make: Make, tmp_path: Path) 
     )
     export(odd, "parquet", tmp_path / "vectors")
     users = pl.read_parquet(tmp_path / "vectors" / "users.parquet")
-    assert torch.equal(torch.tensor(users["vector"].to_numpy()), model.user_vectors)
+    assert torch.equal(torch.tensor(users["vector"].to_numpy()), model.dot_scores.user_vectors)

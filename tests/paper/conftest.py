@@ -20,7 +20,7 @@ def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a made-up `beauty`: parts, and all interactions with timestamps."""
     root = tmp_path_factory.mktemp("data")
     made = synthetic(users=80, items=100, interactions=1600, seed=0)
-    parts = made.split(seed=0)
+    parts = made.split(seed=0, paper=True)
     (root / "beauty").mkdir()
     for name, part in parts.parts.items():
         part.to_polars().select("user_id", "item_id").write_csv(

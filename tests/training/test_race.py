@@ -42,6 +42,11 @@ class Legs(Callback):
             raise KeyboardInterrupt
 
 
+def same(value: float) -> dict[str, float]:
+    """Metrics of a leg that agree."""
+    return {"precision@5": value, "ndcg@5": value}
+
+
 def tables(trainer: Trainer) -> list[bytes]:
     return [part.numpy().tobytes() for part in trainer.vectors()]
 
@@ -140,11 +145,11 @@ def test_what_wins_clearly_goes_on_in_its_direction(
     """Up to the temperature that validation likes, not beyond; of ρ, λ and p, which make no difference, the first."""
     seen: dict[int, list[float]] = {}
 
-    def leg(self: Any, stage: int, label: str, runner: Trainer, epoch: int) -> float:
+    def leg(self: Any, stage: int, label: str, runner: Trainer, epoch: int) -> dict[str, float]:
         runner.position.epoch = epoch
         tau = runner.config.loss.options["tau"]
         seen.setdefault(stage, []).append(tau)
-        return 1 - 0.1 * abs(math.log(tau / best))
+        return same(1 - 0.1 * abs(math.log(tau / best)))
 
     monkeypatch.setattr(race_module._Race, "_leg", leg)
     trainer, race = make_trainer(config(**{"training.epochs": 200}), planted.train, planted.valid)
@@ -160,9 +165,9 @@ def test_a_hair_does_not_decide(
 ) -> None:
     """A candidate must be .3 % better than one that the loss names before it."""
 
-    def leg(self: Any, stage: int, label: str, runner: Trainer, epoch: int) -> float:
+    def leg(self: Any, stage: int, label: str, runner: Trainer, epoch: int) -> dict[str, float]:
         runner.position.epoch = epoch
-        return {"user_power-1": 0.5 * better, "positive_power-0.2": 0.5}.get(label, 0.499)
+        return same({"user_power-1": 0.5 * better, "positive_power-0.2": 0.5}.get(label, 0.499))
 
     monkeypatch.setattr(race_module._Race, "_leg", leg)
     _, race = make_trainer(config(), planted.train, planted.valid)
@@ -171,15 +176,33 @@ def test_a_hair_does_not_decide(
     assert ("positive_power" in chosen) == ("positive_power" in won)
 
 
+@pytest.mark.parametrize(
+    ("ndcg", "chosen"),
+    [({}, 0.095), ({"tau-0.14-user_power-0.5": 0.9}, 0.14)],
+    ids=["a tie goes to the formula", "NDCG decides first"],
+)
+def test_where_precision_is_saturated(
+    planted: Split, monkeypatch: pytest.MonkeyPatch, ndcg: dict[str, float], chosen: float
+) -> None:
+    """Every candidate has the best possible precision: the smallest τ is not the best for that."""
+
+    def leg(self: Any, stage: int, label: str, runner: Trainer, epoch: int) -> dict[str, float]:
+        runner.position.epoch = epoch
+        return {"precision@5": 0.2, "ndcg@5": ndcg.get(label, 0.8)}
+
+    monkeypatch.setattr(race_module._Race, "_leg", leg)
+    _, race = make_trainer(config(), planted.train, planted.valid)
+    assert race.chosen["loss.tau"] == chosen
+
+
 def test_a_race_ends_where_the_model_overfits(planted: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     """The winner of the second stage is below what was there before it: no second look, and the best weights stay."""
 
-    def leg(self: Any, stage: int, label: str, runner: Trainer, epoch: int) -> float:
+    def leg(self: Any, stage: int, label: str, runner: Trainer, epoch: int) -> dict[str, float]:
         runner.train_until(epoch)
         legs.append((stage, label))
-        return (
-            0.5 - 0.02 * stage - (0.001 if label == "positive_power-0.2" else 0.002 * (label != "unchanged"))
-        )
+        behind = 0.001 if label == "positive_power-0.2" else 0.002 * (label != "unchanged")
+        return same(0.5 - 0.02 * stage - behind)
 
     legs: list[tuple[int, str]] = []
     monkeypatch.setattr(race_module._Race, "_leg", leg)
@@ -392,12 +415,13 @@ def test_high_effort_goes_on_when_a_loss_without_these_options_wins(
 ) -> None:
     """SL@K has no power mean over positives: that candidate is left out."""
     settings = config(**{"training.effort": "high", "training.epochs": 60, "backbone.dim": 8})
-    leg = race_module._Race._leg
-    monkeypatch.setattr(
-        race_module._Race,
-        "_leg",
-        lambda self, stage, label, *rest: leg(self, stage, label, *rest) + label.startswith("sl-at-k"),
-    )
+    original = race_module._Race._leg
+
+    def leg(self: Any, stage: int, label: str, runner: Trainer, epoch: int) -> dict[str, float]:
+        metrics = original(self, stage, label, runner, epoch)
+        return {name: value + label.startswith("sl-at-k") for name, value in metrics.items()}
+
+    monkeypatch.setattr(race_module._Race, "_leg", leg)
     trainer, race = make_trainer(settings, planted.train, planted.valid)
     assert race.chosen["loss.name"] == trainer.config.loss.name == "sl@k"
     assert "positive_power-0.2" not in {leg["candidate"] for leg in race.legs}

@@ -16,17 +16,44 @@ from numpy.typing import NDArray
 
 from talos.baselines.base import ItemBaseline
 from talos.baselines.item_weights import ItemWeights
-from talos.checks import positive_integer
+from talos.checks import positive_integer, positive_number
 from talos.data.interactions import Interactions
-from talos.errors import ArgumentError
+from talos.errors import ArgumentError, DataError
 
 __all__ = ["ItemKNN", "RP3beta"]
 
 # Products of a block before equal pairs are added up: about 200 MB.
 _BLOCK = 1 << 24
+# Pairs of items of one user, over all users, up to which neighbours are computed: about a minute.
+_MOST_PAIRS = 4e9
 
 
-class ItemKNN(ItemBaseline):
+class _Neighbourhoods(ItemBaseline):
+    """Weights from all pairs of items that a user has: Σ n² products, where n are the users' interactions.
+
+    Args:
+        max_pairs: the most pairs, of all users together; for more there is an error.
+    """
+
+    max_pairs: float
+
+    def check(self, train: Interactions) -> None:
+        """Raise a `DataError` if there are no interactions, or more pairs than `max_pairs`."""
+        super().check(train)
+        degrees = train.user_degrees.astype(np.float64)
+        pairs = float((degrees**2).sum())
+        if pairs > self.max_pairs:
+            heaviest = int(degrees.argmax())
+            raise DataError(
+                f"{pairs:.2g} pairs of items of one user; user {train.user_ids.ids[heaviest]!r} alone, with "
+                f"{int(degrees[heaviest]):,} events, has {degrees[heaviest] ** 2:.2g}",
+                where=f"baseline {self.short_name!r}",
+                expected=f"at most {self.max_pairs:.2g} pairs",
+                hint=f"leave such users out, or allow it with baseline.max_pairs={np.ceil(pairs):.0f}",
+            )
+
+
+class ItemKNN(_Neighbourhoods):
     """ItemKNN: cosine of the columns of two items, with shrinkage, summed over an item's nearest neighbours.
 
     sim(i, h) = c_ih / (√(n_i·n_h) + shrinkage), where c counts the users who have both and n those who have one.
@@ -47,12 +74,16 @@ class ItemKNN(ItemBaseline):
         "shrinkage": [0.0, 5.0, 20.0, 50.0, 150.0],
     }
 
-    def __init__(self, *, neighbours: int = 200, shrinkage: float = 20.0) -> None:
+    def __init__(
+        self, *, neighbours: int = 200, shrinkage: float = 20.0, max_pairs: float = _MOST_PAIRS
+    ) -> None:
         self.neighbours = positive_integer("neighbours", neighbours)
         self.shrinkage = _not_negative("shrinkage", shrinkage)
+        self.max_pairs = positive_number("max_pairs", max_pairs)
 
     def fit(self, train: Interactions, generator: torch.Generator | None = None) -> ItemWeights:
         """The similarities, sparse; nothing is random."""
+        self.check(train)
         links, degrees = train.to_scipy(), train.item_degrees.astype(np.float64)
 
         def similarity(rows: NDArray[Any], columns: NDArray[Any], common: NDArray[Any]) -> NDArray[Any]:
@@ -64,7 +95,7 @@ class ItemKNN(ItemBaseline):
         return ItemWeights(nearest.T.tocsr())
 
 
-class RP3beta(ItemBaseline):
+class RP3beta(_Neighbourhoods):
     """RP3beta: three steps of a random walk from the user's items, with popular ends held back by n_i^β.
 
     W[h, i] = Σ_u (1/n_h)^α·(1/n_u)^α / n_i^β over the users u who have both: from h to one of its users and on to one
@@ -85,13 +116,17 @@ class RP3beta(ItemBaseline):
         "neighbours": [20, 50, 100, 200, 500],
     }
 
-    def __init__(self, *, alpha: float = 0.5, beta: float = 0.3, neighbours: int = 200) -> None:
+    def __init__(
+        self, *, alpha: float = 0.5, beta: float = 0.3, neighbours: int = 200, max_pairs: float = _MOST_PAIRS
+    ) -> None:
         self.alpha = _not_negative("alpha", alpha)
         self.beta = _not_negative("beta", beta)
         self.neighbours = positive_integer("neighbours", neighbours)
+        self.max_pairs = positive_number("max_pairs", max_pairs)
 
     def fit(self, train: Interactions, generator: torch.Generator | None = None) -> ItemWeights:
         """The probabilities of the walk, sparse; nothing is random."""
+        self.check(train)
         links = train.to_scipy().astype(np.float64)
         of_items = np.maximum(train.item_degrees, 1).astype(np.float64)
         of_users = np.maximum(train.user_degrees, 1).astype(np.float64)

@@ -120,7 +120,7 @@ def split(
     print_table(["part", "users", "items", "interactions"], rows, title=str(out))
     for part, counts in record["cold"].items():
         if counts["users"] or counts["items"]:
-            say(f"{part}: {counts['users']:,} users and {counts['items']:,} items are absent from train")
+            say(f"{part}: {counts['users']:,} users and {counts['items']:,} items have no training events")
 
 
 @app.command("generate")

@@ -107,6 +107,8 @@ def train(
         with reading() as progress:
             parts = _share(path, config) or open_split(path, source, notify=say, progress=progress)
         _check_refit(refit, parts)
+        for note in _cold_notes(parts):
+            say(note)
         record = record_of(path, source, parts)
         table = _read_items(path, items, item_columns, source, parts)
         asked = zip(_LOGGERS, (tensorboard, mlflow, wandb), strict=True)
@@ -201,6 +203,13 @@ def _check_refit(refit: Refit | None, parts: Split | SplitShare) -> None:
         raise ConfigError("there is no test part to add", where="--refit all", expected="--refit")
 
 
+def _cold_notes(parts: Split | SplitShare) -> list[str]:
+    """How many users and items of each part have no training events; a process with a share knows its own only."""
+    from talos.data.splits import Split
+
+    return parts.cold_notes() if isinstance(parts, Split) else []
+
+
 def _share(path: str, config: RunConfig) -> SplitShare | None:
     """This process's part of a folder of shards, where training can do with the part; else None."""
     from talos import distributed, registry
@@ -231,24 +240,23 @@ def _explain(config: RunConfig, parts: Split, json: bool) -> None:
     if config.baseline is not None:
         _explain_baseline(config, parts, json)
         return
-    from talos.training import Trainer
+    from talos.training import check_memory, plan_for
 
-    trainer = Trainer(config, parts.train, parts.valid)
-    parameters = sum(parameter.numel() for parameter in trainer.objective.parameters())
+    plan = plan_for(config, parts.train)
+    check_memory(plan)
     facts = {
-        "parameters": parameters,
-        "steps_per_epoch": trainer.plan.steps_per_epoch,
-        # values, gradients and Adam's two moments, and one copy of the best weights
-        "memory_mb": round(5 * 4 * parameters / 2**20, 1),
-        "notes": list(trainer.plan.notes),
-        "config": trainer.config.as_dict(),
+        "parameters": plan.parameters,
+        "steps_per_epoch": plan.steps_per_epoch,
+        "memory_mb": round(plan.memory / 2**20, 1),
+        "notes": list(plan.notes),
+        "config": plan.config.as_dict(),
     }
     if json:
         print_json(facts)
         return
     shown = [(name.replace("_", " "), f"{facts[name]:,}") for name in list(facts)[:3]]
-    print_facts([*shown, *(("chosen", note) for note in trainer.plan.notes)], title="what would be trained")
-    typer.echo("\n" + trainer.config.to_toml())
+    print_facts([*shown, *(("chosen", note) for note in plan.notes)], title="what would be trained")
+    typer.echo("\n" + plan.config.to_toml())
 
 
 def _explain_baseline(config: RunConfig, parts: Split, json: bool) -> None:
@@ -316,12 +324,12 @@ def _run(
         base = model.train if refit == "train+valid" else parts.train
         reports = trained, popular = _reports(measured, base, parts)
         result, baseline = trained.as_dict(), {"popularity": popular.as_dict()["metrics"]}
-    fit_seconds = round(seconds, 2)
-    facts: dict[str, Any] = {"fit_seconds": fit_seconds}
+    result["notes"] = [*_cold_notes(parts), *result.get("notes", [])]
+    facts: dict[str, Any] = {"fit_seconds": round(seconds, 2), "notes": result["notes"]}
     if refit == "all":
         origin = {**model.metadata["chosen_from"], **result, "baseline": baseline}
         facts["chosen_from"] = origin
-        result, baseline = {"metrics": {}}, {}
+        result, baseline = {"metrics": {}, "notes": result["notes"]}, {}
     if items is not None:
         recommender.add_items(items)
     recommender.save(out, metrics=result["metrics"], baseline=baseline, source=source, **facts)

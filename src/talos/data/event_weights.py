@@ -20,6 +20,10 @@ _SHARES_OF_SPAN = (0.5, 0.25, 0.125)
 # A validation part is later than train if so much of it is later than all that its user has in train.
 _LATER = 0.9
 _DAY = 86_400.0
+# The quantile of times from which ages count.
+_NEWEST = 0.99
+# Seconds: a date before March 1973 among others in a finer unit is taken for one in seconds.
+_EARLIEST = 1e8
 
 
 def event_columns(events: EventsConfig) -> tuple[str, ...]:
@@ -37,8 +41,9 @@ def event_weights(train: Interactions, events: EventsConfig) -> NDArray[np.float
 
     - `weights = "rating"`: in proportion to the rating, which must be above 0. A column of weights is read as ratings.
     - `weights = "repeats"`: 1 + log n for a pair that occurred n times: the hundredth play says less than the second.
-    - `half_life = "30d"`: 2^(-age/half-life), with the age counted from the newest interaction of `train`; an
-      interaction whose time is unknown (below 0) counts like the mean of the others.
+    - `half_life = "30d"`: 2^(-age/half-life). The age counts from the time below which 99 % of `train` lie, and is 0 for
+      later interactions, so that a few wrong dates change nothing. An interaction whose time is unknown (below 0)
+      counts like the mean of the others.
 
     Both together multiply.
 
@@ -71,8 +76,8 @@ def event_weights(train: Interactions, events: EventsConfig) -> NDArray[np.float
             )
         seconds = in_seconds(train.timestamps)
         known = np.isfinite(seconds) & (seconds >= 0)
-        newest = seconds[known].max() if known.any() else 0.0
-        decay = np.maximum(np.exp2(np.where(known, seconds - newest, 0.0) / life), _LEAST)
+        newest = np.quantile(seconds[known], _NEWEST, method="higher") if known.any() else 0.0
+        decay = np.maximum(np.exp2(np.where(known, np.minimum(seconds - newest, 0.0), 0.0) / life), _LEAST)
         decay[~known] = decay[known].mean() if known.any() else 1.0
         weights = decay if weights is None else weights * decay
     if weights is None or not len(weights):
@@ -130,6 +135,9 @@ def in_seconds(stamps: NDArray[Any]) -> NDArray[np.float64]:
 
     >>> in_seconds(np.array([1_700_000_000_000])).tolist()
     [1700000000.0]
+    >>> in_seconds(np.array([1_700_000_000_000, 1_700_000_000]))
+    Traceback (most recent call last):
+    talos.errors.DataError: timestamps: 1 of 2 are in another unit than 1700000000000, ...
     """
     if stamps.dtype.kind == "M":
         return stamps.astype("datetime64[us]").astype(np.int64) / 1e6
@@ -137,5 +145,12 @@ def in_seconds(stamps: NDArray[Any]) -> NDArray[np.float64]:
     largest = np.nanmax(values, initial=0.0)
     for unit in (1e9, 1e6, 1e3):
         if largest > 1e11 * unit / 1e3:
+            other = (values > 0) & (values / unit < _EARLIEST)
+            if other.any():
+                what = (
+                    f"{int(other.sum()):,} of {len(values):,} are in another unit than {largest:.0f}, "
+                    f"such as {values[other][0]:.0f}"
+                )
+                raise DataError(what, where="timestamps", expected="one unit")
             return values / unit
     return values

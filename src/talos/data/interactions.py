@@ -253,6 +253,15 @@ class Interactions:
         np.cumsum(np.bincount(self.rows[keep], minlength=self.num_users), out=counts[1:])
         return replace(self, indptr=counts, indices=self.indices[keep], **self._values_at(keep))
 
+    def of_users_in(self, other: Interactions) -> Interactions:
+        """Keep the interactions of users who have some in `other`, which has the same vocabularies.
+
+        >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 8])
+        >>> len(data.of_users_in(data.where(data.rows == 0)))
+        2
+        """
+        return self.where(other.user_degrees[self.rows] > 0)
+
     def _values_at(self, where: slice | NDArray[np.bool_]) -> dict[str, Any]:
         """Timestamps, ratings and repeats of some interactions, as arguments of the constructor."""
         columns = {"timestamps": self.timestamps, "ratings": self.ratings, "repeats": self.repeats}

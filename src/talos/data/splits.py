@@ -17,9 +17,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from talos.data.databases import without_password
+from talos.data.event_weights import in_seconds
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, ConfigError, DataError, nearest
-from talos.files import locked, remove_leftovers, replace_folder
+from talos.files import locked_folder
 
 __all__ = [
     "ColdCounts",
@@ -28,6 +29,7 @@ __all__ = [
     "how_to_split",
     "k_core",
     "last_of_each",
+    "leave_one",
     "min_rating",
     "predefined",
     "random_share",
@@ -115,7 +117,7 @@ class Split:
         parts = {"train": self.train, "valid": self.valid, "test": self.test}
         return {name: part for name, part in parts.items() if part is not None}
 
-    def cold(self, part: Literal["valid", "test"] = "test") -> ColdCounts:
+    def cold(self, part: str = "test") -> ColdCounts:
         """Count the users and items of a part that are absent from train."""
         data = self.parts.get(part, self.test)
         cold_user = (self.train.user_degrees == 0) & (data.user_degrees > 0)
@@ -126,6 +128,24 @@ class Split:
             interactions_of_cold_users=int(data.user_degrees[cold_user].sum()),
             interactions_of_cold_items=int(data.item_degrees[cold_item].sum()),
         )
+
+    def cold_notes(self) -> list[str]:
+        """A line for each part that has users or items without training events.
+
+        >>> data = Interactions.from_ids([1, 2, 2], [7, 7, 8])
+        >>> Split(train=data.where(data.rows == 0), valid=None, test=data.where(data.rows == 1)).cold_notes()
+        ['test: 1 of 1 users and 1 of 2 items have no training events']
+        """
+        notes = []
+        for name, part in self.parts.items():
+            if name != "train":
+                cold, items = self.cold(name), int((part.item_degrees > 0).sum())
+                if cold.users or cold.items:
+                    notes.append(
+                        f"{name}: {cold.users:,} of {part.active_users:,} users and {cold.items:,} of {items:,} "
+                        "items have no training events"
+                    )
+        return notes
 
     def warm(self) -> Split:
         """The split without the validation and test interactions of users or items that are absent from train."""
@@ -146,45 +166,65 @@ class Split:
 
 
 def split(
-    data: Interactions, *, test: float = 0.2, valid: float = 0.1, by: SplitBy = "user", seed: int = 0
+    data: Interactions,
+    *,
+    test: float = 0.2,
+    valid: float = 0.1,
+    by: SplitBy = "user",
+    seed: int = 0,
+    paper: bool = False,
 ) -> Split:
     """Divide interactions into train, validation and test.
+
+    By `user`, a user's share is rounded up or down at random, so that the parts have the shares that were asked for
+    also where users have few interactions. Every user keeps at least one in train: a user with a single one is in no
+    other part. By `time`, the draw for validation leaves every user one as well.
 
     Args:
         data: the interactions to divide.
         test: share of the interactions for test; ignored by `last`.
         valid: share of the rest for validation, 0 for none; with `last`, any share above 0 means one interaction
             per user.
-        by: `user`: at random within each user, each share rounded up, as in the paper's IID setting;
-            `time`: the latest of all interactions for test (the paper's temporal shift), and a random draw from the
+        by: `user`: at random within each user; `time`: the latest of all interactions for test (the paper's temporal shift), and a random draw from the
             rest for validation; `future`: the latest for test, and the latest of the rest for validation, so that what
             is chosen on validation has been tried on what came later; `last`: each user's last interaction for test and
             the one before it for validation, while users with too few interactions keep theirs in train.
         seed: of the random draws; the same seed gives the same split.
+        paper: split as the paper does: by `user`, shares are rounded up for every user, and nobody is kept in train.
 
     >>> data = Interactions.from_ids([1] * 10, list(range(10)))
     >>> split(data, seed=1)
     Split(train 7, valid 1, test 2; 1 users × 10 items)
     """
-    how = how_to_split(by, test, valid, seed)
+    how = how_to_split(by, test, valid, seed) | ({"paper": True} if paper else {})
     if by != "user" and data.timestamps is None:
         raise DataError(
             "no timestamps", where=data.provenance.source, expected=f"a time column to split by {by}"
         )
+    if data.timestamps is not None and by != "user":
+        in_seconds(data.timestamps)  # refuses times of different units
     rng = np.random.default_rng(seed)
     if by == "last":
         in_test, in_valid = last_of_each(data, with_valid=valid > 0)
     else:
-        in_test = random_share(data, test, rng) if by == "user" else _latest_share(data, test)
+        in_test = random_share(data, test, rng, paper=paper) if by == "user" else _latest_share(data, test)
         rest = data.where(~in_test)
         if by == "user":
-            picked = random_share(rest, valid, rng)
+            picked = random_share(rest, valid, rng, paper=paper)
         elif by == "time":
             picked = _random_of_all(len(rest), valid, rng)
+            picked = picked if paper else leave_one(rest, picked)
         else:
             picked = _latest_share(rest, valid)
         in_valid = np.zeros(len(data), bool)
         in_valid[np.flatnonzero(~in_test)[picked]] = True
+    if by == "user" and test > 0 and len(data) and not (data.user_degrees > 1).any():
+        raise DataError(
+            "no user has more than one interaction, so none can be held out",
+            where=data.provenance.source,
+            expected="users with two or more",
+            hint="test=0 and valid=0 train without holding anything out",
+        )
     parts = Split(
         train=data.where(~in_test & ~in_valid),
         valid=data.where(in_valid) if in_valid.any() else None,
@@ -228,18 +268,47 @@ def _check_overlap(parts: Split) -> None:
         )
 
 
-def random_share(data: Interactions, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """A flag per interaction, true for ⌈share · degree⌉ of each user's, drawn at random."""
+def random_share(
+    data: Interactions, share: float, rng: np.random.Generator, *, paper: bool = False
+) -> NDArray[np.bool_]:
+    """A flag per interaction, true for a random share of each user's.
+
+    `share · degree` is rounded up or down at random, so that its mean over users is exact, and every user keeps one
+    interaction. As in the `paper`, it is rounded up, and nothing need be kept.
+    """
     if share == 0 or len(data) == 0:
         return np.zeros(len(data), bool)
+    degrees, noise = data.user_degrees, rng.random(len(data))
     # sorting by user + noise in [0, 1) keeps the order of users and shuffles within each
-    order = pl.Series(data.rows + rng.random(len(data))).arg_sort().to_numpy()
-    # without the small offset rounding errors would turn 0.2 · 5 into 2
-    quota = np.ceil(share * data.user_degrees - 1e-9).astype(np.int64)
-    rank_in_user = np.arange(len(data)) - np.repeat(data.indptr[:-1], data.user_degrees)
+    order = pl.Series(data.rows + noise).arg_sort().to_numpy()
+    # the small offset absorbs rounding errors: 0.2 · 5 is 1, not more
+    quota = share * degrees - 1e-9
+    if not paper:
+        # the sum of a user's noise modulo 1 is uniform, and independent of the order of the noise
+        active = degrees > 0
+        quota[active] -= np.add.reduceat(noise, data.indptr[:-1][active]) % 1
+        quota = np.minimum(quota, degrees - 1)
+    quota = np.ceil(quota).astype(np.int64)
+    rank_in_user = np.arange(len(data)) - np.repeat(data.indptr[:-1], degrees)
     chosen = np.zeros(len(data), bool)
-    chosen[order] = rank_in_user < np.repeat(quota, data.user_degrees)
+    chosen[order] = rank_in_user < np.repeat(quota, degrees)
     return chosen
+
+
+def leave_one(data: Interactions, picked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The flags `picked`, without the first interaction of each user of whom all are picked.
+
+    >>> data = Interactions.from_ids([1, 2, 2], [7, 7, 8])
+    >>> leave_one(data, np.array([True, True, False])).tolist()
+    [False, True, False]
+    """
+    active = data.user_degrees > 0
+    starts = data.indptr[:-1][active]
+    if not len(starts):
+        return picked
+    picked = picked.copy()
+    picked[starts[np.logical_and.reduceat(picked, starts)]] = False
+    return picked
 
 
 def _random_of_all(count: int, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -305,10 +374,7 @@ def write_split(
         "parts": {},
         "cold": {name: vars(parts.cold(name)) for name in ("valid", "test") if name in parts.parts},
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    lock = out.with_name(f".{out.name}.lock")
-    with locked(lock, guards=out, purpose="writing a split"), replace_folder(out) as staging:
-        remove_leftovers(out, but=staging)
+    with locked_folder(out, purpose="writing a split") as staging:
         for name, part in parts.parts.items():
             frame = part.to_polars()
             if format == "tsv":

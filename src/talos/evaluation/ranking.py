@@ -112,18 +112,23 @@ class DotScores:
 class HistoryScores:
     """Scores are sums of weights from the items of a user's history: s_ui = Σ_{h∈H_u} W[h, i].
 
+    With `popularity` (items,), an empty history has these scores, and items of popularity 0 are ranked last.
+
     >>> histories = Interactions.from_ids([1, 2, 2], [7, 7, 8])
     >>> scorer = HistoryScores(histories, ItemWeights(torch.tensor([[0.0, 2.0], [3.0, 0.0]])))
     >>> top_k(scorer, k=1).scores.tolist()
     [[2.0], [3.0]]
     """
 
-    def __init__(self, histories: Interactions, weights: ItemWeights) -> None:
+    def __init__(
+        self, histories: Interactions, weights: ItemWeights, popularity: Tensor | None = None
+    ) -> None:
         if histories.num_items != weights.num_items:
             what, expected = f"{histories.num_items} items", f"{weights.num_items}, those of the weights"
             raise ArgumentError(what, where="histories", expected=expected)
         self.histories = histories
         self.weights = weights
+        self.popularity = popularity
 
     @property
     def num_users(self) -> int:
@@ -146,6 +151,11 @@ class HistoryScores:
         ends = np.concatenate([[0], np.cumsum(self.histories.user_degrees[codes])])
         items = self.histories.pairs_of(codes)[1].astype(np.int64)
         self.weights.add_up(torch.from_numpy(ends), torch.from_numpy(items), out)
+        if self.popularity is not None:
+            unknown = self.popularity == 0
+            if unknown.any():
+                out[:, unknown] = out.amin(1, keepdim=True) - 1
+            out[torch.from_numpy(np.diff(ends) == 0)] = self.popularity
 
 
 class FixedScores:

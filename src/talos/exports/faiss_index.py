@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from talos.errors import ArgumentError, MissingExtraError, nearest
-from talos.evaluation.ranking import DotScores, top_k
+from talos.evaluation.ranking import top_k
 from talos.exports.folders import check_same_lists, export_folder, recall, sample_users, write_ids
 from talos.model.run_directory import Model
 
@@ -37,13 +37,14 @@ def write_faiss(
     k = model.list_length(k)
     faiss = load_faiss()
     with export_folder(out, model, kind="faiss", overwrite=overwrite) as (folder, record):
-        vectors = np.ascontiguousarray(model.item_vectors.detach().float().cpu().numpy())
+        table = model.dot_scores
+        vectors = np.ascontiguousarray(table.item_vectors.detach().float().cpu().numpy())
         built, settings = _build(faiss, index, vectors)
         _write_index(faiss, built, folder / "index.faiss")
         write_ids(folder, model, user_vectors=True, item_vectors=False)
         sample = sample_users(model, _SAMPLE)
-        expected = top_k(DotScores(model.user_vectors, model.item_vectors), sample, k=k)
-        asked = np.ascontiguousarray(model.user_vectors[sample].detach().float().cpu().numpy())
+        expected = top_k(table, sample, k=k)
+        asked = np.ascontiguousarray(table.user_vectors[sample].detach().float().cpu().numpy())
         # verify the index as it was stored: read it back from the disk
         scores, items = faiss.read_index(str(folder / "index.faiss")).search(asked, k)
         details = {"index": index, "k": k, **settings, f"recall@{k}": recall(expected, items)}

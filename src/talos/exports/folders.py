@@ -92,11 +92,11 @@ def write_ids(folder: Path, model: Model, *, user_vectors: bool, item_vectors: b
     if train.item_titles is not None:
         items["title"] = train.item_titles
     if user_vectors:
-        users["vector"] = model.user_vectors.detach().float().cpu().numpy()
+        users["vector"] = model.dot_scores.user_vectors.detach().float().cpu().numpy()
     if user_vectors and model.thresholds is not None:
         users["threshold"] = model.thresholds.detach().float().cpu().numpy()
     if item_vectors:
-        items["vector"] = model.item_vectors.detach().float().cpu().numpy()
+        items["vector"] = model.dot_scores.item_vectors.detach().float().cpu().numpy()
     pl.DataFrame(users).write_parquet(folder / "users.parquet")
     pl.DataFrame(items).write_parquet(folder / "items.parquet")
 
@@ -115,7 +115,8 @@ def check_same_lists(
 
     Returns the share of users whose lists are identical.
     """
-    users = model.user_vectors[torch.from_numpy(expected.users)].detach().double().cpu().numpy()
+    table = model.dot_scores
+    users = table.user_vectors[torch.from_numpy(expected.users)].detach().double().cpu().numpy()
     there = expected.items >= 0
     margin = _TOLERANCE * max(1.0, float(np.abs(expected.scores[there]).max(initial=0.0)))
     for row in range(len(users)):
@@ -126,7 +127,7 @@ def check_same_lists(
         if in_range.sum() != size or len(set(mine.tolist())) != size:
             problem = "items are missing or repeated"
         else:
-            vectors = model.item_vectors[torch.from_numpy(mine)].detach().double().cpu().numpy()
+            vectors = table.item_vectors[torch.from_numpy(mine)].detach().double().cpu().numpy()
             if (np.abs(vectors @ users[row] - scores[row, :size]) > margin).any():
                 problem = "scores are not the items' scores"
             elif (np.abs(scores[row, :size] - expected.scores[row, :size]) > margin).any():

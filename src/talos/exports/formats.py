@@ -72,7 +72,7 @@ def export(
         "format": format,
         "users": model.train.num_users,
         "items": model.train.num_items,
-        "dim": int(model.item_vectors.shape[1]),
+        "dim": int(model.dot_scores.item_vectors.shape[1]),
         **details,
         "seconds": round(time.perf_counter() - began, 3),
     }
@@ -92,8 +92,8 @@ def write_npz(model: Model, out: Path, *, overwrite: bool = False) -> dict[str, 
     arrays: dict[str, NDArray[Any]] = {
         "user_ids": _id_array(model.train.user_ids.ids, "user ids"),
         "item_ids": _id_array(model.train.item_ids.ids, "item ids"),
-        "user_vectors": model.user_vectors.detach().float().cpu().numpy(),
-        "item_vectors": model.item_vectors.detach().float().cpu().numpy(),
+        "user_vectors": model.dot_scores.user_vectors.detach().float().cpu().numpy(),
+        "item_vectors": model.dot_scores.item_vectors.detach().float().cpu().numpy(),
         "seen_indptr": seen.indptr,
         "seen_indices": seen.indices,
     }

@@ -125,7 +125,8 @@ def write_lists(
             and rank 0 joins them. Files only, no databases.
 
     Returns:
-        `out`, `users`, `rows`, `k`, `seconds`, and `resumed_at`: how many users an interrupted call had done; with
+        `out`, `users`, `users_without_events` (whose lists are ranked by popularity), `rows`, `k`, `seconds`, and
+        `resumed_at`: how many users an interrupted call had done; with
         `approximate` also what was measured on a sample of users: `recall@K`, and how many cells of the index are
         looked through.
 
@@ -164,6 +165,7 @@ def write_lists(
         sink = _sink(str(out), model, settings, overwrite)
         finder = _finder(model, settings, banned)
         name, users, (rows, resumed) = sink.name, settings.users, _write(model, settings, finder, sink, show)
+        without = model.users_without_events
     else:
         path, what = expanded(out), f"{out} could not be written"
         parts = [path.with_name(f".rank-{rank}-of-{group.size}.{path.name}") for rank in range(group.size)]
@@ -187,11 +189,13 @@ def write_lists(
         finder = _finder(model, settings, banned)
         own = all_or_none(group, write_own, what)
         assert own is not None
-        counts = group.all_gather_numbers([float(settings.users), *map(float, own)])
-        name, (users, rows, resumed) = str(path), (int(sum(column)) for column in zip(*counts, strict=True))
+        totals = map(float, (settings.users, model.users_without_events, *own))
+        counts = zip(*group.all_gather_numbers([*totals]), strict=True)
+        name, (users, without, rows, resumed) = str(path), (int(sum(column)) for column in counts)
         all_or_none(group, join if group.rank == 0 else None, what)
     seconds = round(time.perf_counter() - began, 3)
-    done = {"out": name, "users": users, "rows": rows, "k": k, "seconds": seconds, "resumed_at": resumed}
+    done = {"out": name, "users": users, "users_without_events": without, "rows": rows, "k": k,
+            "seconds": seconds, "resumed_at": resumed}  # fmt: skip
     return done if approximate is None else {**done, "approximate": finder.facts}
 
 
@@ -206,7 +210,7 @@ class _ExactLists:
             "seen": model.known if settings.filter_seen else None,
             "banned": banned,
             "item_vectors": model.item_vectors if settings.diversity else None,
-            "item_degrees": model.train.item_degrees,
+            "item_degrees": model.item_degrees,
             "diversity": settings.diversity,
             "popularity": settings.popularity,
         }

@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from talos.errors import MissingExtraError
-from talos.evaluation.ranking import DotScores, top_k
+from talos.evaluation.ranking import top_k
 from talos.exports.folders import check_same_lists, export_folder, sample_users, write_ids
 from talos.model.run_directory import Model
 
@@ -52,7 +52,7 @@ def write_onnx(
         onnx.checker.check_model(str(path))
         write_ids(folder, model, user_vectors=False, item_vectors=False)
         sample = sample_users(model, _SAMPLE)
-        expected = top_k(DotScores(model.user_vectors, model.item_vectors), sample, k=k, seen=model.known)
+        expected = top_k(model.dot_scores, sample, k=k, seen=model.known)
         settings = runtime.SessionOptions()
         settings.log_severity_level = 3
         session = runtime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
@@ -72,8 +72,8 @@ def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
     seen = model.known
     items = model.train.num_items
     constants: dict[str, NDArray[Any]] = {
-        "user_vectors": model.user_vectors.detach().float().cpu().numpy(),
-        "item_vectors": np.ascontiguousarray(model.item_vectors.detach().float().cpu().numpy().T),
+        "user_vectors": model.dot_scores.user_vectors.detach().float().cpu().numpy(),
+        "item_vectors": np.ascontiguousarray(model.dot_scores.item_vectors.detach().float().cpu().numpy().T),
         "seen_start": seen.indptr[:-1],
         "seen_count": np.diff(seen.indptr),
         # one entry more, so that position 0 exists even without any interactions

@@ -162,9 +162,12 @@ def _converted(value: Any, dtype: pl.DataType, where: str) -> Any:
     except (TypeError, ValueError, OverflowError):
         raise ArgumentError(f"{value!r}", where=where, expected="a number") from None
     if dtype == pl.Int64:
-        # no integer equals 1.5, and none is beyond 64 bits
-        whole = number.is_integer() and abs(number) < 2**63
-        return int(value) if whole and not isinstance(value, float) else int(number) if whole else None
+        if not number.is_integer() or abs(number) >= 2**63:
+            return None  # no integer equals 1.5, and none is beyond 64 bits
+        try:
+            return int(value)  # exact beyond 2**53 too
+        except ValueError:  # text such as 1990.0 or 1e3
+            return int(number)
     return number
 
 

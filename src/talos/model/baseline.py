@@ -13,7 +13,7 @@ from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, TalosError
 from talos.evaluation.evaluate import evaluate
-from talos.evaluation.ranking import DotScores, HistoryScores, Scorer
+from talos.evaluation.ranking import Scorer
 from talos.model.run_directory import ItemModel, Model
 
 if TYPE_CHECKING:
@@ -86,8 +86,9 @@ def fit_baseline(
             raise TalosError(
                 f"the baseline {config.baseline.name!r} has numbers that are not finite; it may need another setting"
             )
-    if valid is not None and len(valid):
-        metrics = evaluate(model.scorer(), valid, seen=train, ks=[config.k]).metrics
+    measured = None if valid is None else valid.of_users_in(train)
+    if measured is not None and len(measured):
+        metrics = evaluate(model.scorer(), measured, seen=train, ks=[config.k]).metrics
         watched = f"{config.training.metric}@{config.k}"
         metadata["valid"] = {watched: metrics[watched]} | metrics  # the watched metric first, as in training
     return model
@@ -96,9 +97,10 @@ def fit_baseline(
 def scores_of_histories(model: Model, baseline: Baseline, histories: Interactions) -> Scorer:
     """The scores of people whom the model does not know, from their histories over the model's items."""
     if isinstance(model, ItemModel):
-        return HistoryScores(histories, model.weights)
+        return model.scores_of(histories)
     if not isinstance(baseline, VectorBaseline):  # a model.json that somebody changed
         what, expected = f"{type(baseline).__name__} with a model of vectors", "the baseline of the model"
         raise ArgumentError(what, where="baseline", expected=expected)
     ends, items = torch.tensor(histories.indptr), torch.tensor(histories.indices, dtype=torch.int64)
-    return DotScores(baseline.fold_in(model.item_vectors, ends, items), model.item_vectors)
+    vectors = baseline.fold_in(model.item_vectors, ends, items)
+    return model.prior_scores.of(vectors, histories.user_degrees)

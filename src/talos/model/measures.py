@@ -20,6 +20,8 @@ __all__ = ["Lists", "ScoreSample", "by_activity", "by_popularity", "make_lists",
 
 _Pairs: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
+# Numbers of train interactions at which the groups of users with few begin, and those of all others.
+_FEW = (1, 2, 3, 6, 11)
 # Borders of the popularity groups as shares of the catalogue; narrow at the top, where most interactions are.
 POPULARITY_SHARES = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
 
@@ -153,12 +155,20 @@ def _exact_and_centred(
 
 
 def by_activity(degrees: NDArray[np.int64], groups: int = 5) -> list[tuple[str, NDArray[np.bool_]]]:
-    """Users in groups of about equal size by their number of train interactions: label and mask of each group.
+    """Users in groups by their number of train interactions: label and mask of each group.
 
-    >>> [(name, int(who.sum())) for name, who in by_activity(np.array([1, 1, 2, 3, 9, 9]), groups=3)]
-    [('1', 2), ('2–3', 2), ('9', 2)]
+    Users with few have groups of their own: 0, 1, 2, 3 to 5, 6 to 10. All others are in groups of about equal size, as
+    many as are left of `groups`, at least one.
+
+    >>> [(name, int(who.sum())) for name, who in by_activity(np.array([0, 1, 1, 4, 5, 20, 30, 40, 50]))]
+    [('0', 1), ('1', 2), ('4–5', 2), ('20–30', 2), ('40–50', 2)]
     """
-    edges = np.unique(np.quantile(degrees, np.linspace(0, 1, groups + 1)[1:-1], method="higher"))
+    edges = np.array(_FEW)
+    many = degrees[degrees >= _FEW[-1]]
+    if len(many):
+        few = np.unique(np.searchsorted(edges, degrees[degrees < _FEW[-1]], side="right"))
+        shares = np.linspace(0, 1, max(1, groups - len(few)) + 1)[1:-1]
+        edges = np.unique([*edges, *np.quantile(many, shares, method="higher")])
     place = np.searchsorted(edges, degrees, side="right")
     found = []
     for group in np.unique(place):

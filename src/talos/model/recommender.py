@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 
 from talos import losses, registry
 from talos.backbones import Backbone
@@ -192,7 +193,7 @@ class Recommender:
         >>> train, valid, test = data.split(test=0.25, valid=0.25)
         >>> model = Recommender(k=1, dim=4, epochs=3).fit(train, valid, known=test)
         >>> model.refit("all").fitted_model().metadata["trained_on"]
-        {'train': 4, 'valid': 2, 'test': 2}
+        {'train': 5, 'valid': 1, 'test': 2}
         """
         self._check_imported()
         before = self._last_fit()
@@ -325,6 +326,7 @@ class Recommender:
             held_out=held_out,
             metadata=metadata,
             users=None if isinstance(train, Interactions) else train.users,
+            all_item_degrees=None if isinstance(train, Interactions) else train.item_degrees,
         )
 
     def partial_fit(self, new: Interactions, *, epochs: int = 1, lr: float | None = None) -> Recommender:
@@ -403,8 +405,12 @@ class Recommender:
             dialect=dialect,
             **options,
         )
-        note = f"{lost:,} test interactions of unknown users or items left out"
-        return report.with_note(note) if lost else report
+        if lost:
+            report = report.with_note(f"{lost:,} test interactions of unknown users or items left out")
+        cold = (known.user_degrees > 0) & (model.train.user_degrees == 0)
+        count = int(sum(own for (own,) in group.all_gather_numbers([float(cold.sum())])))
+        note = f"{count:,} of {report.num_users:,} users have no training events: ranked by popularity"
+        return report.with_note(note) if count else report
 
     def recommend(
         self,
@@ -422,6 +428,9 @@ class Recommender:
         frame: FrameKind = "polars",
     ) -> Any:
         """The best items for users: a frame with columns user_id, item_id, score, rank.
+
+        A user without training events, and an empty history, get the most popular items; the score is then the
+        popularity, 0 to 1. Items without training events come last. See `talos.evaluation.popularity`.
 
         Args:
             users: ids of users; all users of the model if neither users nor a history is given.
@@ -456,7 +465,7 @@ class Recommender:
             "diversity": check_share("diversity", diversity),
             "popularity": check_share("popularity", popularity),
             "item_vectors": model.item_vectors if diversity else None,
-            "item_degrees": model.train.item_degrees,
+            "item_degrees": model.item_degrees,
         }
         if history is not None:
             known = self._known(history, on_unknown)
@@ -471,7 +480,7 @@ class Recommender:
         lists = lists_of(model.scorer(), codes[codes >= 0], k=k, seen=seen, **how)
         found = list_frame(lists, known_users, item_ids)
         if len(unknown) and on_unknown == "popular":
-            popular = FixedScores(torch.tensor(model.train.item_degrees))
+            popular = FixedScores(torch.tensor(model.item_degrees))
             lists = top_k(popular, np.zeros(len(unknown), np.int64), k=k, banned=banned)
             found = pl.concat([found, list_frame(lists, unknown, item_ids)])
             asked = pl.DataFrame({"user_id": wanted.unique(maintain_order=True)}).with_row_index("asked")
@@ -487,12 +496,12 @@ class Recommender:
         if isinstance(model, ItemModel):
             found = self.recommend(history=[item], k=k)
             return to_frame(found.drop("user_id"), frame)
-        return self._similar(model.item_vectors, model.train.item_ids, item, "item", k, frame)
+        return self._similar("item", item, model.item_vectors, model.item_degrees, k, frame)
 
     def similar_users(self, user: str | int, k: int = 10, *, frame: FrameKind = "polars") -> Any:
         """The users nearest to a user by the cosine of their vectors: columns user_id, score, rank."""
         model = self.fitted_model()
-        return self._similar(model.user_vectors, model.train.user_ids, user, "user", k, frame)
+        return self._similar("user", user, model.user_vectors, model.train.user_degrees, k, frame)
 
     def explain(
         self,
@@ -522,8 +531,10 @@ class Recommender:
         model = self.fitted_model()
         (target,) = positions(model.train.item_ids, [item], kind="item", where="item")
         if user is not None:
-            positions(model.train.user_ids, [user], kind="user", where="user")
+            (code,) = positions(model.train.user_ids, [user], kind="user", where="user")
             history = model.seen.items_of(user)
+            if not model.train.user_degrees[code]:  # ranked by popularity, for which no item of theirs speaks
+                history = history.clear()
         assert history is not None
         others = as_id_series(history, "history")
         codes = positions(model.train.item_ids, others, kind="item", where="history")
@@ -654,7 +665,7 @@ class Recommender:
         model = self.fitted_model()
         if self.config.baseline is not None:
             return scores_of_histories(model, baseline_of(self.config), known)
-        return DotScores(self._fold_in(known), model.item_vectors)
+        return model.prior_scores.of(self._fold_in(known), known.user_degrees)
 
     def _fold_in(self, known: Interactions) -> torch.Tensor:
         """A vector for each history, by the loss of training; its items count as in training, if it says how much."""
@@ -673,16 +684,28 @@ class Recommender:
         )
 
     def _similar(
-        self, vectors: torch.Tensor, ids: Vocabulary, one: str | int, kind: str, k: int, frame: FrameKind
+        self,
+        kind: Literal["user", "item"],
+        one: str | int,
+        vectors: torch.Tensor,
+        degrees: NDArray[np.int64],
+        k: int,
+        frame: FrameKind,
     ) -> Any:
+        train = self.fitted_model().train
+        ids = train.user_ids if kind == "user" else train.item_ids
         baseline = None if self.config.baseline is None else baseline_of(self.config)
         if isinstance(baseline, VectorBaseline) and not baseline.compares_items:
             what = f"the vectors of {type(baseline).__name__} say nothing about similar {kind}s"
             raise ArgumentError(what, where=f"similar_{kind}s", expected="another model")
         positive_integer("k", k)
         (code,) = positions(ids, [one], kind=kind, where=kind)
+        if not degrees[code]:
+            what = f"{kind} {one!r} has no training events"
+            raise ArgumentError(what, where=kind, expected=f"a {kind} that was trained on")
         units = F.normalize(vectors)
-        lists = top_k(DotScores(units[int(code)].unsqueeze(0), units), k=k, banned=np.array([code]))
+        banned = np.union1d(np.flatnonzero(degrees == 0), [code])
+        lists = top_k(DotScores(units[int(code)].unsqueeze(0), units), k=k, banned=banned)
         rows = list_frame(lists, pl.Series([one]), ids)
         return to_frame(rows.drop("user_id").rename({"item_id": f"{kind}_id"}), frame)
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.errors import ArgumentError
+from talos.evaluation.popularity import popularity_scores
 from talos.evaluation.ranking import DEFAULT_BUDGET, Masks, Scorer, TopK, iter_top_k
 
 __all__ = ["BlendedScores", "check_share", "diversify", "iter_lists", "lists_of", "pool_size"]
@@ -61,8 +62,7 @@ class BlendedScores:
 
     def __init__(self, scorer: Scorer, item_degrees: NDArray[np.integer[Any]], weight: float) -> None:
         self.scorer, self.weight = scorer, weight
-        popularity = torch.tensor(item_degrees, dtype=torch.float64).log1p()
-        self.popularity = (popularity / popularity.max().clamp(min=1e-9)).float().to(scorer.device)
+        self.popularity = popularity_scores(item_degrees).to(scorer.device)
 
     @property
     def num_users(self) -> int:

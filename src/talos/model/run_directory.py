@@ -73,6 +73,7 @@ from typing import Any, TypeVar
 import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -86,6 +87,7 @@ from talos.data.parquet import scan_file
 from talos.data.vocabulary import Vocabulary
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.errors import ArgumentError, DataError, TalosError
+from talos.evaluation.popularity import PriorScores, longest_of, popularity_scores
 from talos.evaluation.ranking import DotScores, HistoryScores, Scorer
 from talos.files import (
     checksum_of,
@@ -156,6 +158,7 @@ class Model:
             learnt nothing from them, metrics do not mask them, and no list offers them. None if there are none.
         metadata: the content of `model.json`; the module's docstring lists the keys.
         attributes: a table with one row for each item, in the order of the item vectors; None if there is none.
+        all_item_degrees: training interactions of each item, where `train` holds a part of the users only.
         users: the positions of the users that this model has, if it is one process's part of a larger model;
             `user_vectors`, `thresholds`, `train`, `valid` and `held_out` then hold these users only.
     """
@@ -169,6 +172,29 @@ class Model:
     metadata: dict[str, Any] = field(default_factory=dict)
     users: range | None = None
     attributes: pl.DataFrame | None = None
+    all_item_degrees: NDArray[np.int64] | None = None
+
+    @property
+    def item_degrees(self) -> NDArray[np.int64]:
+        """The training interactions of each item, of all users: its popularity."""
+        return self.train.item_degrees if self.all_item_degrees is None else self.all_item_degrees
+
+    @property
+    def users_without_events(self) -> int:
+        """How many users have no training interactions: their lists are ranked by popularity."""
+        return int((self.train.user_degrees == 0).sum())
+
+    @property
+    def prior(self) -> float:
+        """How much popularity counts for users with few events, see `talos.evaluation.popularity`."""
+        value = self.metadata.get("config", {}).get("training", {}).get("prior")
+        return float(value) if isinstance(value, int | float) else 0.0
+
+    @cached_property
+    def prior_scores(self) -> PriorScores:
+        """Makes the scorers of users with given vectors and numbers of events."""
+        longest = longest_of(self.user_vectors)
+        return PriorScores(self.item_vectors.detach(), self.item_degrees, prior=self.prior, longest=longest)
 
     @cached_property
     def seen(self) -> Interactions:
@@ -196,7 +222,12 @@ class Model:
 
     def scorer(self) -> Scorer:
         """The scores of this model's users."""
-        return DotScores(self.user_vectors, self.item_vectors)
+        return self.dot_scores
+
+    @cached_property
+    def dot_scores(self) -> DotScores:
+        """The same with the vectors that are scored: the learnt ones, and columns for popularity where it counts."""
+        return self.prior_scores.of(self.user_vectors.detach(), self.train.user_degrees)
 
     def on_cpu(self) -> Model:
         """The same model with its tensors on the CPU, where numpy can read them."""
@@ -221,6 +252,8 @@ class Model:
             digest.update(b"-" if part is None else part.fingerprint().encode())
         if self.held_out is not None:
             digest.update(self.held_out.fingerprint().encode())
+        if self.prior:
+            digest.update(str(self.prior).encode())
         return digest.hexdigest()
 
 
@@ -255,7 +288,11 @@ class ItemModel(Model):
 
     def scorer(self) -> Scorer:
         """The scores of this model's users."""
-        return HistoryScores(self.train, self.weights)
+        return self.scores_of(self.train)
+
+    def scores_of(self, histories: Interactions) -> HistoryScores:
+        """The scores of people with these histories over the model's items."""
+        return HistoryScores(histories, self.weights, popularity_scores(self.item_degrees))
 
     def on_cpu(self) -> Model:
         """The model itself: weights stay on the CPU."""
@@ -661,6 +698,9 @@ def _load_once(folder: Path, group: Group) -> Model:
         "users": None if group.size == 1 else wanted,
         "attributes": attributes,
     }
+    if group.size > 1:
+        counts = torch.tensor(known["train"].item_degrees)
+        known["all_item_degrees"] = group.all_reduce_(counts).numpy()
     if isinstance(scored_with, ItemWeights):
         return ItemModel(weights=scored_with, **known)
     thresholds = tensors.get("thresholds")

@@ -92,9 +92,12 @@ def update(
     cosine = loss.needs.scores == "cosine"
     user_table = _spread(model.user_vectors, old_users, len(users))
     item_table = _spread(model.item_vectors, old_items, len(items))
-    unknown_users = np.setdiff1d(np.arange(len(users)), old_users)
-    unknown_items = np.setdiff1d(np.arange(len(items)), old_items)
-    placed, weights = old_users, event_weights(merged, config.events)
+    # without training events, users and items have no vector of their own yet
+    placed = old_users[model.train.user_degrees > 0]
+    unknown_users = np.setdiff1d(np.flatnonzero(merged.user_degrees), placed)
+    learnt = old_items[model.train.item_degrees > 0]
+    unknown_items = np.setdiff1d(np.flatnonzero(merged.item_degrees), learnt)
+    weights = event_weights(merged, config.events)
     for _ in range(_ROUNDS if len(unknown_items) else 1):
         _place_items(item_table, unknown_items, merged, user_table, placed, cosine)
         if len(unknown_users):
@@ -109,7 +112,7 @@ def update(
                 weights=None if weights is None else torch.from_numpy(weights[theirs]),
             )
             user_table[torch.from_numpy(unknown_users)] = folded_in
-        placed = np.arange(len(users))
+        placed = np.flatnonzero(merged.user_degrees)
 
     rate = (0.1 if cosine else 0.001) if config.optimizer.lr == "auto" else config.optimizer.lr
     rate = rate if lr is None else lr

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from talos.evaluation.ranking import DotScores, FixedScores, TopK
+from talos.evaluation.ranking import FixedScores, TopK
 from talos.model.explain import reasons
 from talos.model.rerank import lists_of
 from talos.serving.feedback import Id
@@ -77,6 +77,7 @@ class Row:
         source: what makes it, as answers say it.
         vector: None for the most popular items.
         past: positions of the items that the vector was made from: what reasons are about.
+        events: how many events the vector was made from.
         known: positions of all items that the user is known to have, which no list offers.
     """
 
@@ -85,6 +86,7 @@ class Row:
     vector: Tensor | None
     past: NDArray[np.int64]
     known: NDArray[np.int64]
+    events: int = 0
 
 
 @dataclass
@@ -242,7 +244,8 @@ class Ranker:
                 scorer: Any = FixedScores(torch.tensor(run.degrees))
             else:
                 vectors = torch.stack([vector for n in chosen if (vector := rows[n].vector) is not None])
-                scorer = DotScores(vectors, run.model.item_vectors)
+                events = np.array([rows[n].events for n in chosen])
+                scorer = run.model.prior_scores.of(vectors, events)
             found: TopK = lists_of(
                 scorer,
                 np.arange(len(chosen)),
@@ -281,7 +284,7 @@ class Ranker:
             past = np.unique(codes[codes >= 0])
             if len(past):
                 self._metrics.count("folded_users")
-                visitor = Row(None, "folded", run.fold_in(past), past, past)
+                visitor = Row(None, "folded", run.fold_in(past), past, past, len(past))
         nothing = np.empty(0, np.int64)
         if not request.users:
             return [visitor or Row(None, "popular", None, nothing, nothing)]
@@ -294,14 +297,17 @@ class Ranker:
             if run.has_events(user):
                 past = run.history(user, code)
                 live.append((place, user, past))
-                rows.append(Row(user, "folded", None, past, run.known_items(user, code)))
-            elif code >= 0:
+                rows.append(Row(user, "folded", None, past, run.known_items(user, code), len(past)))
+            elif code >= 0 and (events := int(run.model.train.user_degrees[code])):
                 trained.append(place)
-                rows.append(Row(user, "model", None, run.history(user, code), run.known_items(user, code)))
+                past, known = run.history(user, code), run.known_items(user, code)
+                rows.append(Row(user, "model", None, past, known, events))
             elif visitor is not None:
-                rows.append(Row(user, "folded", visitor.vector, visitor.past, visitor.past))
-            else:
-                rows.append(Row(user, "popular", None, nothing, nothing))
+                known = np.union1d(visitor.known, run.known_items(user, code))
+                rows.append(replace(visitor, user=user, known=known))
+            else:  # unknown, or without training events
+                known = run.known_items(user, code)
+                rows.append(Row(user, "popular", None, nothing, known))
         if trained:
             # all at once: every operation of torch lets go of the interpreter, which a busy event loop then holds
             vectors = run.model.user_vectors[torch.from_numpy(codes[trained])]

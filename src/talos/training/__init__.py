@@ -12,7 +12,7 @@ from talos.training.callbacks import (
     progress,
 )
 from talos.training.loggers import LOGGERS, MLflow, TensorBoard, WandB
-from talos.training.plan import Plan, make_plan, plan_for
+from talos.training.plan import Plan, check_memory, make_plan, plan_for
 from talos.training.race import RaceResult, check_path, make_trainer
 from talos.training.trainer import Trainer
 
@@ -30,6 +30,7 @@ __all__ = [
     "TensorBoard",
     "Trainer",
     "WandB",
+    "check_memory",
     "check_path",
     "make_plan",
     "make_trainer",

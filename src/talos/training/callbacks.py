@@ -61,7 +61,8 @@ class PlanLines(Callback):
     """Gives every decision of the plan to a function, one line each.
 
     >>> from talos.config import RunConfig
-    >>> PlanLines(print).on_plan(Plan(config=RunConfig(), batches="users", steps_per_epoch=1, notes=("k 5",)))
+    >>> sizes = {"steps_per_epoch": 1, "parameters": 8, "memory": 256}
+    >>> PlanLines(print).on_plan(Plan(config=RunConfig(), batches="users", notes=("k 5",), **sizes))
     chosen: k 5
     """
 

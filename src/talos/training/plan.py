@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from talos.errors import ConfigError
 from talos.kernels import library
 from talos.losses import Needs
 
-__all__ = ["EXACT_LIMIT", "Plan", "make_plan", "plan_for"]
+__all__ = ["EXACT_LIMIT", "Plan", "check_memory", "make_plan", "plan_for"]
 
 # Scores per epoch (users × items) up to which `negatives = "auto"` takes all items, and how many items a sample has
 # beyond. On Gowalla, with 1.2·10⁹ scores, both reach most qualities in the same time and all items end .6 % higher
@@ -31,6 +32,9 @@ USER_BATCH_DECAY = 0.97
 DOT_USERS_LR = 0.01
 # Numbers in the two tables up to which Adam over all rows costs next to nothing.
 _SMALL_TABLES = 1 << 23
+# Copies of the tables at the peak: values, gradients, Adam's two moments, averaged and best weights, unit vectors in
+# training and in validation.
+_TABLES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,8 @@ class Plan:
     config: RunConfig  # without any `auto`
     batches: Literal["users", "positives"]  # what a batch consists of
     steps_per_epoch: int
+    parameters: int  # numbers in the tables of users and items
+    memory: int  # bytes that training takes at its peak, beside the interactions
     notes: tuple[str, ...]  # what was chosen for each `auto`, and why; one line each
     sharding: str = ""  # one line that says what is divided among several processes; empty with one process
 
@@ -125,8 +131,11 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
         of_dots = DOT_USERS_LR if kind == "users" else 0.001
         changes["optimizer.lr"] = 0.1 if needs.scores == "cosine" else of_dots
         notes.append(f"learning rate {changes['optimizer.lr']}: for {needs.scores} scores")
+    dim = config.backbone.options.get(
+        "dim", registry.options("backbone", config.backbone.name).get("dim", 64)
+    )
+    dim = dim if isinstance(dim, int) else 64
     if config.optimizer.rows == "auto":
-        dim = int(config.backbone.options.get("dim", 64))
         small = (train.num_users + train.num_items) * dim <= _SMALL_TABLES
         changes["optimizer.rows"] = "all" if small else "touched"
 
@@ -159,9 +168,28 @@ def make_plan(config: RunConfig, needs: Needs, train: Interactions | Share) -> P
             "products stay float32: bfloat16 needs batches of users, a loss whose kernel has it, and a core and a "
             "processor that have it"
         )
+    resolved = config.with_values(changes)
+    parameters = (train.num_users + train.num_items) * dim
     return Plan(
-        config=config.with_values(changes),
+        config=resolved,
         batches=kind,
         steps_per_epoch=-(-total // size),
+        parameters=parameters,
+        # the start by least squares solves with matrices of dim × dim
+        memory=4 * (_TABLES * parameters + (dim**2 if resolved.training.init == "als" else 0)),
         notes=tuple(notes),
     )
+
+
+def check_memory(plan: Plan) -> None:
+    """Refuse a plan that needs more memory than the machine has, before anything is allocated."""
+    if plan.config.device != "cpu" or not hasattr(os, "sysconf"):
+        return
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if plan.memory > there:
+        raise ConfigError(
+            f"training would take {plan.memory / 1e9:,.1f} GB",
+            where="backbone.dim",
+            expected=f"at most {there / 1e9:,.1f} GB, the memory of this machine",
+            hint="a smaller dim takes less",
+        )

@@ -3,8 +3,9 @@
 Which settings are worth racing is stated by the loss (`Loss.race`), in stages, in the order in which they matter. The
 first stage, about its temperature, starts from the common starting vectors; every later one branches off the state of
 the winner so far, so nothing is trained twice from the beginning. After each leg the candidates are compared by the
-run's own validation metric, and the better half goes on (successive halving: Jamieson & Talwalkar, AISTATS 2016). Test
-data are never here.
+run's own validation metric, and the better half goes on (successive halving: Jamieson & Talwalkar, AISTATS 2016). Of
+equal ones, as on a small catalogue where every list is right, the one with the higher NDCG goes on, then the one
+nearest to the loss's formula. Test data are never here.
 
     effort = "quick"     no race: what is left open follows a formula
     effort = "normal"    the first two stages of the loss, for Talos: the temperature τ, then the power mean ρ over the
@@ -32,6 +33,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+
+import torch
 
 from talos import registry
 from talos.config import NamedConfig, RunConfig
@@ -279,6 +282,7 @@ class _Race:
     ) -> None:
         self.config, self.data, self.group, self.folder = config, (train, valid), group, folder
         self.callbacks = callbacks if group.rank == 0 else ()
+        self.watched, self.second = (f"{name}@{config.k}" for name in (config.training.metric, "ndcg"))
         self.result = RaceResult()
         self.changes: Changes = {}
         self.path: list[dict[str, Any]] = []
@@ -294,7 +298,7 @@ class _Race:
 
     def run(self, stages: Sequence[Sequence[Changes]]) -> Trainer:
         """Race stage by stage; returns the winner of the last one."""
-        leader, _, _ = self._stage(0, stages[0], None)
+        leader, _, _ = self._stage(0, self._nearest_first(stages[0]), None)
         peak = self._settle(leader, _label(self.changes))
         second_look = _second_look(stages[0], self.changes)
         later = [*stages[1:NORMAL_STAGES], second_look, *stages[NORMAL_STAGES:]]
@@ -323,7 +327,7 @@ class _Race:
         best, epoch = -math.inf, sum(FIRST_LEGS)
         while epoch < last:
             epoch = min(last, (epoch // every + 1) * every)
-            score = self._leg(0, label, leader, epoch)
+            score = self._leg(0, label, leader, epoch)[self.watched]
             if score < best * SETTLED:
                 break
             best = score
@@ -357,10 +361,12 @@ class _Race:
         scores, gains = dict[str, float](), dict.fromkeys(runners, 1.0)
         for leg in legs:
             epoch += leg
-            scores = {label: self._leg(number, label, runner, epoch) for label, runner in runners.items()}
+            metrics = {label: self._leg(number, label, runner, epoch) for label, runner in runners.items()}
+            scores = {label: one[self.watched] for label, one in metrics.items()}
             if scores.get(first, 0) > 0:
                 gains = {label: score / scores[first] for label, score in scores.items()}
-            ranked = sorted(runners, key=lambda label: -scores[label])  # of equal ones the first stays ahead
+            # of equal ones the first stays ahead
+            ranked = sorted(runners, key=lambda label: (-scores[label], -metrics[label][self.second]))
             last = runners
             runners = {label: runners[label] for label in ranked[: (len(ranked) + 1) // 2]}
         winner = next(iter(runners))
@@ -377,13 +383,24 @@ class _Race:
                 self.path.append({"until": leader.position.epoch, "loss": before.loss.model_dump()})
         return last[winner], scores[winner], gains[winner]
 
-    def _leg(self, stage: int, label: str, runner: Trainer, epoch: int) -> float:
+    def _nearest_first(self, stage: Sequence[Changes]) -> list[Changes]:
+        """The candidates of the first stage, those nearest to the loss's formula first, as a ratio."""
+        config, train = self.config, self.data[0]
+        sizes = {"num_users": train.num_users, "num_items": train.num_items}
+        loss = registry.make_loss(config.loss, k=config.k, generator=torch.Generator(), **sizes)
+        formula = {f"loss.{name}": value for name, value in loss.needs.chosen}
+
+        def distance(changes: Changes) -> float:
+            own = [name for name in changes if name in formula and "loss.name" not in changes]
+            return sum(abs(math.log(changes[name] / formula[name])) for name in own) if own else math.inf
+
+        return sorted(stage, key=distance)
+
+    def _leg(self, stage: int, label: str, runner: Trainer, epoch: int) -> dict[str, float]:
         """Train one candidate up to an epoch and note what validation says."""
-        config = self.config
-        watched = f"{config.training.metric}@{config.k}"
         for leg in self.result.legs:
             if (leg["stage"], leg["candidate"], leg["epoch"]) == (stage, label, epoch):
-                return float(leg["metrics"][watched])
+                return dict(leg["metrics"])
         runner.train_until(epoch)
         metrics = runner.position.last_metrics
         record = {"stage": stage, "candidate": label, "epoch": epoch, "metrics": metrics}
@@ -392,7 +409,7 @@ class _Race:
         for callback in self.callbacks:
             if isinstance(callback, Callback):  # others may have been written before there was such a method
                 callback.on_race(record)
-        return metrics[watched]
+        return metrics
 
     def end(self, winner: Trainer) -> None:
         """Note the choice; the candidates' checkpoints are no longer needed."""
@@ -436,9 +453,10 @@ def _stored_result(stored: Mapping[str, Any], config: RunConfig, *, where: str) 
     """The result in a `race.json`; an error if it is not what a race of this config can have written."""
     try:
         result = RaceResult(dict(stored["chosen"]), tuple(stored["legs"]), tuple(stored["path"]))
-        watched = f"{config.training.metric}@{config.k}"
         for leg in result.legs:
-            float(leg["metrics"][watched]), leg["stage"], leg["candidate"], leg["epoch"]
+            for name in (config.training.metric, "ndcg"):
+                float(leg["metrics"][f"{name}@{config.k}"])
+            leg["stage"], leg["candidate"], leg["epoch"]
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"is damaged: {error!r}", where=where, hint=_START_AGAIN) from None
     check_path(result.path, where=where)

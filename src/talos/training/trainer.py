@@ -21,6 +21,8 @@ from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ArgumentError, DataError, TalosError, first_line
+from talos.evaluation.popularity import PriorScores, best_prior, longest_of
+from talos.evaluation.ranking import DotScores
 from talos.thresholds import ExactQuantile
 from talos.training.averaging import AveragedWeights
 from talos.training.batches import Batch, BatchOptions, generator_for
@@ -38,7 +40,7 @@ from talos.training.objective import ObjectiveOptions
 from talos.training.optimizer import Optimizers
 from talos.training.parallel.choose import choose_sharding
 from talos.training.parallel.sharding import UserSharding
-from talos.training.plan import EXACT_LIMIT, Plan, make_plan
+from talos.training.plan import EXACT_LIMIT, Plan, check_memory, make_plan
 
 __all__ = ["Trainer"]
 
@@ -100,6 +102,7 @@ class Trainer:
         generator = generator_for(config.seed, 0)  # of all random starting values
         loss = registry.make_loss(config.loss, k=config.k, generator=generator, **context)
         self.plan: Plan = make_plan(config, loss.needs, train)
+        check_memory(self.plan)
         self.config = config = self.plan.config
         if sharding is None:
             sharding, line = choose_sharding(config, train, valid, group, self.device)
@@ -189,6 +192,7 @@ class Trainer:
             for callback in self.callbacks:
                 callback.on_end()
         self._restore_best()
+        self._choose_prior()
 
     def train_until(self, last: int) -> None:
         """Train up to epoch `last`, or until early stopping; validate and save at the end."""
@@ -327,6 +331,36 @@ class Trainer:
         threshold, users = self.objective.threshold, len(self.sharding.users)
         beta = None if threshold is None else threshold.value(torch.arange(users, device=self.device))
         return self.sharding.gather(*self.vectors(), beta)
+
+    def _choose_prior(self) -> None:
+        """Resolve `training.prior`: how much popularity counts for users with few events, by validation."""
+        if self.config.training.prior != "auto":
+            return
+        found, chosen = (None if self.valid is None else self.results()), 0.0
+        divided = isinstance(self.train, Share)
+        if found is not None:
+            assert self.valid is not None
+            assert self.train.item_degrees is not None
+            chosen = best_prior(
+                *found[:2],
+                self.train.own if isinstance(self.train, Share) else self.train,
+                self.valid.own if isinstance(self.valid, Share) else self.valid,
+                item_degrees=self.train.item_degrees,
+                k=self.config.k,
+                metric=self.config.training.metric,
+                group=self.group if divided else SINGLE_PROCESS,
+            )
+        if not divided:  # rank 0 has chosen for all
+            chosen = sum(own for (own,) in self.group.all_gather_numbers([chosen]))
+        self.config = self.config.with_values({"training.prior": chosen})
+
+    def scorer(self) -> DotScores:
+        """The scores of all users by the trained vectors and the prior; for a single process."""
+        users, items = self.vectors()
+        assert self.train.item_degrees is not None
+        prior = float(self.config.training.prior)
+        made = PriorScores(items, self.train.item_degrees, prior=prior, longest=longest_of(users))
+        return made.of(users, self.sharding.train.user_degrees)
 
     def threshold_error(self) -> float | None:
         """Mean |estimated - exact| threshold over the users with interactions; None without thresholds.
@@ -495,8 +529,7 @@ def _aligned(valid: Interactions | Share | None, train: Interactions | Share) ->
     if not isinstance(valid, Interactions) or not isinstance(train, Interactions):
         return valid
     aligned, _ = valid.aligned_to(train)
-    if len(valid) and not len(aligned):
-        raise DataError(
-            "has no interaction between a user and an item of train", where="valid", expected="the same ids"
-        )
+    if len(valid) and not len(aligned.of_users_in(train)):
+        what, expected = "no user of it has training interactions", "users and items of train"
+        raise DataError(what, where="valid", expected=expected, hint="valid=0 trains without validation")
     return aligned

@@ -65,7 +65,9 @@ def test_by_time_the_latest_are_for_test_and_validation_is_a_draw_of_the_rest(
         same(found[-1].test, expected.test)
         assert found[-1].valid is not None
         assert expected.valid is not None
-        assert len(found[-1].valid) == len(expected.valid)
+        # other random numbers: as many users may have had to be left one interaction, or a few more or fewer
+        assert abs(len(found[-1].valid) - len(expected.valid)) <= 0.05 * len(expected.valid)
+        assert (found[-1].train.user_degrees > 0).sum() == (expected.train.user_degrees > 0).sum()
         same(found[-1].train.union(found[-1].valid), expected.train.union(expected.valid))
     same_split(found[0], found[1])
     same_split(found[0], found[2])

@@ -24,7 +24,7 @@ from talos.data.interactions import Interactions
 from talos.data.splits import Split
 from talos.data.vocabulary import Vocabulary
 from talos.errors import ArgumentError, ConfigError
-from talos.files import locked, remove_leftovers, replace_folder
+from talos.files import locked_folder
 
 __all__ = ["EventFormat", "HeldOut", "PlantedEvents", "PlantedTastes", "write_planted"]
 
@@ -296,14 +296,11 @@ def write_planted(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
     show = progress or (lambda done, total: None)
-    out.parent.mkdir(parents=True, exist_ok=True)
     user_ids, item_ids = (world.ids(kind, strings=strings) for kind in ("user", "item"))
     counts = dict.fromkeys(PARTS, 0)
     kept: list[PlantedEvents] = []
     tastes: list[NDArray[np.float32]] = []
-    lock = out.with_name(f".{out.name}.lock")
-    with locked(lock, guards=out, purpose="writing events"), replace_folder(out) as staging:
-        remove_leftovers(out, but=staging)
+    with locked_folder(out, purpose="writing events") as staging:
         for number, events in enumerate(world.blocks()):
             frame = pl.DataFrame(
                 {"user_id": user_ids.gather(events.users), "item_id": item_ids.gather(events.items),

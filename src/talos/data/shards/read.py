@@ -154,7 +154,7 @@ def read_shards(source: str | Path | ShardIndex) -> Split:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = write_shards(data, Path(folder, "out"), shards=2)
     ...     read_shards(Path(folder, "out"))
-    Split(train 10, valid 2, test 3; 2 users × 10 items)
+    Split(train 11, valid 1, test 3; 2 users × 10 items)
     """
     index = ShardIndex.of(source)
     parts = _Reader(index, range(index.num_users)).parts()
@@ -183,7 +183,7 @@ def read_share(source: str | Path | ShardIndex, users: range, *, extras: bool = 
     ...     _ = write_shards(data, Path(folder, "out"), shards=1)
     ...     share = read_share(Path(folder, "out"), range(1, 2))
     >>> share.train.own, len(share.train)
-    (Interactions(1 users × 10 items, 3 pairs), 10)
+    (Interactions(1 users × 10 items, 4 pairs), 11)
     """
     index = ShardIndex.of(source)
     if not 0 <= users.start <= users.stop <= index.num_users:

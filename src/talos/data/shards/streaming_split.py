@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from talos.data.interactions import Interactions
-from talos.data.splits import SplitBy, last_of_each, random_share
+from talos.data.splits import SplitBy, last_of_each, leave_one, random_share
 
 __all__ = ["TEST", "TRAIN", "VALID", "StreamingSplit", "ordered", "smallest"]
 
@@ -132,7 +132,7 @@ class StreamingSplit:
                 assert data.timestamps is not None
                 picked = ~self.earliest.of(ordered(data.timestamps))[~in_test]
             else:
-                picked = self.drawn.of(_integers(self.for_valid, len(rest)))
+                picked = leave_one(rest, self.drawn.of(_integers(self.for_valid, len(rest))))
             in_valid = np.zeros(len(data), bool)
             in_valid[np.flatnonzero(~in_test)[picked]] = True
         return np.where(in_test, TEST, np.where(in_valid, VALID, TRAIN)).astype(np.int8)

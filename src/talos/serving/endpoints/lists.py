@@ -125,7 +125,8 @@ async def rank(request: Request, body: schemas.RankBody) -> Response:
         if row.vector is None:
             scores = torch.from_numpy(run.degrees[codes]).float()
         else:
-            scores = run.model.item_vectors[places] @ row.vector
+            scorer = run.model.prior_scores.of(row.vector.unsqueeze(0), np.array([row.events]))
+            scores = scorer.item_vectors[places] @ scorer.user_vectors[0]
         order = scores.argsort(descending=True, stable=True).numpy()
         items = run.describe(codes[order])
         why = reasons_of(run, row.vector, row.past, codes[order]) if body.explain else None
@@ -166,11 +167,12 @@ async def similar_items(request: Request, item: str, model: Name = None, k: Leng
     """The items nearest to an item, by the cosine of their vectors."""
     service = service_of(request)
     run = service.run(model)
-    code = position_of(run.items, decoded(item, "item"), "item")
+    degrees = run.degrees
+    code = position_of(run.items, decoded(item, "item"), "item", degrees)
     length = min(service.length(run, k), len(run.items))
 
     def work() -> list[dict[str, Any]]:
-        codes, scores = _nearest(run.model.item_vectors, run.item_norms, code, length)
+        codes, scores = _nearest(run.model.item_vectors, run.item_norms, degrees, code, length)
         found = run.describe(codes)
         for place, (one, score) in enumerate(zip(found, scores, strict=True), 1):
             one["score"], one["rank"] = score, place
@@ -184,11 +186,12 @@ async def similar_users(request: Request, user: str, model: Name = None, k: Leng
     """The users nearest to a user, by the cosine of their vectors."""
     service = service_of(request)
     run = service.run(model)
-    code = position_of(run.users, decoded(user, "user"), "user")
+    degrees = run.model.train.user_degrees
+    code = position_of(run.users, decoded(user, "user"), "user", degrees)
     length = min(service.length(run, k), len(run.users))
 
     def work() -> list[dict[str, Any]]:
-        codes, scores = _nearest(run.model.user_vectors, run.user_norms, code, length)
+        codes, scores = _nearest(run.model.user_vectors, run.user_norms, degrees, code, length)
         ids = run.users.decode(codes).to_list()
         return [
             {"user": one, "score": score, "rank": place}
@@ -198,9 +201,10 @@ async def similar_users(request: Request, user: str, model: Name = None, k: Leng
     return json_answer({**head(run), "users": await service.ranker.call(work)})
 
 
-def _nearest(vectors: Any, norms: Any, code: int, k: int) -> tuple[Any, list[float]]:
-    """Positions and cosines of the rows nearest to one row."""
+def _nearest(vectors: Any, norms: Any, degrees: Any, code: int, k: int) -> tuple[Any, list[float]]:
+    """Positions and cosines of the rows nearest to one row, among those with training events."""
     cosines = (vectors @ vectors[code]) / (norms * norms[code])
-    lists = top_k(DotScores(torch.ones(1, 1), cosines.unsqueeze(1)), k=k, banned=np.array([code]))
+    banned = np.union1d(np.flatnonzero(degrees == 0), [code])
+    lists = top_k(DotScores(torch.ones(1, 1), cosines.unsqueeze(1)), k=k, banned=banned)
     held = lists.items[0] >= 0
     return lists.items[0][held], lists.scores[0][held].tolist()

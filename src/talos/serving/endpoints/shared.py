@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import unquote_to_bytes
 
+import numpy as np
 import orjson
 from fastapi import Query, Request
 from fastapi.responses import Response
+from numpy.typing import NDArray
 
 from talos.data.vocabulary import Vocabulary
 from talos.serving import schemas
@@ -55,11 +57,13 @@ def decoded(part: str, field: str) -> str:
         raise RequestError(400, "is not UTF-8", field) from None
 
 
-def position_of(ids: Vocabulary, one: Id, kind: str) -> int:
-    """The position of an id; 404 if it is unknown. `kind` says of what."""
+def position_of(ids: Vocabulary, one: Id, kind: str, degrees: NDArray[np.int64] | None = None) -> int:
+    """The position of an id; 404 if it is unknown, or has no training events (`degrees`). `kind` says of what."""
     code = int(encode(ids, [one])[0])
     if code < 0:
         raise RequestError(404, f"no {kind} {one!r}", kind)
+    if degrees is not None and not degrees[code]:
+        raise RequestError(404, f"{kind} {one!r} has no training events", kind)
     return code
 
 

@@ -17,7 +17,7 @@ from talos.data.splits import Split
 from talos.errors import ArgumentError, ConfigError, DataError, InputError, TalosError, nearest
 from talos.evaluation.evaluate import Report, evaluate, users_with_tests
 from talos.evaluation.metrics import RANKING_METRICS, Dialect
-from talos.evaluation.ranking import DotScores, Scorer
+from talos.evaluation.ranking import Scorer
 from talos.evaluation.significance import Alternative
 from talos.files import digest_of, locked, remove_leftovers, replace_text
 from talos.model.baseline import baseline_of, fit_baseline
@@ -294,7 +294,7 @@ def _fit_trained(config: RunConfig, split: Split, settings: CompareSettings) -> 
     stop.trainer = trainer
     trainer.fit()
     at = trainer.position
-    return DotScores(*trainer.vectors()), {
+    return trainer.scorer(), {
         "config": trainer.config.as_dict(),
         "history": stop.lines,
         "fit_seconds": round(time.perf_counter() - began, 3),

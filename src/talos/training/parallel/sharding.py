@@ -60,7 +60,8 @@ class UserSharding:
         self.whole, self.group, self.weights = train, group, weights
         self.users, self.items = group.share(train.num_users), range(train.num_items)
         self.train = train.user_range(self.users)
-        self.valid = None if valid is None else valid.user_range(self.users)
+        # users without training events have no vector to judge
+        self.valid = None if valid is None else valid.user_range(self.users).of_users_in(self.train)
         self.index = self._index(device)
 
     def _index(self, device: torch.device) -> TrainIndex:
