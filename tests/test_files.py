@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from talos import files
 from talos.errors import DataError, InUseError, TalosError
 from talos.files import (
     locked,
+    locked_folder,
     read_sealed,
     remove_leftovers,
     replace_file,
@@ -220,3 +222,14 @@ def test_only_the_build_for_this_system_is_loaded(
     assert files.built_library(module, "_core") is None
     (tmp_path / name).write_bytes(b"")
     assert files.built_library(module, "_core") == tmp_path / name
+
+
+def test_a_folder_of_a_relative_path_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python 3.12 on `mkdtemp` returns an absolute path: it must not be taken for a leftover and removed."""
+    monkeypatch.chdir(tmp_path)
+    made = tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **options: str(Path(made(**options)).absolute()))
+    Path(".out.abcd1234.tmp").mkdir()  # of a process that was killed
+    with locked_folder(Path("out"), purpose="writing") as folder:
+        (folder / "a.txt").write_text("a")
+    assert [str(path) for path in sorted(Path().rglob("*"))] == ["out", "out/a.txt"]

@@ -230,6 +230,15 @@ class RunConfig(_Section):
             section[last] = value
         return type(self).from_dict(values)
 
+    def for_catalogue(self, num_items: int) -> Self:
+        """The config for so many items: the default K becomes all of them where they are fewer.
+
+        >>> RunConfig().for_catalogue(12).k, RunConfig().for_catalogue(100).k, RunConfig(k=15).for_catalogue(12).k
+        (12, 20, 15)
+        """
+        default = type(self).model_fields["k"].default
+        return self.with_values({"k": num_items}) if 0 < num_items < self.k == default else self
+
     def as_dict(self) -> dict[str, Any]:
         """Nested plain values, ready for JSON; without those that have no effect."""
         values = self.model_dump()

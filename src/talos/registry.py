@@ -48,6 +48,7 @@ __all__ = [
     "check_imported",
     "config_of",
     "help_of",
+    "kind_of",
     "make_backbone",
     "make_baseline",
     "make_loss",
@@ -85,6 +86,15 @@ def names(kind: Kind) -> tuple[str, ...]:
     ('all', 'shared:N', 'N')
     """
     return tuple(_known(kind))
+
+
+def kind_of(made: object) -> Kind | None:
+    """The kind of an object, None if it is of none.
+
+    >>> kind_of(losses.Softmax()), kind_of("sl")
+    ('loss', None)
+    """
+    return next((cast(Kind, kind) for kind, (_, base) in _KINDS.items() if isinstance(made, base)), None)
 
 
 def resolve(kind: Kind, choice: str | type[Any], *, where: str | None = None) -> type[Any]:

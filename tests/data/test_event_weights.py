@@ -128,3 +128,20 @@ def test_training_follows_the_weights(negatives: str) -> None:
         return float(((best >= 6).float().mean(1) == 1 - np.arange(40) % 2).float().mean())
 
     assert share_of_new("30d") > share_of_new(None) + 0.3
+
+
+def test_a_few_dates_in_the_future_change_nothing_for_the_others() -> None:
+    stamps = 1_700_000_000 + np.arange(1000) * DAY // 10
+    stamps[-1] = 4_100_000_000  # the year 2100: a typing mistake
+    wrong = event_weights(events(stamps), EventsConfig(half_life="30d"))
+    right = event_weights(events(stamps[:-1]), EventsConfig(half_life="30d"))
+    assert wrong is not None
+    assert right is not None
+    assert wrong[:-1] == pytest.approx(right, rel=0.02)
+    assert wrong[-1] == pytest.approx(right.max(), rel=0.02)
+
+
+def test_seconds_among_milliseconds_are_refused() -> None:
+    stamps = np.array([1_700_000_000_000, 1_700_000_100_000, 1_700_000_000])
+    with pytest.raises(DataError, match="timestamps: 1 of 3 are in another unit .* such as 1700000000; expected one"):
+        event_weights(events(stamps), EventsConfig(half_life="30d"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -214,3 +215,37 @@ def test_what_is_refused(talos: Talos, clicks: Path, option: tuple[str, ...], sa
     assert len(errors) == 1
     assert said in errors[0]
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "raise ZeroDivisionError('by zero')",
+            "raised ZeroDivisionError: by zero (our_broken.py, line 4, in compute;",
+        ),
+        ("return batch.pos + batch.neg.new_zeros(3, 7)", "raised RuntimeError: The size of tensor"),
+        ("return None", "is a NoneType; expected one value per positive, shape ("),
+        ("return batch.pos.sum()", "has shape (), dtype torch.float32; expected"),
+        ("return batch.pos.detach()", "has no gradient; expected"),
+    ],
+)
+def test_an_error_in_a_class_of_ones_own_is_no_bug_of_ours(
+    talos: Talos, clicks: Path, home: Path, body: str, said: str
+) -> None:
+    source = (
+        f"from talos.losses import Loss\nclass Broken(Loss):\n    def compute(self, batch):\n        {body}\n"
+    )
+    (home / "our_broken.py").write_text(source)
+    sys.modules.pop("our_broken", None)
+    sys.path_importer_cache.clear()
+    line = ("train", clicks, "--out", "run", *SMALL, "--loss", "our_broken:Broken")
+    done = talos(*line)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "bug in Talos" not in done.stderr
+    error = next(one for one in done.stderr.splitlines() if one.startswith("error: "))
+    assert "our_broken:Broken" in error
+    assert said in error
+    shutil.rmtree("run")
+    assert "Traceback" in talos(*line, "--debug").stderr

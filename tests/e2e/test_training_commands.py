@@ -269,3 +269,38 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(
     )
     assert after == before
     assert talos("train", clicks, "--out", "run", *LONG, "--resume").returncode == 0
+
+
+def test_explain_starts_no_vectors_and_refuses_what_does_not_fit(talos: Run, clicks: Path) -> None:
+    """Neither least squares nor a table is computed: a dimension beyond the memory is refused at once."""
+    done = talos("train", clicks, "--explain", "--dim", 10**8)
+    assert done.returncode == 2, done.stderr
+    assert "--dim: training would take " in done.stderr
+    assert "the memory of this machine" in done.stderr
+    same = talos("train", clicks, "--out", "run", "--dim", 10**8)
+    assert (same.returncode, "--dim: training would take " in same.stderr) == (2, True), same.stderr
+    assert not (clicks.parent / "run").exists()
+
+
+def test_few_events_are_said_and_few_items_shorten_the_list(talos: Run, tmp_path: Path) -> None:
+    bought = [(f"u{user}", (user * step) % 9, 60 * user + step) for user in range(40) for step in (1, 2, 4)]
+    bought += [(f"{kind}{user}", user % 7, 10**6) for kind in ("new", "u") for user in range(14)]
+    rows = [f"{user},i{item},{1_600_000_000 + time}" for user, item, time in bought]
+    (tmp_path / "shop.csv").write_text("\n".join(["user_id,item_id,timestamp", *rows]) + "\n")
+    done = talos("train", "shop.csv", "--out", "run", "--by", "time", "--json", "--epochs", 3)
+    assert done.returncode == 0, done.stderr
+    assert "k = 9: all items, as there are fewer than 20" in done.stderr
+    found = json.loads(done.stdout)
+    assert found["config"]["k"] == 9
+    said = [note for note in found["notes"] if note.startswith("test: 14 of ")]
+    assert said, found["notes"]
+    assert said[0] in done.stderr
+    assert any("14 of" in note and "ranked by popularity" in note for note in found["notes"])
+    lists = talos("recommend", "run", "--user", "new3", "--k", 3)
+    assert "1 of 1 users have no training events: ranked by popularity" in lists.stderr
+    everybody = talos("recommend", "run", "--all", "--out", "recs.csv", "--json")
+    assert json.loads(everybody.stdout)["users_without_events"] == 14
+    single = "\n".join(["user_id,item_id", *(f"u{user},i{user % 9}" for user in range(50))])
+    (tmp_path / "single.csv").write_text(single + "\n")
+    refused = talos("train", "single.csv", "--out", "other")
+    assert (refused.returncode, "no user has more than one interaction" in refused.stderr) == (2, True), refused.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import polars as pl
@@ -36,6 +38,8 @@ TABLE = pl.DataFrame(
         ({"genre": ["comedy", "crime"]}, [0, 1]),
         ({"year": 1995}, [0]),
         ({"year": "1995"}, [0]),
+        ({"year": "1995.0"}, [0]),
+        ({"year": "1.995e3"}, [0]),
         ({"year": 1995.5}, []),
         ({"year": 2**70}, []),
         ({"year": {"gte": 1990, "lte": "2001"}}, [0, 1]),
@@ -118,6 +122,61 @@ def test_every_kind_of_file_gives_the_same_table(tmp_path: Path) -> None:
     for name in ("items.parquet", "items.jsonl", "items.csv", "items.tsv"):
         assert read_items(tmp_path / name).equals(table), name
     assert read_items(tmp_path / "items.csv", columns=["year"]).columns == ["item_id", "title", "year"]
+
+
+@pytest.mark.parametrize("role", ["item_id", "title", "length"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        timedelta(1),
+        {"a": 1},
+        b"a",
+        [1],
+        [{"a": 1}],
+        [],
+        time(1),
+        date(2026, 1, 1),
+        Decimal("1.5"),
+        2**63,
+        True,
+        None,
+    ],
+    ids=repr,
+)
+def test_a_type_that_cannot_be_used_is_an_error_about_the_column(
+    role: str, value: object, tmp_path: Path
+) -> None:
+    dtype = pl.UInt64 if type(value) is int else None
+    path = tmp_path / "items.parquet"
+    column = {role: pl.Series([value], dtype=dtype)}
+    pl.DataFrame({"item_id": [1], **column}).write_parquet(path)
+    usable = not isinstance(value, timedelta | dict | bytes | list) and role != "item_id"
+    if usable:
+        assert read_items(path).height == 1
+        return
+    with pytest.raises(DataError, match=f"items.parquet, column '{role}'"):
+        read_items(path)
+
+
+def test_python_objects_are_no_attributes() -> None:
+    for role in ("item_id", "title", "length"):
+        column = {role: pl.Series([object()], dtype=pl.Object)}
+        with pytest.raises(DataError, match=f"column '{role}'"):
+            read_items(pl.DataFrame({"item_id": [1], **column}))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
+def test_blanks_around_values_are_dropped(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"items.{kind}"
+    table = pl.DataFrame({"item_id": [" a", "b"], "title": ["Tea ", " "], "kind": ["hot ", " "]})
+    write = {"csv": table.write_csv, "parquet": table.write_parquet, "jsonl": table.write_ndjson}[kind]
+    write(path)
+    assert read_items(path).rows() == [("a", "Tea", "hot"), ("b", None, None)]
+
+
+def test_ids_of_a_categorical_column_are_strings() -> None:
+    ids = pl.Series(["a", "b"], dtype=pl.Categorical)
+    assert read_items(pl.DataFrame({"item_id": ids}))["item_id"].to_list() == ["a", "b"]
 
 
 @pytest.mark.parametrize(

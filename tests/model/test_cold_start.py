@@ -26,8 +26,9 @@ def shop(users: int = 600, seed: int = 0) -> Interactions:
     pairs = []
     for user in range(users):
         chance = popular * np.where(np.arange(items) % tastes == taste[user], 4.0, 1.0)
-        for item in rng.choice(items, bought[user], p=chance / chance.sum()):
-            pairs.append((f"c{user:04d}", f"p{item:02d}", int(rng.integers(1_600_000_000, 1_700_000_000))))
+        mine = rng.choice(items, bought[user], p=chance / chance.sum())
+        when = rng.integers(1_600_000_000, 1_700_000_000, len(mine))
+        pairs += [(f"c{user:04d}", f"p{item:02d}", int(time)) for item, time in zip(mine, when, strict=True)]
     ids = list(zip(*sorted(set(pairs)), strict=True))
     return Interactions.from_ids(list(ids[0]), list(ids[1]), timestamps=list(ids[2]))
 
@@ -64,7 +65,9 @@ def test_users_without_events_get_the_most_popular_items(model: Recommender, par
         assert lists["score"].is_between(0, 1).all()
 
 
-def test_their_metrics_are_those_of_popularity_and_the_report_says_so(model: Recommender, parts: Split) -> None:
+def test_their_metrics_are_those_of_popularity_and_the_report_says_so(
+    model: Recommender, parts: Split
+) -> None:
     cold = parts.test.where(parts.train.user_degrees[parts.test.rows] == 0)
     report = model.evaluate(cold, k=[5])
     popular = popularity_report(parts.train, cold, seen=model.fitted_model().seen, ks=[5])
@@ -93,15 +96,16 @@ def test_the_vectors_of_an_export_give_the_same_lists(parts: Split, tmp_path: Pa
     from talos.exports import export
 
     model = Recommender(k=5, dim=8, epochs=5).fit(parts.train, parts.valid, known=parts.test)
-    for format in ("faiss", "onnx"):  # both compare their lists with the model's before they are written
-        assert export(model, format, tmp_path / format)["identical_lists"] > 0.9
+    for kind in ("faiss", "onnx"):  # both compare their lists with the model's before they are written
+        assert export(model, kind, tmp_path / kind)["identical_lists"] > 0.9
     export(model, "npz", tmp_path / "vectors.npz")
     stored = np.load(tmp_path / "vectors.npz")
     user = parts.train.user_ids.encode([cold_users(parts)[0]])[0]
     scores = stored["item_vectors"] @ stored["user_vectors"][user]
-    assert np.argsort(-scores, kind="stable")[:5].tolist() == np.argsort(
-        -parts.train.item_degrees, kind="stable"
-    )[:5].tolist()
+    assert (
+        np.argsort(-scores, kind="stable")[:5].tolist()
+        == np.argsort(-parts.train.item_degrees, kind="stable")[:5].tolist()
+    )
 
 
 def test_items_without_events_are_listed_last() -> None:

@@ -1,7 +1,8 @@
 """What goes wrong outside the library (disk, memory, other packages) as one message, and what is a bug of ours.
 
 Everything that reaches the front of the command line ends here. Errors of the operating system, of memory and of
-allocation become one line that names the place; anything else that is no error of the library is a bug.
+allocation, and errors in a class of the user's own, become one line that names the place; anything else that is no
+error of the library is a bug.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 
 from talos.cli.output import printable
 from talos.data.databases import without_passwords
+from talos.errors import first_line
 from talos.files import WRONG_NAME
 
 __all__ = ["bug_report", "close_stdout", "is_missing_memory", "outside_failure", "traceback_of"]
@@ -69,11 +71,30 @@ def outside_failure(error: BaseException, arguments: Sequence[str]) -> tuple[str
     if number is None and "disk is full" in str(error):  # as SQLite says it
         number = errno.ENOSPC
     if number is None:
-        return None
+        return _own_class_failure(error)
     named = [name for name in (getattr(error, "filename", None), getattr(error, "filename2", None)) if name]
     place = " → ".join(map(_as_text, named)) or _place(arguments)
     reason = error.strerror if isinstance(error, OSError) and error.strerror else os.strerror(number)
     return f"{place}: {reason}", 2 if number in WRONG_NAME and named else 1
+
+
+def _own_class_failure(error: BaseException) -> tuple[str, int] | None:
+    """Message and exit code of an error in a loss, backbone, … from outside the library; None if there is no such."""
+    registry = sys.modules.get("talos.registry")  # not imported: no such class was made
+    if registry is None:
+        return None
+    found = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        made = frame.f_locals.get("self")
+        kind = registry.kind_of(made)
+        if kind is not None and str(frame.f_globals.get("__name__")).partition(".")[0] not in (
+            "talos",
+            "torch",
+        ):
+            place = f"{os.path.basename(frame.f_code.co_filename)}, line {line}, in {frame.f_code.co_name}"
+            name = f"{type(made).__module__}:{type(made).__qualname__}"
+            found = f"the {kind} {name} raised {type(error).__name__}: {first_line(error)} ({place}; --debug shows more)"
+    return None if found is None else (found, 2)
 
 
 def traceback_of(error: BaseException) -> str:

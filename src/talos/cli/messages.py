@@ -55,7 +55,9 @@ def _helpful(
     where = error.where or ""
     if isinstance(error, DataError):
         positions = zip(["", *arguments], arguments, strict=False)
-        values = [one for before, one in positions if not one.startswith("-") and before != "--out"]
+        values = [
+            one for before, one in positions if not one.startswith("-") and before not in ("--out", "--items")
+        ]
         given = [one for one in values if where.startswith(one)]
         if given and "RUN" in takes:
             return "talos train PATH -o RUN", "trains a run"

@@ -251,6 +251,9 @@ UnsplitOptions: TypeAlias = Annotated[SourceOptions, Offer(but=("by", "test", "v
 # ------------------------------------------------------------------------------------------------ training
 
 
+_NUMBER_OR_AUTO = "NUMBER|auto"  # the metavar of flags whose text is parsed like that of --set
+
+
 def _option(key: str | None, help: str, **more: str) -> Any:  # noqa: A002
     """A field that sets `key` of the config where it is given."""
     return field(default=None, metadata={"key": key, "help": help, **more})
@@ -270,7 +273,7 @@ class TrainingOptions:
         "baseline.name",
         "Instead of loss and backbone: popularity, itemknn, ease, rp3beta, als, or module:Class.",
     )
-    tau: float | None = _option("loss.tau", "Temperature of the loss.")
+    tau: str | None = _option("loss.tau", "Temperature of the loss.", metavar=_NUMBER_OR_AUTO)
     effort: str | None = _option(
         "training.effort", "What is tried for settings not given: quick (a formula), normal (a race), high."
     )
@@ -279,13 +282,15 @@ class TrainingOptions:
         "threshold.name", "Short name, such as exact, or module:Class; none or auto."
     )
     dim: int | None = _option("backbone.dim", "Length of the vectors.")
-    lr: float | None = _option("optimizer.lr", "Learning rate.")
+    lr: str | None = _option("optimizer.lr", "Learning rate.", metavar=_NUMBER_OR_AUTO)
     weight_decay: float | None = _option(
         "optimizer.weight_decay", "L2 penalty on all parameters, added to the gradient."
     )
     epochs: int | None = _option("training.epochs", "Largest number of epochs.")
     init: str | None = _option("training.init", "How vectors are initialised: als, svd, random, or auto.")
-    batch_size: int | None = _option("training.batch_size", "Users or positives in a mini-batch.")
+    batch_size: str | None = _option(
+        "training.batch_size", "Users or positives in a mini-batch.", metavar=_NUMBER_OR_AUTO
+    )
     patience: int | None = _option(
         "training.patience", "Early stopping: epochs without a better validation metric."
     )
@@ -318,8 +323,11 @@ class TrainingOptions:
         from talos.registry import check
 
         config = RunConfig() if self.config is None else RunConfig.from_toml(self.config)
-        given = {key: getattr(self, name) for key, name in config_keys().items()}
-        changes = {key: value for key, value in given.items() if value is not None}
+        changes = {}
+        for one in dataclasses.fields(self):
+            key, value = one.metadata["key"], getattr(self, one.name)
+            if key is not None and value is not None:
+                changes[key] = parse_value(value) if one.metadata.get("metavar") == _NUMBER_OR_AUTO else value
         for assignment in self.assignments or []:
             name, equals, text = assignment.partition("=")
             if not equals:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from talos.cli.options import RunArgument
-from talos.cli.output import print_json, print_table
+from talos.cli.output import print_json, print_table, say
 from talos.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ def recommend(
                 share = done["approximate"][f"recall@{done['k']}"]
                 users += f" (recall {share:.3f} on a sample)"
             print_json(done) if json else typer.echo(f"{done['rows']:,} rows for {users}")
+            _say_cold(done["users_without_events"], done["users"])
         return
     if on_unknown is not None:
         request["on_unknown"] = on_unknown
@@ -151,7 +152,15 @@ def recommend(
         request["history"] = _ids(_split(history), items, "--history")
     else:
         request["users"] = _ids(user or [], model.train.user_ids, "--user")
+        codes = model.train.user_ids.encode(request["users"])
+        cold = sum(not model.train.user_degrees[code] for code in codes if code >= 0)
+        _say_cold(cold, len(request["users"]))
     _print_lists(model, recommender.recommend(k=k, **request), json)
+
+
+def _say_cold(count: int, users: int) -> None:
+    if count:
+        say(f"{count:,} of {users:,} users have no training events: ranked by popularity")
 
 
 def _print_lists(model: Model, lists: pl.DataFrame, json: bool) -> None:

@@ -90,7 +90,7 @@ def train(
     if explain:
         with reading() as progress:
             whole = open_split(path, source, notify=say, progress=progress)
-        _explain(config, whole, json)
+        _explain(_with_fitting_k(config, whole), whole, json)
         return
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0"):
         # torchrun lost a process and has restarted all of them
@@ -107,6 +107,7 @@ def train(
         with reading() as progress:
             parts = _share(path, config) or open_split(path, source, notify=say, progress=progress)
         _check_refit(refit, parts)
+        config = _with_fitting_k(config, parts)
         for note in _cold_notes(parts):
             say(note)
         record = record_of(path, source, parts)
@@ -201,6 +202,14 @@ def _check_refit(refit: Refit | None, parts: Split | SplitShare) -> None:
         raise ConfigError("there is no validation part", where="--refit", expected="--valid above 0")
     if refit == "all" and len(parts.test) == 0:
         raise ConfigError("there is no test part to add", where="--refit all", expected="--refit")
+
+
+def _with_fitting_k(config: RunConfig, parts: Split | SplitShare) -> RunConfig:
+    """The config with a K that the catalogue has, if none was given."""
+    fitting = config.for_catalogue(parts.train.num_items)
+    if fitting.k != config.k:
+        say(f"k = {fitting.k}: all items, as there are fewer than {config.k}")
+    return fitting
 
 
 def _cold_notes(parts: Split | SplitShare) -> list[str]:

@@ -41,9 +41,9 @@ def event_weights(train: Interactions, events: EventsConfig) -> NDArray[np.float
 
     - `weights = "rating"`: in proportion to the rating, which must be above 0. A column of weights is read as ratings.
     - `weights = "repeats"`: 1 + log n for a pair that occurred n times: the hundredth play says less than the second.
-    - `half_life = "30d"`: 2^(-age/half-life). The age counts from the time below which 99 % of `train` lie, and is 0 for
-      later interactions, so that a few wrong dates change nothing. An interaction whose time is unknown (below 0)
-      counts like the mean of the others.
+    - `half_life = "30d"`: 2^(-age/half-life). The age counts from the 99 % quantile of times and is 0 for later
+      interactions, so that a few wrong dates change nothing. An interaction whose time is unknown (below 0) counts
+      like the mean of the others.
 
     Both together multiply.
 

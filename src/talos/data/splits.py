@@ -185,10 +185,11 @@ def split(
         test: share of the interactions for test; ignored by `last`.
         valid: share of the rest for validation, 0 for none; with `last`, any share above 0 means one interaction
             per user.
-        by: `user`: at random within each user; `time`: the latest of all interactions for test (the paper's temporal shift), and a random draw from the
-            rest for validation; `future`: the latest for test, and the latest of the rest for validation, so that what
-            is chosen on validation has been tried on what came later; `last`: each user's last interaction for test and
-            the one before it for validation, while users with too few interactions keep theirs in train.
+        by: `user`: at random within each user; `time`: the latest of all interactions for test (the paper's temporal
+            shift), and a random draw from the rest for validation; `future`: the latest for test, and the latest of
+            the rest for validation, so that what is chosen on validation has been tried on what came later; `last`:
+            each user's last interaction for test and the one before it for validation, while users with too few
+            interactions keep theirs in train.
         seed: of the random draws; the same seed gives the same split.
         paper: split as the paper does: by `user`, shares are rounded up for every user, and nobody is kept in train.
 

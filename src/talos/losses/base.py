@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from talos.checks import check_result, describe, number_from, positive_number
-from talos.errors import ArgumentError
+from talos.errors import ArgumentError, ConfigError
 from talos.losses import functional
 from talos.losses.pairs import PairwisePart
 from talos.losses.parts import NegativePart
@@ -221,6 +221,7 @@ class Loss(nn.Module):
 
         Raises:
             ArgumentError: a shape, a type or a score (NaN, infinite) that cannot be used, by name.
+            ConfigError: `compute` of a subclass returned something else.
         """
         needs = self.needs
         _check_scores(pos, neg, threshold, mask, needs_threshold=needs.threshold)
@@ -228,8 +229,18 @@ class Loss(nn.Module):
         dtype = torch.promote_types(torch.promote_types(pos.dtype, neg.dtype), torch.float32)
         beta = None if threshold is None else threshold.to(dtype)
         values = self.compute(Batch(pos.to(dtype), neg.to(dtype), beta, mask, users, items))
+        self._check_values(values, pos)
         check_result(values, mask, pos=pos, neg=neg, threshold=threshold)
         return values
+
+    def _check_values(self, values: object, pos: Tensor) -> None:
+        """Refuse a result of a subclass's `compute` that cannot be trained with."""
+        where = f"the result of {type(self).__module__}:{type(self).__qualname__}.compute"
+        if not isinstance(values, Tensor) or values.shape != pos.shape:
+            expected = f"one value per positive, shape {tuple(pos.shape)}"
+            raise ConfigError(describe(values), where=where, expected=expected)
+        if torch.is_grad_enabled() and pos.requires_grad and not values.requires_grad:
+            raise ConfigError("has no gradient", where=where, expected="a function of the scores")
 
     @abstractmethod
     def compute(self, batch: Batch) -> Tensor:

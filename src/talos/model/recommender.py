@@ -133,13 +133,15 @@ class Recommender:
         has afterwards. If each process was given its `Share` of the interactions, each has its own users' part of the
         model afterwards, and all of them must call `evaluate` and `save` together.
 
-        A baseline is computed from all of `train` in one go: there is nothing to resume and no epoch to watch.
+        A baseline is computed from all of `train` in one go: there is nothing to resume and no epoch to watch. Where
+        there are fewer items than the default K, K is the number of items.
         """
         self._check_imported()
         registry.check(self.config)
         _check_interactions("train", train)
         if valid is not None:
             _check_interactions("valid", valid)
+        self.config = self.config.for_catalogue(train.num_items)
         folder = None if run is None else Path(run)
         group = current() if group is None else group
         with ExitStack() as held:

@@ -78,6 +78,13 @@ BAD_FILES = [
     ("keys.jsonl", '{"who": 1, "item": 2, "shop": 3}\n', r"no user column among 'who', 'item'"),
     ("python.json", "{'user': 1, 'item': 2}\n", r"line 1: not JSON"),
     ("array.json", '[{"user": 1, "item": 2}, {"user": 2}]', r"object 2: no item"),
+    (
+        "nul.jsonl",
+        '{"user": "a", "item": "x"}\n{"user": "a\\u0000b", "item": "x"}\n',
+        r"line 2: 'a\\x00b' is not a valid id in column 'user'; expected .*without control characters",
+    ),
+    ("break.jsonl", '{"user": "a\\nb", "item": "x"}\n', r"line 1: 'a\\nb' is not a valid id"),
+    ("tab.csv", "user,item\na\tb,x\n", r"line 2: 'a\\tb' is not a valid id"),
     ("lightgcn.txt", "0 1 2 3 4 5\n1 2 nan\n", r"line 2: 'nan' is not a valid id in column 'item'"),
     ("table.txt", "1 2 3 978300760\n" * 9 + "1 2 3 4 5\n", r"line 10: 5 fields; expected 4"),
     ("wide.txt", "1\t2\t3\t4\t5\t6\n", r"no header and no usual place for the user column"),

@@ -233,6 +233,27 @@ def test_a_late_string_id_makes_all_strings(write):
     assert data.provenance.duplicates == 300_000 - 2
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl", "frame", "pandas", "sqlite"])
+def test_blanks_around_ids_are_dropped(tmp_path, kind):
+    frame = pl.DataFrame({"user": [" a", "a", "b "], "item": ["x", "x ", "y"]})
+    path = tmp_path / f"events.{kind}"
+    source: object = path
+    if kind == "frame":
+        source = frame
+    elif kind == "pandas":
+        source = frame.to_pandas()
+    elif kind == "sqlite":
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("CREATE TABLE events (user TEXT, item TEXT)")
+            connection.executemany("INSERT INTO events VALUES (?, ?)", frame.rows())
+        source = f"sqlite:///{path}"
+    else:
+        {"csv": frame.write_csv, "parquet": frame.write_parquet, "jsonl": frame.write_ndjson}[kind](path)
+    data = readers.read(source)
+    assert data.to_polars().rows() == [("a", "x"), ("b", "y")]
+    assert data.provenance.duplicates == 1
+
+
 def test_duplicates_are_collapsed_and_counted(write):
     data = readers.read(write("x.csv", "user,item,ts\n1,2,9\n1,2,5\n1,3,1\n"))
     assert data.to_polars().rows() == [(1, 2, 9), (1, 3, 1)]

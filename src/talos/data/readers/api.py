@@ -36,7 +36,7 @@ def read(
 
     A pair that occurs more than once is kept once, with its latest timestamp, and counted in `provenance`. Ids are
     integers if a column holds nothing but integers without leading zeros, anywhere in the file, and strings otherwise:
-    `0005080789` stays a string. Spaces around a value of a text file are dropped. A database URL may end in `?table=…`
+    `0005080789` stays a string. Blanks around a value are dropped. A database URL may end in `?table=…`
     or `?query=…` instead of the options of these names.
 
     Args:

@@ -16,9 +16,11 @@ from talos.data.readers.options import IdMode, ReadOptions
 from talos.errors import DataError, first_line
 
 __all__ = [
+    "EXPECTED_ID",
     "CleanTable",
     "Cleaner",
     "are_integers",
+    "clean_ids",
     "is_integer_text",
     "polars_errors",
     "time_dtype",
@@ -26,8 +28,8 @@ __all__ = [
     "unusual_ids",
 ]
 
-# What programs write where an id is missing.
-_MISSING = r"(?i)^(nan|null|none|<na>)?$"
+# What programs write where an id is missing; and control characters, which no text file can hold in one field.
+_BAD_ID = r"(?i)^(nan|null|none|<na>)?$|\p{Cc}"
 # An integer in the one spelling that a number is printed in; 18 digits always fit into 64 bits.
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 is_integer_text: Callable[[str], object] = re.compile(_INTEGER).match
@@ -47,8 +49,9 @@ _TIME_FORMATS = (
     "%d.%m.%Y %H:%M",
     "%d.%m.%Y %H:%M:%S",
 )
+EXPECTED_ID = "an id in every row: a 64-bit integer, or text without control characters"
 _EXPECTED = {
-    "id": "an id in every row",
+    "id": EXPECTED_ID,
     "time": "a number or a date, such as 2026-01-27 or 27.01.2026",
     "number": "a finite number",
 }
@@ -162,13 +165,13 @@ class Cleaner:
                 found = found.cast(pl.Int64)
             place = f"{self.where}, column {self.columns[wanted.role]!r}"
             if wanted.kind == "id":
-                column, bad = _clean_ids(found, place, self.text, self.options.ids_of(wanted.role))
+                column, bad = clean_ids(found, place, self.options.ids_of(wanted.role))
             elif wanted.kind == "time":
                 column, bad = _clean_times(found, place, self.times, wanted.role)
             elif wanted.kind == "number":
                 column, bad = _clean_numbers(found, place)
             else:
-                cleaned.append(found.cast(pl.String, strict=False))
+                cleaned.append(found.cast(pl.String, strict=False).str.strip_chars())
                 continue
             cleaned.append(column)
             if bad.any():
@@ -191,9 +194,9 @@ class Cleaner:
         return frame
 
 
-def unusual_ids(ids: pl.Series, *, text: bool) -> bool:
-    """Whether there is an id among these strings that is bad or, in a text, is written with blanks around it."""
-    found, bad = _clean_ids(ids, "ids", text, "auto")
+def unusual_ids(ids: pl.Series) -> bool:
+    """Whether there is an id among these strings that is bad or is written with blanks around it."""
+    found, bad = clean_ids(ids, "ids")
     return bool(bad.any()) or bool((found != ids).any())
 
 
@@ -214,14 +217,11 @@ def time_dtype(samples: Sequence[str]) -> pl.DataType:
 # row, true for a bad one. A type that no row can have is a `DataError`.
 
 
-def _clean_ids(found: pl.Series, place: str, text: bool, ids: IdMode) -> tuple[pl.Series, pl.Series]:
+def clean_ids(found: pl.Series, place: str, ids: IdMode = "auto") -> tuple[pl.Series, pl.Series]:
+    """Ids without blanks around them, and which of them are missing or hold a control character."""
     if found.dtype == pl.String:
-        if text:
-            found = found.str.strip_chars()
-        bad = found.str.contains(_MISSING).fill_null(True)
-        if text:  # a line break within an id: the quote before it was not closed
-            bad |= found.str.contains(r"[\r\n]").fill_null(True)
-        return found, bad
+        found = found.str.strip_chars()
+        return found, found.str.contains(_BAD_ID).fill_null(True)
     if found.dtype.is_float():
         # pandas turns an integer column with missing values into floats
         numbers = found.cast(pl.Float64)

@@ -246,16 +246,16 @@ class _IdColumn:
                 self._codes.room(len(ids))[:] = ids.to_numpy()
                 return
             self._encode_integers()
-        self._encode(ids, self._codes.room(len(ids)), text)
+        self._encode(ids, self._codes.room(len(ids)))
 
-    def _encode(self, ids: pl.Series, out: Codes, text: bool) -> None:
+    def _encode(self, ids: pl.Series, out: Codes) -> None:
         assert self._encoder is not None
         found = self._encoder.encode(ids, out)
         if found is None:
             raise _UnusualError("a missing id")
         if len(found[1]):
             new = ids.gather(found[1])
-            if new.dtype == pl.String and unusual_ids(new, text=text):
+            if new.dtype == pl.String and unusual_ids(new):
                 raise _UnusualError("an unusual id")
             self._fresh.append(new)
 
@@ -265,7 +265,7 @@ class _IdColumn:
         values = self._codes.values
         for start in range(0, len(values), _ROWS_AT_ONCE):
             some = values[start : start + _ROWS_AT_ONCE]
-            self._encode(pl.Series(some.astype(np.int64)), some, False)
+            self._encode(pl.Series(some.astype(np.int64)), some)
 
     def finish(self) -> tuple[Vocabulary, Codes]:
         """The vocabulary, ascending, and the code of each row."""

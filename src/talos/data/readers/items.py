@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from talos.data.parquet import scan_file
-from talos.data.readers.cleaning import is_integer_text, polars_errors
+from talos.data.readers.cleaning import EXPECTED_ID, clean_ids, is_integer_text, polars_errors
 from talos.data.readers.columns import WantedColumn, find_columns
 from talos.data.readers.csv_rows import QuoteError, csv_rows
 from talos.data.readers.dispatch import existing_path
@@ -60,6 +60,7 @@ def read_items(
         if path.is_dir():
             raise DataError("is a folder", where=where, expected="a csv, parquet or JSON-lines file")
         table = _load(path, where)
+    table = table.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
     roles = find_columns(
         [
             WantedColumn(role="item", kind="id", given=item or None, required=True),
@@ -135,7 +136,7 @@ def _load_delimited(text: TextFile) -> pl.DataFrame:
                 "".join(row).encode()
             except UnicodeEncodeError:
                 raise not_utf8(text, line) from None
-            rows.append([value.strip() for value in row])
+            rows.append(row)
     if not rows:
         raise DataError("has a header and no rows", where=where, expected="one item per line")
     columns = zip(names, zip(*rows, strict=True), strict=True)
@@ -144,40 +145,36 @@ def _load_delimited(text: TextFile) -> pl.DataFrame:
 
 def _ids(column: pl.Series, where: str) -> pl.Series:
     place = f"{where}, column {column.name!r}"
-    if column.dtype == pl.String:
-        ids = column.set(column == "", None)
-        if not ids.null_count() and all(map(is_integer_text, ids.to_list())):
-            ids = (
-                ids.cast(pl.Int64, strict=False)
-                if ids.cast(pl.Int64, strict=False).null_count() == 0
-                else ids
-            )
-    elif column.dtype.is_integer() and column.dtype != pl.UInt64:
-        ids = column.cast(pl.Int64)
-    else:
-        raise DataError(f"ids are {column.dtype}", where=place, expected="strings or integers")
-    if ids.null_count():
-        raise DataError(f"no id in row {int(ids.is_null().arg_max() or 0)}", where=place, expected="an id")
+    ids, bad = clean_ids(column, place)
+    if bad.any():
+        row = int(bad.arg_max() or 0)
+        what = f"{column[row]!r} as the" if column[row] not in (None, "") else "no"
+        raise DataError(f"{what} id in row {row}", where=place, expected=EXPECTED_ID)
+    if ids.dtype == pl.String and all(map(is_integer_text, ids.to_list())):
+        ids = ids.cast(pl.Int64)
     return ids.rename("item_id")
 
 
+def _without_blanks(column: pl.Series) -> pl.Series:
+    """Text without blanks around it; empty text is missing."""
+    text = column.str.strip_chars()
+    return text.set(text == "", None)
+
+
 def _as_text(column: pl.Series, where: str) -> pl.Series:
-    if isinstance(column.dtype, pl.List | pl.Struct | pl.Array | pl.Binary):
+    if isinstance(column.dtype, pl.List | pl.Struct | pl.Array | pl.Binary | pl.Duration | pl.Object):
         raise DataError(
             f"titles are {column.dtype}", where=f"{where}, column {column.name!r}", expected="text"
         )
-    text = column.cast(pl.String)
-    return text.set(text == "", None)
+    return _without_blanks(column.cast(pl.String))
 
 
 def _attribute(column: pl.Series, place: str) -> pl.Series:
     """A column of one of the types that filters know."""
     dtype = column.dtype
-    if isinstance(dtype, pl.Categorical | pl.Enum) or dtype.is_temporal() or dtype == pl.Null:
+    if isinstance(dtype, pl.Date | pl.Datetime | pl.Time | pl.Null):
         column, dtype = column.cast(pl.String), pl.String()
-    if isinstance(dtype, pl.List) and (
-        dtype.inner == pl.String or isinstance(dtype.inner, pl.Enum | pl.Categorical)
-    ):
+    if isinstance(dtype, pl.List) and isinstance(dtype.inner, pl.String | pl.Enum | pl.Categorical):
         return column.cast(pl.List(pl.String))
     if dtype == pl.Boolean:
         return column
@@ -189,7 +186,7 @@ def _attribute(column: pl.Series, place: str) -> pl.Series:
     if dtype != pl.String:
         expected = "text, lists of text, numbers or truth values"
         raise DataError(f"is {dtype}", where=place, expected=expected)
-    text = column.set(column == "", None)
+    text = _without_blanks(column)
     values = text.drop_nulls()
     if values.str.contains(_SEVERAL, literal=True).any():
         return text.str.split(_SEVERAL).list.eval(pl.element().str.strip_chars().filter(pl.element() != ""))
