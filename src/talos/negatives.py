@@ -51,7 +51,7 @@ class Negatives(ABC):
     per: ClassVar[Per]
 
     def check(self, index: TrainIndex) -> None:
-        """Raise a `DataError` if the source cannot draw from these data; called before training starts."""
+        """Raise a `DataError` or `ConfigError` if the source does not fit these data; called before training starts."""
         return
 
     @abstractmethod
@@ -75,6 +75,17 @@ def _check_number(n: object) -> None:
         raise ConfigError(f"{n!r} negatives", where="negatives", expected="a whole number, 1 or more")
     if n > _MOST:
         raise ConfigError(f"{n:,} negatives", where="negatives", expected=f"at most {_MOST:,}, or 'all'")
+
+
+_FEW = 1 << 14  # draws that are accepted for a catalogue of any size: they take no time
+
+
+def _check_items(n: int, index: TrainIndex) -> None:
+    """Refuse more draws than items: all items cost less and have no noise."""
+    most = max(index.num_items, _FEW)
+    if n > most:
+        expected = f"at most {most:,} for {index.num_items:,} items, or 'all'"
+        raise ConfigError(f"{n:,} negatives", where="negatives", expected=expected)
 
 
 @dataclass(frozen=True)
@@ -101,7 +112,8 @@ class UniformNegatives(Negatives):
         _check_number(self.n)
 
     def check(self, index: TrainIndex) -> None:
-        """Raise if a user has every item and therefore no negatives; the error names them."""
+        """Raise if a user has every item and therefore no negatives (the error names them), or for too many draws."""
+        _check_items(self.n, index)
         self._check(index, index.degrees)
 
     def _check(self, index: TrainIndex, degrees: Tensor, users: Tensor | None = None) -> None:
@@ -208,6 +220,10 @@ class SharedNegatives(Negatives):
         _check_number(self.n)
         if self.users < 1:
             raise ConfigError(f"{self.users} users", where="negatives", expected="1 or more to share a draw")
+
+    def check(self, index: TrainIndex) -> None:
+        """Raise for too many draws."""
+        _check_items(self.n, index)
 
     def draw(self, index: TrainIndex, users: Tensor, generator: torch.Generator) -> Tensor:
         """Items (G, n): row g is shared by the g-th of G equal parts of `users`, none above `self.users`."""

@@ -48,6 +48,7 @@ __all__ = [
     "check_imported",
     "config_of",
     "help_of",
+    "import_module",
     "kind_of",
     "make_backbone",
     "make_baseline",
@@ -136,18 +137,28 @@ def resolve(kind: Kind, choice: str | type[Any], *, where: str | None = None) ->
     return found
 
 
-def _imported(path: str, where: str) -> Any:
-    """What `module:Class` names, imported from Python's ordinary search path."""
-    module, _, attributes = path.partition(":")
+def import_module(name: str, *, where: str, of: str = "") -> ModuleType:
+    """A module from Python's ordinary search path; an error names `where` and, if given, what the module is part `of`.
+
+    >>> import_module("no_such", where="--import")
+    Traceback (most recent call last):
+    talos.errors.ArgumentError: --import: cannot import the module 'no_such' (ModuleNotFoundError: ...
+    """
     try:
-        found: Any = importlib.import_module(module)
+        return importlib.import_module(name)
     except Exception as error:  # whatever the module's own code raises while it is imported
         reason = " ".join(str(error).split())
         raise ArgumentError(
-            f"cannot import the module {module!r} of {path!r} ({type(error).__name__}: {reason})",
+            f"cannot import the module {name!r}{of and f' of {of!r}'} ({type(error).__name__}: {reason})",
             where=where,
             expected="a module on Python's search path, such as one in a folder of PYTHONPATH",
         ) from error
+
+
+def _imported(path: str, where: str) -> Any:
+    """What `module:Class` names, imported from Python's ordinary search path."""
+    module, _, attributes = path.partition(":")
+    found: Any = import_module(module, where=where, of=path)
     for name in attributes.split("."):
         if not hasattr(found, name):
             hint = nearest(name, [one for one in vars(found) if not one.startswith("_")])

@@ -233,3 +233,18 @@ def test_difference_as_that_of_sets(mine: set[tuple[int, int]], theirs: set[tupl
     kept, others = (data.where(np.array([pair in part for pair in pairs])) for part in (mine, theirs))
     rows = kept.difference(others).to_polars().select("user_id", "item_id").rows()
     assert rows == sorted(mine - theirs)
+
+
+def test_ids_of_another_type_are_matched_by_their_spelling() -> None:
+    numbers = Interactions.from_ids([1, 2, 10], [7, 8, 7])
+    strings = Interactions.from_ids(["1", "02", "x", "10"], ["7", "8", "7", "7"])
+    aligned, dropped = strings.aligned_to(numbers)
+    assert (aligned.to_polars().rows(), dropped) == ([(1, 7), (10, 7)], 2)
+    aligned, dropped = numbers.aligned_to(strings)
+    assert (aligned.to_polars().rows(), dropped) == ([("1", "7"), ("10", "7")], 1)
+    empty, _ = numbers.where(np.zeros(3, bool)).compact().aligned_to(strings)
+    assert len(empty) == 0
+    with pytest.raises(
+        DataError, match="memory: item ids are strings such as 'tea'; expected integers such as 7"
+    ):
+        Interactions.from_ids(["1"], ["tea"]).aligned_to(numbers)

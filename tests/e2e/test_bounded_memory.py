@@ -61,7 +61,7 @@ def test_no_array_has_a_byte_for_each_pair(
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     pairs = USERS * ITEMS
-    assert 0 < largest.bytes < pairs / 4
+    assert 0 < largest.bytes < pairs / 3
     assert peak < pairs  # numpy's arrays and everything of Python together
     assert max(scratch, default=0) < pairs
 

@@ -114,6 +114,16 @@ def test_generated_events_are_data_for_every_command(talos: Run, tmp_path: Path)
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize(("items", "k"), [(5, 5), (12, 10), (30, 20)])
+def test_best_lists_of_generated_events_fit_the_items(talos: Run, items: int, k: int) -> None:
+    size = ("--users", 40, "--items", items, "--events", 40 * items // 2)
+    done = talos("data", "generate", *size, "--out", "world")
+    assert done.returncode == 0, done.stderr
+    assert f"best recall@{k} " in done.stdout
+    best = json.loads(Path("world/planted.json").read_text())["best"]["metrics"]
+    assert best[f"recall@{k}"] > 0
+
+
 def test_existing_output_is_refused(talos: Run, clicks: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("precious")

@@ -31,6 +31,8 @@ def save_run(folder: Path, users: int, items: int, k: int, *, thresholds: bool =
     """A run directory with random vectors: what is tested here does not depend on training."""
     rng = np.random.default_rng(0)
     pairs = rng.integers(0, (users, items), (users * 3, 2))
+    everybody = np.arange(users)
+    pairs = np.concatenate([pairs, np.stack([everybody, everybody % items], 1)])  # and everything occurs
     names = [f"item{i:04d}" for i in range(items)]
     train = Interactions.from_codes(
         pairs[:, 0],

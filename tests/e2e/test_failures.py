@@ -96,12 +96,18 @@ def test_data_that_cannot_be_read(talos: Talos, path: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text", "code"),
     [
-        (("--dim", 100_000_000_000), "not enough memory", 1),
+        (("--dim", 100_000_000_000), "--dim: training would take", 2),
         (
             ("--negatives", "shared:99999999999999"),
             "--negatives: 99,999,999,999,999 negatives; expected at most",
             2,
         ),
+        (
+            ("--negatives", 1_000_000),
+            "--negatives: 1,000,000 negatives; expected at most 16,384 for 40 items",
+            2,
+        ),
+        (("--negatives", "shared:1000000"), "--negatives: 1,000,000 negatives; expected at most 16,384", 2),
         (("--device", "meta"), "--device: 'meta' cannot be used", 2),
         (("--split-seed", -1), "--split-seed: -1; expected a whole number from 0 on", 2),
         (("--set", "loss.tau=" + "[" * 100_000), "--set loss.tau: ", 2),
@@ -149,19 +155,22 @@ def test_ids_by_their_own_spelling(talos: Talos, clicks: Path) -> None:
 
 
 def test_a_terminal_cannot_be_steered(talos: Talos, tmp_path: Path) -> None:
-    evil = "\x1b[2J\x9b31m\u202e"
-    rows = [f"u{n}{evil},i{m}{evil},T{evil}" for n in range(6) for m in range(6) if (n + m) % 4]
+    evil, turned = "\x1b[2J\x9b31m\u202e", "\u202e"
+    rows = [f"u{n}{turned},i{m}{turned},T{evil}" for n in range(6) for m in range(6) if (n + m) % 4]
     (tmp_path / "clicks.csv").write_text("user,item,title\n" + "\n".join(rows) + "\n")
     assert talos("train", "clicks.csv", "--out", "run", *QUICK).returncode == 0
-    shown = talos("recommend", "run", "--user", f"u1{evil}")
+    shown = talos("recommend", "run", "--user", f"u1{turned}")
     assert shown.returncode == 0
     assert "\\x1b[2J\\x9b31m\\u202e" in shown.stdout
-    listed = talos("recommend", "run", "--user", f"u1{evil}", "--json")
-    assert {row["user_id"] for row in json.loads(listed.stdout)} == {f"u1{evil}"}
+    listed = talos("recommend", "run", "--user", f"u1{turned}", "--json")
+    assert {row["user_id"] for row in json.loads(listed.stdout)} == {f"u1{turned}"}
     failed = talos("recommend", "run", "--user", f"nobody{evil}")
     assert failed.returncode == 2
     described = talos("data", "describe", "clicks.csv", "--user-column", evil)
-    for done in (shown, listed, failed, described):
+    (tmp_path / "evil.csv").write_text(f"user,item\nu{evil},i\n")
+    refused = talos("data", "describe", "evil.csv")
+    assert refused.returncode == 2
+    for done in (shown, listed, failed, described, refused):
         assert not set("\x1b\x9b\u202e") & set(done.stdout + done.stderr)
 
 

@@ -85,7 +85,7 @@ def test_an_error_names_the_command_that_helps(talos: Talos, clicks: Path) -> No
     for line, command in (
         (("train", "nothing.csv", "-o", "run"), "talos data list"),
         (("train", "odd.csv", "-o", "run"), "talos data describe odd.csv"),
-        (("train", clicks, "-o", "run", "--tau", "x.y"), None),  # click's own message names --help
+        (("train", clicks, "-o", "run", "--dim", "x.y"), None),  # click's own message names --help
         (("train", clicks, "-o", "run", "--loss", "tallos"), "talos train --help"),
         (("train", clicks, "-o", "run", "-c", "run.toml"), "talos init PATH -o run.toml"),
         (("train", clicks), "talos train --help"),

@@ -129,6 +129,16 @@ def test_tune_compare_and_a_config_file(talos: Talos, clicks: Path) -> None:
     assert all(model in compared.stdout for model in models)
 
 
+@pytest.mark.parametrize("name", ["our_los", "our_loss:Margin", "", "our_fault"])
+def test_a_module_that_cannot_be_imported_is_refused(talos: Talos, home: Path, name: str) -> None:
+    (home / "our_fault.py").write_text("1 / 0\n")
+    done = talos("--import", name, "data", "list")
+    assert done.returncode == 2
+    assert f"error: --import: cannot import the module '{name}' (" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
+
+
 class _StopError(Exception):
     pass
 

@@ -127,7 +127,11 @@ def test_nobody_is_offered_what_the_source_has_for_them(
     [
         (["--refit", "--valid", "0"], "error: --refit: there is no validation part"),
         (["--refit", "all", "--test", "0"], "error: --refit all: there is no test part to add"),
-        (["--refit=everything"], "'everything' is not one of"),
+        (["--refit=everything"], "error: --refit: 'everything'; expected train+valid or all"),
+        (["--refit", "al"], "error: --refit: 'al'; expected train+valid or all"),
+        (["--refit", "valid"], "error: --refit: 'valid'; expected train+valid or all"),
+        (["--refit", "ALL", "--test", "0"], "error: --refit all: there is no test part to add"),
+        (["--refit=ALL", "--test", "0"], "error: --refit all: there is no test part to add"),
     ],
 )
 def test_what_cannot_be_refitted_is_refused_before_the_first_fit(

@@ -93,6 +93,27 @@ def test_a_second_file_with_columns_of_its_own(talos: Run, clicks: Path, tmp_pat
     assert measured.returncode == 0, measured.stderr
 
 
+def test_ids_of_another_type_in_a_second_file(talos: Run) -> None:
+    pairs = [(user, item) for user in range(1, 21) for item in range(1, 21) if (user + item) % 3]
+    rows = [f"{user},{item}" for user, item in pairs]
+    Path("numbers.csv").write_text("user,item\n" + "\n".join(rows))
+    Path("strings.csv").write_text("user,item\nx0,y0\nx0,1\n" + "\n".join(rows))
+    Path("test.csv").write_text(
+        "user,item\n" + "\n".join(f"{user},{(-user) % 3 + 3}" for user in range(1, 21))
+    )
+    Path("names.csv").write_text("user,item\nann,tea\n")
+    small = ("--dim", 4, "--epochs", 1, "--k", 3, "--seed", 0)
+    for data, other in (("numbers", "strings"), ("strings", "numbers")):
+        assert talos("train", f"{data}.csv", "--out", data, *small).returncode == 0
+        measured = talos("evaluate", data, "test.csv", "--k", 3, "--json")
+        assert measured.returncode == 0, measured.stderr
+        assert json.loads(measured.stdout)["users"] == 20
+        assert talos("evaluate", data, f"{other}.csv", "--k", 3).returncode == 0
+    refused = talos("evaluate", "numbers", "names.csv", "--k", 3)
+    assert refused.returncode == 2
+    assert "names.csv: user ids are strings such as 'ann'; expected integers such as 1" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -100,6 +121,10 @@ def test_a_second_file_with_columns_of_its_own(talos: Run, clicks: Path, tmp_pat
         (["--set", "training.epoch=3"], "training.epoch: no such key (did you mean 'epochs'?)"),
         (["--set", "training.epochs"], "KEY=VALUE"),
         (["--tau", "0"], "error: --tau: "),
+        (["--tau", "hot"], "error: --tau: got 'hot'; expected a finite number above 0"),
+        (["--tau", "auto", "--loss", "sl"], "error: --tau: got 'auto'; expected a number"),
+        (["--lr", "fast"], "error: --lr: 'fast'; expected a valid number"),
+        (["--batch-size", "1.5"], "error: --batch-size: 1.5; expected a valid integer"),
         (["--k", "0"], "error: --k: 0"),
         (["--epochs", "0"], "error: --epochs: 0"),
         (["--set", "training.epochs=0"], "error: --set training.epochs: 0"),
@@ -132,6 +157,17 @@ def test_explain_says_what_would_be_done_and_does_nothing(talos: Run, clicks: Pa
     assert facts["parameters"] == (40 + 40) * 8
     assert facts["config"]["negatives"] == "all"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clicks.csv"]
+
+
+def test_flags_take_the_values_of_the_config(talos: Run, clicks: Path) -> None:
+    plain = talos("train", clicks, "--explain", *SMALL, "--json")
+    auto = ("--tau", "auto", "--lr", "auto", "--batch-size", "auto")
+    same = talos("train", clicks, "--explain", *SMALL, *auto, "--json")
+    assert same.returncode == 0, same.stderr
+    assert json.loads(same.stdout)["config"] == json.loads(plain.stdout)["config"]
+    given = talos("train", clicks, "--explain", *SMALL, "--tau", ".5", "--lr", "1e-2", "--json")
+    config = json.loads(given.stdout)["config"]
+    assert (config["loss"]["tau"], config["optimizer"]["lr"]) == (0.5, 0.01)
 
 
 def test_a_finished_or_foreign_folder_is_not_overwritten(talos: Run, clicks: Path, tmp_path: Path) -> None:
@@ -292,15 +328,17 @@ def test_few_events_are_said_and_few_items_shorten_the_list(talos: Run, tmp_path
     assert "k = 9: all items, as there are fewer than 20" in done.stderr
     found = json.loads(done.stdout)
     assert found["config"]["k"] == 9
-    said = [note for note in found["notes"] if note.startswith("test: 14 of ")]
+    said = [note for note in found["notes"] if note.startswith("test: 11 of 24 users")]
     assert said, found["notes"]
     assert said[0] in done.stderr
-    assert any("14 of" in note and "ranked by popularity" in note for note in found["notes"])
-    lists = talos("recommend", "run", "--user", "new3", "--k", 3)
+    assert any("11 of 24" in note and "ranked by popularity" in note for note in found["notes"])
+    lists = talos("recommend", "run", "--user", "new13", "--k", 3)
     assert "1 of 1 users have no training events: ranked by popularity" in lists.stderr
     everybody = talos("recommend", "run", "--all", "--out", "recs.csv", "--json")
-    assert json.loads(everybody.stdout)["users_without_events"] == 14
+    assert json.loads(everybody.stdout)["users_without_events"] == 11
     single = "\n".join(["user_id,item_id", *(f"u{user},i{user % 9}" for user in range(50))])
     (tmp_path / "single.csv").write_text(single + "\n")
     refused = talos("train", "single.csv", "--out", "other")
-    assert (refused.returncode, "no user has more than one interaction" in refused.stderr) == (2, True), refused.stderr
+    assert (refused.returncode, "no user has more than one interaction" in refused.stderr) == (2, True), (
+        refused.stderr
+    )

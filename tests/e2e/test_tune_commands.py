@@ -87,7 +87,8 @@ def test_one_file_is_split_and_its_test_part_is_kept_nowhere(
     train, valid = (
         np.load(tmp_path / "study" / "data" / f"{name}.indices.npy") for name in ("train", "valid")
     )
-    assert len(train) + len(valid) == 40 * 9  # of twelve each, three are test
+    # of twelve each, two or three are test
+    assert 40 * 9 <= len(train) + len(valid) <= 40 * 10
     page = (tmp_path / "study" / "report.html").read_text()
     assert "Parallel coordinates" in page
     assert "has not been evaluated" in page

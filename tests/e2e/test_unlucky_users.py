@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -130,6 +131,34 @@ def test_a_ctrl_c_that_got_lost_is_remembered() -> None:
             assert asked == ["stop"]
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("module", ["talos.errors", "typer", "talos.cli.application", "numpy", "polars"])
+def test_ctrl_c_while_modules_are_imported_ends_quietly(clicks: Path, module: str) -> None:
+    line = [sys.executable, "-X", "importtime", "-m", "talos", "data", "describe", str(clicks)]
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for imported in process.stderr:  # a line for each module
+            if imported.endswith(f" {module}\n"):
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.communicate(timeout=60)[1]
+    said = [one for one in rest.splitlines() if not one.startswith("import time:")]
+    assert (process.returncode, said) == (130, ["interrupted"]), rest
+
+
+def test_a_ctrl_c_that_a_library_turned_into_an_error(
+    talos: Run, clicks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def turned(*_: object, **__: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("cannot be imported") from None
+
+    monkeypatch.setattr("talos.data.open.open_interactions", turned)
+    done = talos("data", "describe", clicks)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
 def test_sighup_stays_ignored_under_nohup() -> None:

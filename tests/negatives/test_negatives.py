@@ -136,6 +136,20 @@ def test_who_has_everything_is_named() -> None:
         other.check(index)
 
 
+@pytest.mark.parametrize("source", [UniformNegatives, SharedNegatives])
+def test_more_draws_than_items_are_refused(source: type[UniformNegatives | SharedNegatives]) -> None:
+    few = index_of(np.eye(2, 30))
+    source(16_384).check(few)
+    with pytest.raises(
+        ConfigError, match=r"negatives: 16,385 negatives; expected at most 16,384 for 30 items, or 'all'"
+    ):
+        source(16_385).check(few)
+    many = index_of(np.eye(2, 20_000))
+    source(20_000).check(many)
+    with pytest.raises(ConfigError, match="at most 20,000 for 20,000 items"):
+        source(20_001).check(many)
+
+
 def test_uniform_edges() -> None:
     index = index_of(np.eye(2, 3))
     assert UniformNegatives(4).draw(index, torch.tensor([], dtype=torch.long), seeded()).shape == (0, 4)

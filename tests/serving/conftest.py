@@ -37,7 +37,7 @@ HOSTILE = [
     "similar",
     "a/similar",
     "'\"",
-    "\x00\n",
+    "\u202e\u00a0%00",
 ]
 
 

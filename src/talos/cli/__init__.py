@@ -1,139 +1,35 @@
 """The `talos` command: one file for each subcommand, which parses, calls the library and prints.
 
-Nothing here imports torch or polars at the top, so that `talos --help` answers at once.
+Nothing but `main` is here, so that it runs at once and handles Ctrl-C while everything else is imported.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-import threading
-from collections.abc import Sequence
-from types import FrameType
-from typing import Annotated, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from talos.cli import (
-    card,
-    compare,
-    data,
-    demo,
-    doctor,
-    evaluate,
-    export,
-    init,
-    recommend,
-    report,
-    serve,
-    train,
-    tune,
-    update,
-)
-from talos.cli.failures import bug_report, close_stdout, outside_failure, traceback_of
-from talos.cli.messages import advice_for, message_of
-from talos.cli.options import Command, spelled_out
-from talos.cli.output import LONGEST_MESSAGE, printable, say
-from talos.cli.plugins import PluginGroup
-from talos.errors import ConfigError, TalosError
+if TYPE_CHECKING:
+    from talos.cli.application import app as app
 
 __all__ = ["app", "main"]
-
-app = typer.Typer(
-    name="talos",
-    cls=PluginGroup,  # adds `reproduce`, `leaderboard`, `grid` and `bench`, which are not in the library's wheel
-    help="Recommenders trained for Precision@K and Recall@K directly.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["--help", "-h"]},
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.add_typer(data.app, name="data")
-for _command in (
-    *(demo.demo, init.init, train.train, evaluate.evaluate, recommend.recommend, report.report, card.card),
-    *(compare.compare, tune.tune, export.export, serve.serve, update.update, doctor.doctor),
-):
-    app.command(cls=Command)(_command)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from talos import __version__
-
-        typer.echo(f"talos {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    modules: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--import", metavar="MODULE", help="A module that a run or a study may import classes from."
-        ),
-    ] = None,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
-    """Recommenders trained for Precision@K and Recall@K directly."""
-    if modules:  # in the environment, so that the processes of this command know it too
-        known = [name for name in os.environ.get("TALOS_IMPORT", "").split(",") if name]
-        os.environ["TALOS_IMPORT"] = ",".join([*known, *modules])
 
 
 def main() -> None:
     """Run the command line: exit code 0 done, 1 failed, 2 the user's input is wrong, 130 interrupted."""
-    command = typer.main.get_command(app)
-    debug = "--debug" in sys.argv
     before = _listen_for_ctrl_c()
-    # accepted anywhere on the line, not only before the command's name
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        try:
-            _check_unicode(arguments)
-            command(arguments, prog_name="talos")
-        except SystemExit as end:
-            if end.code == 130:  # typer turned a KeyboardInterrupt into this, without a word
-                say("interrupted")
-            sys.stdout.flush()  # here, where it can be said that it fails
-            raise
-    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
-        close_stdout()
-        sys.exit(1)
-    except (SystemExit, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # polars panics with an exception of its own
-        text, code = _failure(error, command, spelled_out(arguments))
-        if not isinstance(error, TalosError):
-            close_stdout()
-        say(traceback_of(error) if debug else text, lines=True)
-        sys.exit(code)
+        from talos.cli.application import run
+
+        run()
+    except KeyboardInterrupt:
+        with suppress(OSError, ValueError):  # if the terminal is gone
+            print("interrupted", file=sys.stderr)
+        sys.exit(130)
     finally:
         if before is not None:
             signal.signal(signal.SIGINT, before)
-
-
-def _check_unicode(arguments: Sequence[str]) -> None:
-    """Refuse bytes that are not UTF-8, which no file that is written later could hold."""
-    for argument in arguments:
-        if any("\ud800" <= letter <= "\udfff" for letter in argument):
-            raise ConfigError("bytes that are not UTF-8", where=argument, expected="UTF-8 text")
-
-
-def _failure(error: BaseException, command: Any, arguments: Sequence[str]) -> tuple[str, int]:
-    """Message and exit code of an error; below the message a command that helps."""
-    if isinstance(error, TalosError):
-        message, code = message_of(error, command, arguments), error.exit_code
-    else:
-        found = outside_failure(error, arguments)
-        if found is None:
-            return bug_report(error), 1
-        message, code = found
-    lines = [f"error: {message}", *advice_for(error, message, command, arguments)]
-    return "\n".join(printable(line, longest=LONGEST_MESSAGE) for line in lines), code
 
 
 class _CtrlC:
@@ -145,14 +41,24 @@ class _CtrlC:
 
     asked = False
 
-    def __call__(self, number: int, frame: FrameType | None) -> None:
+    def __call__(self, number: int, frame: object) -> None:
         self.asked = True
         raise KeyboardInterrupt
 
 
 def _listen_for_ctrl_c() -> Any:
     """Put `_CtrlC` in place of Python's handler; returns that, or None if there is another one."""
-    default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not default or threading.current_thread() is not threading.main_thread():
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return None
-    return signal.signal(signal.SIGINT, _CtrlC())
+    try:
+        return signal.signal(signal.SIGINT, _CtrlC())
+    except ValueError:  # not the main thread, which alone gets signals
+        return None
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        from talos.cli.application import app
+
+        return app
+    raise AttributeError(f"module 'talos.cli' has no attribute {name!r}")

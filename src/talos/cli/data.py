@@ -167,13 +167,14 @@ def generate(
         test=test,
         held_out=held_out,
     )
+    lengths = [k for k in (10, 20, 50, 100) if k <= items] or [items]
     with counter("generating", "events") as show:
         record = write_planted(
             world,
             out,
             format=output_format,
             strings=not integer_ids,
-            report=lambda users: best_possible(users, (10, 20, 50, 100)).as_dict(),
+            report=lambda users: best_possible(users, lengths).as_dict(),
             progress=show,
         )
     if json:
@@ -181,5 +182,8 @@ def generate(
         return
     facts = [(name, f"{count:,} events") for name, count in record["events"].items()]
     best = record.get("best", {}).get("metrics", {})
-    facts += [(f"best {name}", f"{best[name]:.4f}") for name in ("precision@20", "recall@20") if name in best]
+    k = 20 if 20 in lengths else lengths[-1]
+    facts += [
+        (f"best {name}", f"{best[name]:.4f}") for name in (f"precision@{k}", f"recall@{k}") if name in best
+    ]
     print_facts(facts, title=str(out))

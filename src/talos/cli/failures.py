@@ -14,6 +14,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 from talos.cli.output import printable
 from talos.data.databases import without_passwords
@@ -85,16 +86,14 @@ def _own_class_failure(error: BaseException) -> tuple[str, int] | None:
         return None
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
-        made = frame.f_locals.get("self")
+        made, package = frame.f_locals.get("self"), str(frame.f_globals.get("__name__")).partition(".")[0]
         kind = registry.kind_of(made)
-        if kind is not None and str(frame.f_globals.get("__name__")).partition(".")[0] not in (
-            "talos",
-            "torch",
-        ):
-            place = f"{os.path.basename(frame.f_code.co_filename)}, line {line}, in {frame.f_code.co_name}"
+        if kind is not None and package not in ("talos", "torch"):
+            place = f"{Path(frame.f_code.co_filename).name}, line {line}, in {frame.f_code.co_name}"
             name = f"{type(made).__module__}:{type(made).__qualname__}"
-            found = f"the {kind} {name} raised {type(error).__name__}: {first_line(error)} ({place}; --debug shows more)"
-    return None if found is None else (found, 2)
+            raised = f"{type(error).__name__}: {first_line(error)}"
+            found = f"the {kind} {name} raised {raised} ({place}; --debug shows more)", 2
+    return found
 
 
 def traceback_of(error: BaseException) -> str:

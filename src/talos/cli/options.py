@@ -25,7 +25,7 @@ import typer
 from typer.core import TyperCommand
 
 from talos.data.source_options import SourceOptions
-from talos.errors import ConfigError
+from talos.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from talos.config import RunConfig
@@ -153,20 +153,39 @@ def spelled_out(arguments: Sequence[str]) -> list[str]:
 def with_bare_flags(arguments: Sequence[str]) -> list[str]:
     """A line on which every flag that may stand alone has a value; what follows it is its value if it can be.
 
+    Raises:
+        ConfigError: a value that is mistyped; upper case counts as lower case.
+
     >>> with_bare_flags(["--refit", "clicks.csv", "--out", "run"])
     ['--refit=train+valid', 'clicks.csv', '--out', 'run']
-    >>> with_bare_flags(["clicks.csv", "--refit", "all"])
-    ['clicks.csv', '--refit', 'all']
-    >>> with_bare_flags([])
-    []
+    >>> with_bare_flags(["clicks.csv", "--refit", "ALL"])
+    ['clicks.csv', '--refit=all']
+    >>> with_bare_flags(["clicks.csv", "--refit", "al"])
+    Traceback (most recent call last):
+    talos.errors.ConfigError: --refit: 'al'; expected train+valid or all
     """
-    following = [*arguments[1:], ""]
-    return [
-        f"{one}={_BARE[one][0]}" if one in _BARE and after not in _BARE[one] else one
-        for one, after in zip(
-            arguments, following, strict=False
-        )  # an empty line has nothing but what follows
-    ]
+    line: list[str] = []
+    left = list(reversed(arguments))
+    while left:
+        one = left.pop()
+        flag, equals, value = one.partition("=")
+        if flag not in _BARE:
+            line.append(one)
+            continue
+        values = _BARE[flag]
+        if not equals:
+            value = left.pop() if left and _is_meant_as_one_of(left[-1], values) else values[0]
+        if value.lower() not in values:
+            raise ConfigError(repr(value), where=flag, expected=" or ".join(values))
+        line.append(f"{flag}={value.lower()}")
+    return line
+
+
+def _is_meant_as_one_of(text: str, values: Sequence[str]) -> bool:
+    """Whether a text is one of the values, or one of them mistyped and no file."""
+    return text.lower() in values or (
+        nearest(text, values).startswith("did you mean") and not Path(text).exists()
+    )
 
 
 class Offer:
@@ -375,12 +394,13 @@ def at_least_one(**numbers: int | None) -> None:
 
 
 def parse_value(text: str) -> Any:
-    """The value in KEY=VALUE: JSON, or else a bare word.
+    """The value in KEY=VALUE: JSON, a number such as `.5`, or else a bare word.
 
-    >>> parse_value("0.1"), parse_value("true"), parse_value("shared:64")
-    (0.1, True, 'shared:64')
+    >>> parse_value("0.1"), parse_value(".5"), parse_value("true"), parse_value("shared:64")
+    (0.1, 0.5, True, 'shared:64')
     """
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return text
+        number = re.fullmatch(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", text, re.ASCII | re.IGNORECASE)
+        return float(text) if number else text

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from talos.data.arrays import Codes, sort_rows, take
 from talos.data.description import Description
 from talos.data.vocabulary import Ids, Vocabulary, add_ids, as_id_series
-from talos.errors import ArgumentError
+from talos.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -293,6 +293,11 @@ class Interactions:
     def aligned_to(self, other: Interactions) -> tuple[Interactions, int]:
         """The same interactions over the vocabularies of `other`, and how many were dropped for an id not in them.
 
+        If ids are strings in one and integers in the other, an integer equals the string it is printed as.
+
+        Raises:
+            DataError: ids are of different types, and none of them is known.
+
         >>> model = Interactions.from_ids(["a", "b"], ["x", "y"])
         >>> test = Interactions.from_ids(["b", "c"], ["x", "x"])
         >>> aligned, dropped = test.aligned_to(model)
@@ -301,8 +306,8 @@ class Interactions:
         """
         if self.user_ids == other.user_ids and self.item_ids == other.item_ids:
             return self, 0
-        users, items = other.user_ids.encode(self.user_ids.ids), other.item_ids.encode(self.item_ids.ids)
-        users, items = users[self.rows], items[self.indices]
+        users = self._known("user", self.user_ids, other.user_ids)[self.rows]
+        items = self._known("item", self.item_ids, other.item_ids)[self.indices]
         known = (users >= 0) & (items >= 0)
         aligned = Interactions.from_codes(
             users[known],
@@ -314,6 +319,17 @@ class Interactions:
             provenance=self.provenance,
         )
         return aligned, int((~known).sum())
+
+    def _known(self, role: str, mine: Vocabulary, others: Vocabulary) -> NDArray[np.int64]:
+        """The position in another vocabulary of each id of one of this object's; see `aligned_to`."""
+        codes = others.encode_other(mine)
+        if mine.ids.dtype != others.ids.dtype and len(mine) and len(others) and not (codes >= 0).any():
+            what, expected = (
+                f"{'strings' if one.ids.dtype == pl.String else 'integers'} such as {one.ids[0]!r}"
+                for one in (mine, others)
+            )
+            raise DataError(f"{role} ids are {what}", where=self.provenance.source, expected=expected)
+        return codes
 
     def union(self, other: Interactions) -> Interactions:
         """The interactions of both, which must share vocabularies; timestamps and ratings if both have them.

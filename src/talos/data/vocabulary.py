@@ -110,6 +110,24 @@ class Vocabulary:
         found = (self.ids.gather(places) == wanted).to_numpy()
         return np.where(found, places, -1)
 
+    def encode_other(self, other: Vocabulary) -> NDArray[np.int64]:
+        """Positions here of the ids of `other`; if types differ, an integer equals the string it is printed as.
+
+        >>> Vocabulary.of(["7", "08", "x"]).encode_other(Vocabulary.of([7, 8])).tolist()
+        [1, -1]
+        >>> Vocabulary.of([7, 8]).encode_other(Vocabulary.of(["08", "7", "x"])).tolist()
+        [-1, 0, -1]
+        """
+        if self.ids.dtype == other.ids.dtype:
+            return self.encode(other.ids)
+        if self.ids.dtype == pl.String:
+            return self.encode(other.ids.cast(pl.String))
+        numbers = other.ids.cast(pl.Int64, strict=False)
+        same = (numbers.cast(pl.String) == other.ids).fill_null(False)
+        codes = np.full(len(other), -1, np.int64)
+        codes[same.to_numpy()] = self.encode(numbers.filter(same))
+        return codes
+
     def _position(self, wanted: str | int) -> int:
         """The position of one id, -1 if it is not there."""
         place = bisect_left(self.ids, wanted)
