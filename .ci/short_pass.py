@@ -149,7 +149,9 @@ def extra_commands() -> None:
         rows = pandas.read_csv("clicks.csv")
         check(len(talos.read(rows)) == len(rows), "reading a pandas frame")
         frame = talos.Recommender.load("runs/clicks").recommend(["u0"], k=5, frame="pandas")
-        check(isinstance(frame, pandas.DataFrame) and len(frame) == 5, f"recommend as a pandas frame: {frame}")
+        check(
+            isinstance(frame, pandas.DataFrame) and len(frame) == 5, f"recommend as a pandas frame: {frame}"
+        )
 
 
 def use_python() -> None:
@@ -173,7 +175,9 @@ def use_the_service() -> None:
         assert service.stderr is not None
         said = [service.stderr.readline()]
         while " at http://" not in said[-1]:  # one line per step; an early end gives an empty one
-            check(said[-1] != "", f"talos serve: exit code {service.poll()} before it listens\n{''.join(said)}")
+            check(
+                said[-1] != "", f"talos serve: exit code {service.poll()} before it listens\n{''.join(said)}"
+            )
             said.append(service.stderr.readline())
         address = said[-1].split(" at ")[1].strip()
         with urlopen(f"{address}/v1/recommend/u0?k=3", timeout=60) as answer:

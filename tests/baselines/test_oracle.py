@@ -189,7 +189,9 @@ def test_an_empty_history_scores_nothing(random_data: Data) -> None:
 def test_neighbours_refuse_a_user_with_too_many_items(kind: type[ItemKNN] | type[RP3beta]) -> None:
     """A bot makes the product quadratic: 80,000 events took two minutes."""
     data = Interactions.from_ids(["bot"] * 50 + ["ann", "bob"], [*range(50), 3, 4])
-    with pytest.raises(DataError, match=r"user 'bot' alone, with 50 events, has 2.5e\+03.*at most 2e\+03 pairs"):
+    with pytest.raises(
+        DataError, match=r"user 'bot' alone, with 50 events, has 2.5e\+03.*at most 2e\+03 pairs"
+    ):
         kind(max_pairs=2000).fit(data)
     kind(max_pairs=2503).fit(data)
     with pytest.raises(ArgumentError, match="max_pairs"):

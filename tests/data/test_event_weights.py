@@ -143,5 +143,5 @@ def test_a_few_dates_in_the_future_change_nothing_for_the_others() -> None:
 
 def test_seconds_among_milliseconds_are_refused() -> None:
     stamps = np.array([1_700_000_000_000, 1_700_000_100_000, 1_700_000_000])
-    with pytest.raises(DataError, match="timestamps: 1 of 3 are in another unit .* such as 1700000000; expected one"):
+    with pytest.raises(DataError, match=r"1 of 3 are in another unit .* such as 1700000000"):
         event_weights(events(stamps), EventsConfig(half_life="30d"))

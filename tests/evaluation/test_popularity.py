@@ -23,7 +23,10 @@ def scores_of(made: PriorScores, vectors: torch.Tensor, events: list[int]) -> to
 @settings(max_examples=40, deadline=None)
 def test_scores_are_those_of_a_naive_loop(seed: int, prior: float) -> None:
     rng = np.random.default_rng(seed)
-    users, items = torch.tensor(rng.normal(size=(4, 3))).float(), torch.tensor(rng.normal(size=(6, 3))).float()
+    users, items = (
+        torch.tensor(rng.normal(size=(4, 3))).float(),
+        torch.tensor(rng.normal(size=(6, 3))).float(),
+    )
     degrees, events = rng.integers(0, 4, 6), rng.integers(0, 3, 4)
     degrees[0] = 3
     longest = float(users.norm(dim=1).max())

@@ -14,6 +14,7 @@ from talos.data.splits import Split, split
 from talos.errors import ArgumentError, DataError
 from talos.evaluation.evaluate import popularity_report
 from talos.exports import write_lists
+from talos.model.measures import sample_scores
 from talos.model.recommender import Recommender
 
 
@@ -174,3 +175,11 @@ def test_users_with_few_events_are_no_worse_off_than_with_popularity() -> None:
                 interval = 1.96 * gain[few].std() / few.sum() ** 0.5
                 assert gain[few].mean() >= -max(interval, 1e-9)
         assert ours.mean() >= 0.99 * popular.metrics["recall@5"]
+
+
+def test_thresholds_are_compared_with_the_scores_that_were_trained(parts: Split) -> None:
+    """The prior moves scores, not thresholds: exact thresholds stay exact in the report."""
+    model = Recommender(k=5, dim=8, epochs=5, **{"training.prior": 8.0}).fit(parts.train).fitted_model()
+    users = np.flatnonzero(parts.test.user_degrees)
+    sample = sample_scores(model, parts.test, users, k=5)
+    assert sample.learned == pytest.approx(sample.exact, abs=1e-5)

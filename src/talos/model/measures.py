@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from talos.data.interactions import Interactions
 from talos.evaluation.evaluate import measure_lists, users_with_tests
 from talos.evaluation.metrics import RANKING_METRICS, coverage, exposure_gini, mean_popularity_rank
-from talos.evaluation.ranking import DEFAULT_BUDGET, FixedScores, Scorer, top_k
-from talos.model.run_directory import Model
+from talos.evaluation.ranking import DEFAULT_BUDGET, DotScores, FixedScores, Scorer, top_k
+from talos.model.run_directory import ItemModel, Model
 
 __all__ = ["Lists", "ScoreSample", "by_activity", "by_popularity", "make_lists", "sample_scores"]
 
@@ -121,7 +121,11 @@ def sample_scores(
         sampled(*test.pairs_of(users)),
         sampled(owner[other], others[other]),
     )
-    exact, (of_train, of_test, of_others) = _exact_and_centred(model.scorer(), users, k, pairs)
+    # without the prior: thresholds are of the scores that were trained
+    scorer = (
+        model.scorer() if isinstance(model, ItemModel) else DotScores(model.user_vectors, model.item_vectors)
+    )
+    exact, (of_train, of_test, of_others) = _exact_and_centred(scorer, users, k, pairs)
     learned = model.thresholds
     return ScoreSample(
         train=of_train,
