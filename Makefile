@@ -7,7 +7,7 @@ PIP    := pip --quiet --disable-pip-version-check
 SMOKE  := build/smoke
 TOOLS  := build/release
 
-.PHONY: setup demo test test-slow test-loggers lint format docs bench results wheel smoke fuzz torture clean
+.PHONY: setup demo test test-slow test-pythons test-lowest test-loggers lint format docs bench results wheel smoke fuzz torture clean
 
 setup: $(READY)
 
@@ -29,6 +29,20 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# The short pass of commands on the other Pythons of this machine, with torch: several GB where the index has no CPU build.
+test-pythons:
+	.ci/pythons --with-torch
+
+# The same with the lowest version of every dependency that pyproject.toml allows; torch is that of constraints.txt.
+test-lowest: $(READY)
+	rm -rf build/lowest build/wheels
+	$(BIN)/$(PIP) wheel --no-deps --wheel-dir build/wheels .
+	$(PYTHON) -m venv build/lowest
+	$(BIN)/python .ci/lowest.py > build/lowest/pins.txt
+	build/lowest/bin/$(PIP) install --only-binary :all: --requirement build/lowest/pins.txt
+	build/lowest/bin/$(PIP) install --no-deps build/wheels/*.whl
+	build/lowest/bin/python .ci/short_pass.py
 
 # MLflow, Weights & Biases and TensorBoard, 200 MB that the other tests do without: their tests skip in `make test`.
 test-loggers: $(READY)

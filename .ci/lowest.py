@@ -1,7 +1,6 @@
 """Print a pin for every dependency at the lowest version that pyproject.toml allows; `make test-lowest` installs them.
 
-torch has the version of constraints.txt: there is no CPU build of its lower bound on PyPI. Extras that only developers
-install are left out.
+torch has the version of constraints.txt: there is no CPU build of its lower bound on PyPI.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FROM_CONSTRAINTS = {"torch"}
-DEVELOPER_EXTRAS = {"dev", "docs", "bench"}
+EXTRAS = ("pandas", "serve", "tune")  # of which the short pass uses something
 REQUIREMENT = re.compile(r"(?P<name>[\w-]+)(?P<extras>\[[\w,-]+\])?>=(?P<version>[\d.]+)")
 
 
@@ -22,7 +21,7 @@ def lowest_pins() -> list[str]:
     constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"]]
-    lines += [line for name in extras if name not in DEVELOPER_EXTRAS for line in extras[name]]
+    lines += [line for name in EXTRAS for line in extras[name]]
     pins = []
     for line in lines:
         found = REQUIREMENT.fullmatch(line)

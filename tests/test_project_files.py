@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -69,3 +71,17 @@ def test_every_figure_of_the_comparison_is_on_the_page_of_its_command() -> None:
             text = text.split("## The demo")[1]
         for figure in figures:
             assert figure in text, (figure, page)
+
+
+def test_the_lowest_versions_cover_every_dependency() -> None:
+    """What `make test-lowest` installs: each dependency of the library once, at its lower bound."""
+    found = subprocess.run(
+        [sys.executable, ROOT / ".ci" / "lowest.py"], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    names = [re.split(r"[>=\[]", line)[0] for line in wanted]
+    pinned = [pin.split("==")[0] for pin in found]
+    assert pinned[: len(names)] == names
+    assert all("==" in pin for pin in found)
+    bounds = dict(line.split(">=") for line in wanted if not line.startswith("torch"))
+    assert {pin.split("==")[0]: pin.split("==")[1] for pin in found if pin.split("==")[0] in bounds} == bounds
