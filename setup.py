@@ -16,10 +16,12 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 CORE = Path("src") / "talos" / "kernels" / "core"
-PER_LEVEL = tuple(
-    CORE / f"{name}.cpp" for name in ("sweep", "rows", "least_squares", "samples", "adam", "lists")
+SWEEPS = tuple(CORE / f"{name}.cpp" for name in ("sweep", "pair_sweep", "sample_sweep"))
+PER_LEVEL = (
+    *SWEEPS,
+    *(CORE / f"{name}.cpp" for name in ("samples", "rows", "least_squares", "smooth_places")),
 )
-ONCE = (CORE / "sets.cpp", CORE / "dispatch.cpp")  # the dispatcher has the C interface
+ONCE = (CORE / "dispatch.cpp",)  # the C interface
 ROWS = (
     Path("src") / "talos" / "data" / "core" / "rows.cpp"
 )  # the compiled part of reading, a library of its own
@@ -28,7 +30,7 @@ WINDOWS = sys.platform == "win32"
 PROCESSOR = sysconfig.get_platform().rsplit("-", 1)[-1]
 X86 = PROCESSOR in ("x86_64", "amd64")
 ARM64 = PROCESSOR in ("aarch64", "arm64")
-# What `talos.kernels.library` loads.
+# The suffix that `talos.files.built_library` looks for.
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 FLAGS = ["-O3", "-g0", "-std=c++17", "-ffp-contract=fast"]
 FLAGS += [] if WINDOWS else ["-fPIC", "-fvisibility=hidden", "-pthread"]
@@ -112,12 +114,12 @@ class BuildCore(build_ext):
         self.compiler.cc = clang
 
     def compile_bfloat16(self, more: list[str]) -> list[str]:
-        """Compile the dispatcher, and the sweep with bfloat16 products; compilers from before 2020 do not have them."""
+        """Compile the dispatcher, and sweeps with bfloat16 products; compilers from before 2020 do not have them."""
         if not X86 or WINDOWS:
             return self.compile_sources(ONCE, more)
         flags = [*more, *LEVELS["avx512"], "-mavx512bf16", "-DTALOS_PAIRS"]
-        sweep = self.compile_sources([CORE / "sweep.cpp"], flags, "avx512bf16")
-        return sweep + self.compile_sources(ONCE, [*more, "-DTALOS_BFLOAT16"])
+        sweeps = self.compile_sources(SWEEPS, flags, "avx512bf16")
+        return sweeps + self.compile_sources(ONCE, [*more, "-DTALOS_BFLOAT16"])
 
     def compile_sources(self, sources: Sequence[Path], flags: list[str], level: str = "") -> list[str]:
         """Compile sources with these flags, for an instruction set if one is named."""

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from talos import kernels
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
-from talos.kernels import core_passes, library
+from talos.kernels import core
 from talos.losses import Talos
 from talos.training import Trainer
 
@@ -68,7 +68,7 @@ def measure(gowalla_train: Interactions, beauty_train: Interactions) -> dict[str
     for name, train in sets.items():
         rate = best_square_rate()
         runs = {"torch": ("torch", "float32", 4), "exact": ("auto", "float32", 4)}
-        if library.has_bfloat16():
+        if core.has_bfloat16():
             runs["bfloat16"] = ("auto", "bfloat16", 4)
         for kind, (choice, arithmetic, epochs) in runs.items():
             settings = {**SETTINGS, "training.arithmetic": arithmetic}
@@ -78,7 +78,7 @@ def measure(gowalla_train: Interactions, beauty_train: Interactions) -> dict[str
         users = int((train.user_degrees > 0).sum())
         bound = 6.0 * users * train.num_items * DIM / rate
         figures[f"bound_seconds_{name}"] = bound
-        if library.levels():
+        if core.levels():
             figures |= other_losses(name, train, figures)
         for kind in runs:
             figures[f"{kind}_over_bound_{name}"] = figures[f"{kind}_epoch_seconds_{name}"] / bound
@@ -95,7 +95,7 @@ def other_losses(
     figures: dict[str, float] = {}
     fixed = {"negatives": "all", "training.batch_size": SETTINGS["training.batch_size"]}
     for loss, options in OTHERS.items():
-        half = loss != "smoothi" and library.has_bfloat16()
+        half = loss != "smoothi" and core.has_bfloat16()
         arithmetic, kind = ("bfloat16", "bfloat16") if half else ("float32", "exact")
         settings = {**fixed, **options, "training.arithmetic": arithmetic}
         seconds = epoch_seconds(train, epochs=epochs, **settings)
@@ -112,18 +112,31 @@ def best_square_rate(size: int = 2048, repeats: int = 12) -> float:
 
 def steps(items: int, users: int = 512) -> dict[str, float]:
     """Seconds of one batch in the core: with and without thresholds, on one thread and on two; empty without it."""
-    if not library.levels():
+    if not core.levels():
         return {}
     rng = torch.Generator().manual_seed(0)
     vectors, table = (F.normalize(torch.randn(n, DIM, generator=rng)) for n in (users, items))
-    part, ones = Talos(tau=0.1).negative_part, torch.full((users,), 1 / users)
+    phi, ones = Talos(tau=0.1).phi, torch.full((users,), 1 / users)
+    gradients: dict[str, Any] = {
+        "user_gradient": torch.empty_like(vectors),
+        "item_gradient": torch.empty_like(table),
+    }
 
     def seconds(threads: int, exact: bool) -> float:
         beta = None if exact else torch.full((users,), 0.4)
         options: dict[str, Any] = {"k": 20, "kth_is_threshold": True} if exact else {}
         return quickest(
-            lambda: core_passes.core_sweep(
-                vectors, table, part=part, coefficients=ones, thresholds=beta, threads=threads, **options
+            lambda: core.sweep(
+                vectors,
+                table,
+                None,
+                beta,
+                ones,
+                kind=phi.kind,
+                params=[float(one) for one in phi.params],
+                threads=threads,
+                **gradients,
+                **options,
             ),
             10,
         )

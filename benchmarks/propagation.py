@@ -60,7 +60,8 @@ def propagation_times(
     users, items = torch.randn(train.num_users, dim), torch.randn(train.num_items, dim)
     both = torch.cat([users, items])
     half = scipy.sparse.csr_array(
-        (graph.user_weights.numpy(), train.indices, train.indptr), shape=(train.num_users, train.num_items)
+        (graph.get_buffer("user_weights").numpy(), train.indices, train.indptr),
+        shape=(train.num_users, train.num_items),
     )
     transposed = half.T.tocsr()
     whole = scipy.sparse.block_array([[None, half], [transposed, None]], format="csr")
@@ -98,8 +99,8 @@ def propagation_times(
 
     def training_pass(model: LightGCN | XSimGCL) -> Callable[[], object]:
         def run() -> None:
-            u, i = model.vectors(training=True, generator=generator)
-            torch.autograd.grad((u, i), [model.users, model.items], (users, items))
+            vectors = model.propagated(generator)
+            torch.autograd.grad(vectors, list(model.tables()), (users, items))
 
         return run
 

@@ -125,6 +125,11 @@ class Threads(Group):
     def all_reduce_(self, tensor: Tensor) -> Tensor:
         return tensor.copy_(sum(self._all(tensor.clone())))
 
+    def all_gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        import torch
+
+        return torch.cat(self._all(rows.clone()))
+
     def mean(self, values: Tensor) -> Tensor:
         parts = self._all(values.clone())
         return sum(part.sum() for part in parts) / sum(map(len, parts))

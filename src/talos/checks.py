@@ -24,7 +24,19 @@ __all__ = [
     "one_of",
     "positive_integer",
     "positive_number",
+    "require",
 ]
+
+
+def require(fits: bool, found: str, *, where: str, expected: str) -> None:
+    """Raise an `ArgumentError` that says what was found, where, and what was expected, unless the argument fits.
+
+    >>> require(-1 >= 0, "got -1", where="layers", expected="0 or more")
+    Traceback (most recent call last):
+    talos.errors.ArgumentError: layers: got -1; expected 0 or more
+    """
+    if not fits:
+        raise ArgumentError(found, where=where, expected=expected)
 
 
 def positive_number(name: str, value: object, *, at_most: float = math.inf) -> float:
@@ -38,8 +50,8 @@ def positive_number(name: str, value: object, *, at_most: float = math.inf) -> f
     """
     limit = "" if at_most == math.inf else f", at most {at_most:g}"
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not 0 < value <= at_most:  # type: ignore[arg-type,operator]
-        raise ArgumentError(f"got {value!r}", where=name, expected=f"a finite number above 0{limit}")
+    fits = number and math.isfinite(value) and 0 < value <= at_most  # type: ignore[arg-type,operator]
+    require(fits, f"got {value!r}", where=name, expected=f"a finite number above 0{limit}")
     return float(value)  # type: ignore[arg-type]
 
 
@@ -51,10 +63,8 @@ def number_from(name: str, value: object, at_least: float) -> float:
     talos.errors.ArgumentError: user_power: got -1; expected a finite number of at least 0
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < at_least:  # type: ignore[arg-type,operator]
-        raise ArgumentError(
-            f"got {value!r}", where=name, expected=f"a finite number of at least {at_least:g}"
-        )
+    fits = number and math.isfinite(value) and value >= at_least  # type: ignore[arg-type,operator]
+    require(fits, f"got {value!r}", where=name, expected=f"a finite number of at least {at_least:g}")
     return float(value)  # type: ignore[arg-type]
 
 

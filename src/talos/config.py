@@ -109,7 +109,7 @@ class TrainingConfig(_Section):
         metric: the validation metric for early stopping; K is the run's.
         effort: how much is tried for the settings of the loss that are not given, where there is a validation set:
             `quick` takes a formula, `normal` races the temperature and the mean over positives, `high` all that
-            the loss offers, other losses and the dimension. See `talos.training.race`.
+            the loss offers, other losses and the dimension. See `talos.studies.race`.
         averaging: weight of the newest epoch in the average of weights that is validated and kept: see
             `talos.training.averaging`; 1 keeps the weights as they are.
         prior: how much popularity counts for users with few training events, from 0; `auto` is the best on validation,

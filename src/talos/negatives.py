@@ -20,6 +20,7 @@ from typing import ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from talos.checks import is_integer
 from talos.data.csr import TrainIndex
 from talos.errors import ArgumentError, ConfigError, DataError
 
@@ -37,6 +38,9 @@ Per: TypeAlias = Literal["positive", "batch", "all"]
 
 # Size of the array that marks positives while drawing, in bytes: small enough to stay in cache.
 _MARKS = 2**22
+# Draws beyond which no memory is large enough, and up to which a catalogue of any size is: they take no time.
+_MOST = 1 << 30
+_FEW = 1 << 14
 
 
 class Negatives(ABC):
@@ -59,7 +63,7 @@ class Negatives(ABC):
         """Draw items, int64, on the index's device.
 
         `users` has one entry per positive and the result is (B, n) where `per` is `positive`; `users` are those of
-        a mini-batch and the result is (G, n), one row for each of G equal parts of them, where it is `batch`.
+        a mini-batch and the result is (G, n), one row for each of G equal blocks of them, where it is `batch`.
         """
 
     def __str__(self) -> str:
@@ -67,29 +71,31 @@ class Negatives(ABC):
         return f"{type(self).__module__}:{type(self).__qualname__}"
 
 
-_MOST = 1 << 30  # draws; more fit into no memory
-
-
-def _check_number(n: object) -> None:
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ConfigError(f"{n!r} negatives", where="negatives", expected="a whole number, 1 or more")
-    if n > _MOST:
-        raise ConfigError(f"{n:,} negatives", where="negatives", expected=f"at most {_MOST:,}, or 'all'")
-
-
-_FEW = 1 << 14  # draws that are accepted for a catalogue of any size: they take no time
-
-
-def _check_items(n: int, index: TrainIndex) -> None:
-    """Refuse more draws than items: all items cost less and have no noise."""
-    most = max(index.num_items, _FEW)
-    if n > most:
-        expected = f"at most {most:,} for {index.num_items:,} items, or 'all'"
-        raise ConfigError(f"{n:,} negatives", where="negatives", expected=expected)
-
-
 @dataclass(frozen=True)
-class UniformNegatives(Negatives):
+class _Draws(Negatives):
+    """`n` draws at a time."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if not is_integer(self.n) or self.n < 1:
+            raise ConfigError(
+                f"{self.n!r} negatives", where="negatives", expected="a whole number, 1 or more"
+            )
+        self._check_most(_MOST, "")
+
+    def check(self, index: TrainIndex) -> None:
+        """Raise for more draws than items: all items cost less and have no noise."""
+        self._check_most(max(index.num_items, _FEW), f" for {index.num_items:,} items")
+
+    def _check_most(self, most: int, data: str) -> None:
+        if self.n > most:
+            raise ConfigError(
+                f"{self.n:,} negatives", where="negatives", expected=f"at most {most:,}{data}, or 'all'"
+            )
+
+
+class UniformNegatives(_Draws):
     """`n` draws for every positive from N_u (the items outside P_u), uniform and with replacement.
 
     Every draw is uniform over N_u without rejection: a number r below |N_u| is drawn and is the result if it is no
@@ -104,19 +110,15 @@ class UniformNegatives(Negatives):
     ('1024', 'positive')
     """
 
-    n: int
     short_name: ClassVar[str] = "N"
     per: ClassVar[Per] = "positive"
 
-    def __post_init__(self) -> None:
-        _check_number(self.n)
-
     def check(self, index: TrainIndex) -> None:
         """Raise if a user has every item and therefore no negatives (the error names them), or for too many draws."""
-        _check_items(self.n, index)
-        self._check(index, index.degrees)
+        super().check(index)
+        self._check_users(index, index.degrees)
 
-    def _check(self, index: TrainIndex, degrees: Tensor, users: Tensor | None = None) -> None:
+    def _check_users(self, index: TrainIndex, degrees: Tensor, users: Tensor | None = None) -> None:
         full = (degrees >= index.num_items).nonzero().flatten()
         if len(full):
             user = int(full[0] if users is None else users[full[0]])
@@ -135,32 +137,32 @@ class UniformNegatives(Negatives):
         if users.ndim != 1:
             raise ArgumentError(f"shape {tuple(users.shape)}", where="users", expected="(B,)")
         degrees = index.degrees[users]
-        self._check(index, degrees, users)
+        self._check_users(index, degrees, users)
         draws = torch.empty(len(users), self.n, dtype=torch.int64, device=index.device)
         if draws.numel() == 0:
             return draws
-        owner, items = index.pairs_of(users)
+        rows, items = index.pairs_of(users)
         starts = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
         left = (index.num_items - degrees).unsqueeze(-1)  # |N_u|, (B, 1)
-        rows = max(1, min(len(users), _MARKS // max(index.num_items, self.n)))
-        marks = torch.zeros(rows * index.num_items, dtype=torch.bool, device=index.device)
-        bounds = [*starts[:-1:rows].tolist(), len(owner)]
+        size = max(1, min(len(users), _MARKS // max(index.num_items, self.n)))
+        marks = torch.zeros(size * index.num_items, dtype=torch.bool, device=index.device)
+        bounds = [*starts[:-1:size].tolist(), len(rows)]
         hits: list[Tensor] = []
-        for block, first in enumerate(range(0, len(users), rows)):
-            drawn, edges = draws[first : first + rows], slice(bounds[block], bounds[block + 1])
+        for block, first in enumerate(range(0, len(users), size)):
+            drawn, edges = draws[first : first + size], slice(bounds[block], bounds[block + 1])
             uniform = torch.rand(
                 drawn.shape, dtype=torch.float64, generator=generator, device=generator.device
             )
             # u ≤ 1 - 2^-53, so u·|N_u| is below |N_u| even after rounding; the copy cuts off the fraction.
-            drawn.copy_(uniform.to(index.device).mul_(left[first : first + rows]))
-            marked = (owner[edges] - first) * index.num_items + items[edges]
+            drawn.copy_(uniform.to(index.device).mul_(left[first : first + size]))
+            marked = (rows[edges] - first) * index.num_items + items[edges]
             marks[marked] = True
             positive = marks[: len(drawn) * index.num_items].view(len(drawn), -1).gather(1, drawn)
             marks[marked] = False  # cheaper than clearing the whole array
             hits.append(positive.view(-1).nonzero().flatten() + first * self.n)
         hit = torch.cat(hits)
         flat = draws.view(-1)
-        flat[hit] = _stand_ins(index.num_items, owner, items, starts, hit // self.n, flat[hit])
+        flat[hit] = _stand_ins(index.num_items, rows, items, starts, hit // self.n, flat[hit])
         return draws
 
     def __str__(self) -> str:
@@ -168,27 +170,27 @@ class UniformNegatives(Negatives):
 
 
 def _stand_ins(
-    num_items: int, owner: Tensor, items: Tensor, starts: Tensor, row: Tensor, positive: Tensor
+    num_items: int, rows: Tensor, items: Tensor, starts: Tensor, row: Tensor, positive: Tensor
 ) -> Tensor:
     """The negative that replaces each drawn positive: see `UniformNegatives`.
 
     With m = |N_u|, b the number of positives below m and a the rank of this one, that is negative number
     t = m - b + a of all, counting from 0. Before it are the positives p_k with p_k - k ≤ t (each p_k has p_k - k
     negatives before it), so it is item t + #{k : p_k - k ≤ t}. With row and value in one integer key, one binary
-    search works for all rows. `owner` and `items` are all positives by row, `starts` the rows' bounds.
+    search works for all rows. `rows` and `items` are all positives by row, `starts` the rows' bounds.
     """
     base, begin = row * num_items, starts[row]
-    keys = owner * num_items + items
+    keys = rows * num_items + items
     smallest = num_items - (starts[row + 1] - begin)
     rank = torch.searchsorted(keys, base + positive) - begin
     below = torch.searchsorted(keys, base + smallest) - begin
     number = smallest - below + rank
-    order = torch.arange(len(items), device=items.device) - starts[owner]
+    order = torch.arange(len(items), device=items.device) - starts[rows]
     return number + torch.searchsorted(keys - order, base + number, right=True) - begin
 
 
 @dataclass(frozen=True)
-class SharedNegatives(Negatives):
+class SharedNegatives(_Draws):
     """`n` draws shared by a few users of a mini-batch, uniform over all items with replacement.
 
     A draw that is a positive of one of these users is masked for that user when scores are computed. The other n_u
@@ -211,25 +213,21 @@ class SharedNegatives(Negatives):
     ('shared:1024', 'batch', 'shared:1024/512')
     """
 
-    n: int
     users: int = 64
     short_name: ClassVar[str] = "shared:N"
     per: ClassVar[Per] = "batch"
 
     def __post_init__(self) -> None:
-        _check_number(self.n)
+        super().__post_init__()
         if self.users < 1:
             raise ConfigError(f"{self.users} users", where="negatives", expected="1 or more to share a draw")
 
-    def check(self, index: TrainIndex) -> None:
-        """Raise for too many draws."""
-        _check_items(self.n, index)
-
     def draw(self, index: TrainIndex, users: Tensor, generator: torch.Generator) -> Tensor:
-        """Items (G, n): row g is shared by the g-th of G equal parts of `users`, none above `self.users`."""
-        groups = -(-len(users) // self.users)
-        drawn = torch.randint(index.num_items, (groups, self.n), generator=generator, device=generator.device)
-        return drawn.to(index.device)
+        """Items (G, n): row g is shared by the g-th of G equal blocks of `users`, none above `self.users`."""
+        shape = (-(-len(users) // self.users), self.n)
+        return torch.randint(index.num_items, shape, generator=generator, device=generator.device).to(
+            index.device
+        )
 
     def __str__(self) -> str:
         return f"shared:{self.n}" if self.users == type(self).users else f"shared:{self.n}/{self.users}"
@@ -275,13 +273,11 @@ def parse(text: str | int) -> Negatives:
     words = str(text).strip()
     if words == "all":
         return AllItems()
-    found = re.fullmatch(r"(?:(shared):)?([0-9]{1,18})(?:/([0-9]{1,18}))?", words, re.ASCII)
-    if found:
-        shared, n, users = found.groups()
-        if shared and int(n) > 0 and users != "0":
-            return SharedNegatives(int(n)) if users is None else SharedNegatives(int(n), users=int(users))
-        if not shared and users is None and int(n) > 0:
-            return UniformNegatives(int(n))
+    number = r"((?!0+\b)[0-9]{1,18})"  # not 0
+    if re.fullmatch(number, words):
+        return UniformNegatives(int(words))
+    if shared := re.fullmatch(f"shared:{number}(?:/{number})?", words):
+        return SharedNegatives(*(int(group) for group in shared.groups() if group))
     raise ConfigError(
         f"{text!r}",
         where="negatives",

@@ -83,7 +83,7 @@ def _mean_scores(trainer: Trainer) -> list[float]:
     """Mean score of positives and of all items, and mean exact threshold, over the same sample at each call."""
     from talos.kernels import kth_scores
 
-    rng, train = np.random.default_rng(0), trainer.sharding.train
+    rng, train = np.random.default_rng(0), trainer.own_train
     active = np.flatnonzero(train.user_degrees)
     users = np.sort(rng.choice(active, min(_PROBED_USERS, len(active)), replace=False))
     items = np.sort(rng.choice(train.num_items, min(_PROBED_ITEMS, train.num_items), replace=False))

@@ -10,6 +10,7 @@ import torch
 
 from talos import registry
 from talos.backbones import Backbone, BipartiteGraph
+from talos.data.csr import CSR, Batch
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
 
@@ -58,3 +59,36 @@ def build(request: pytest.FixtureRequest, train: Interactions) -> Callable[..., 
         return registry.make_backbone(request.param, train, generator=of, **{"dim": DIM, **options})
 
     return build
+
+
+@pytest.fixture(scope="session")
+def batch_of() -> Callable[[list[int], list[int]], Batch]:
+    """A batch of these users, of whom the first has all of the positives."""
+
+    def make(users: list[int], positives: list[int]) -> Batch:
+        start = torch.tensor([0, *[len(positives)] * len(users)])
+        return Batch(
+            users=torch.tensor(users),
+            positives=CSR.of(start, torch.tensor(positives)),
+            weights=torch.ones(len(positives)),
+            distinct=len(set(users)) == len(users),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def vectors(
+    batch_of: Callable[[list[int], list[int]], Batch],
+) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """The vectors of all users and items, by the calls of a training step or of those after training."""
+
+    def of(
+        backbone: Backbone, *, training: bool = False, generator: torch.Generator | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        backbone.train(training)
+        items = backbone.items(generator=generator)
+        everybody = batch_of(list(range(backbone.num_users)), [0])
+        return backbone.users(everybody, items, generator=generator), items
+
+    return of

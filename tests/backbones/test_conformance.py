@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,37 +16,64 @@ from talos.errors import ArgumentError, DataError
 
 Build = Callable[..., Backbone]
 Seeded = Callable[[int], torch.Generator]
+Vectors = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
-def test_shapes(build: Build, train: Interactions, generator: Seeded) -> None:
+def test_shapes(build: Build, train: Interactions, generator: Seeded, vectors: Vectors) -> None:
     backbone = build()
     assert (backbone.num_users, backbone.num_items) == (train.num_users, train.num_items)
     for training in (False, True):
-        users, items = backbone.vectors(training=training, generator=generator(0))
+        users, items = vectors(backbone, training=training, generator=generator(0))
         assert users.shape == (train.num_users, backbone.dim)
         assert items.shape == (train.num_items, backbone.dim)
         assert users.dtype == items.dtype == torch.float32
 
 
-def test_gradients_reach_every_parameter(build: Build, train: Interactions, generator: Seeded) -> None:
+@pytest.mark.parametrize("rows", [[0], [6, 1, 3], [2, 8, 2]], ids=str)
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_batch_has_rows_of_its_users(
+    build: Build, generator: Seeded, vectors: Vectors, batch_of: Any, rows: list[int], first: int
+) -> None:
+    """Also where the table has users of other processes before those of the batch; repeated rows add up."""
     backbone = build()
-    users, items = backbone.vectors(training=True, generator=generator(0))
+    backbone.first_user = first
+    for training in (False, True):
+        backbone.train(training)
+        items = backbone.items(generator=generator(1))
+        found = backbone.users(batch_of([row - first for row in rows], [0]), items)
+        slopes = torch.arange(1.0, len(rows) + 1).unsqueeze(1)
+        (gradient,) = torch.autograd.grad((found * slopes).sum(), backbone.tables()[:1])
+        backbone.first_user = 0
+        users, _ = vectors(backbone, training=training, generator=generator(1))
+        backbone.first_user = first
+        assert torch.equal(found, users[rows])
+        (expected,) = torch.autograd.grad((users[rows] * slopes).sum(), backbone.tables()[:1])
+        torch.testing.assert_close(gradient, expected)
+
+
+def test_gradients_reach_every_parameter(
+    build: Build, train: Interactions, generator: Seeded, vectors: Vectors, batch_of: Any
+) -> None:
+    backbone = build()
+    users, items = vectors(backbone, training=True, generator=generator(0))
     loss = (users.square().sum() * 3 + (items * torch.arange(backbone.dim)).sum()).sigmoid()
     loss = (users @ items.T).tanh().sum() + loss
-    auxiliary = backbone.auxiliary_loss(torch.arange(3), torch.arange(2))
-    (loss if auxiliary is None else loss + auxiliary).backward()
-    names = dict(backbone.named_parameters())
-    assert set(names) == {"users", "items"}
-    for parameter, degrees in ((backbone.users, train.user_degrees), (backbone.items, train.item_degrees)):
+    if backbone.has_auxiliary_loss:
+        loss = loss + backbone.auxiliary_loss(batch_of([0, 1, 2], [0, 1]))
+    loss.backward()
+    assert set(dict(backbone.named_parameters())) == {"user_table", "item_table"}
+    tables = backbone.tables()
+    assert tables is not None
+    for parameter, degrees in zip(tables, (train.user_degrees, train.item_degrees), strict=True):
         assert parameter.grad is not None
         assert parameter.grad.isfinite().all()
         connected = torch.from_numpy(degrees > 0)
         assert (parameter.grad[connected].abs().sum(-1) > 0).all()
 
 
-def test_the_generator_decides(build: Build, generator: Seeded) -> None:
+def test_the_generator_decides(build: Build, generator: Seeded, vectors: Vectors) -> None:
     def run(seed: int) -> tuple[torch.Tensor, ...]:
-        return build(seed).vectors(training=True, generator=generator(seed))
+        return vectors(build(seed), training=True, generator=generator(seed))
 
     before = torch.get_rng_state()
     for first, again, other in zip(run(1), run(1), run(2), strict=True):
@@ -54,41 +82,41 @@ def test_the_generator_decides(build: Build, generator: Seeded) -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_no_noise_outside_training(build: Build) -> None:
+def test_no_noise_outside_training(build: Build, vectors: Vectors) -> None:
     backbone = build()
-    for first, again in zip(backbone.vectors(), backbone.vectors(), strict=True):
+    for first, again in zip(vectors(backbone), vectors(backbone), strict=True):
         assert torch.equal(first, again)
 
 
-def test_isolated_nodes_are_finite(build: Build, generator: Seeded) -> None:
+def test_isolated_nodes_are_finite(build: Build, generator: Seeded, vectors: Vectors, batch_of: Any) -> None:
     backbone = build()
     for training in (False, True):
-        users, items = backbone.vectors(training=training, generator=generator(0))
+        users, items = vectors(backbone, training=training, generator=generator(0))
         assert users[4].isfinite().all()
         assert items[2].isfinite().all()
-    auxiliary = backbone.auxiliary_loss(torch.tensor([4]), torch.tensor([2]))
-    assert auxiliary is None or auxiliary.isfinite()
+    if backbone.has_auxiliary_loss:
+        assert backbone.auxiliary_loss(batch_of([4], [2])).isfinite()
 
 
-def test_state_round_trip(build: Build) -> None:
+def test_state_round_trip(build: Build, vectors: Vectors) -> None:
     backbone, other = build(1), build(2)
-    assert set(backbone.state_dict()) == {"users", "items"}
+    assert set(backbone.state_dict()) == {"user_table", "item_table"}
     other.load_state_dict(backbone.state_dict())
-    for mine, theirs in zip(backbone.vectors(), other.vectors(), strict=True):
+    for mine, theirs in zip(vectors(backbone), vectors(other), strict=True):
         assert torch.equal(mine, theirs)
 
 
-def test_a_copy_is_independent(build: Build, generator: Seeded) -> None:
+def test_a_copy_is_independent(build: Build, generator: Seeded, vectors: Vectors) -> None:
     backbone = build()
-    backbone.vectors(training=True, generator=generator(0))
+    vectors(backbone, training=True, generator=generator(0))
     other = copy.deepcopy(backbone)
     with torch.no_grad():
-        other.users += 1
-    assert not torch.equal(backbone.vectors()[0], other.vectors()[0])
+        other.tables()[0].add_(1)
+    assert not torch.equal(vectors(backbone)[0], vectors(other)[0])
 
 
-def test_double_precision(build: Build, generator: Seeded) -> None:
-    users, items = build().double().vectors(training=True, generator=generator(0))
+def test_double_precision(build: Build, generator: Seeded, vectors: Vectors) -> None:
+    users, items = vectors(build().double(), training=True, generator=generator(0))
     assert users.dtype == items.dtype == torch.float64
 
 
@@ -106,9 +134,9 @@ def test_wrong_sizes_are_refused(build: Build, train: Interactions) -> None:
         build(dim=0)
 
 
-def test_mf_gives_its_leaves(train: Interactions) -> None:
+def test_mf_gives_its_leaf(train: Interactions) -> None:
     mf = registry.make_backbone("mf", train, dim=3, generator=None)
-    assert mf.vectors(training=True)[0] is mf.users
+    assert mf.items() is mf.item_table
     with pytest.raises(ArgumentError, match="layers: the backbone 'mf' has no such option \\(one of: dim\\)"):
         registry.make_backbone("mf", train, generator=None, layers=2)
 

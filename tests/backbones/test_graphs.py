@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
 
 Seeded = Callable[[int], torch.Generator]
+Vectors = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 def tables(graph: BipartiteGraph, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,41 +57,43 @@ def test_propagation_refuses_other_sizes(graph: BipartiteGraph) -> None:
 
 
 @pytest.mark.parametrize("layers", [0, 1, 2, 4])
-def test_lightgcn(graph: BipartiteGraph, normalised: torch.Tensor, layers: int) -> None:
+def test_lightgcn(graph: BipartiteGraph, normalised: torch.Tensor, vectors: Vectors, layers: int) -> None:
     model = LightGCN(graph, dim=3, layers=layers, generator=torch.Generator().manual_seed(0)).double()
     split = graph.num_users
     adjacency = torch.zeros(2 * [sum(normalised.shape)], dtype=torch.float64)
     adjacency[:split, split:], adjacency[split:, :split] = normalised, normalised.T
-    layer = torch.cat([model.users, model.items])
+    layer = torch.cat([model.user_table, model.item_table])
     stack = [layer]
     for _ in range(layers):
         layer = adjacency @ layer
         stack.append(layer)
     naive = torch.stack(stack).mean(0)
-    ours = torch.cat(model.vectors(training=True))
+    ours = torch.cat(vectors(model, training=True))
     torch.testing.assert_close(ours, naive)
     slope = torch.randn(ours.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    of_ours = torch.autograd.grad(ours, [model.users, model.items], slope)
-    of_naive = torch.autograd.grad(naive, [model.users, model.items], slope)
+    of_ours = torch.autograd.grad(ours, [model.user_table, model.item_table], slope)
+    of_naive = torch.autograd.grad(naive, [model.user_table, model.item_table], slope)
     torch.testing.assert_close(of_ours, of_naive)
 
 
 def test_starting_values(train: Interactions) -> None:
     big = BipartiteGraph(torch.arange(401).numpy(), (torch.arange(400) % 300).numpy(), num_items=300)
     rng = torch.Generator().manual_seed(0)
-    assert LightGCN(big, generator=rng).users.std().item() == pytest.approx(1, abs=0.03)
+    assert LightGCN(big, generator=rng).user_table.std().item() == pytest.approx(1, abs=0.03)
     xavier = XSimGCL(big, generator=rng)
-    for table in (xavier.users, xavier.items):
+    for table in (xavier.user_table, xavier.item_table):
         bound = math.sqrt(6 / (len(table) + 64))
         assert table.abs().max().item() == pytest.approx(bound, rel=0.01)
         assert table.abs().max().item() <= bound
 
 
-def test_xsimgcl_layers_and_noise(graph: BipartiteGraph, normalised: torch.Tensor, generator: Seeded) -> None:
+def test_xsimgcl_layers_and_noise(
+    graph: BipartiteGraph, normalised: torch.Tensor, generator: Seeded, vectors: Vectors, batch_of: Any
+) -> None:
     model = XSimGCL(graph, dim=3, layers=3, epsilon=0.2, contrast_layer=2, generator=generator(0)).double()
     for training in (False, True):
         rng = generator(7)
-        users, items = model.users, model.items
+        users, items = model.user_table, model.item_table
         kept, sums = None, [0.0, 0.0]
         for layer in (1, 2, 3):
             users, items = normalised @ items, normalised.T @ users
@@ -106,11 +110,10 @@ def test_xsimgcl_layers_and_noise(graph: BipartiteGraph, normalised: torch.Tenso
                 kept = users, items
             sums = [sums[0] + users, sums[1] + items]
         final = sums[0] / 3, sums[1] / 3
-        ours = model.vectors(training=training, generator=generator(7))
+        ours = vectors(model, training=training, generator=generator(7))
         torch.testing.assert_close(ours, final)
         if not training:
             continue
-        who, what = torch.tensor([0, 1, 3, 1]), torch.tensor([6, 0, 0])
         naive = 0.0
         for side, chosen in ((0, [0, 1, 3]), (1, [0, 6])):
             x = [final[side][c] / final[side][c].norm() for c in chosen]
@@ -118,9 +121,9 @@ def test_xsimgcl_layers_and_noise(graph: BipartiteGraph, normalised: torch.Tenso
             for a in range(len(chosen)):
                 total = sum(torch.exp(x[a] @ y[b] / 0.1) for b in range(len(chosen)))
                 naive = naive - torch.log(torch.exp(x[a] @ y[a] / 0.1) / total) / len(chosen)
-        auxiliary = model.auxiliary_loss(who, what)
+        auxiliary = model.auxiliary_loss(batch_of([0, 1, 3, 1], [6, 0, 0]))
         torch.testing.assert_close(auxiliary, 0.1 * naive)
-        parameters = [model.users, model.items]
+        parameters = [model.user_table, model.item_table]
         torch.testing.assert_close(
             torch.autograd.grad(auxiliary + ours[0].square().sum(), parameters),
             torch.autograd.grad(0.1 * naive + final[0].square().sum(), parameters),
@@ -129,35 +132,48 @@ def test_xsimgcl_layers_and_noise(graph: BipartiteGraph, normalised: torch.Tenso
 
 @pytest.mark.parametrize("rows", [None, 2, 3, 100])
 def test_at_most_so_many_rows_are_contrasted(
-    graph: BipartiteGraph, generator: Seeded, rows: int | None
+    graph: BipartiteGraph,
+    generator: Seeded,
+    vectors: Vectors,
+    batch_of: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int | None,
 ) -> None:
     model = XSimGCL(graph, dim=3, contrast_rows=rows, generator=generator(0))
     contrasted: list[list[float]] = []
 
-    def contrast(first: torch.Tensor, second: torch.Tensor, temperature: float) -> torch.Tensor:
+    def contrast(
+        first: torch.Tensor, second: torch.Tensor, temperature: float, *, bfloat16: bool
+    ) -> torch.Tensor:
         contrasted.append(first[:, 0].tolist())
+        assert bfloat16 == (rows == 2)  # it is handed on
         return first.sum() + second.sum()
 
-    model.contrast = contrast  # type: ignore[method-assign,assignment]
-    users, items = model.vectors(training=True, generator=generator(1))
-    who, what = torch.tensor([3, 0, 1, 3]), torch.tensor([6, 0, 2, 5, 4, 6])
-    model.auxiliary_loss(who, what)
+    monkeypatch.setattr(xsimgcl_module, "info_nce", contrast)
+    users, items = vectors(model, training=True, generator=generator(1))
+    model.auxiliary_loss(batch_of([3, 0, 1, 3], [6, 0, 2, 5, 4, 6]), bfloat16=rows == 2)
     # of the distinct ones in order, evenly spread
     wanted = {2: ([0, 1], [0, 4]), 3: ([0, 1, 3], [0, 2, 5])}
     of_users, of_items = wanted.get(rows or 0, ([0, 1, 3], [0, 2, 4, 5, 6]))
     assert contrasted == [users[of_users, 0].tolist(), items[of_items, 0].tolist()]
 
 
-def test_xsimgcl_noise_needs_a_generator(graph: BipartiteGraph) -> None:
+def test_xsimgcl_noise_needs_a_generator(graph: BipartiteGraph, vectors: Vectors, batch_of: Any) -> None:
     model = XSimGCL(graph, dim=3, generator=None)
     with pytest.raises(ArgumentError, match="generator"):
-        model.vectors(training=True)
-    model.vectors()
+        vectors(model, training=True)
+    vectors(model)
     with pytest.raises(ArgumentError, match="nothing to contrast"):
-        model.auxiliary_loss(torch.tensor([0]), torch.tensor([0]))
+        model.auxiliary_loss(batch_of([0], [0]))
+    assert model.has_auxiliary_loss
     quiet = XSimGCL(graph, dim=3, epsilon=0, contrast_weight=0, generator=None)
-    quiet.vectors(training=True)
-    assert quiet.auxiliary_loss(torch.tensor([0]), torch.tensor([0])) is None
+    vectors(quiet, training=True)
+    assert not quiet.has_auxiliary_loss
+
+
+def test_users_need_a_call_of_items(graph: BipartiteGraph, batch_of: Any) -> None:
+    with pytest.raises(ArgumentError, match="nothing was propagated"):
+        LightGCN(graph, dim=3, generator=None).users(batch_of([0], [0]), torch.empty(0))
 
 
 @pytest.mark.parametrize(
@@ -193,12 +209,29 @@ def test_noise_does_not_depend_on_blocks(generator: Seeded, monkeypatch: pytest.
     assert torch.equal(perturb_(torch.ones(40, 5), 0.1, generator(0)), whole)
 
 
-@pytest.mark.parametrize("logits", [1, 10, 2**21])
-def test_info_nce(logits: int, monkeypatch: pytest.MonkeyPatch, generator: Seeded) -> None:
-    monkeypatch.setattr(xsimgcl_module, "_LOGITS", logits)
-    x, y = (torch.randn(6, 4, generator=generator(s), dtype=torch.float64).requires_grad_() for s in (0, 1))
+def naive_info_nce(x: torch.Tensor, y: torch.Tensor, temperature: float) -> torch.Tensor:
     cosines = torch.nn.functional.cosine_similarity(x.unsqueeze(1), y.unsqueeze(0), dim=-1)
-    naive = torch.nn.functional.cross_entropy(cosines / 0.2, torch.arange(6))
-    torch.testing.assert_close(info_nce(x, y, 0.2), naive)
+    return torch.nn.functional.cross_entropy(cosines / temperature, torch.arange(len(x)))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 65, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_info_nce(rows: int, dtype: torch.dtype, generator: Seeded) -> None:
+    """By the compiled core in single precision, by torch in double precision."""
+    views = [torch.randn(rows, 16, generator=generator(s), dtype=dtype).requires_grad_() for s in (0, 1)]
+    results = []
+    for contrast in (naive_info_nce, info_nce):
+        value = contrast(views[0], views[1], 0.2)
+        results.append((value.detach(), *torch.autograd.grad(value, views)))
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_info_nce_gradients_and_edges(generator: Seeded) -> None:
+    x, y = (torch.randn(6, 4, generator=generator(s), dtype=torch.float64).requires_grad_() for s in (0, 1))
     assert torch.autograd.gradcheck(lambda a, b: info_nce(a, b, 0.2), (x, y))
     assert info_nce(x[:0], y[:0], 0.2) == 0
+    without_direction = torch.eye(3)[:2] * torch.tensor([[0.0], [2.0]]), torch.eye(3)[:2]
+    torch.testing.assert_close(info_nce(*without_direction, 0.2), naive_info_nce(*without_direction, 0.2))
+    rounded = info_nce(x.float(), y.float(), 0.2, bfloat16=True)
+    assert rounded.item() == pytest.approx(info_nce(x, y, 0.2).item(), rel=0.02)

@@ -24,8 +24,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "regression": {"negatives": "shared:16/4", "threshold.name": "regression", "threshold.lr": 0.05},
     "touched rows": {"optimizer.rows": "touched"},
     "lightgcn": {"backbone.name": "lightgcn", "backbone.dim": 8},
-    "talos by messages": {},
-    "lightgcn by messages": {"backbone.name": "lightgcn", "backbone.dim": 8},
+    "positions": {"backbone.name": "gru_backbone:GRU", "backbone.dim": 8, "optimizer.lr": 0.003},
     "xsimgcl without contrast": {
         "backbone.name": "xsimgcl", "backbone.dim": 8, "backbone.contrast_weight": 0.0, "negatives": "shared:8/3",
     },
@@ -52,12 +51,12 @@ ALL = {**SETTINGS, **OWN_DRAWS, **AS_GOOD}
 # On four ranks, where some often have nobody in a batch, one of each kind.
 ON_FOUR = (
     "talos",
-    "talos by messages",
     "mean over users",
     "list with an adversary",
     "shared, touched rows",
     "regression",
     "lightgcn",
+    "positions",
     "sampled",
 )
 
@@ -71,9 +70,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory, launched: Callable[..., A
     found = {}
     for size in (1, 2, 4):
         jobs = [
-            {"name": name, "values": values, "memory": "no" if name.endswith("by messages") else "auto"}
-            for name, values in ALL.items()
-            if size < 4 or name in ON_FOUR
+            {"name": name, "values": values} for name, values in ALL.items() if size < 4 or name in ON_FOUR
         ]
         found[size] = launched(size, tmp_path_factory.mktemp(f"ranks{size}"), jobs)
     return found

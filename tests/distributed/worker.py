@@ -18,6 +18,8 @@ from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.training import Callback, Trainer
 
+# a backbone that reads histories
+sys.path.append(str(Path(__file__).parents[1] / "training" / "modules"))
 BASE = {
     "k": 5,
     "training.arithmetic": "float32",  # roundings to bfloat16 would tell apart what float32 hardly does
@@ -37,7 +39,8 @@ def data() -> tuple[Interactions, Interactions]:
         [(user, item) for user in range(53) for item in range(31)
          if rng.random() < (0.6 if item % 4 == user % 4 else 0.1)]
     )  # fmt: skip
-    whole = Interactions.from_ids(pairs[:, 0], pairs[:, 1])
+    times = np.random.default_rng(1).integers(0, 1000, len(pairs))
+    whole = Interactions.from_ids(pairs[:, 0], pairs[:, 1], timestamps=times)
     valid = rng.random(len(whole)) < 0.2
     quiet = np.isin(whole.rows, [3, 20, 21])  # users whose interactions are all in validation
     return whole.where(~valid & ~quiet), whole.where(valid | quiet)
@@ -67,7 +70,6 @@ class Stop(Callback):
 
 def run(job: dict[str, Any], out: Path, group: distributed.Group) -> None:
     os.environ["TALOS_KERNEL"] = job.get("kernel", "auto")
-    os.environ["TALOS_SHARED_MEMORY"] = job.get("memory", "auto")
     train, valid = data()
     values = dict(job.get("values", {}))
     if job.get("differ") == group.rank:

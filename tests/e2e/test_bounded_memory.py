@@ -14,9 +14,9 @@ from torch.utils._pytree import tree_leaves
 from talos.config import RunConfig
 from talos.data.datasets import PlantedTastes, write_planted
 from talos.data.readers import read_parts
-from talos.evaluation import evaluate, ranking, tiles
+from talos.evaluation import evaluate, ranking
 from talos.exports import write_lists
-from talos.kernels import library
+from talos.kernels import core, topk
 from talos.model.recommender import Recommender
 
 USERS = ITEMS = 2500
@@ -42,18 +42,17 @@ def small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a chunk may take, of which the pairs of small data would be a part, is small as well."""
     for function in (ranking.iter_top_k, ranking.top_k, evaluate.evaluate):
         monkeypatch.setitem(function.__kwdefaults__, "budget", 1 << 18)  # type: ignore[arg-type]
-    monkeypatch.setattr(tiles, "_TILE", 256)
-    monkeypatch.setattr(tiles, "_STRIDE", 16)
+    monkeypatch.setattr(topk, "_TILE", 256)
 
 
 @pytest.mark.parametrize("tiled", [False, True])
 def test_no_array_has_a_byte_for_each_pair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_budgets: None, tiled: bool
 ) -> None:
-    monkeypatch.setattr(tiles, "TILED_FROM", 1 if tiled else 1 << 40)
+    monkeypatch.setattr(topk, "TILED_FROM", 1 if tiled else 1 << 40)
     scratch: list[int] = []
-    take = library.scratch.take
-    monkeypatch.setattr(library.scratch, "take", lambda size: (scratch.append(size), take(size))[1])
+    take = core.scratch.take
+    monkeypatch.setattr(core.scratch, "take", lambda size: (scratch.append(size), take(size))[1])
     every_step(tmp_path / "first", users=50, items=ITEMS // 50, events=500)  # imports whatever it needs
     tracemalloc.start()
     with LargestTensor() as largest:

@@ -16,6 +16,7 @@ import torch
 
 from talos import Recommender, read
 from talos.errors import ArgumentError, ConfigError
+from talos.training import Callback
 
 Talos = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -143,7 +144,7 @@ class _StopError(Exception):
     pass
 
 
-class _StopAfter:
+class _StopAfter(Callback):
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
 

@@ -26,7 +26,7 @@ def test_means_and_list_metrics_of_all_users(in_threads: InThreads, size: int, d
     users, items = torch.randn(50, 4, generator=rng), torch.randn(40, 4, generator=rng)
     options: dict[str, Any] = {
         "ks": [3, 10],
-        "metrics": ("precision", "recall", "ndcg", "mrr", "auc"),
+        "metrics": ("precision", "recall", "ndcg", "mrr", "auc", "llpauc"),
         "popularity": parts.train.item_degrees,
         "dialect": dialect,
     }

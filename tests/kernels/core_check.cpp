@@ -15,32 +15,28 @@
 #include <string>
 #include <vector>
 
-#include "lists.h"
-#include "samples.h"
-#include "sets.h"
-#include "sweep.h"
+#include "losses.h"
+#include "task.h"
 
 extern "C" {
 int32_t talos_core_best_level();
 const char* talos_core_level_name(int32_t level);
-int64_t talos_core_workspace_bytes(int32_t level, const talos::Task* task);
-void talos_core_sweep(int32_t level, const talos::Task* task);
-void talos_core_unit_rows(int32_t level, const talos::Rows* task);
-void talos_core_add_positives(int32_t level, const talos::Positives* task);
-void talos_core_least_squares(int32_t level, const talos::LeastSquares* task);
-int64_t talos_core_group_workspace_bytes(int32_t level, const talos::Groups* groups);
-void talos_core_group_sweep(int32_t level, const talos::Groups* groups);
-void talos_core_group_scores(int32_t level, const talos::Groups* groups);
-void talos_core_pair_scores(int32_t level, const talos::Pairs* task);
-void talos_core_adam_rows(int32_t level, const talos::AdamRows* task);
-int64_t talos_core_smooth_places_workspace_bytes(int32_t level, const talos::Lists* task);
-void talos_core_smooth_places(int32_t level, const talos::Lists* task);
-int64_t talos_core_distinct_workspace_bytes(int64_t bound);
-int64_t talos_core_distinct(const talos::Distinct* task);
-int64_t talos_core_drawn_positives(const talos::DrawnPositives* task);
+int64_t talos_core_workspace_bytes(int32_t level, int32_t operation, const talos::Task* task);
+int32_t talos_core_run(int32_t level, int32_t operation, const talos::Task* task);
 }
 
 namespace {
+
+using talos::Task;
+using talos::plain::kTraits;
+constexpr int kKinds = talos::plain::kKinds;
+
+// The operations by their numbers.
+enum Operations {
+#define NUMBER(name) k_##name,
+    TALOS_OPERATIONS(NUMBER)
+#undef NUMBER
+};
 
 std::vector<float> random_numbers(const int64_t count, const unsigned seed) {
     std::mt19937 engine(seed);
@@ -59,90 +55,83 @@ bool close(const std::vector<float>& a, const std::vector<float>& b, const float
     return apart <= tolerance * largest;
 }
 
-// A call of the core between two system calls, by which count_instructions.c knows what to count.
-template <class Task>
-void call(void (*const function)(int32_t, const Task*), const int level, const Task& task) {
+// An operation with a workspace of exactly the right size, between two system calls, by which count_instructions.c knows what to
+// count.
+void call(const int operation, const int level, Task task) {
+    std::vector<float> workspace(talos_core_workspace_bytes(level, operation, &task) / 4);
+    task.workspace = workspace.data();
     getppid();
-    function(level, &task);
+    const int failed = talos_core_run(level, operation, &task);
     getppid();
+    if (failed) std::exit(1);
+}
+
+// Parameters that suit a kind of φ.
+const float* params_of(const int kind) {
+    static const float powers[] = {5, 1}, partial[] = {0.3f, 0.1f, 0.4f, 0.5f, 5}, ranks[] = {10, 3, 0.5f};
+    return kTraits[kind].params == 5 ? partial : kTraits[kind].params == 3 ? ranks : powers;
+}
+
+Task task_of(const int64_t rows, const int64_t items, const int64_t dim, const int threads) {
+    Task task{};
+    task.rows = rows, task.items = items, task.dim = dim, task.threads = threads;
+    return task;
 }
 
 struct Result {
-    std::vector<float> user_gradient, item_gradient, negative, kth, best;  // `negative` is R of each positive for pairs
+    std::vector<float> user_gradient, item_gradient, sums, kth, best;
 };
 
 // The same task once more for the sums and the K best scores alone; whether they are those of the whole.
-bool sums_agree(const int level, talos::Task task, const Result& whole) {
-    std::vector<float> negative(task.users), best(task.users * task.k);
-    task.user_gradient = task.item_gradient = nullptr;
-    task.coefficients = nullptr;
-    task.negative = negative.data(), task.best = best.data();
-    std::vector<float> inner(talos::is_pairwise(task.kind) ? whole.negative.size() : 0);
-    task.inner = inner.data(), task.positive_coefficients = nullptr, task.positive_slopes = nullptr;
-    talos_core_sweep(level, &task);
-    for (int64_t u = 0; u < task.users; ++u)
+bool sums_agree(const int level, Task task, const Result& whole) {
+    std::vector<float> sums(whole.sums.size()), best(task.rows * task.k);
+    task.gradients = 0, task.user_gradient = task.item_gradient = nullptr, task.weights = nullptr, task.positive_slopes = nullptr;
+    task.sums = sums.data(), task.best = best.data();
+    call(k_sweep, level, task);
+    for (int64_t u = 0; u < task.rows; ++u)
         if (*std::min_element(best.begin() + u * task.k, best.begin() + (u + 1) * task.k) != whole.kth[u]) return false;
-    if (talos::is_pairwise(task.kind)) return close(inner, whole.negative, 1e-6f);
-    return task.kind == talos::kNothing || negative == whole.negative;
+    if (kTraits[task.kind].pairs) return close(sums, whole.sums, 1e-6f);
+    return task.kind == 0 || sums == whole.sums;
 }
 
-// Of user u, every (apart + u² mod 11)-th item is excluded.
+// Of user u, every (apart + u² mod 11)-th item is excluded; for pairs, these are the positives. With `ties` all scores are equal.
 Result run(const int level, const int kind, const int64_t users, const int64_t items, const int64_t dim,
-           const int threads, const bool bfloat16 = false, const int64_t apart = 1) {
-    const std::vector<float> user_vectors = random_numbers(users * dim, 1), rows = random_numbers(items * dim, 2);
-    std::vector<float> unit(items * dim), lengths(items), coefficients(users, 1.0f), normalizer(users);
-    const talos::Rows normalise{items, dim, threads, {}, rows.data(), unit.data(), lengths.data()};
-    call(talos_core_unit_rows, level, normalise);
+           const int threads, const bool bfloat16 = false, const int64_t apart = 1, const bool ties = false) {
+    const std::vector<float> vectors = random_numbers(users * dim, 1);
+    const std::vector<float> rows = ties ? std::vector<float>(items * dim, 1.0f) : random_numbers(items * dim, 2);
+    std::vector<float> unit(items * dim), lengths(items), normalizer(users), parameters(kTraits[kind].params);
+    Task task = task_of(users, items, dim, threads);
+    task.table = rows.data(), task.out = unit.data(), task.lengths = lengths.data();
+    call(k_unit_rows, level, task);
 
     std::vector<int64_t> start{0}, excluded;
     for (int64_t u = 0; u < users; ++u) {
         for (int64_t j = u % 3; j < items; j += apart + u * u % 11) excluded.push_back(j);
         start.push_back(static_cast<int64_t>(excluded.size()));
     }
+    const bool pairs = kTraits[kind].pairs;
     std::vector<float> excluded_scores(excluded.size()), slopes(excluded.size(), -0.5f);
-    talos::Task task{};
+    const std::vector<float> weights(pairs ? excluded.size() : users, pairs ? 0.5f : 1.0f);
     task.k = std::min<int64_t>(5, items);
-    Result result{std::vector<float>(users * dim), std::vector<float>(items * dim), std::vector<float>(users),
+    Result result{std::vector<float>(users * dim), std::vector<float>(items * dim), std::vector<float>(weights.size()),
                   std::vector<float>(users), std::vector<float>(users * task.k)};
-    task.users = users, task.items = items, task.dim = dim;
-    task.user_vectors = user_vectors.data(), task.item_vectors = unit.data();
-    task.excluded_start = start.data(), task.excluded = excluded.data();
-    task.coefficients = coefficients.data();
-    task.kind = kind, task.scale = 1, task.bfloat16 = bfloat16;
-    const float powers[] = {5, 1, 0, 0, 0}, partial[] = {0.3f, 0.1f, 0.4f, 0.5f, 5};
-    std::copy_n(kind == talos::kPartialAUC ? partial : powers, 5, task.params);
-    std::vector<float> moments(users * 2);
-    task.moments = moments.data();
-    task.kth_is_threshold = 1, task.threads = threads;
-    // The positives of pairs are what is excluded.
-    const bool pairs = talos::is_pairwise(kind);
-    std::vector<float> factors(pairs ? excluded.size() : 0, 0.5f), positive_slopes(factors.size());
-    if (pairs) {
-        const float ranks[] = {10, 3, 0.5f, 0, 0};
-        if (kind == talos::kSigmoidRankPairs) std::copy_n(ranks, 5, task.params);
-        result.negative.assign(excluded.size(), 0.0f);
-        task.positive_start = start.data(), task.positive_scores = excluded_scores.data();
-        task.positive_coefficients = factors.data();
-        task.inner = result.negative.data(), task.positive_slopes = positive_slopes.data();
-    }
-    task.negative = result.negative.data(), task.normalizer = normalizer.data();
+    task.users = vectors.data(), task.table = unit.data();
+    task.excluded_start = start.data(), task.excluded = excluded.data(), task.weights = weights.data();
+    task.kind = kind, task.params = params_of(kind), task.scale = 1, task.bfloat16 = bfloat16, task.gradients = 1;
+    task.kth_is_threshold = 1;
+    task.indptr = start.data(), task.indices = excluded.data();
+    task.positive_scores = excluded_scores.data(), task.positive_slopes = slopes.data();
+    task.sums = result.sums.data(), task.normalizer = normalizer.data(), task.parameter_gradient = parameters.data();
     task.user_gradient = result.user_gradient.data(), task.item_gradient = result.item_gradient.data();
-    task.kth = result.kth.data(), task.best = result.best.data();
-    task.excluded_scores = excluded_scores.data();
-    std::vector<float> workspace(talos_core_workspace_bytes(level, &task) / 4);
-    task.workspace = workspace.data();
-    call(talos_core_sweep, level, task);
+    task.kth = result.kth.data(), task.best = result.best.data(), task.excluded_scores = excluded_scores.data();
+    call(k_sweep, level, task);
     if (!sums_agree(level, task, result)) {
         std::printf("level %d: the sums alone differ, kind %d\n", level, kind);
         std::exit(1);
     }
-    if (kind == talos::kNothing) return result;
-    if (pairs) slopes = positive_slopes;
-
-    const talos::Positives positives{users, items, dim, threads, {}, start.data(), excluded.data(), slopes.data(),
-                                     user_vectors.data(), unit.data(), lengths.data(),
-                                     result.user_gradient.data(), result.item_gradient.data()};
-    call(talos_core_add_positives, level, positives);
+    if (kind == 0) return result;
+    task.slopes = slopes.data();
+    call(k_add_positives, level, task);
     return result;
 }
 
@@ -150,66 +139,60 @@ struct Sampled {
     std::vector<float> user_gradient, item_gradient, scores, positive_scores, parameter;
 };
 
-// A step with samples that groups of three users share: distinct rows, scores, sweep, positives and Adam.
+// A step with samples that three users each have in common: scores, sweep, positives and Adam.
 Sampled sampled(const int level, const int kind, const int64_t users, const int64_t items, const int64_t dim, const int threads,
                 const bool bfloat16 = false) {
-    const int64_t sample = 1 + items / 3, groups = (users + 2) / 3;
-    std::vector<int64_t> first, start{0}, items_of, wanted;
-    for (int64_t g = 0; g <= groups; ++g) first.push_back(std::min(3 * g, users));
+    const int64_t n = 1 + items / 3, samples = (users + 2) / 3;
+    std::vector<int64_t> bounds, start{0}, items_of, wanted;
+    for (int64_t g = 0; g <= samples; ++g) bounds.push_back(std::min(3 * g, users));
     for (int64_t u = 0; u < users; ++u) {
         for (int64_t j = u % 3; u % 4 != 3 && j < items; j += 1 + u * u % 11) items_of.push_back(j);
         start.push_back(static_cast<int64_t>(items_of.size()));
     }
     wanted = items_of;
-    for (int64_t j = 0; j < groups * sample; ++j) wanted.push_back(j * j % items);
+    for (int64_t j = 0; j < samples * n; ++j) wanted.push_back(j * j % items);
     const int64_t needed = static_cast<int64_t>(wanted.size()), positives = static_cast<int64_t>(items_of.size());
-    std::vector<int64_t> rows(std::min(needed, items)), places(needed);
-    std::vector<uint64_t> bits(talos_core_distinct_workspace_bytes(items) / 8);
-    const talos::Distinct distinct{needed, items, wanted.data(), bits.data(), rows.data(), places.data()};
-    const int64_t count = talos_core_distinct(&distinct);
-    rows.resize(count);
+    std::vector<int64_t> rows = wanted, positions(needed);
+    std::sort(rows.begin(), rows.end());
+    rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+    for (int64_t i = 0; i < needed; ++i) positions[i] = std::lower_bound(rows.begin(), rows.end(), wanted[i]) - rows.begin();
+    const int64_t count = static_cast<int64_t>(rows.size());
 
     const std::vector<float> table = random_numbers(items * dim, 2), vectors = random_numbers(users * dim, 1);
     std::vector<float> some(count * dim);
     for (int64_t i = 0; i < count; ++i) std::copy_n(table.data() + rows[i] * dim, dim, some.data() + i * dim);
-    const std::vector<int64_t> own(places.begin(), places.begin() + positives), drawn(places.begin() + positives, places.end());
+    const auto middle = positions.begin() + positives;
+    const std::vector<int64_t> own(positions.begin(), middle), drawn(middle, positions.end());
     std::vector<int64_t> gone_start(users + 1), gone;
-    talos::DrawnPositives look{groups, sample, count, first.data(), drawn.data(), start.data(), own.data(), 0,
-                               gone_start.data(), gone.data()};
-    gone.resize(talos_core_drawn_positives(&look));
-    look.room = static_cast<int64_t>(gone.size()), look.found = gone.data();
-    talos_core_drawn_positives(&look);
+    Task task = task_of(users, count, dim, threads);
+    task.samples = samples, task.sample_size = n, task.bounds = bounds.data(), task.drawn = drawn.data();
+    task.indptr = start.data(), task.indices = own.data(), task.found_start = gone_start.data();
+    call(k_drawn_positives, level, task);
+    gone.resize(gone_start.back());
+    task.capacity = static_cast<int64_t>(gone.size()), task.found = gone.data();
+    call(k_drawn_positives, level, task);
 
-    Sampled result{std::vector<float>(users * dim), std::vector<float>(count * dim), std::vector<float>(users * sample),
+    Sampled result{std::vector<float>(users * dim), std::vector<float>(count * dim), std::vector<float>(users * n),
                    std::vector<float>(positives), table};
-    const talos::Pairs pairs{users, dim, threads, {}, start.data(), own.data(), vectors.data(), some.data(),
-                             result.positive_scores.data()};
-    talos_core_pair_scores(level, &pairs);
-    std::vector<float> ones(std::max(users, positives), 0.5f), negative(users), normalizer(users), moments(2 * users);
-    std::vector<float> inner(positives), slopes(positives, -0.5f);
-    talos::Groups all{};
-    talos::Task& task = all.task;
-    task.users = users, task.items = count, task.dim = dim, task.threads = threads;
-    task.user_vectors = vectors.data(), task.item_vectors = some.data();
-    task.excluded_start = gone_start.data(), task.excluded = gone.data(), task.coefficients = ones.data();
-    const float powers[] = {5, 1, 0, 0, 0}, partial[] = {0.3f, 0.1f, 0.4f, 0.5f, 5}, ranks[] = {10, 3, 0.5f, 0, 0};
-    std::copy_n(kind == talos::kPartialAUC ? partial : kind == talos::kSigmoidRankPairs ? ranks : powers, 5, task.params);
-    task.kind = kind, task.scale = 1, task.bfloat16 = bfloat16;
-    task.positive_start = start.data(), task.positive_scores = result.positive_scores.data();
-    task.positive_coefficients = ones.data(), task.inner = inner.data(), task.positive_slopes = slopes.data();
-    task.negative = negative.data(), task.normalizer = normalizer.data(), task.moments = moments.data();
+    task.users = vectors.data(), task.table = some.data(), task.out = result.positive_scores.data();
+    call(k_pair_scores, level, task);
+    const size_t reduced = kTraits[kind].pairs ? positives : users;
+    std::vector<float> weights(reduced, 0.5f), sums(reduced), normalizer(users), slopes(positives), parameters(kTraits[kind].params);
+    task.excluded_start = gone_start.data(), task.excluded = gone.data(), task.weights = weights.data();
+    task.kind = kind, task.params = params_of(kind), task.scale = 1, task.bfloat16 = bfloat16, task.gradients = 1;
+    task.positive_scores = result.positive_scores.data(), task.positive_slopes = slopes.data();
+    task.sums = sums.data(), task.normalizer = normalizer.data(), task.parameter_gradient = parameters.data();
     task.user_gradient = result.user_gradient.data(), task.item_gradient = result.item_gradient.data();
-    all.groups = groups, all.sample = sample, all.first = first.data(), all.drawn = drawn.data();
-    all.scores = result.scores.data();
-    talos_core_group_scores(level, &all);
-    std::vector<float> workspace(talos_core_group_workspace_bytes(level, &all) / 4);
-    task.workspace = workspace.data();
-    talos_core_group_sweep(level, &all);
+    call(k_sample_sweep, level, task);
+    task.out = result.scores.data();
+    call(k_sample_scores, level, task);
 
+    const float constants[] = {0.1f, 0.999f, 0.001f, 1e-3f, 0.01f, 1.0f, 0.03f};
     std::vector<float> mean(items * dim), square(items * dim);
-    const talos::AdamRows adam{count, dim, threads, {}, rows.data(), result.item_gradient.data(), result.parameter.data(),
-                               mean.data(), square.data(), 0.1f, 0.999f, 0.001f, 1e-3f, 0.01f, 1.0f, 0.03f};
-    talos_core_adam_rows(level, &adam);
+    Task adam = task_of(count, 0, dim, threads);
+    adam.indices = rows.data(), adam.gradient = result.item_gradient.data(), adam.params = constants;
+    adam.out = result.parameter.data(), adam.mean = mean.data(), adam.square = square.data();
+    call(k_adam_rows, level, adam);
     return result;
 }
 
@@ -232,9 +215,10 @@ std::vector<float> solved(const int level, const int64_t rows, const int64_t col
         for (int64_t j = r % 3; r % 4 != 3 && j < columns; j += 1 + r * r % 11) items_of.push_back(j);
         start.push_back(static_cast<int64_t>(items_of.size()));
     }
-    const talos::LeastSquares task{rows, dim, threads, 3, {}, start.data(), items_of.data(), nullptr, fixed.data(),
-                                   gram.data(), 4.0f, solution.data()};
-    call(talos_core_least_squares, level, task);
+    Task task = task_of(rows, columns, dim, threads);
+    task.steps = 3, task.scale = 4, task.indptr = start.data(), task.indices = items_of.data();
+    task.table = fixed.data(), task.gram = gram.data(), task.out = solution.data();
+    call(k_least_squares, level, task);
     return solution;
 }
 
@@ -248,11 +232,11 @@ std::vector<float> placed(const int level, const int64_t users, const int64_t it
     }
     const std::vector<float> coefficients(items_of.size(), 0.5f);
     std::vector<float> values(items_of.size());
-    talos::Lists task{users, items, 5, threads, {}, start.data(), items_of.data(), coefficients.data(), 2.0f, 0.1f,
-                      nullptr, scores.data(), values.data()};
-    std::vector<float> workspace(talos_core_smooth_places_workspace_bytes(level, &task) / 4);
-    task.workspace = workspace.data();
-    call(talos_core_smooth_places, level, task);
+    const float params[] = {2.0f, 0.1f};
+    Task task = task_of(users, items, 0, threads);
+    task.k = 5, task.params = params, task.indptr = start.data(), task.indices = items_of.data();
+    task.weights = coefficients.data(), task.out = scores.data(), task.sums = values.data();
+    call(k_smooth_places, level, task);
     scores.insert(scores.end(), values.begin(), values.end());
     return scores;
 }
@@ -261,9 +245,9 @@ std::vector<float> placed(const int level, const int64_t users, const int64_t it
 void count() {
     for (int level = 0; level <= talos_core_best_level(); ++level) {
         const char* const name = talos_core_level_name(level);
-        for (int kind = talos::kExp; kind <= talos::kSigmoidRankPairs; ++kind) {
+        for (int kind = 1; kind < kKinds; ++kind) {
             run(level, kind, 64, 1031, 64, 1, false, 100);
-            std::printf("unit_rows %s\nsweep-%d %s\nadd_positives %s\n", name, kind, name, name);
+            std::printf("unit_rows %s\nsweep-%d %s\nsums-%d %s\nadd_positives %s\n", name, kind, name, kind, name, name);
         }
         solved(level, 64, 1031, 64, 1);
         std::printf("least_squares %s\n", name);
@@ -282,7 +266,7 @@ int main(const int argc, const char* const* const argv) {
     const auto apart = [&mode](const int64_t items) { return mode == "small" && items > 1000 ? 50 : 1; };
     int runs = 0;
     for (const auto& [users, items, dim] : shapes)
-        for (int kind = talos::kNothing; kind <= talos::kSigmoidRankPairs; ++kind)
+        for (int kind = 0; kind < kKinds; ++kind)
             for (int threads = 1; threads <= 3; ++threads) {
                 const Result plain = run(0, kind, users, items, dim, 1, false, apart(items));
                 const int best = talos_core_best_level();
@@ -296,7 +280,7 @@ int main(const int argc, const char* const* const argv) {
                 }
                 for (int level = 0; level <= talos_core_best_level(); ++level, ++runs) {
                     const Result one = run(level, kind, users, items, dim, threads, false, apart(items));
-                    if (close(one.user_gradient, plain.user_gradient) && close(one.negative, plain.negative) &&
+                    if (close(one.user_gradient, plain.user_gradient) && close(one.sums, plain.sums) &&
                         close(one.item_gradient, plain.item_gradient) && close(one.kth, plain.kth))
                         continue;
                     std::printf("level %d differs: kind %d, %lld users, %lld items, dimension %lld\n", level, kind,
@@ -305,6 +289,9 @@ int main(const int argc, const char* const* const argv) {
                     return 1;
                 }
             }
+    for (int level = 0; level <= talos_core_best_level(); ++level, ++runs)  // more candidates than there is room for
+        for (const float kth : run(level, 0, 3, 1031, 4, 1 + level, false, 1, true).kth)
+            if (!std::isfinite(kth)) return std::printf("level %d: ties\n", level), 1;
     for (const auto& [rows, columns, dim] : shapes)
         for (int threads = 1; threads <= 3; ++threads)
             for (int level = 0; level <= talos_core_best_level(); ++level, ++runs)
@@ -322,7 +309,7 @@ int main(const int argc, const char* const* const argv) {
                     return 1;
                 }
     for (const auto& [users, items, dim] : shapes)
-        for (int kind = talos::kExp; kind <= talos::kSigmoidRankPairs; ++kind)
+        for (int kind = 1; kind < kKinds; ++kind)
             for (int level = 0; level <= talos_core_best_level(); ++level, ++runs) {
                 const Sampled one = sampled(level, kind, users, items, dim, 1), two = sampled(level, kind, users, items, dim, 2);
                 sampled(level, kind, users, items, dim, 3, true);

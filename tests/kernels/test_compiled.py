@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import copy
 import itertools
 from dataclasses import replace
 
@@ -11,13 +11,14 @@ import torch
 import torch.nn.functional as F
 
 from talos import kernels, losses
+from talos.data.csr import CSR
+from talos.distributed import SINGLE_PROCESS
 from talos.errors import ArgumentError
-from talos.kernels import batch, core_passes, library
+from talos.kernels import batch, core
+from talos.kernels.core import Swept
 
-pytestmark = pytest.mark.skipif(
-    not library.levels(), reason=f"the compiled core is missing: {library._load()[1] or 'built'}"
-)
-LEVELS = library.levels() or ("none",)
+pytestmark = pytest.mark.skipif(not core.levels(), reason=f"the compiled core is missing: {core.status()}")
+LEVELS = core.levels() or ("none",)
 
 LOSSES = {
     "talos": lambda: losses.Talos(tau=0.1),
@@ -47,6 +48,10 @@ PAIRWISE = {
     "rs@k-cold": lambda: losses.RecallSurrogate(k=5, tau1=0.02, tau2=3.0),
 }
 ALL = LOSSES | PAIRWISE
+CONSTANT = {
+    "talos-no-denominator": lambda: losses.Talos(tau=0.1, denominator=False, k=3),
+    "talos-balanced": lambda: losses.Talos(tau=0.1, user_power=0.5, positive_power=0.3, negative_weight=1.2),
+}
 
 
 def moved(loss: losses.LLPAUC) -> losses.LLPAUC:
@@ -86,6 +91,7 @@ class Problem:
 
     def call(self, loss: losses.Loss, beta: torch.Tensor | None, double: bool = False) -> tuple:
         cast = (lambda t: None if t is None else t.double()) if double else (lambda t: t)
+        loss = copy.deepcopy(loss).double() if double else loss
         return (cast(self.users), cast(self.items), self.indptr, self.indices, cast(beta), loss)
 
 
@@ -104,27 +110,37 @@ def largest(values: torch.Tensor) -> float:
 
 
 def compare(got: kernels.UserBatch, want: kernels.UserBatch, rtol: float = 1e-5) -> None:
-    for name in ("value", "user_gradient", "item_gradient", "per_user", "normalizer"):
+    for name in ("value", "user_gradient", "item_gradient"):
         assert_close(getattr(got, name), getattr(want, name), name, rtol)
     assert set(got.parameter_gradients) == set(want.parameter_gradients)
     for name, gradient in want.parameter_gradients.items():
         assert_close(got.parameter_gradients[name], gradient, name, rtol)
 
 
-@pytest.fixture
-def use(monkeypatch):
-    """Set the instruction set and the number of threads of every call to the core."""
-
-    names = ("core_sweep", "core_pair_sweep", "unit_rows", "add_positives_")
-    functions = {name: getattr(core_passes, name) for name in names}
-
-    def choose(level: str = LEVELS[-1], threads: int = 1) -> None:
-        for name, found in functions.items():
-            fixed = functools.partial(found, level=level, threads=threads)
-            monkeypatch.setattr(core_passes, name, fixed)
-
+@pytest.fixture(autouse=True)
+def _compiled(monkeypatch):
     monkeypatch.setenv("TALOS_KERNEL", "compiled")
-    return choose
+
+
+def swept(problem: Problem, loss: losses.Loss, **how) -> tuple[Swept, torch.Tensor, torch.Tensor]:
+    """One pass of the core with gradients, and these; weights are 1 unless they are given."""
+    phi, pairs = loss.phi, isinstance(loss, losses.PairwiseLoss)
+    gradients = torch.full_like(problem.users, torch.nan), torch.full_like(problem.items, torch.nan)
+    call = {
+        "excluded": (problem.indptr, problem.indices),
+        "thresholds": None if pairs else problem.beta,
+        "weights": torch.ones(len(problem.indices) if pairs else len(problem.users)),
+        "kind": phi.kind,
+        "params": [float(torch.as_tensor(one).detach()) for one in phi.params],
+        "scale": 1.0 if pairs else phi.scale,
+        "positives": (problem.indptr, None) if pairs else None,
+        "user_gradient": gradients[0],
+        "item_gradient": gradients[1],
+    }
+    return core.sweep(problem.users, problem.items, **{**call, **how}), *gradients
+
+
+WITHOUT_GRADIENTS = {"weights": None, "user_gradient": None, "item_gradient": None}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -158,8 +174,8 @@ def test_thresholds_from_the_same_pass(level, threads, k, use):
 @pytest.mark.parametrize("k", [1, 20, 300])
 def test_the_best_scores(level, threads, k):
     problem = Problem(201, 1003, 24)
-    found = core_passes.core_sweep(
-        problem.users, problem.items, part=None, k=k, keep_best=True, level=level, threads=threads
+    found = core.sweep(
+        problem.users, problem.items, None, None, None, k=k, keep_best=True, level=level, threads=threads
     )
     scores = problem.users.double() @ problem.items.double().T
     assert_close(found.best.sort(descending=True).values, scores.topk(k).values, "best", 1e-6)
@@ -169,22 +185,59 @@ def test_the_best_scores(level, threads, k):
 def test_best_scores_that_are_no_numbers_are_none():
     problem = Problem(5, 40, 8)
     problem.users[2] = torch.nan
-    best = core_passes.core_sweep(problem.users, problem.items, part=None, k=3, keep_best=True).best
+    best = core.sweep(problem.users, problem.items, None, None, None, k=3, keep_best=True).best
     assert torch.equal(best.isnan().all(1), torch.arange(5) == 2)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("name", ["talos", "talos-cold", "sl", "aatp"])
+@pytest.mark.parametrize("name", ["talos", "talos-cold", "sl", "aatp", "llpauc"])
 def test_sums_without_gradients_are_those_of_the_whole_pass(name, level, threads):
     problem, loss = Problem(201, 1003, 24), LOSSES[name]()
-    call = {"part": loss.negative_part, "excluded": (problem.indptr, problem.indices), "level": level,
-            "thresholds": problem.beta, "threads": threads}  # fmt: skip
-    alone = core_passes.core_sweep(problem.users, problem.items, gradients=False, **call)
-    whole = core_passes.core_sweep(problem.users, problem.items, coefficients=torch.ones(201), **call)
-    for part in ("negative", "normalizer", "excluded_scores"):
+    call = {"level": level, "threads": threads}
+    alone, *_ = swept(problem, loss, **call, **WITHOUT_GRADIENTS)
+    whole, *_ = swept(problem, loss, **call)
+    for part in ("sums", "normalizer", "excluded_scores"):
         assert torch.equal(getattr(alone, part), getattr(whole, part)), part
-    assert alone.user_gradient.numel() == alone.item_gradient.numel() == 0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", ALL)
+def test_sums_and_slopes_of_a_pass(name, level, threads):
+    """Every number that a pass returns, against autograd on the matrix of scores in float64."""
+    problem, loss = Problem(41, 333, 24), ALL[name]().double()
+    phi, pairs = loss.phi, name in PAIRWISE
+    weights = torch.rand(len(problem.indices) if pairs else 41, generator=torch.Generator().manual_seed(7))
+    found, *gradients = swept(problem, ALL[name](), weights=weights, level=level, threads=threads)
+    rows, columns = torch.arange(41).repeat_interleave(problem.indptr.diff()), problem.indices
+    scores = (problem.users.double() @ problem.items.double().T).requires_grad_()
+    gone = torch.zeros(41, 333, dtype=torch.bool)
+    gone[rows, columns] = True
+    if pairs:
+        pos = scores.detach()[rows, columns].requires_grad_()
+        sums = phi.aggregate(scores[rows] - pos.unsqueeze(-1), gone[rows])
+        total = (weights.double() * phi.outer(sums)).sum()
+        slopes, of_pos = torch.autograd.grad(total, [scores, pos])
+        if phi.reduction == "log-sum":
+            sums = sums.masked_fill(gone.all(1)[rows], -torch.inf)
+        assert_close(found.positive_slopes, of_pos, "positive_slopes", 4e-5)
+        assert found.normalizer.shape == found.parameter_gradient.shape == (0,)
+    else:
+        beta = problem.beta.double().unsqueeze(-1)
+        sums = phi.aggregate(scores, beta, gone)
+        (slopes,) = torch.autograd.grad((weights.double() * sums).sum(), scores)
+        values = phi.value(scores.detach(), beta)
+        normalizer = values.masked_fill(gone, 0.0).sum(1)
+        if phi.reduction == "log-sum":
+            normalizer = torch.logsumexp(values.masked_fill(gone, -torch.inf), 1)
+        assert_close(found.normalizer, normalizer, "normalizer", 4e-5)
+        assert found.positive_slopes.shape == (0,)
+    assert_close(found.sums, sums.detach(), "sums", 4e-5)
+    assert_close(found.excluded_scores, scores.detach()[rows, columns], "excluded_scores", 1e-6)
+    assert_close(gradients[0], slopes @ problem.items.double(), "user_gradient", 4e-5)
+    assert_close(gradients[1], slopes.T @ problem.users.double(), "item_gradient", 4e-5)
+    assert found.kth.shape == found.best.shape == (0,)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -215,11 +268,11 @@ def test_many_blocks_of_few_users(use):
 
 
 @pytest.mark.parametrize("reduction", ["positives", "users", "sum"])
-@pytest.mark.parametrize("exclude", [True, False])
-def test_options(reduction, exclude, use):
+@pytest.mark.parametrize("excluded", ["positives", None])
+def test_options(reduction, excluded, use):
     use()
     problem, loss = Problem(20, 60, 8), losses.Softmax(tau=0.2)
-    options = {"reduction": reduction, "exclude_positives": exclude}
+    options = {"reduction": reduction, "excluded": excluded}
     got = kernels.user_batch_loss(*problem.call(loss, None), **options)
     compare(got, kernels.user_batch_loss(*problem.call(loss, None, double=True), **options))
 
@@ -284,45 +337,76 @@ def test_scores_far_below_the_threshold(level, tau, use):
     users, items = torch.tensor([[1.0, 0.0]]), torch.tensor([[-1.0, 0.0], [-1.0, 0.1], [1.0, 0.0]])
     given = (torch.tensor([0, 1]), torch.tensor([2]))
     beta, loss = torch.tensor([1.0]), losses.Talos(tau=tau)
-    got = kernels.user_batch_loss(users, items, *given, beta, loss, scale=1e3)
-    compare(
-        got, kernels.user_batch_loss(users.double(), items.double(), *given, beta.double(), loss, scale=1e3)
+    for number in (1.0, 1e3):  # of times that the positive counts
+        options = {"positive_weights": torch.tensor([number], dtype=torch.float64), "reduction": "sum"}
+        got = kernels.user_batch_loss(users, items, *given, beta, loss, **options)
+        compare(
+            got,
+            kernels.user_batch_loss(users.double(), items.double(), *given, beta.double(), loss, **options),
+        )
+
+
+def test_a_workspace_without_rows():
+    assert 0 < core.workspace_bytes(0, 5, 64) < 2**20
+
+
+def sweeps_of(users: torch.Tensor, items: torch.Tensor, bfloat16: bool = False) -> batch._Sweeps:
+    nothing = torch.zeros(0, dtype=torch.int64)
+    return batch._Sweeps(
+        users=users,
+        items=items,
+        positives=CSR(nothing, nothing, nothing),
+        excluded=None,
+        samples=None,
+        item_weights=None,
+        bfloat16=bfloat16,
+        users_per_chunk=None,
+        group=SINGLE_PROCESS,
     )
-
-
-def test_a_workspace_for_nobody():
-    assert 0 < core_passes.workspace_bytes(0, 5, 64) < 2**20
 
 
 @pytest.mark.parametrize("bfloat16", [False, True])
 @pytest.mark.parametrize("dim", [64, 100])
 def test_the_workspace_is_bounded_whatever_the_number_of_items(bfloat16, dim):
-    """The passes in parts of the table take at most half a GB each."""
+    """The passes over ranges of the table take at most half a GB each."""
     for items in (10**5, 10**6, 10**7):
-        passes = core_passes.CorePasses(torch.zeros(1, dim).expand(items, dim)[:1], bfloat16=bfloat16)
-        passes.table = torch.empty(1, dim).expand(items, dim)  # a table of this size, without its memory
+        # a table of this size, without its memory
+        sweeps = sweeps_of(torch.zeros(4096, dim), torch.empty(1, dim).expand(items, dim), bfloat16)
         for k in (20, items):
-            taken = [
-                core_passes.workspace_bytes(
-                    4096, len(part.table), dim, k=k, bfloat16=bfloat16, users_per_block=part.users_per_chunk
-                )
-                for part in passes.parts(4096)
-            ]
-            assert max(taken) <= 2**29
+            ranges = sweeps.ranges(k)
+            assert [low for low, _ in ranges] == [0, *(high for _, high in ranges[:-1])]
+            assert ranges[-1][1] == items
+            for low, high in (ranges[0], ranges[-1]):
+                part = sweeps.over(low, high) if len(ranges) > 1 else sweeps
+                size = {"k": min(k, high - low), "bfloat16": bfloat16}
+                block = part.users_per_chunk
+                taken = core.workspace_bytes(4096, high - low, dim, users_per_block=block, **size)
+                assert taken <= 2**29
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.fixture
+def in_ranges(monkeypatch):
+    """Tables of a hundred items are too large for one pass."""
+    monkeypatch.setattr(batch, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(batch, "_FEW_NUMBERS", 0)
+    monkeypatch.setattr(batch, "_FEWEST_ITEMS", 40)
+
+
+@pytest.mark.usefixtures("in_ranges")
+@pytest.mark.parametrize("name", ALL | CONSTANT)
 @pytest.mark.parametrize("k", [None, 1, 25])
-@pytest.mark.parametrize("exclude", [True, False])
-def test_a_table_in_parts(name, k, exclude, use, monkeypatch):
+@pytest.mark.parametrize("excluded", ["positives", None, "others"])
+def test_a_table_in_ranges(name, k, excluded, use):
     """The same as in one pass, for tables that would need more workspace than is allowed."""
-    use()
-    monkeypatch.setattr(core_passes, "_MOST_BYTES", 1000)
-    monkeypatch.setattr(core_passes, "_FEWEST_ITEMS", 40)
-    problem, loss = Problem(33, 130, 17), ALL[name]()
-    assert len(core_passes.CorePasses(problem.items).parts(33)) == 4
+    use(threads=1)
+    problem, loss = Problem(33, 130, 17), (ALL | CONSTANT)[name]()
+    assert len(sweeps_of(problem.users, problem.items).ranges(k)) == 4
     beta = problem.beta if loss.needs.threshold and k is None else None
-    options = {"k": k, "exclude_positives": exclude, "normalize_items": True}
+    if excluded == "others":
+        gone = torch.rand(33, 130, generator=torch.Generator().manual_seed(1)) < 0.2
+        gone[4], gone[5] = False, True
+        excluded = CSR.by_row(*gone.nonzero().T, 33)
+    options = {"k": k, "excluded": excluded, "normalize_items": True}
     got = kernels.user_batch_loss(*problem.call(loss, beta), **options)
     want = kernels.user_batch_loss(*problem.call(loss, beta, double=True), **options)
     compare(got, want, 6e-5 if "cold" in name else 1e-5)
@@ -330,6 +414,39 @@ def test_a_table_in_parts(name, k, exclude, use, monkeypatch):
         assert_close(got.thresholds, want.thresholds, "thresholds", 1e-6)
         found = kernels.kth_scores(problem.users, F.normalize(problem.items), k)
         assert_close(found, want.thresholds, "K-th scores", 1e-6)
+
+
+@pytest.mark.usefixtures("in_ranges")
+@pytest.mark.parametrize("name", ["talos", "talos-balanced", "sl@k", "llpauc", "psl", "rs@k"])
+def test_a_table_in_ranges_within_autograd(name):
+    """Weights of positives, K-th scores and the loss's own parameters; memory is given and used."""
+    problem, loss = Problem(33, 130, 17), (ALL | CONSTANT)[name]()
+    weights = torch.rand(len(problem.indices), generator=torch.Generator().manual_seed(2)) + 0.5
+    memory = torch.full_like(problem.items, torch.nan)
+    options = {"k": 7, "reduction": "users", "users_per_chunk": 5}
+    got = kernels.user_batch_loss(
+        *problem.call(loss, None), positive_weights=weights, item_gradient=memory, **options
+    )
+    want = kernels.user_batch_loss(
+        *problem.call(loss, None, double=True), positive_weights=weights.double(), **options
+    )
+    compare(got, want)
+    assert got.item_gradient.data_ptr() == memory.data_ptr()
+
+
+def test_memory_is_reused():
+    """The items' gradient is written to the memory that is given, whatever it held; twice the same bits."""
+    problem, memory = Problem(65, 257, 64), torch.full((257, 64), torch.nan)
+    for name, make in ALL.items():
+        loss = make()
+        beta = problem.beta if loss.needs.threshold else None
+        fresh = kernels.user_batch_loss(*problem.call(loss, beta), normalize_items=True)
+        reused = kernels.user_batch_loss(
+            *problem.call(loss, beta), normalize_items=True, item_gradient=memory
+        )
+        assert reused.item_gradient.data_ptr() == memory.data_ptr(), name
+        assert torch.equal(fresh.item_gradient, memory), name
+        assert torch.equal(fresh.user_gradient, reused.user_gradient), name
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -346,13 +463,13 @@ def test_pairs_on_several_threads(name, level, threads, use):
 
 
 @pytest.mark.parametrize("name", PAIRWISE)
-@pytest.mark.parametrize("exclude", [True, False])
-def test_pairs_with_weights_and_options(name, exclude, use):
+@pytest.mark.parametrize("excluded", ["positives", None])
+def test_pairs_with_weights_and_options(name, excluded, use):
     """Weights of positives, blocks of a few users, positives among the negatives."""
     use(threads=2)
     problem, loss = Problem(60, 333, 12), ALL[name]()
     weights = torch.rand(len(problem.indices), generator=torch.Generator().manual_seed(2)) + 0.5
-    options = {"exclude_positives": exclude, "reduction": "users", "scale": 0.3, "normalize_items": True}
+    options = {"excluded": excluded, "reduction": "users", "normalize_items": True}
     want = kernels.user_batch_loss(
         *problem.call(loss, None, double=True), positive_weights=weights.double(), **options
     )
@@ -381,15 +498,17 @@ def test_differences_near_and_far(name, level, length, use):
 
 
 @pytest.mark.parametrize("name", PAIRWISE)
-@pytest.mark.parametrize(("length", "exclude"), [(0.1, True), (1.0, True), (1.0, False), (2.5, True)])
-def test_users_with_many_positives(name, length, exclude, use):
+@pytest.mark.parametrize(
+    ("length", "excluded"), [(0.1, "positives"), (1.0, "positives"), (1.0, None), (2.5, "positives")]
+)
+def test_users_with_many_positives(name, length, excluded, use):
     """Their pairs are summed by way of nodes, except where scores spread too far for the nodes that there are."""
     problem, loss = Problem(20, 1300, 16, scale=length), ALL[name]()
     rng = torch.Generator().manual_seed(4)
     counts = [0, 1, 4, 5, 13, 21, 30, 60, 300, 1299] * 2
     drawn = [torch.randperm(1300, generator=rng)[:count].sort().values for count in counts]
     problem.indptr, problem.indices = F.pad(torch.tensor(counts).cumsum(0), (1, 0)), torch.cat(drawn)
-    options = {"exclude_positives": exclude, "reduction": "users"}
+    options = {"excluded": excluded, "reduction": "users"}
     want = kernels.user_batch_loss(*problem.call(loss, None, double=True), **options)
     steepest = {"psl-colder": 100}.get(name, 50 if "cold" in name else 10)
     for level, threads in itertools.product(LEVELS, (1, 3)):
@@ -444,16 +563,25 @@ def test_nodes_of_large_scores_close_together(name, level, use):
 
 @pytest.mark.parametrize("name", PAIRWISE)
 def test_inner_values_without_gradients_are_those_of_the_whole_pass(name):
-    problem, part = Problem(201, 1003, 24), ALL[name]().pairwise_part
-    given = (problem.users, problem.items, problem.indptr, None)
-    call = {"part": part, "excluded": (problem.indptr, problem.indices), "threads": 3}
-    alone = core_passes.core_pair_sweep(*given, **call)
-    whole = core_passes.core_pair_sweep(*given, coefficients=torch.ones(len(problem.indices)), **call)
-    torch.testing.assert_close(alone.inner, whole.inner, rtol=1e-6, atol=1e-6)
-    assert alone.slopes.numel() == alone.user_gradient.numel() == alone.item_gradient.numel() == 0
-    again = core_passes.core_pair_sweep(*given, coefficients=torch.ones(len(problem.indices)), **call)
-    for part in ("inner", "slopes", "user_gradient", "item_gradient"):
-        assert torch.equal(getattr(whole, part), getattr(again, part)), part
+    problem, loss = Problem(201, 1003, 24), ALL[name]()
+    alone, *_ = swept(problem, loss, threads=3, **WITHOUT_GRADIENTS)
+    whole, *gradients = swept(problem, loss, threads=3)
+    torch.testing.assert_close(alone.sums, whole.sums, rtol=1e-6, atol=1e-6)
+    assert alone.positive_slopes.numel() == 0
+    again, *same = swept(problem, loss, threads=3)
+    for one, other in zip((*whole, *gradients), (*again, *same), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", PAIRWISE)
+def test_scores_of_positives_may_be_given(name):
+    problem, loss = Problem(50, 333, 24), ALL[name]()
+    indptr, indices = problem.indptr, problem.indices
+    want, *gradients = swept(problem, loss)
+    scores = core.pair_scores(problem.users, problem.items, indptr, indices)
+    got, *same = swept(problem, loss, positives=(indptr, scores))
+    for one, other in zip((*want, *gradients), (*got, *same), strict=True):
+        assert_close(one, other.double(), "with scores of positives", 4e-5 if "cold" in name else 1e-5)
 
 
 @pytest.mark.parametrize("name", PAIRWISE)
@@ -469,15 +597,11 @@ def test_a_nan_among_pairs_is_noticed(name, place):
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_the_same_from_run_to_run(threads):
     problem, loss = Problem(300, 2111, 64), losses.Talos(tau=0.1)
-    n = len(problem.users)
-    call = {"part": loss.negative_part, "coefficients": torch.rand(n), "k": 20, "kth_is_threshold": True}
-    first, *others = (
-        core_passes.core_sweep(problem.users, problem.items, threads=threads, **call) for _ in range(4)
-    )
+    call = {"weights": torch.rand(300), "thresholds": None, "k": 20, "kth_is_threshold": True}
+    first, *others = (swept(problem, loss, threads=threads, **call) for _ in range(4))
     for other in others:
-        assert torch.equal(first.user_gradient, other.user_gradient)
-        assert torch.equal(first.item_gradient, other.item_gradient)
-        assert torch.equal(first.negative, other.negative)
+        for one, same in zip((*first[0], *first[1:]), (*other[0], *other[1:]), strict=True):
+            assert torch.equal(one, same)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -514,18 +638,18 @@ def test_positives_in_any_order():
 
 def test_threads_of_its_own(monkeypatch):
     """Without the entry points of torch's thread pool the core starts threads, with the same results to the bit."""
-    problem, part = Problem(300, 2111, 64), losses.Talos(tau=0.1).negative_part
-    call = {"part": part, "coefficients": torch.rand(300), "k": 20, "kth_is_threshold": True, "threads": 2}
-    pooled = core_passes.core_sweep(problem.users, problem.items, **call)
-    monkeypatch.setattr(library, "team", library.Team)
-    own = core_passes.core_sweep(problem.users, problem.items, **call)
-    assert torch.equal(pooled.item_gradient, own.item_gradient)
-    assert torch.equal(pooled.user_gradient, own.user_gradient)
+    problem, loss = Problem(300, 2111, 64), losses.Talos(tau=0.1)
+    call = {"weights": torch.rand(300), "thresholds": None, "k": 20, "kth_is_threshold": True, "threads": 2}
+    _, *pooled = swept(problem, loss, **call)
+    monkeypatch.setattr(core, "team", lambda: (None, None))
+    _, *own = swept(problem, loss, **call)
+    assert torch.equal(pooled[0], own[0])
+    assert torch.equal(pooled[1], own[1])
 
 
 def test_forced_torch(monkeypatch):
     monkeypatch.setenv("TALOS_KERNEL", "torch")
-    monkeypatch.setattr(core_passes, "core_sweep", None)
+    monkeypatch.setattr(core, "sweep", None)
     problem, loss = Problem(10, 30, 8), losses.Talos(tau=0.1)
     got = kernels.user_batch_loss(*problem.call(loss, None), k=3)
     want = kernels.user_batch_loss(*problem.call(loss, kernels.kth_scores(problem.users, problem.items, 3)))
@@ -542,7 +666,7 @@ def test_forced_torch(monkeypatch):
     ],
 )
 def test_what_the_core_does_not_do_is_done_in_torch(change, monkeypatch):
-    monkeypatch.setattr(core_passes, "core_sweep", None)
+    monkeypatch.setattr(core, "sweep", None)
     problem, loss = Problem(10, 30, 8), change.get("loss", losses.Softmax())
     users, items, *rest = problem.call(loss, None)
     dtype = change.get("dtype", torch.float32)
@@ -561,7 +685,7 @@ def test_a_wrong_choice_is_named(monkeypatch):
 
 
 def test_without_the_core(monkeypatch):
-    monkeypatch.setattr(library, "_load", lambda: (None, "the core was not built"))
+    monkeypatch.setattr(core, "_load", lambda: (None, "the core was not built"))
     monkeypatch.setenv("TALOS_KERNEL", "auto")
     assert kernels.status() == "torch, because the core was not built"
     assert kernels.kth_scores(torch.ones(1, 2), torch.eye(2), 1).tolist() == [1.0]
@@ -600,7 +724,7 @@ def test_a_nan_among_the_negatives_is_noticed():
 
 
 def test_which_losses_have_a_constant_weight():
-    constant = {name: batch.constant_weight(make()) for name, make in LOSSES.items()}
+    constant = {name: make().constant_weight for name, make in LOSSES.items()}
     assert {name for name, weight in constant.items() if weight is None} == {"sl@k"}
 
 

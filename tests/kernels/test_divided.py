@@ -1,4 +1,4 @@
-"""Items divided among processes against all items in one, with threads in place of processes."""
+"""Items of several processes against all items in one, with threads in place of processes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from talos import kernels, losses
-from talos.errors import ArgumentError
-from talos.kernels import library
+from talos.data.csr import CSR
+from talos.distributed import Group
+from talos.kernels import batch, core
+from talos.kernels.vectors import ItemVectors
 
 LOSSES = {
     "talos": lambda: losses.Talos(tau=0.1),
@@ -30,54 +33,44 @@ LOSSES = {
     "aatp": lambda: losses.AATP(),
     "llpauc": lambda: losses.LLPAUC(),
 }
-KERNELS = ["torch", *(["compiled"] if library.levels() else [])]
+KERNELS = ["torch", *(["compiled"] if core.levels() else [])]
 
 
-class Table:
-    """The messages of a group of threads."""
+class Threads(Group):
+    """A rank that is a thread; a barrier stands for messages."""
 
-    def __init__(self, counts: list[int]) -> None:
-        self.counts, self.barrier = counts, threading.Barrier(len(counts), timeout=30)
-        self.messages: list[Tensor] = [torch.empty(0)] * len(counts)
+    def __init__(self, rank: int, board: list[Any], barrier: threading.Barrier) -> None:
+        self.rank, self.size, self.board, self.barrier_ = rank, len(board), board, barrier
+        self.messages: list[int] = []  # how many numbers each message had
 
-    def put(self, rank: int, message: Tensor) -> list[Tensor]:
-        self.messages[rank] = message
-        self.barrier.wait()
-        found = list(self.messages)
-        self.barrier.wait()  # nobody puts the next before all have taken this
+    def _all(self, tensor: Tensor) -> Tensor:
+        self.messages.append(tensor.numel())
+        self.board[self.rank] = tensor.clone()
+        self.barrier_.wait()
+        found = torch.stack(self.board)  # fails unless all have the same shape
+        self.barrier_.wait()  # no rank writes the next message before all have read this one
         return found
 
+    def all_reduce_(self, tensor: Tensor) -> Tensor:
+        return tensor.copy_(self._all(tensor).sum(0))
 
-class Seat:
-    """One thread's exchange."""
-
-    def __init__(self, table: Table, rank: int) -> None:
-        self.table, self.rank = table, rank
-
-    def spread(self, rows: Tensor) -> Tensor:
-        return torch.cat(self.table.put(self.rank, rows))
-
-    def collect(self, rows: Tensor) -> Tensor:
-        first = sum(self.table.counts[: self.rank])
-        mine = slice(first, first + self.table.counts[self.rank])
-        return torch.stack([theirs[mine] for theirs in self.table.put(self.rank, rows)])
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        return self._all(tensor)
 
 
-def in_parts(cuts: list[int], counts: list[int], work: Callable[[Seat, slice, slice], object]) -> list:
-    """The results of `work` on every rank, for its items and its users."""
-    table = Table(counts)
-    bounds = [0, *itertools.accumulate(counts)]
-    with ThreadPoolExecutor(len(counts)) as pool:
+def in_ranges(cuts: list[int], work: Callable[[Group, int, int], Any]) -> list[Any]:
+    """The results of `work` on every rank, for its range of the items."""
+    size = len(cuts) - 1
+    barrier, board = threading.Barrier(size, timeout=30), [None] * size
+    with ThreadPoolExecutor(size) as pool:
         jobs = [
-            pool.submit(
-                work, Seat(table, rank), slice(*cuts[rank : rank + 2]), slice(*bounds[rank : rank + 2])
-            )
-            for rank in range(len(counts))
+            pool.submit(work, Threads(rank, board, barrier), low, high)
+            for rank, (low, high) in enumerate(itertools.pairwise(cuts))
         ]
         try:
             return [job.result(timeout=60) for job in jobs]
         finally:
-            table.barrier.abort()
+            barrier.abort()
 
 
 class Problem:
@@ -88,52 +81,71 @@ class Problem:
         self.users = F.normalize(torch.randn(users, dim, generator=rng, dtype=torch.float64))
         lengths = 0.5 + torch.rand(items, 1, generator=rng, dtype=torch.float64)
         self.items = lengths * F.normalize(torch.randn(items, dim, generator=rng, dtype=torch.float64))
-        self.belongs = torch.rand(users, items, generator=rng) < 0.2
+        belongs = torch.rand(users, items, generator=rng) < 0.2
         if users > 2:
-            self.belongs[0], self.belongs[1], self.belongs[2] = False, True, torch.arange(items) > 0
+            belongs[0], belongs[1], belongs[2] = False, True, torch.arange(items) > 0
+        self.positives = CSR.by_row(*belongs.nonzero().T, users)
+        gone = torch.rand(users, items, generator=rng) < 0.3
+        gone[-1] = True
+        self.others = CSR.by_row(*gone.nonzero().T, users)
         self.beta = torch.rand(users, generator=rng, dtype=torch.float64) - 0.5
-
-    def positives(self, items: slice = slice(None)) -> tuple[Tensor, Tensor]:
-        here = self.belongs[:, items]
-        return F.pad(here.sum(1).cumsum(0), (1, 0)), here.nonzero()[:, 1]
+        self.weights = torch.rand(len(self.positives.items), generator=rng, dtype=torch.float64)
 
 
 def compare(
-    problem: Problem, name: str, cuts: list[int], counts: list[int], k: int | None, **options
-) -> None:
-    loss, dtype = LOSSES[name](), torch.float32
+    problem: Problem,
+    name: str,
+    cuts: list[int],
+    k: int | None,
+    excluded: str = "positives",
+    dtype: torch.dtype = torch.float32,
+    **options: Any,
+) -> list[int]:
+    """Compare the whole with the sum of its ranges; returns the sizes of the messages."""
+    loss, whole = LOSSES[name](), problem.positives
     beta = problem.beta if loss.needs.threshold and k is None else None
-    indptr, indices = problem.positives()
-    want = kernels.user_batch_loss(
-        problem.users, problem.items, indptr, indices, beta, loss, k=k, normalize_items=True, **options
+    gone = {"positives": whole, "nothing": None, "others": problem.others}[excluded]
+    want = batch.batch_loss(
+        problem.users,
+        ItemVectors(problem.items, normalize=True),
+        whole,
+        gone,
+        beta,
+        LOSSES[name]().double(),
+        problem.weights,
+        k=k,
     )
 
-    def part(seat: Seat, items: slice, users: slice) -> kernels.UserBatch:
-        return kernels.divided_batch_loss(
-            problem.users[users].to(dtype),
-            problem.items[items].to(dtype),
-            *problem.positives(items),
-            None if beta is None else beta[users].to(dtype),
-            loss,
-            seat,
-            degrees=problem.belongs.sum(1),
-            num_items=len(problem.items),
+    def one(group: Threads, low: int, high: int) -> tuple[kernels.UserBatch, list[int]]:
+        here = (whole.items >= low) & (whole.items < high)
+        own = whole.within(low, high)
+        found = batch.batch_loss(
+            problem.users.to(dtype),
+            ItemVectors(problem.items[low:high].to(dtype), normalize=True),
+            own,
+            own if gone is whole else None if gone is None else gone.within(low, high),
+            None if beta is None else beta.to(dtype),
+            loss.to(dtype),
+            problem.weights[here].to(dtype),
             k=k,
-            normalize_items=True,
+            group=group,
             **options,
         )
+        return found, group.messages
 
-    parts = in_parts(cuts, counts, part)
-    close(sum(one.value for one in parts), want.value, "value")
-    close(torch.cat([one.user_gradient for one in parts]), want.user_gradient, "user_gradient")
-    close(torch.cat([one.item_gradient for one in parts]), want.item_gradient, "item_gradient")
-    for one in parts:
-        close(one.normalizer, want.normalizer, "normalizer")
-    if want.thresholds is not None:
-        close(torch.cat([one.thresholds for one in parts]), want.thresholds, "thresholds")
-    assert {name for one in parts for name in one.parameter_gradients} == set(want.parameter_gradients)
-    for name, gradient in want.parameter_gradients.items():
-        close(sum(one.parameter_gradients[name] for one in parts), gradient, name)
+    found, messages = zip(*in_ranges(cuts, one), strict=True)
+    close(sum(part.value for part in found), want.value, "value")
+    close(sum(part.user_gradient for part in found), want.user_gradient, "user_gradient")
+    close(torch.cat([part.item_gradient for part in found]), want.item_gradient, "item_gradient")
+    for part in found:
+        assert (part.thresholds is None) == (want.thresholds is None)
+        if want.thresholds is not None:
+            close(part.thresholds, want.thresholds, "thresholds")
+        assert set(part.parameter_gradients) == set(want.parameter_gradients)
+    for parameter, gradient in want.parameter_gradients.items():
+        close(sum(part.parameter_gradients[parameter] for part in found), gradient, parameter)
+    assert all(one == messages[0] for one in messages)
+    return messages[0]
 
 
 def close(got: Tensor, want: Tensor, name: str) -> None:
@@ -141,20 +153,35 @@ def close(got: Tensor, want: Tensor, name: str) -> None:
     finite = torch.isfinite(want)
     assert torch.equal(finite, torch.isfinite(got)), name
     largest = want[finite].abs().max().item() if finite.any() else 0.0
+    rtol = 2e-5 if got.dtype == torch.float32 else 1e-10
     torch.testing.assert_close(
-        got.double(), want.double(), rtol=2e-5, atol=2e-5 * largest + 3e-6, msg=lambda text: f"{name}: {text}"
+        got.double(),
+        want.double(),
+        rtol=rtol,
+        atol=rtol * largest + 0.15 * rtol,
+        msg=lambda text: f"{name}: {text}",
     )
+
+
+def thresholds_of(name: str, *ks: int) -> tuple[int | None, ...]:
+    return (None, *ks) if LOSSES[name]().needs.threshold else (None,)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("reduction", ["positives", "users"])
-def test_three_parts_are_the_whole(name, kernel, reduction, monkeypatch):
+@pytest.mark.parametrize("excluded", ["positives", "nothing", "others"])
+def test_three_ranges_are_the_whole(name, kernel, excluded, monkeypatch):
     monkeypatch.setenv("TALOS_KERNEL", kernel)
     problem = Problem(23, 130, 9, seed=0)
-    # a rank with fewer items than K, and one that owns no user of the batch
-    for k in (None, 1, 20) if LOSSES[name]().needs.threshold else (None,):
-        compare(problem, name, [0, 7, 90, 130], [11, 0, 12], k, reduction=reduction)
+    for k in thresholds_of(name, 1, 20):  # a rank has fewer items than K
+        compare(problem, name, [0, 7, 90, 130], k, excluded)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_three_ranges_are_the_whole_in_double_precision(name):
+    problem = Problem(23, 130, 9, seed=0)
+    for k in thresholds_of(name, 1, 20):
+        compare(problem, name, [0, 7, 90, 130], k, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -162,92 +189,82 @@ def test_three_parts_are_the_whole(name, kernel, reduction, monkeypatch):
 @given(data=st.data())
 def test_any_shape_and_any_cut(kernel, data):
     users, items = data.draw(st.integers(1, 9)), data.draw(st.integers(3, 40))
-    cuts = sorted(data.draw(st.sets(st.integers(1, items - 1), min_size=2, max_size=2)))
-    first = data.draw(st.integers(0, users))
-    second = data.draw(st.integers(0, users - first))
+    cuts = sorted(data.draw(st.lists(st.integers(0, items), min_size=2, max_size=2)))
     name = data.draw(st.sampled_from(sorted(LOSSES)))
     k = data.draw(st.one_of(st.none(), st.integers(1, items))) if LOSSES[name]().needs.threshold else None
     problem = Problem(users, items, data.draw(st.integers(2, 9)), data.draw(st.integers(0, 99)))
+    excluded = data.draw(st.sampled_from(["positives", "nothing", "others"]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TALOS_KERNEL", kernel)
-        compare(problem, name, [0, *cuts, items], [first, second, users - first - second], k)
+        compare(problem, name, [0, *cuts, items], k, excluded)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_rank_without_items(name, kernel, monkeypatch):
+@pytest.mark.parametrize("cuts", [[0, 0, 20], [0, 20, 20]], ids=str)
+def test_a_rank_without_items(name, kernel, cuts, monkeypatch):
     monkeypatch.setenv("TALOS_KERNEL", kernel)
     problem = Problem(6, 20, 8, seed=3)
-    for k in (None, 5) if LOSSES[name]().needs.threshold else (None,):
-        compare(problem, name, [0, 0, 20], [4, 2], k)
+    for k in thresholds_of(name, 5):
+        compare(problem, name, cuts, k)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_thresholds_alone(kernel, monkeypatch):
+@pytest.mark.parametrize("name", LOSSES)
+def test_ranks_whose_tables_are_swept_in_ranges(name, kernel, monkeypatch):
+    """Ranges of ranges; they may be as many on one rank and fewer on another."""
     monkeypatch.setenv("TALOS_KERNEL", kernel)
-    problem = Problem(11, 50, 8, seed=1)
-    found = in_parts(
-        [0, 2, 30, 50],
-        [4, 4, 3],
-        lambda seat, items, users: kernels.divided_kth_scores(
-            problem.users[users].float(), problem.items[items].float(), 5, seat
-        ),
+    monkeypatch.setattr(batch, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(batch, "_FEW_NUMBERS", 0)
+    monkeypatch.setattr(batch, "_FEWEST_ITEMS", 16)
+    problem = Problem(23, 130, 9, seed=0)
+    for k in thresholds_of(name, 20):
+        compare(problem, name, [0, 7, 90, 130], k)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_messages_do_not_grow_with_the_items(name):
+    """Numbers per row, and K of each for exact thresholds."""
+    few, many = (
+        [
+            compare(Problem(6, items, 8, seed=3), name, [0, items // 2, items], k)
+            for k in thresholds_of(name, 5)
+        ]
+        for items in (20, 300)
     )
-    close(torch.cat(found), kernels.kth_scores(problem.users, problem.items, 5), "kth")
+    assert few == many
+    for messages, k in zip(few, thresholds_of(name, 5), strict=True):
+        assert max(messages) <= 6 * (k or 1)
+        assert len(messages) <= 8
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_thresholds_with_a_rank_that_has_no_items(kernel, monkeypatch):
+def test_the_same_bits_again(kernel, monkeypatch):
     monkeypatch.setenv("TALOS_KERNEL", kernel)
-    problem = Problem(6, 20, 8, seed=3)
-    found = in_parts(
-        [0, 20, 20],
-        [4, 2],
-        lambda seat, items, users: kernels.divided_kth_scores(
-            problem.users[users].float(), problem.items[items].float(), 5, seat
-        ),
-    )
-    close(torch.cat(found), kernels.kth_scores(problem.users, problem.items, 5), "kth")
+    problem = Problem(23, 130, 9, seed=0)
+
+    def one(group: Group, low: int, high: int) -> kernels.UserBatch:
+        own = problem.positives.within(low, high)
+        here = (problem.positives.items >= low) & (problem.positives.items < high)
+        items = ItemVectors(problem.items[low:high].float(), normalize=True)
+        weights = problem.weights[here].float()
+        loss = losses.Talos(tau=0.1)
+        return batch.batch_loss(
+            problem.users.float(), items, own, own, None, loss, weights, k=20, group=group
+        )
+
+    for first, again in zip(*(in_ranges([0, 40, 130], one) for _ in range(2)), strict=True):
+        for name in ("value", "user_gradient", "item_gradient", "thresholds"):
+            assert torch.equal(getattr(first, name), getattr(again, name)), name
 
 
-class Alone:
-    def spread(self, rows: Tensor) -> Tensor:
-        return rows
-
-    def collect(self, rows: Tensor) -> Tensor:
-        return rows.unsqueeze(0)
-
-
-def call(indices: list[int], *, k: int | None = 1) -> kernels.UserBatch:
-    users, items = torch.eye(2), torch.eye(4)[:, :2]
-    return kernels.divided_batch_loss(
-        users, items, torch.tensor([0, 2, 2]), torch.tensor(indices), None, losses.Talos(tau=0.1), Alone(),
-        degrees=torch.tensor([2, 0]), num_items=4, k=k,
-    )  # fmt: skip
-
-
-def test_gradients_are_handed_to_autograd():
-    problem, loss = Problem(5, 12, 4, seed=2), losses.LLPAUC()
-    users, items = (one.float().requires_grad_() for one in (problem.users, problem.items))
-    given_positives = problem.positives()
-    value, _ = kernels.differentiable_divided_loss(
-        users, items, *given_positives, None, loss, Alone(), degrees=problem.belongs.sum(1), num_items=12
-    )
-    (2 * value).backward()
-    want = kernels.user_batch_loss(users.detach(), items.detach(), *given_positives, None, loss)
-    close(users.grad, 2 * want.user_gradient, "users")
-    close(items.grad, 2 * want.item_gradient, "items")
-    close(loss.gamma.grad, 2 * want.parameter_gradients["gamma"], "gamma")
-
-
-def test_what_does_not_fit_is_refused():
-    with pytest.raises(ArgumentError, match="thresholds: is missing"):
-        call([0, 1], k=None)
-    if library.available():
-        with pytest.raises(ArgumentError, match="indices: 0 to 4; expected 0 to 3"):
-            call([0, 4])
-
-
-def test_positives_in_any_order():
-    for one, other in zip(*(vars(call(indices)).values() for indices in ([1, 2], [2, 1])), strict=True):
-        torch.testing.assert_close(one, other)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_group_of_one_is_the_plain_loss(kernel, monkeypatch):
+    monkeypatch.setenv("TALOS_KERNEL", kernel)
+    problem, loss = Problem(11, 50, 8, seed=1), losses.Talos(tau=0.1)
+    call = (problem.users.float(), ItemVectors(problem.items.float()), problem.positives, problem.positives)
+    call = (*call, None, loss, problem.weights.float())
+    (found,) = in_ranges([0, 50], lambda group, *_: batch.batch_loss(*call, k=5, group=group))
+    want = batch.batch_loss(*call, k=5)
+    for name in ("value", "user_gradient", "item_gradient", "thresholds"):
+        assert torch.equal(getattr(found, name), getattr(want, name)), name

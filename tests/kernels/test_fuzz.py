@@ -6,9 +6,8 @@ names the seed of its call. With `TALOS_FUZZ_CORE` the core is loaded from that 
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talos import kernels, losses
+from talos.data.csr import CSR
 from talos.errors import ArgumentError
-from talos.kernels import least_squares, library, sampled
+from talos.kernels import core, least_squares, vectors
 from talos.training.optimizer import row_adam_
 
 CALLS = int(os.environ.get("TALOS_FUZZ_CALLS", "300"))
@@ -62,16 +62,15 @@ def _core(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The core from `TALOS_FUZZ_CORE`, with a workspace of exactly the right size, which sanitisers watch."""
     threads = torch.get_num_threads()
     if CORE:
-        monkeypatch.setattr(library, "built_library", lambda *_: Path(CORE))
-        library._load.cache_clear()
-        monkeypatch.setattr(library.scratch, "take", lambda size: torch.empty(-(-size // 4)), raising=False)
-        loaded, why = library._load()
-        assert isinstance(loaded, ctypes.CDLL), why
-        assert loaded._name == CORE
+        monkeypatch.setattr(core, "built_library", lambda *_: Path(CORE))
+        core._load.cache_clear()
+        monkeypatch.setattr(core.scratch, "take", lambda size: torch.empty(-(-size // 4)), raising=False)
+        monkeypatch.setenv("TALOS_KERNEL", "compiled")
+        assert core.available()
     yield
     torch.set_num_threads(threads)
     if CORE:
-        library._load.cache_clear()
+        core._load.cache_clear()
 
 
 @dataclass
@@ -109,14 +108,14 @@ def sizes(call: Call) -> tuple[int, int, int]:
     return users, items, call.pick(1, 2, 16, 64, int(call.rng.integers(1, 301)))
 
 
-def positives(call: Call, users: int, items: int) -> tuple[Tensor, Tensor]:
+def positives(call: Call, users: int, items: int, twice: float = 0.05) -> tuple[Tensor, Tensor]:
     """CSR of positives: users without any and with all items; ascending or shuffled; now and then one twice."""
     rows = []
     for _ in range(users):
         count = call.pick(0, 1, min(3, items), items, int(call.rng.integers(0, items + 1)))
         row = call.rng.permutation(items)[:count]
         rows.append(np.sort(row) if call.chance(0.8) else row)
-    if call.chance(0.05) and any(len(row) for row in rows):
+    if call.chance(twice) and any(len(row) for row in rows):
         user = call.pick(*(u for u, row in enumerate(rows) if len(row)))
         rows[user] = np.append(rows[user], call.pick(*rows[user]))
         call.wrong = call.wrong or "a positive twice"
@@ -126,11 +125,19 @@ def positives(call: Call, users: int, items: int) -> tuple[Tensor, Tensor]:
     return indptr.to(kind), torch.tensor(np.concatenate([[], *rows]), dtype=kind)
 
 
-def vectors(call: Call, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
+def table(call: Call, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
     length = call.pick(0.01, 1.0, 1.0, 3.0)
     found = torch.from_numpy(call.rng.standard_normal((rows, dim)))
     lengths = torch.from_numpy(length * call.rng.uniform(0.3, 1, (rows, 1)))
     return strided(call, (F.normalize(found) * lengths).to(dtype))
+
+
+def excluded(call: Call, users: int, items: int) -> Any:
+    """The positives, no items, or some that have nothing to do with the positives."""
+    if call.chance(0.2):
+        start, chosen = positives(call, users, items, twice=0.0)
+        return CSR.of(start.long(), chosen)
+    return "positives" if call.chance(0.8) else None
 
 
 def samples(call: Call, users: int, items: int) -> dict[str, Any]:
@@ -192,23 +199,21 @@ def draw(seed: int) -> tuple[Call, str]:
     drawn = call.chance(0.3)
     options: dict[str, Any] = {
         "reduction": call.pick("positives", "users", "sum"),
-        "exclude_positives": call.chance(0.8),
+        "excluded": excluded(call, users, items),
         "normalize_items": call.chance(0.4),
-        "scale": call.pick(1.0, 1.0, 0.1, 1e3),
         "bfloat16": call.chance(0.2),
         "users_per_chunk": call.pick(None, None, 1, 3, 40),
-        "items_per_tile": call.pick(4096, 7, 100),
         **(samples(call, users, items) if drawn else {}),
         "k": int(call.rng.integers(1, items + 1)) if call.chance(0.5) else None,
     }  # fmt: skip
     if loss.needs.lists:  # over all items, once each; the others are refused
-        drawn, options["exclude_positives"] = False, True
+        drawn, options["excluded"] = False, "positives"
         options = {
             name: value for name, value in options.items() if name not in ("item_ids", "sample_bounds")
         }
     if options["k"] is not None and call.chance(0.2):
         options["k"] = call.pick(1, items)
-    if call.chance(0.1) and not loss.needs.lists:
+    if call.chance(0.1) and loss.needs.user_separable:
         count = items if not drawn else options["item_ids"].shape[-1]
         options["weights"] = torch.from_numpy(call.rng.uniform(0.1, 2, count))
     if call.chance(0.15):
@@ -217,8 +222,8 @@ def draw(seed: int) -> tuple[Call, str]:
     if options["k"] is None and (loss.needs.threshold or call.chance(0.1)):
         beta = strided(call, torch.from_numpy(call.rng.uniform(-0.5, 0.5, users)).to(dtype))
     call.arguments = {
-        "user_vectors": vectors(call, users, dim, dtype),
-        "item_vectors": vectors(call, items, dim, dtype),
+        "user_vectors": table(call, users, dim, dtype),
+        "item_vectors": table(call, items, dim, dtype),
         "indptr": strided(call, indptr),
         "indices": strided(call, indices),
         "thresholds": beta,
@@ -256,7 +261,7 @@ def check_batch(seed: int) -> str:
             indices=given["indices"],
             thresholds=None if beta is None else beta.double(),
             loss=make().double(),
-            **{**options, "k": None, "users_per_chunk": None, "items_per_tile": 4096},
+            **{**options, "k": None, "users_per_chunk": None},
         )
     except ArgumentError as error:
         raise AssertionError(f"seed {seed}: accepted, but in float64 {error}") from error
@@ -274,8 +279,9 @@ def check_batch(seed: int) -> str:
         scores = double["user_vectors"] @ items.T
         kth = scores.topk(options["k"]).values[:, -1]
         assert largest(got.thresholds - kth) <= error + 1e-6, f"seed {seed}: thresholds"
-    total = options["scale"] * (len(given["indices"]) if options["reduction"] == "sum" else 1)
-    value = total * (4 * steepest * error + (2.0**-7 if half else 1e-5) * (1 + largest(exact.per_user)))
+    total = len(given["indices"]) if options["reduction"] == "sum" else 1
+    size = steepest * (1 + lengths[0] * lengths[1])  # of one positive's value, but for log I
+    value = total * (4 * steepest * error + (2.0**-7 if half else 1e-5) * (1 + size))
     assert abs(float(got.value) - float(exact.value)) <= value, f"seed {seed}: value of {name}"
     # A score within its rounding error of the hinge may be counted or not.
     hinge = 0.0 if smooth else (total if half else 3 * total / max(1, len(items) - 1))
@@ -296,7 +302,7 @@ def check_batch(seed: int) -> str:
 def check_kth(seed: int) -> str:
     call = Call(np.random.default_rng(seed))
     users, items, dim = sizes(call)
-    left, right = (vectors(call, rows, dim, torch.float32) for rows in (users, items))
+    left, right = (table(call, rows, dim, torch.float32) for rows in (users, items))
     k = int(call.rng.integers(0, items + 2))
     try:
         got = kernels.kth_scores(left, right, k, users_per_chunk=call.pick(None, 1, 40))
@@ -336,36 +342,37 @@ def check_rows(seed: int) -> str:
     call = Call(np.random.default_rng(seed))
     count, rows, dim = sizes(call)
     drawn = torch.from_numpy(call.rng.integers(0, rows, count))
-    distinct, places = sampled.distinct_rows(drawn, rows)
+    distinct, positions = vectors.distinct_rows(drawn, rows)
     assert torch.equal(distinct, drawn.unique()), f"seed {seed}: distinct rows"
-    assert torch.equal(distinct[places], drawn), f"seed {seed}: places"
+    assert torch.equal(distinct[positions], drawn), f"seed {seed}: positions"
     tables = [torch.from_numpy(call.rng.standard_normal((rows, dim))).float().abs() for _ in range(3)]
     gradient = torch.from_numpy(call.rng.standard_normal((len(distinct), dim)))
     step, decay = int(call.rng.integers(1, 50)), call.pick(0.0, 0.1)
     want = [table.double() for table in tables]
     row_adam_(want[0], distinct, gradient, *want[1:], step=step, lr=0.1, weight_decay=decay)
-    row_adam_(tables[0], distinct, gradient.float(), *tables[1:], step=step, lr=0.1, weight_decay=decay)
+    options = {"step": step, "lr": 0.1, "weight_decay": decay}
+    if core.available():
+        core.adam_rows_(
+            tables[0], distinct, gradient.float(), *tables[1:], betas=(0.9, 0.999), eps=1e-8, **options
+        )
+    else:
+        row_adam_(tables[0], distinct, gradient.float(), *tables[1:], **options)
     for got, exact in zip(tables, want, strict=True):
         assert largest(got.double() - exact) <= 1e-5 * max(1.0, largest(exact)), f"seed {seed}: Adam"
     return "agrees"
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_random_calls(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    level_of, outcomes = library.level_of, {"agrees": 0, "refused": 0, "not used": 0}
+def test_random_calls(block: int, use: Callable[..., None]) -> None:
+    outcomes = {"agrees": 0, "refused": 0, "not used": 0}
     for seed in range(SEED + block, SEED + CALLS, BLOCKS):
         rng = np.random.default_rng([seed, 1])
         torch.set_num_threads(int(rng.integers(1, 4)))
-        if library.levels():
-            level = library.levels()[rng.integers(len(library.levels()))]
-            monkeypatch.setattr(library, "level_of", functools.partial(_level, level_of, level))
+        if core.levels():
+            use(str(rng.choice(core.levels())))
         check = rng.choice(
             [check_batch, check_kth, check_least_squares, check_rows], p=[0.75, 0.1, 0.1, 0.05]
         )
         outcomes[check(seed)] += 1
     print(outcomes)
     assert outcomes["agrees"] > 0.6 * sum(outcomes.values())
-
-
-def _level(level_of: Any, chosen: str, name: str | None) -> Any:
-    return level_of(name or chosen)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from talos.errors import ArgumentError
-from talos.kernels import alternating_least_squares, library
-from talos.kernels.least_squares import _solve_in_core_, _solve_in_torch_, sweeps_for
+from talos.kernels import alternating_least_squares, core
+from talos.kernels.least_squares import _solve_in_torch_, sweeps_for
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -37,7 +37,7 @@ def problem(rows: int, columns: int, dim: int, seed: int) -> tuple[Tensor, Tenso
     )
 
 
-@pytest.mark.parametrize("kernel", ["torch", *library.levels()])
+@pytest.mark.parametrize("kernel", ["torch", *core.levels()])
 @given(st.integers(1, 12), st.integers(1, 20), st.integers(1, 9), st.integers(0, 10_000))
 @settings(max_examples=30, deadline=None)
 def test_enough_steps_solve_the_normal_equations(
@@ -46,7 +46,7 @@ def test_enough_steps_solve_the_normal_equations(
     start, indptr, indices, fixed, gram = problem(rows, columns, dim, seed)
     found = start.clone()
     options = {} if kernel == "torch" else {"level": kernel}
-    solve = _solve_in_torch_ if kernel == "torch" else _solve_in_core_
+    solve = _solve_in_torch_ if kernel == "torch" else core.solve_rows_
     solve(found, indptr, indices, fixed, gram, weight=5.0, steps=40, **options)
     for row in range(rows):
         y = fixed[indices[indptr[row] : indptr[row + 1]]].double()
@@ -54,14 +54,16 @@ def test_enough_steps_solve_the_normal_equations(
         torch.testing.assert_close(found[row].double(), exact, rtol=2e-3, atol=2e-4)
 
 
-@pytest.mark.skipif(not library.levels(), reason="the core was not built")
-@pytest.mark.parametrize("level", library.levels())
+@pytest.mark.skipif(not core.levels(), reason="the core was not built")
+@pytest.mark.parametrize("level", core.levels())
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("dim", [1, 8, 31, 64, 100, 130])
 def test_the_core_takes_the_steps_of_torch(level: str, threads: int, dim: int) -> None:
     start, indptr, indices, fixed, gram = problem(300, 70, dim, seed=dim)
     by_core, by_torch = start.clone(), start.clone()
-    _solve_in_core_(by_core, indptr, indices, fixed, gram, weight=40.0, steps=3, level=level, threads=threads)
+    core.solve_rows_(
+        by_core, indptr, indices, fixed, gram, weight=40.0, steps=3, level=level, threads=threads
+    )
     _solve_in_torch_(by_torch, indptr, indices, fixed, gram, weight=40.0, steps=3)
     torch.testing.assert_close(by_core, by_torch, rtol=1e-3, atol=1e-4)
     assert not by_core[0].any()  # nothing is known of this row
@@ -118,12 +120,14 @@ def test_fuller_rows_get_fewer_sweeps(users: int, interactions: int) -> None:
     assert 4 <= sweeps_for(users, interactions + users) <= sweeps_for(users, interactions) <= 16
 
 
-@pytest.mark.skipif(not library.levels(), reason="the core was not built")
+@pytest.mark.skipif(not core.levels(), reason="the core was not built")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"indices": torch.tensor([0, 1, 30])}, "indices: 0 to 30; expected 0 to 29"),
-        ({"indptr": torch.tensor([0, 5, 3])}, "indptr: does not ascend"),
+        ({"indptr": torch.tensor([0, 3, 1])}, "indptr: does not ascend"),
+        ({"indptr": torch.tensor([0, 3])}, "indptr: 2 offsets up to 3; expected 3 offsets up to 3"),
+        ({"indptr": torch.tensor([-1, 1, 3])}, "indptr: 3 offsets up to 3; expected 3 offsets up to 3"),
         ({"indptr": torch.tensor([0, 1, 4])}, "indptr: 3 offsets up to 4; expected 3 offsets up to 3"),
         ({"solution": torch.zeros(4, 2).T}, "solution: has type torch.float32 and strides"),
         ({"gram": torch.eye(3)}, "gram: has shape"),
@@ -138,10 +142,10 @@ def test_what_could_mislead_the_core_is_refused(change: dict[str, Tensor], messa
         "gram": torch.eye(4),
     }
     with pytest.raises(ArgumentError, match=f"^{message}"):
-        _solve_in_core_(**{**call, **change}, weight=1.0, steps=1)
+        core.solve_rows_(**{**call, **change}, weight=1.0, steps=1)
 
 
-@pytest.mark.parametrize("solve", [_solve_in_torch_, *([_solve_in_core_] if library.levels() else [])])
+@pytest.mark.parametrize("solve", [_solve_in_torch_, *([core.solve_rows_] if core.levels() else [])])
 def test_weighted_entries_solve_the_normal_equations(solve) -> None:
     rng = seeded(3)
     dim, fixed = 4, torch.randn(9, 4, generator=rng)

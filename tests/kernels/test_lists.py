@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from talos import kernels, losses
 from talos.errors import ArgumentError
-from talos.kernels import core_passes, library
+from talos.kernels import core
 from talos.kernels import lists as list_kernels
-from talos.kernels.lists import core_smooth_places_
 
 from .test_user_batch import Problem
 
@@ -86,7 +85,7 @@ def test_a_user_with_one_positive_has_the_list_that_the_positive_has(loss):
 @pytest.mark.parametrize("reduction", ["positives", "users", "sum"])
 @pytest.mark.parametrize("chunk", [None, 1, 3])
 @pytest.mark.parametrize("weighted", [False, True], ids=["equal", "weighted"])
-def test_equals_autograd_on_all_scores(loss, reduction, chunk, weighted):
+def test_equals_autograd_on_all_scores(loss, reduction, chunk, weighted, monkeypatch):
     problem = Problem()
     rows, columns = problem.belongs.nonzero().T
     values = loss.of_lists(problem.users @ problem.items.T, rows, columns, IDS)
@@ -98,15 +97,15 @@ def test_equals_autograd_on_all_scores(loss, reduction, chunk, weighted):
     inputs = [problem.users, problem.items, *loss.parameters()]
     gradients = torch.autograd.grad(want, inputs)
     options = {"positive_weights": weights} if weighted else {}
-    got = batch_of(problem, loss, reduction=reduction, users_per_chunk=chunk, **options)
+    if chunk is not None:
+        monkeypatch.setattr(list_kernels, "_CHUNK", chunk * 23)
+    got = batch_of(problem, loss, reduction=reduction, **options)
     close = {"rtol": 1e-10, "atol": 1e-12}
     torch.testing.assert_close(got.value, want.detach(), **close)
     torch.testing.assert_close(got.user_gradient, gradients[0], **close)
     torch.testing.assert_close(got.item_gradient, gradients[1], **close)
     for (name, _), gradient in zip(loss.named_parameters(), gradients[2:], strict=True):
         torch.testing.assert_close(got.parameter_gradients[name], gradient, **close)
-    mean = torch.zeros(7).double().index_add(0, rows, weights * values.detach()) / mass.clamp(min=1e-9)
-    torch.testing.assert_close(got.per_user, mean, **close)
 
 
 def test_parameters_that_are_not_trained_get_no_gradient():
@@ -134,10 +133,10 @@ def test_the_kth_score_beside_a_list_loss(loss):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("item_ids", torch.tensor([1])), ("weights", torch.ones(23).double()), ("exclude_positives", False)],
+    [("item_ids", torch.tensor([1])), ("weights", torch.ones(23).double()), ("excluded", None)],
 )
 def test_what_does_not_apply_to_whole_lists_is_refused(loss, name, value):
-    with pytest.raises(ArgumentError, match=rf"^{name}: .*whole lists"):
+    with pytest.raises(ArgumentError, match=rf"^{name}: is given; .*(of whole lists|not user-separable)$"):
         batch_of(Problem(), loss, **{name: value})
 
 
@@ -180,20 +179,16 @@ def test_vectors_that_are_not_finite_are_refused(loss, number, dtype):
         kernels.user_batch_loss(*given, user_ids=IDS)
 
 
-@pytest.mark.skipif(not library.available(), reason="the compiled core is not built")
+@pytest.mark.skipif(not core.available(), reason="the compiled core is not built")
 @pytest.mark.parametrize("options", [{}, {"normalize_items": True, "reduction": "users"}, {"k": 3}], ids=str)
 @pytest.mark.parametrize("trained", [True, False])
-@pytest.mark.parametrize("in_parts", [False, True])
-def test_the_core_agrees_with_torch_on_advinfonce(options, trained, in_parts, monkeypatch):
-    """Also for a table that is too large for one pass, which torch takes; one user has no negatives."""
-    in_torch = []
-    by_chunks = list_kernels._by_chunks
+def test_the_core_agrees_with_torch_on_advinfonce(options, trained, monkeypatch):
+    """By sweeps of a softmax, in place of list by list; one user has no negatives."""
+    in_core = []
+    by_sweeps = list_kernels._weighted_softmax
     monkeypatch.setattr(
-        list_kernels, "_by_chunks", lambda *given: in_torch.append(given) or by_chunks(*given)
+        list_kernels, "_weighted_softmax", lambda *given: in_core.append(given) or by_sweeps(*given)
     )
-    if in_parts:
-        monkeypatch.setattr(core_passes, "_MOST_BYTES", 1000)
-        monkeypatch.setattr(core_passes, "_FEWEST_ITEMS", 10)
     problem, loss = Problem(), LISTS["advinfonce"]().requires_grad_(trained)
     problem.belongs[2] = True
     problem.indptr = torch.nn.functional.pad(problem.belongs.sum(1).cumsum(0), (1, 0))
@@ -207,12 +202,12 @@ def test_the_core_agrees_with_torch_on_advinfonce(options, trained, in_parts, mo
     single = kernels.user_batch_loss(
         *(one.float() for one in vectors), *given, user_ids=IDS, positive_weights=weights, **options
     )
-    assert bool(in_torch) == in_parts
+    assert len(in_core) == 1
     loss.double()
     double = kernels.user_batch_loss(
         *vectors, *given, user_ids=IDS, positive_weights=weights.double(), **options
     )
-    for name in ("value", "user_gradient", "item_gradient", "per_user", "thresholds"):
+    for name in ("value", "user_gradient", "item_gradient", "thresholds"):
         got, want = getattr(single, name), getattr(double, name)
         torch.testing.assert_close(got, None if want is None else want.float(), rtol=1e-5, atol=1e-6)
     assert set(single.parameter_gradients) == ({"user_table", "item_table"} if trained else set())
@@ -228,7 +223,7 @@ def by_autograd(scores, indptr, indices, coefficients, loss):
     return values.detach(), slopes
 
 
-@pytest.mark.skipif(not library.available(), reason="the compiled core is not built")
+@pytest.mark.skipif(not core.available(), reason="the compiled core is not built")
 @given(
     shape=st.tuples(st.integers(0, 6), st.integers(1, 70)),
     k=st.integers(1, 25),
@@ -248,11 +243,11 @@ def test_the_core_agrees_with_torch(shape, k, tau, delta, spread, seed):
     indices = belongs.nonzero()[:, 1]
     coefficients = torch.rand(len(indices), generator=rng)
     values, slopes = by_autograd(scores, indptr, indices, coefficients, loss)
-    for level in library.levels():
+    for level in core.levels():
         for threads in (1, 3):
             lists = scores.clone()
             given = indptr, indices, coefficients, loss.list_kernel[1]
-            got = core_smooth_places_(lists, *given, level=level, threads=threads)
+            got = core.smooth_places_(lists, *given, level=level, threads=threads)
             torch.testing.assert_close(got.double(), values, rtol=0, atol=2e-5)
             # an error in x = l/τ, up to 2·spread/τ, is one of its exponential
             scale = coefficients.sum().item() / tau * (1 + spread / tau / 10)
@@ -270,8 +265,8 @@ SHAPES = {
 }
 
 
-@pytest.mark.skipif(not library.available(), reason="the compiled core is not built")
-@pytest.mark.parametrize("level", library.levels())
+@pytest.mark.skipif(not core.available(), reason="the compiled core is not built")
+@pytest.mark.parametrize("level", core.levels())
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=15)
 @given(
@@ -294,21 +289,24 @@ def test_long_lists_go_by_way_of_nodes(shape, level, items, k, tau, delta, seed)
     values, slopes = by_autograd(scores, indptr, indices, coefficients, loss)
     lists = scores.clone()
     given = indptr, indices, coefficients, loss.list_kernel[1]
-    got = core_smooth_places_(lists, *given, level=level, threads=1)
-    torch.testing.assert_close(got.double(), values, rtol=0, atol=2e-6)
+    got = core.smooth_places_(lists, *given, level=level, threads=1)
+    # at a small τ the rounding of s/τ grows from place to place: torch in float32 shows by how much
+    rows = torch.arange(2).repeat_interleave(indptr.diff())
+    rounding = float((loss.of_lists(scores, rows, indices, None) - values).abs().max())
+    torch.testing.assert_close(got.double(), values, rtol=0, atol=2e-6 + 2 * rounding)
     # a slope is a difference of terms of up to c/(Kτ), and x = s/τ has an error of 1e-7 of its size
     terms = float(coefficients.max()) / (k * tau) * (1 + float(scores.max() - scores.min()) / tau)
     bound = 2e-5 * float(slopes.abs().max()) + 3e-7 * terms
     torch.testing.assert_close(lists.double(), slopes, rtol=0, atol=bound)
 
 
-@pytest.mark.skipif(not library.available(), reason="the compiled core is not built")
+@pytest.mark.skipif(not core.available(), reason="the compiled core is not built")
 def test_equal_scores_share_the_slope_of_the_smallest():
     """The minimum is subtracted from the list; where several items have it, torch divides its slope among them."""
     loss = losses.SmoothI(k=3, tau=0.2, delta=0.1)
     scores = torch.tensor([[0.5, -0.2, 0.9, -0.2, 0.1], [0.3, 0.3, 0.3, 0.3, 0.3]])
     indptr, indices, coefficients = torch.tensor([0, 2, 3]), torch.tensor([0, 3, 2]), torch.ones(3)
     values, slopes = by_autograd(scores, indptr, indices, coefficients, loss)
-    got = core_smooth_places_(scores, indptr, indices, coefficients, loss.list_kernel[1])
+    got = core.smooth_places_(scores, indptr, indices, coefficients, loss.list_kernel[1])
     torch.testing.assert_close(got.double(), values, rtol=0, atol=1e-6)
     torch.testing.assert_close(scores.double(), slopes, rtol=0, atol=1e-6)

@@ -9,8 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from talos.errors import ArgumentError
 from talos.kernels import sampled
 from talos.kernels.sampled import cheaper_way, sampled_scores
-from talos.losses import AdvInfoNCE
-from talos.losses.base import sampled_products
+from talos.losses.functional import sampled_products
 
 WAYS = ["dense", "sparse"]
 
@@ -67,19 +66,6 @@ def test_non_contiguous_input(way: sampled.Way) -> None:
     scores = sampled_scores(wide, table, rows, way=way)
     torch.testing.assert_close(scores, naive(wide, table, rows))
     scores.sum().backward()  # an expanded gradient
-
-
-def test_sparse_gradient() -> None:
-    users, table, items = problem()
-    sampled_scores(users, table, items, sparse_gradient=True).square().sum().backward()
-    gradient = table.grad
-    assert gradient is not None
-    assert gradient.is_sparse
-    assert gradient._indices()[0].tolist() == items.unique().tolist()
-    (dense,) = torch.autograd.grad(naive(users, table, items).square().sum(), table)
-    torch.testing.assert_close(gradient.to_dense(), dense)
-    with pytest.raises(ArgumentError, match="way"):
-        sampled_scores(users, table, items, sparse_gradient=True, way="dense")
 
 
 def test_half_precision_falls_back_to_gathering() -> None:
@@ -167,19 +153,12 @@ def test_memory_that_held_nan_does_not_leak_into_scores() -> None:
 
 
 @pytest.mark.parametrize("rows", [9, 700])
-def test_a_loss_with_tables_of_its_own_gets_the_same_products(rows: int) -> None:
-    """What a trainer puts in the place of `Loss.products`: values and gradients of the adversary agree."""
-    generator = torch.Generator().manual_seed(0)
-    items = torch.randint(rows, (5, 7), generator=generator)
-    ids = {"users": torch.tensor([0, 3, 3, 1, 2]), "items": items}
-    pos, neg = torch.randn(5, generator=generator), torch.randn(5, 7, generator=generator)
-    found = []
-    for products in (sampled_products, sampled_scores):
-        made = torch.Generator().manual_seed(1)
-        loss = AdvInfoNCE(num_users=4, num_items=rows, dim=3, generator=made)
-        loss.products = products
-        values = loss(pos, neg, **ids)
-        values.sum().backward()
-        found.append([values, loss.user_table.grad, loss.item_table.grad])
+@pytest.mark.parametrize("way", WAYS)
+def test_equal_to_the_products_of_the_losses(rows: int, way: sampled.Way) -> None:
+    """`sampled_products`, by which a loss with tables of its own gets theirs: values and gradients agree."""
+    users, table, _ = problem(users=5, items=rows, dim=3)
+    items = torch.randint(rows, (5, 7), generator=torch.Generator().manual_seed(0))
+    both = sampled_products(users, table, items), sampled_scores(users, table, items, way=way)
+    found = [[one, *torch.autograd.grad(one.square().sum(), (users, table))] for one in both]
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)

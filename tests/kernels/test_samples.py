@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talos import kernels, losses
-from talos.data.csr import meetings
+from talos.data.csr import CSR, meetings
 from talos.errors import ArgumentError
-from talos.kernels import core_samples, library
-from talos.kernels.protocols import Samples
-from talos.kernels.sampled import distinct_rows
+from talos.kernels import core, vectors
+from talos.kernels.vectors import Samples, distinct_rows
 
 LOSSES: dict[str, Any] = {
     "talos": lambda: losses.Talos(tau=0.1),
@@ -30,7 +29,7 @@ LOSSES: dict[str, Any] = {
     "psl": lambda: losses.PairwiseSoftmax(tau=0.1),
     "rs@k": lambda: losses.RecallSurrogate(k=5, tau1=0.1, tau2=1.0),
 }
-compiled = pytest.mark.skipif(not library.levels(), reason="the compiled core is missing")
+compiled = pytest.mark.skipif(not core.levels(), reason="the compiled core is missing")
 # users, items, dimension, bounds of the groups, items in a sample
 SHAPES = [
     (1, 1, 1, [0, 1], 1),
@@ -101,17 +100,16 @@ def test_torch_is_the_sum_of_its_groups(name: str) -> None:
 
 
 @compiled
-@pytest.mark.parametrize("level", library.levels() or ("none",))
+@pytest.mark.parametrize("level", core.levels() or ("none",))
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_core_agrees_with_torch(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    level_of = library.level_of
-    monkeypatch.setattr(library, "level_of", lambda given: level_of(given or level))
+def test_the_core_agrees_with_torch(name: str, level: str, use: Callable[..., None]) -> None:
+    use(level)
     torch.set_num_threads(2)
     for shape in SHAPES:
         call = problem(*shape)
         got = kernels.user_batch_loss(**call, loss=LOSSES[name]())
         want = kernels.user_batch_loss(**in_double(call), loss=LOSSES[name]().double())
-        for one in ("value", "user_gradient", "item_gradient", "per_user", "normalizer"):
+        for one in ("value", "user_gradient", "item_gradient"):
             found, exact = getattr(got, one), getattr(want, one).float()
             torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5, msg=lambda m, s=shape: f"{s}: {m}")
         for parameter, gradient in want.parameter_gradients.items():
@@ -143,29 +141,50 @@ def test_bfloat16_stays_close() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["torch", "auto"])
-def test_thresholds_from_the_scores_of_the_samples(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_scores_of_the_samples(
+    kernel: str, shape: tuple[int, int, int, list[int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a threshold is estimated from: scores of the samples and of the positives, and which are both."""
     monkeypatch.setenv("TALOS_KERNEL", kernel)
-    call = problem(*SHAPES[2])
+    call = problem(*shape)
     users, items = call["user_vectors"], F.normalize(call["item_vectors"])
-    group = torch.bucketize(torch.arange(len(users)), call["sample_bounds"][1:], right=True)
-    owner = torch.arange(len(users)).repeat_interleave(call["indptr"].diff())
-    seen = []
-
-    def estimate(scores: kernels.SampleScores) -> Tensor:
-        seen.append(scores)
-        return call["thresholds"]
-
-    got = kernels.user_batch_loss(**{**call, "thresholds": estimate}, loss=losses.Talos(tau=0.1))
-    (scores,) = seen
-    sampled = call["item_ids"][group]
-    torch.testing.assert_close(scores.negatives, (users.unsqueeze(1) * items[sampled]).sum(-1))
-    torch.testing.assert_close(scores.positives, (users[owner] * items[call["indices"]]).sum(-1))
-    assert torch.equal(scores.owner, owner)
+    samples = Samples(call["item_ids"], call["sample_bounds"])
+    positives = CSR.of(call["indptr"], call["indices"])
+    group = torch.bucketize(torch.arange(len(users)), samples.bounds[1:], right=True)
+    sampled = samples.items[group]
+    torch.testing.assert_close(
+        vectors.sample_scores(users, items, samples), (users.unsqueeze(1) * items[sampled]).sum(-1)
+    )
+    torch.testing.assert_close(
+        vectors.pair_scores(users, items, positives),
+        (users[positives.rows] * items[positives.items]).sum(-1),
+    )
+    drawn = vectors.drawn_positives(positives, samples, len(items))
     for user in range(len(users)):
-        own = call["indices"][call["indptr"][user] : call["indptr"][user + 1]]
-        assert torch.equal(scores.mask[user], torch.isin(sampled[user], own))
-    want = kernels.user_batch_loss(**call, loss=losses.Talos(tau=0.1))
-    torch.testing.assert_close(got.item_gradient, want.item_gradient)
+        own = positives.items[positives.start[user] : positives.start[user + 1]]
+        want = torch.isin(sampled[user], own).nonzero().flatten()
+        assert torch.equal(drawn.items[drawn.start[user] : drawn.start[user + 1]], want)
+        assert (drawn.rows[drawn.start[user] : drawn.start[user + 1]] == user).all()
+
+
+@compiled
+@pytest.mark.parametrize("level", core.levels() or ("none",))
+@pytest.mark.parametrize("threads", [1, 3])
+def test_scores_of_the_samples_at_every_level(level: str, threads: int) -> None:
+    for shape in SHAPES:
+        call = problem(*shape)
+        given = call["user_vectors"], call["item_vectors"]
+        found = core.sample_scores(
+            *given, (call["item_ids"], call["sample_bounds"]), level=level, threads=threads
+        )
+        group = torch.bucketize(torch.arange(shape[0]), call["sample_bounds"][1:], right=True)
+        want = (given[0].double().unsqueeze(1) * given[1].double()[call["item_ids"][group]]).sum(-1)
+        torch.testing.assert_close(found, want.float(), rtol=1e-5, atol=1e-5)
+        pairs = core.pair_scores(*given, call["indptr"], call["indices"], level=level, threads=threads)
+        rows = torch.arange(shape[0]).repeat_interleave(call["indptr"].diff())
+        want = (given[0].double()[rows] * given[1].double()[call["indices"]]).sum(-1)
+        torch.testing.assert_close(pairs, want.float(), rtol=1e-5, atol=1e-5)
 
 
 def test_groups_are_equal_parts_unless_bounds_are_given() -> None:
@@ -188,17 +207,18 @@ def test_bounds_that_leave_users_out_are_refused(bounds: list[int]) -> None:
 
 @compiled
 def test_drawn_positives_against_meetings() -> None:
+    """In a time that does not grow with the product of both; the core against sorting."""
     for shape in SHAPES:
         call = problem(*shape)
         samples = Samples(call["item_ids"], call["sample_bounds"])
-        start, places = core_samples.drawn_positives(call["indptr"], call["indices"], samples, shape[1])
-        for users, sample in samples.groups():
+        start, positions = core.drawn_positives(call["indptr"], call["indices"], samples, shape[1])
+        for users, sample in zip(samples.slices(), samples.items, strict=True):
             ends = call["indptr"][users.start : users.stop + 1]
-            owner = torch.arange(users.stop - users.start).repeat_interleave(ends.diff())
-            rows, columns = meetings(owner, call["indices"][ends[0] : ends[-1]], sample)
+            numbers = torch.arange(users.stop - users.start).repeat_interleave(ends.diff())
+            rows, columns = meetings(numbers, call["indices"][ends[0] : ends[-1]], sample)
             for user in range(users.start, users.stop):
                 want = columns[rows == user - users.start].sort().values
-                assert torch.equal(places[start[user] : start[user + 1]], want)
+                assert torch.equal(positions[start[user] : start[user + 1]], want)
 
 
 @compiled
@@ -213,16 +233,14 @@ def test_distinct_rows(count: int, bound: int, monkeypatch: pytest.MonkeyPatch) 
 
 @compiled
 def test_rows_out_of_range_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="values: 0 to 9; expected 0 to 8"):
-        distinct_rows(torch.tensor([0, 9]), 9)
     table = [torch.zeros(3, 2) for _ in range(3)]
     options: dict[str, Any] = {"step": 1, "lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
     with pytest.raises(ArgumentError, match="rows: 3 to 3; expected 0 to 2"):
-        core_samples.core_adam_rows_(table[0], torch.tensor([3]), torch.zeros(1, 2), *table[1:], **options)
+        core.adam_rows_(table[0], torch.tensor([3]), torch.zeros(1, 2), *table[1:], **options)
 
 
 @compiled
-@pytest.mark.parametrize("level", library.levels() or ("none",))
+@pytest.mark.parametrize("level", core.levels() or ("none",))
 @pytest.mark.parametrize("dim", [1, 3, 16, 64, 300])
 def test_adam_of_rows_against_torch(level: str, dim: int) -> None:
     rng = np.random.default_rng(dim)
@@ -233,7 +251,7 @@ def test_adam_of_rows_against_torch(level: str, dim: int) -> None:
         theirs.grad = torch.from_numpy(rng.standard_normal((40, dim))).float()
         reference.step()
         rows = torch.from_numpy(rng.permutation(40))  # every row has a gradient: as dense Adam
-        core_samples.core_adam_rows_(
+        core.adam_rows_(
             ours,
             rows,
             theirs.grad[rows],
@@ -253,8 +271,8 @@ def test_adam_of_rows_against_torch(level: str, dim: int) -> None:
 def test_the_workspace_does_not_grow_with_the_batch_or_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen times the groups and sixty times the items take the core's workspace of a few groups at once."""
     taken: list[int] = []
-    take = library.scratch.take
-    monkeypatch.setattr(library.scratch, "take", lambda size: taken.append(size) or take(size), raising=False)
+    take = core.scratch.take
+    monkeypatch.setattr(core.scratch, "take", lambda size: taken.append(size) or take(size), raising=False)
     torch.set_num_threads(2)
 
     def workspace(groups: int, items: int) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from talos.files import built_library
-from talos.kernels import library
+from talos.kernels import core
 
 HERE = Path(__file__).parent
 CORE = HERE.parents[1] / "src" / "talos" / "kernels" / "core"
@@ -22,6 +22,7 @@ LEVELS = {
     "avx2": ["-mavx2", "-mfma"],
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma"],
 }
+SWEEPS = ("sweep", "pair_sweep", "sample_sweep")
 BFLOAT16 = [*LEVELS["avx512"], "-mavx512bf16", "-DTALOS_PAIRS"]
 
 
@@ -43,13 +44,14 @@ def build(kind: str, folder: Path, *more: str, sources: tuple[Path, ...] = ()) -
     )
     known = X86 and tried.returncode == 0
     objects = [compiled(CORE / "dispatch.cpp", "dispatch", *(["-DTALOS_BFLOAT16"] if known else []))]
-    objects += [compiled(source, source.stem) for source in (CORE / "sets.cpp", *sources)]
+    objects += [compiled(source, source.stem) for source in sources]
     for level in LEVELS if X86 else ["plain"]:
-        for source in ("sweep", "rows", "least_squares", "samples", "adam", "lists"):
+        for source in (*SWEEPS, "samples", "rows", "least_squares", "smooth_places"):
             level_flags = (f"-DTALOS_LEVEL={level}", *LEVELS[level])
             objects.append(compiled(CORE / f"{source}.cpp", f"{source}-{level}", *level_flags))
     if known:  # after the others: of a function that several objects define the linker takes the first
-        objects.append(compiled(CORE / "sweep.cpp", "sweep-bfloat16", "-DTALOS_LEVEL=avx512bf16", *BFLOAT16))
+        level_flags = ("-DTALOS_LEVEL=avx512bf16", *BFLOAT16)
+        objects += [compiled(CORE / f"{name}.cpp", f"{name}-bfloat16", *level_flags) for name in SWEEPS]
     target = folder / "_core.so"
     subprocess.run([compiler, *flags, *objects, "-o", str(target)], check=True)
     return target
@@ -64,11 +66,11 @@ def test_the_core_is_clean(kind: str, tmp_path: Path) -> None:
     assert found.stdout.endswith("runs\n")
 
 
-def fuzz(core: Path, **settings: str) -> None:
+def fuzz(built: Path, **settings: str) -> None:
     """Run the fuzz with another build of the core."""
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "-qs", "-p", "no:cacheprovider", str(HERE / "test_fuzz.py")],
-        env={**os.environ, **settings, "TALOS_FUZZ_CORE": str(core), "TALOS_KERNEL": "compiled"},
+        env={**os.environ, **settings, "TALOS_FUZZ_CORE": str(built), "TALOS_KERNEL": "compiled"},
         capture_output=True,
         text=True,
         check=False,
@@ -78,7 +80,7 @@ def fuzz(core: Path, **settings: str) -> None:
 
 def test_the_fuzz_takes_another_build(tmp_path: Path) -> None:
     """With the ordinary core under another name, so that a mistake here shows without the slow tests."""
-    built = built_library(library.__file__, "_core")
+    built = built_library(core.__file__, "_core")
     if built is None:
         pytest.skip("the core is not built")
     fuzz(Path(shutil.copy(built, tmp_path / "other.so")), TALOS_FUZZ_CALLS="50")
@@ -87,11 +89,11 @@ def test_the_fuzz_takes_another_build(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_random_calls_are_clean(tmp_path: Path) -> None:
     """The fuzz with a sanitised core; `TALOS_FUZZ_CALLS` applies here too."""
-    core = build("address,undefined", tmp_path, "-fPIC", "-shared")
-    linked = subprocess.run(["ldd", str(core)], capture_output=True, text=True, check=False).stdout
+    built = build("address,undefined", tmp_path, "-fPIC", "-shared")
+    linked = subprocess.run(["ldd", str(built)], capture_output=True, text=True, check=False).stdout
     runtimes = [line.split()[2] for line in linked.splitlines() if "asan" in line or "ubsan" in line]
     if not runtimes:
         pytest.skip("the sanitisers' run-time libraries are not shared ones")
     # leaks are not looked for: Python and torch don't free everything at the end
     options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
-    fuzz(core, LD_PRELOAD=":".join(runtimes), **options)
+    fuzz(built, LD_PRELOAD=":".join(runtimes), **options)

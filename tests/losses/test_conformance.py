@@ -78,7 +78,7 @@ def test_everything_masked_leaves_the_positive_part(case, scores, call):
     assert torch.isfinite(value).all()
     assert torch.isfinite(dpos).all()
     assert torch.equal(dneg[2], torch.zeros_like(dneg[2]))
-    if loss.needs.user_separable and loss.negative_part.reduction != "constant":
+    if loss.needs.user_separable and loss.phi.reduction != "constant":
         alone, _ = loss.positive_part(pos, beta if loss.needs.threshold else None)
         torch.testing.assert_close(value[2], alone[2].detach())
 
@@ -242,79 +242,133 @@ def test_needs_describe_the_parameters(case):
     assert (loss.needs.default_threshold is not None) == loss.needs.threshold
 
 
-def test_parts_are_plain_data(case):
+def plain(params):
+    return tuple(x.item() if isinstance(x, torch.Tensor) else x for x in params)
+
+
+def test_phi_is_plain_data(case, scores):
     loss = case.build()
     if not loss.needs.user_separable:
-        pytest.skip("has no parts")
-    part = loss.negative_part
-    assert isinstance(part.kind, str)
-    assert part.reduction in ("log-sum", "mean", "constant")
-    assert len(part.params) <= 6
-    assert all(type(x) is float for x in (*part.params, part.scale))
+        pytest.skip("has none")
+    phi = loss.phi
+    assert phi.reduction in ("log-sum", "mean", "constant")
+    assert len(phi.params) <= 6
+    assert type(phi.scale) is float
+    again = losses.Phi.of(phi.kind, plain(phi.params), phi.scale)
+    assert type(again) is type(phi)
+    assert (again.params, again.scale) == (plain(phi.params), phi.scale)
+    assert all(type(x) is float for x in again.params)
+    _, neg, beta = scores(dtype=torch.float32)
+    torch.testing.assert_close(
+        again.aggregate(neg, beta[:, None], None), phi.aggregate(neg, beta[:, None], None).detach()
+    )
 
 
-def test_pairs_are_plain_data(case):
+def test_phi_of_pairs_is_plain_data(case):
     loss = case.build()
     assert not loss.needs.pairwise or isinstance(loss, losses.PairwiseLoss)
     if not isinstance(loss, losses.PairwiseLoss):
-        pytest.skip("has no pairs")
-    part = loss.pairwise_part
-    assert isinstance(part.kind, str)
-    assert part.reduction in ("log-sum", "mean", "sum")
-    assert len(part.params) <= 5
-    assert all(type(x) is float for x in part.params)
+        pytest.skip("has none")
+    phi = loss.phi
+    assert phi.reduction in ("log-sum", "mean", "sum")
+    assert len(phi.params) <= 5
+    assert all(type(x) is float for x in phi.params)
+    assert losses.PairPhi.of(phi.kind, phi.params) == phi
 
 
-def test_closed_forms_of_pairs_are_the_derivatives(case, scores, call):
+def test_unknown_kinds_are_refused():
+    for family, kind in ((losses.Phi, "softplus-pairs"), (losses.PairPhi, "exp"), (losses.Phi, "expp")):
+        with pytest.raises(ArgumentError, match=f"^kind: got '{kind}'; expected one of"):
+            family.of(kind, (1.0,))
+
+
+def test_the_weight_of_the_sum_is_constant_where_declared(case, scores):
+    loss = case.build().double()
+    if not loss.needs.user_separable:
+        pytest.skip("has none")
+    pos, _, beta = scores()
+    _, c = loss.positive_part(pos.requires_grad_(), beta if loss.needs.threshold else None)
+    assert not c.requires_grad
+    if loss.constant_weight is None:
+        assert len(c.unique()) == len(c)
+    else:
+        assert torch.equal(c, torch.full_like(c, loss.constant_weight))
+
+
+def test_values_of_phi_add_up_to_the_sum(case, scores):
+    """`aggregate` is the reduction of `value`, masked or weighted; its gradient that of autograd."""
+    loss = case.build().double()
+    if not loss.needs.user_separable or loss.phi.reduction == "constant":
+        pytest.skip("has no sum")
+    phi = loss.phi
+    _, neg, beta = scores()
+    neg, column = neg.requires_grad_(), beta[:, None]
+    mask = torch.zeros_like(neg, dtype=torch.bool)
+    mask[:, 5:] = True
+    mask[2] = True
+    count = torch.arange(1, neg.shape[1] + 1)
+    kept = torch.tensor([0, 1, 3, 4, 5])
+    repeated = torch.repeat_interleave(torch.arange(neg.shape[1]), count)
+
+    def naive(columns):
+        values = phi.value(neg[:, columns], column)
+        log_sum = phi.reduction == "log-sum"
+        return phi.scale * (values.exp().sum(dim=1).log() if log_sum else values.mean(dim=1))
+
+    pairs = [
+        (phi.aggregate(neg, column, None), naive(slice(None))),
+        (phi.aggregate(neg, column, mask)[kept], naive(slice(5))[kept]),
+        (phi.aggregate(neg, column, None, count.double()), naive(repeated)),
+        (phi.aggregate(neg, column, mask, count.double())[kept], naive(repeated[:15])[kept]),
+    ]
+    for got, want in pairs:
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+        got_slope, want_slope = (torch.autograd.grad(x.sum(), neg, retain_graph=True)[0] for x in (got, want))
+        torch.testing.assert_close(got_slope, want_slope, rtol=1e-10, atol=1e-12)
+    for weights in (None, count.double()):
+        assert phi.aggregate(neg, column, mask, weights)[2] == 0
+
+
+def test_no_threshold_stands_for_zero(case, scores):
+    loss = case.build().double()
+    if not loss.needs.user_separable:
+        pytest.skip("has none")
+    pos, neg, beta = scores()
+    zero = torch.zeros_like(beta)
+    assert torch.equal(loss.phi.value(neg, None), loss.phi.value(neg, zero[:, None]))
+    for none, given in zip(loss.positive_part(pos, None), loss.positive_part(pos, zero), strict=True):
+        assert torch.equal(none, given)
+
+
+def test_pairs_add_up_to_the_loss(case, scores, call):
     loss = case.build().double()
     if not isinstance(loss, losses.PairwiseLoss):
         pytest.skip("has no pairs")
-    part = loss.pairwise_part
+    phi = loss.phi
     pos, neg, _ = scores()
     for spread in (1.0, 20.0):  # the differences of cosines, and of products
-        d = (spread * (neg - pos[:, None])).requires_grad_()
-        log_sum = part.reduction == "log-sum"
-        (slope,) = torch.autograd.grad((part.log_g if log_sum else part.g)(d).sum(), d)
-        got = (part.dlog_g if log_sum else part.dg)(d.detach())
-        torch.testing.assert_close(got, slope, rtol=1e-10, atol=1e-12)
-        inner = part.aggregate(d.detach(), None).requires_grad_()
-        (slope,) = torch.autograd.grad(part.outer(inner).sum(), inner)
-        torch.testing.assert_close(part.outer_slope(inner.detach()), slope, rtol=1e-10, atol=1e-12)
-    value = part.outer(part.aggregate(neg - pos[:, None], None))
+        values = phi.value(spread * (neg - pos[:, None]))
+        reduce = {"log-sum": lambda x: x.exp().sum(dim=1).log(), "sum": lambda x: x.sum(dim=1)}
+        total = reduce.get(phi.reduction, lambda x: x.mean(dim=1))(values)
+        torch.testing.assert_close(phi.aggregate(spread * (neg - pos[:, None]), None), total)
+    value = phi.outer(phi.aggregate(neg - pos[:, None], None))
     torch.testing.assert_close(call(loss, pos, neg, pos), value)
-    without = part.outer(part.aggregate(neg - pos[:, None], torch.ones_like(neg, dtype=torch.bool)))
-    assert torch.equal(without, part.outer(torch.zeros_like(pos)))
+    without = phi.outer(phi.aggregate(neg - pos[:, None], torch.ones_like(neg, dtype=torch.bool)))
+    assert torch.equal(without, phi.outer(torch.zeros_like(pos)))
 
 
-def test_closed_forms_are_the_derivatives(case, scores):
+def test_learnt_parameters_have_the_gradient_of_the_value(case, scores, call):
     loss = case.build().double()
-    if not loss.needs.user_separable:
-        pytest.skip("has no parts")
-    pos, neg, beta = scores()
-    pos, neg = pos.requires_grad_(), neg.requires_grad_()
-    beta_pos, beta_neg = (beta, beta[:, None]) if loss.needs.threshold else (None, None)
-    a, c = loss.positive_part(pos, beta_pos)
-    assert not c.requires_grad
-    (slope,) = torch.autograd.grad(a.sum(), pos, retain_graph=True)
-    torch.testing.assert_close(loss.da(pos, beta_pos), slope, rtol=1e-10, atol=1e-12)
-    by_name = dict(loss.named_parameters())
-    for name, derivative in loss.da_dparameters(pos, beta_pos).items():
-        (want,) = torch.autograd.grad(a.sum(), by_name[name], retain_graph=True)
-        torch.testing.assert_close(derivative.sum(), want, rtol=1e-10, atol=1e-12)
-    part = loss.negative_part
-    if part.reduction == "constant":
-        return
-    log_sum = part.reduction == "log-sum"
-    phi = (part.log_phi if log_sum else part.phi)(neg, beta_neg)
-    (slope,) = torch.autograd.grad(phi.sum(), neg, retain_graph=True)
-    got = (part.dlog_phi if log_sum else part.dphi)(neg, beta_neg)
-    torch.testing.assert_close(got, slope, rtol=1e-10, atol=1e-12)
-    if log_sum:
-        for spread in (1.0, 50.0):  # near the threshold and far from it
-            value, derivative = part.log_phi_and_slope(spread * neg.detach(), beta_neg)
-            torch.testing.assert_close(value, part.log_phi(spread * neg.detach(), beta_neg))
-            torch.testing.assert_close(derivative, part.dlog_phi(spread * neg.detach(), beta_neg))
-    else:
-        for name, derivative in part.dphi_dparameters(neg, beta_neg).items():
-            (want,) = torch.autograd.grad(phi.sum(), by_name[name], retain_graph=True)
-            torch.testing.assert_close(derivative.sum(), want, rtol=1e-10, atol=1e-12)
+    if not loss.needs.adversary:
+        pytest.skip("learns none")
+    pos, neg, _ = scores(rows=3, columns=4)
+    extra = {}
+    if loss.needs.ids:
+        loss = case.build(num_users=3, num_items=12, dim=2).double()
+        extra = {"users": torch.arange(3), "items": torch.arange(12).reshape(3, 4)}
+    names, parameters = zip(*loss.named_parameters(), strict=True)
+
+    def value(*given):
+        return torch.func.functional_call(loss, dict(zip(names, given, strict=True)), (pos, neg), extra)
+
+    assert torch.autograd.gradcheck(value, parameters)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from talos import losses
 from talos.losses import LLPAUC, AdvInfoNCE
-from talos.losses.functional import power_mean_by
+from talos.losses.functional import log_sum_exp_by, power_mean
 
 
 def sigmoid(x: float) -> float:
@@ -178,11 +178,57 @@ def test_power_mean_over_the_rows_of_a_user(scores):
 def test_the_power_mean_lies_between_the_mean_and_the_full_form(scores, low, high):
     """What the options promise: the larger ρ, the smaller the loss, between those of ρ = 0 and ρ = 1."""
     a = -torch.tensor(scores, dtype=torch.float64) / 0.1
-    one = torch.zeros(len(a))
-    smaller, larger = (power_mean_by(a, rho, one)[0].item() for rho in sorted((low, high)))
-    whole = power_mean_by(a, 1.0, one)[0].item()
+    one = torch.zeros(len(a), dtype=torch.long)
+    smaller, larger, whole = (power_mean(a, rho, one, 1).item() for rho in (*sorted((low, high)), 1.0))
     assert a.mean().item() + 1e-9 >= smaller >= larger - 1e-9
     assert larger >= whole - 1e-9
+
+
+def naive_power_mean(a, rho, weights):
+    terms = zip(a, weights, strict=True)
+    return -math.log(sum(w * math.exp(-rho * x) for x, w in terms) / sum(weights)) / rho if a else 0.0
+
+
+def test_sums_and_power_means_of_rows():
+    """Against loops, with rows that are empty, or have no weight; values and gradients are finite."""
+    rng = torch.Generator().manual_seed(0)
+    a = (torch.randn(12, generator=rng, dtype=torch.float64) * 3).requires_grad_()
+    weights = torch.rand(12, generator=rng, dtype=torch.float64)
+    rows = torch.tensor([4, 0, 4, 1, 1, 0, 4, 1, 0, 4, 5, 5])
+    weights[-2:] = 0.0
+    members = [[i for i in range(12) if rows[i] == row] for row in range(6)]
+    sums = log_sum_exp_by(a, rows, 6)
+    for row, own in enumerate(members):
+        want = math.log(sum(math.exp(a[i].item()) for i in own)) if own else -math.inf
+        assert sums[row].item() == pytest.approx(want, rel=1e-12)
+    for use, kept in ((None, 12), (weights, 10)):
+        got = power_mean(a, 0.7, rows, 6, use)
+        w = torch.ones(12, dtype=torch.float64) if use is None else use
+        for row, own in enumerate(members):
+            own = [i for i in own if i < kept]
+            want = naive_power_mean([a[i].item() for i in own], 0.7, [w[i].item() for i in own])
+            assert got[row].item() == pytest.approx(want, rel=1e-12)
+        (slope,) = torch.autograd.grad(got.sum(), a)
+        assert torch.isfinite(slope).all()
+    some = torch.tensor([0, 1, 4])
+    assert torch.autograd.gradcheck(lambda x: log_sum_exp_by(x, rows, 6)[some], a)
+    assert torch.autograd.gradcheck(lambda x: power_mean(x, 0.7, rows, 6, weights), a)
+
+
+def test_power_mean_of_rows_that_two_processes_hold():
+    """`merge` combines the logarithms of the sums: as if one process had all entries."""
+    a = torch.linspace(-2, 3, 7, dtype=torch.float64)
+    weights, rows = torch.linspace(0.5, 1.5, 7, dtype=torch.float64), torch.tensor([0, 2, 0, 2, 2, 0, 1])
+    elsewhere = []
+
+    def keep(log_sum):
+        elsewhere.append(log_sum)
+        return log_sum
+
+    power_mean(a[4:], 0.7, rows[4:], 4, weights[4:], merge=keep)
+    merge = lambda log_sum: torch.logaddexp(log_sum, elsewhere.pop(0))  # noqa: E731
+    got = power_mean(a[:4], 0.7, rows[:4], 4, weights[:4], merge=merge)
+    torch.testing.assert_close(got, power_mean(a, 0.7, rows, 4, weights))
 
 
 def test_full_form_without_negatives_is_zero(scores):

@@ -111,7 +111,7 @@ def test_schedule_follows_progress(scores):
         loss.set_progress(progress)
         fixed = losses.Talos(tau=tau)
         torch.testing.assert_close(loss(pos, neg, threshold=beta), fixed(pos, neg, threshold=beta))
-        assert loss.negative_part.params == pytest.approx((1 / tau, 1.0))
+        assert loss.phi.params == pytest.approx((1 / tau, 1.0))
 
 
 def test_options_that_do_not_go_together():

@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from talos import registry
+from talos.data.csr import CSR
 from talos.data.datasets import synthetic
 from talos.data.datasets.synthetic import _World
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
 from talos.model.explain import pull_of_history, reasons
-from talos.model.fold_in import _gradient_over_all
+from talos.model.fold_in import _over_all
 from talos.model.recommender import Recommender
 
 TASTES, ITEMS_OF_A_TASTE = 6, 30
@@ -127,7 +128,7 @@ def test_the_pulls_add_up_to_the_gradient_of_a_folded_in_user(name: str, balance
         registry.make_loss(name, k=10, num_users=1, num_items=80, **options) for options in ({}, balance)
     )
     pulls = pull_of_history(user, items, history, loss, k=10)
-    gradient = _gradient_over_all(user[None], items, torch.tensor([0, 5]), history, loss, 10)  # type: ignore[arg-type]
+    gradient = _over_all(items, CSR.of(torch.tensor([0, 5]), history), loss, 10, None)(user[None])  # type: ignore[arg-type]
     assert torch.allclose(pulls.sum(0) / len(history), -gradient[0], atol=1e-5)
     assert not torch.allclose(pulls, pull_of_history(user, items, history, plain, k=10), atol=1e-3)
 

@@ -162,7 +162,8 @@ def test_fresh_thresholds_are_measured_on_vectors_that_stay(runner: Runner, shor
     fresh = fresh_threshold_error(trainer)
     assert old is not None
     assert fresh is not None
-    assert fresh < 1e-6 < old
+    assert fresh < 1e-6
+    assert old < 1e-6  # exact thresholds are those of the final vectors
     for left, right in zip(before, trainer.vectors(), strict=True):
         assert torch.equal(left, right)
     run = runner.run(short, 0)

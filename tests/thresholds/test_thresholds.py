@@ -262,6 +262,21 @@ def test_regression_moves_absent_users_as_adam_does():
     assert estimator.value(torch.tensor([2])).item() == 0.0
 
 
+def test_a_step_without_users_is_one_of_adam_and_nothing_elsewhere(name, rows):
+    """A process without rows in a batch keeps step with the others, which see its users as absent."""
+    alone, other, users = build(name), build(name), torch.arange(4)
+    for estimator in (alone, other):
+        feed(estimator, rows, users)
+    before = alone.value(torch.arange(USERS)).clone()
+    alone.step_without_users()
+    if name != "regression":
+        assert torch.equal(alone.value(torch.arange(USERS)), before)
+        return
+    feed(other, rows, torch.tensor([7]))
+    assert not torch.equal(alone.value(users), before[users])
+    assert torch.equal(alone.value(users), other.value(users))
+
+
 def weighted_kth(positives: list[float], negatives: list[float], weight: float) -> float:
     """The largest score from which on there are K items, if a negative stands for `weight` of them: a plain loop."""
     for score in sorted([*positives, *negatives], reverse=True):

@@ -173,9 +173,6 @@ def forge(folder: Path) -> None:
             for name in sums:
                 if (place.parent / name).is_file():
                     sums[name] = checksum_of(place.parent / name)
-            for name in facts.get("best", {}):
-                if (folder / name).is_file():
-                    facts["best"][name] = checksum_of(folder / name)
             place.write_text(sealed_text(facts))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue

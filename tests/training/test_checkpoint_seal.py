@@ -1,4 +1,4 @@
-"""A checkpoint of which one bit has changed is not resumed from; those of older versions are."""
+"""A checkpoint of which one bit has changed is not resumed from, nor is one of another format."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.errors import DataError, TalosError
+from talos.files import write_sealed
 from talos.training import Trainer
 from talos.training.callbacks import History, read_history
 
@@ -32,7 +33,8 @@ def folder(random_data: Callable[..., Interactions], tmp_path: Path) -> Path:
 
 def test_every_flipped_bit_is_refused(random_data: Callable[..., Interactions], folder: Path) -> None:
     files = [path for path in folder.rglob("*") if path.is_file()]
-    assert {path.name.split("-")[0] for path in files} == {"state.json", "state.safetensors", "best"}
+    assert {path.name for path in files} == {"state.json", "state.safetensors"}
+    assert len({path.parent for path in files}) == 2  # the checkpoint and the best weights
     data = random_data()
     for path in files:
         content = path.read_bytes()
@@ -64,23 +66,34 @@ def test_a_damaged_one_is_passed_over_for_the_one_before(
         assert torch.equal(mine, theirs)
 
 
-def test_one_of_an_older_version_is_resumed_from(
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_one_of_another_format_is_refused(
+    random_data: Callable[..., Interactions], folder: Path, number: int
+) -> None:
+    (path,) = folder.glob("0*/state.json")
+    facts = json.loads(path.read_text())
+    write_sealed(path, {**facts, "format": number})
+    with pytest.raises(DataError, match=rf"format {number}; expected 3 \(Talos 0\.2 reads .* format 2\)"):
+        trainer(random_data(), folder).resume()
+    del facts["sha256"]
+    path.write_text(json.dumps(facts))  # without a digest of itself
+    with pytest.raises(DataError, match="differs from the digest it carries"):
+        trainer(random_data(), folder).resume()
+
+
+def test_best_weights_without_a_checkpoint_are_removed(
     random_data: Callable[..., Interactions], folder: Path
 ) -> None:
-    (path,) = folder.glob("*/state.json")
-    facts = json.loads(path.read_text())
-    for name in ("sha256", "checksums", "best"):
-        del facts[name]
-    path.write_text(json.dumps({**facts, "format": 1}))
+    (folder / "best-00000009").mkdir()  # of a process that was killed before its checkpoint
+    (folder / ".00000009-00000000.tmp").mkdir()
     found = trainer(random_data(), folder)
     assert found.resume()
-    found.save()  # from now on sealed, the old best weights included
+    found.save()
+    assert [path.name for path in folder.glob("best-*")] == [f"best-{found.position.best_epoch:08d}"]
+    assert not list(folder.glob(".*"))
     again = trainer(random_data(), folder)
     assert again.resume()
     again.fit()
-    path.write_text(json.dumps(facts))
-    with pytest.raises(DataError, match="differs from its own checksum"):
-        trainer(random_data(), folder).resume()
 
 
 def test_a_full_disk_under_the_history(tmp_path: Path, full_disk: Any) -> None:
@@ -117,5 +130,6 @@ def test_the_history_is_checked_line_by_line(tmp_path: Path) -> None:
         path.write_text(strange, encoding="latin-1")
         with pytest.raises(DataError, match="expected a line of a history"):
             read_history(path)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))  # of an older version
-    assert read_history(path) == records
+    path.write_text(old)
+    with pytest.raises(DataError, match="line 1: is damaged: it differs from its checksum"):
+        read_history(path)

@@ -10,10 +10,10 @@ import torch
 from talos import kernels
 from talos.config import RunConfig
 from talos.data.splits import Split
-from talos.kernels import core_passes, library, torch_passes
+from talos.kernels import core
 from talos.training import Callback, InterruptedRunError, Trainer
 
-needs_core = pytest.mark.skipif(not library.levels(), reason="the compiled core was not built")
+needs_core = pytest.mark.skipif(not core.levels(), reason="the compiled core was not built")
 
 
 def config(**values: object) -> RunConfig:
@@ -43,36 +43,33 @@ def test_trains_to_the_same_vectors_as_torch(planted, loss, negatives, monkeypat
     threshold = "exact" if loss in ("talos", "sl@k", "aatp") else "none"
     values = {"loss.name": loss, "negatives": negatives, "threshold.name": threshold, "training.epochs": 2}
     monkeypatch.setenv("TALOS_KERNEL", "compiled")
-    core = trained(planted, **values).vectors()
+    compiled = trained(planted, **values).vectors()
     monkeypatch.setenv("TALOS_KERNEL", "torch")
     plain = trained(planted, **values).vectors()
-    for one, other in zip(core, plain, strict=True):
+    for one, other in zip(compiled, plain, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("backbone", ["mf", "lightgcn"])
-def test_thresholds_are_those_of_the_last_step(planted, backbone):
-    """After a step of length 0 the stored thresholds are the exact K-th scores."""
-    values = {"backbone.name": backbone, "optimizer.lr": 1e-30, "training.epochs": 1}
-    trainer = trained(planted, **values)
+@pytest.mark.parametrize("averaging", [0.2, 1.0])
+def test_thresholds_are_those_of_the_vectors_at_the_end(planted, backbone, averaging):
+    """Also of averaged vectors, which no step has seen."""
+    trainer = trained(planted, **{"backbone.name": backbone, "training.averaging": averaging})
     users, items = trainer.vectors()
     stored = trainer.objective.threshold.value(torch.arange(len(users)))
-    torch.testing.assert_close(
-        stored, torch_passes.best_scores(users, items, 5).amin(1), rtol=1e-4, atol=1e-5
-    )
+    torch.testing.assert_close(stored, (users @ items.T).topk(5).values.amin(1), rtol=1e-4, atol=1e-5)
 
 
 @needs_core
 def test_exact_thresholds_cost_one_pass(planted, monkeypatch):
     calls = []
-    found = core_passes.core_sweep
+    found = core.sweep
     monkeypatch.setenv("TALOS_KERNEL", "compiled")
-    monkeypatch.setattr(core_passes, "core_sweep", lambda *a, **kw: calls.append(kw) or found(*a, **kw))
+    monkeypatch.setattr(core, "sweep", lambda **kw: calls.append(kw) or found(**kw))
     trainer = trained(planted, **{"training.epochs": 1})
-    steps = [
-        call for call in calls if call["part"] is not None
-    ]  # the rest are thresholds of the averaged vectors
+    steps = [call for call in calls if call["kind"]]  # the others are thresholds of the averaged vectors
     assert len(steps) == len(trainer.batches)
+    assert len(calls) <= len(steps) + 1
     assert all(call["kth_is_threshold"] for call in steps)
 
 
@@ -84,7 +81,7 @@ def test_other_estimators_still_follow(planted, threshold):
         values["threshold.lr"] = 0.2
     trainer = trained(planted, **values)
     users, items = trainer.vectors()
-    exact = torch_passes.best_scores(users, items, 5).amin(1)
+    exact = (users @ items.T).topk(5).values.amin(1)
     found = trainer.objective.threshold.value(torch.arange(len(users)))
     if threshold == "fixed":
         assert not found.any()

@@ -6,24 +6,20 @@ import pytest
 
 from talos.config import RunConfig
 from talos.data.splits import Split
-from talos.kernels import library
+from talos.kernels import core
 from talos.training import Callback, Trainer
 
 
-@pytest.mark.skipif(not library.levels(), reason="the compiled core was not built")
+@pytest.mark.skipif(not core.levels(), reason="the compiled core was not built")
 def test_steps_reuse_their_tables(planted: Split) -> None:
     seen: list[tuple[int, ...]] = []
 
     class Pointers(Callback):
-        """Notes where the gradients of a step lie when the trainer has taken them back."""
+        """Notes where the gradients of a step are when the trainer has kept their memory, and the unit vectors."""
 
         def on_step(self, epoch: int, step: int, loss: float) -> None:
-            buffers, items = trainer.objective.gradient_buffers, trainer.objective.backbone.items
-            gradients = [buffers.take(table) for table in trainer.parameters]
-            seen.append((*(one.data_ptr() for one in gradients), buffers.unit_rows(items).data_ptr()))
-            for table, gradient in zip(trainer.parameters, gradients, strict=True):
-                table.grad = gradient  # and gives them back
-            buffers.reclaim_(trainer.parameters)
+            kept = [vars(table)["kept_gradient"] for table in trainer.parameters]
+            seen.append(tuple(one.data_ptr() for one in (*kept, trainer.objective._unit_items)))
 
     config = {
         "k": 5,

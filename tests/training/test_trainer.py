@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from talos.data.splits import Split
 from talos.errors import ConfigError, DataError, TalosError
 from talos.evaluation.evaluate import evaluate
 from talos.evaluation.ranking import DotScores
-from talos.training import Callback, History, InterruptedRunError, Trainer, make_trainer
+from talos.studies.race import make_trainer
+from talos.training import Callback, History, InterruptedRunError, Trainer
+from talos.training import trainer as trainer_module
 from talos.training.callbacks import read_history
 from talos.training.checkpoint import load_best_weights
 
@@ -61,6 +64,15 @@ class StopAt(Callback):
         self.left -= 1
         if self.left == 0:
             signal.raise_signal(self.number)
+
+
+def validate_as(monkeypatch: pytest.MonkeyPatch, figures: list[float]) -> None:
+    """Let validations give these figures, one after the other."""
+    given = iter(figures)
+    monkeypatch.setattr(
+        "talos.training.trainer.evaluate",
+        lambda *_, **__: SimpleNamespace(metrics={"precision@5": next(given)}),
+    )
 
 
 def vectors(trainer: Trainer) -> list[bytes]:
@@ -159,11 +171,10 @@ def test_of_weights_that_are_as_good_the_latest_are_kept(
     planted: Split, monkeypatch: pytest.MonkeyPatch, averaging: float, kept: int
 ) -> None:
     """Where they are averaged; patience counts from the highest figure all the same."""
-    figures = iter([0.3, 0.4, 0.39, 0.399, 0.39, 0.39, 0.39])
     values = {"training.epochs": 1000, "training.evaluate_every": 1, "training.patience": 4}
     settings = config(**values, **{"training.averaging": averaging})
     trainer = Trainer(settings, planted.train, planted.valid)
-    monkeypatch.setattr(trainer.sharding, "metrics", lambda *given: {"precision@5": next(figures)})
+    validate_as(monkeypatch, [0.3, 0.4, 0.39, 0.399, 0.39, 0.39, 0.39])
     trainer.fit()
     assert (trainer.position.epoch, trainer.position.best_epoch) == (6, kept)
     until_then = Trainer(settings, planted.train)
@@ -177,10 +188,10 @@ def test_short_runs_count_their_first_epochs_less(planted: Split, epochs: int, w
     trainer, seen = Trainer(config(**{"training.epochs": epochs}), planted.train), []
     for epoch in (1, 2, 3):
         trainer.train_until(epoch)
-        seen.append(trainer.objective.backbone.users.detach().clone())
+        seen.append(trainer.objective.backbone.user_table.detach().clone())
     expected = sum(weight * table for weight, table in zip(weights, seen, strict=True)) / sum(weights)
     with trainer.average.applied():
-        torch.testing.assert_close(trainer.objective.backbone.users.detach(), expected)
+        torch.testing.assert_close(trainer.objective.backbone.user_table.detach(), expected)
 
 
 def test_it_stops_when_validation_stops_improving(planted: Split) -> None:
@@ -200,18 +211,17 @@ def test_what_gains_little_does_not_prolong_training(
     values = {"training.epochs": 1000, "training.evaluate_every": 1, "training.patience": 3}
     for averaging in (1.0, 0.2):
         settings = config(**values, **{"training.min_gain": gain, "training.averaging": averaging})
-        trainer, given = Trainer(settings, planted.train, planted.valid), iter(figures)
-        monkeypatch.setattr(trainer.sharding, "metrics", lambda *_, given=given: {"precision@5": next(given)})
+        trainer = Trainer(settings, planted.train, planted.valid)
+        validate_as(monkeypatch, figures)
         trainer.fit()
         assert (trainer.position.epoch, trainer.position.best_epoch) == (last, 5)
 
 
 def test_what_is_as_good_is_so_by_the_highest_figure(planted: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by the one that patience counts from, which may be lower."""
-    figures = iter([0.4, 0.4039, 0.3981, 0.3, 0.3])
     values = {"training.epochs": 1000, "training.evaluate_every": 1, "training.patience": 3}
     trainer = Trainer(config(**values, **{"training.min_gain": 0.01}), planted.train, planted.valid)
-    monkeypatch.setattr(trainer.sharding, "metrics", lambda *_: {"precision@5": next(figures)})
+    validate_as(monkeypatch, [0.4, 0.4039, 0.3981, 0.3, 0.3])
     trainer.fit()
     assert (trainer.position.epoch, trainer.position.best_epoch) == (4, 2)
 
@@ -250,8 +260,9 @@ def test_divergence_is_a_clear_message_and_keeps_the_best(planted: Split, tmp_pa
         def on_epoch(self, record: dict[str, Any]) -> None:
             if record["epoch"] == 2:
                 kept.extend(vectors.clone() for vectors in trainer.vectors())
-                for group in trainer.optimizers.model.param_groups:
-                    group["initial_lr"] = 1e30
+                for optimizer in trainer.optimizers.model:
+                    for group in optimizer.param_groups:
+                        group["initial_lr"] = 1e30
 
     values = {"loss.name": "bpr", "training.epochs": 50, "training.averaging": 1.0}
     trainer = Trainer(config(**values), planted.train, planted.valid, folder=tmp_path, callbacks=[Explode()])
@@ -334,14 +345,13 @@ def test_bad_settings(planted: Split, values: dict[str, Any], message: str) -> N
         Trainer(config(**values), planted.train)
 
 
-def test_threshold_error_is_small_for_exact_and_none_without(planted: Split) -> None:
-    for arithmetic, bound in (("float32", 1e-5), ("bfloat16", 2.0**-7)):
-        settings = {"optimizer.lr": 1e-9, "training.arithmetic": arithmetic}
-        exact = Trainer(config(**settings), planted.train)
+def test_exact_thresholds_are_those_of_the_final_vectors_and_there_are_none_without(planted: Split) -> None:
+    for arithmetic in ("float32", "bfloat16"):
+        exact = Trainer(config(**{"training.arithmetic": arithmetic}), planted.train, planted.valid)
         exact.fit()
         error = exact.threshold_error()
         assert error is not None
-        assert error < bound
+        assert error < 1e-6
     assert Trainer(config(**{"loss.name": "sl"}), planted.train).threshold_error() is None
 
 
@@ -352,17 +362,15 @@ def test_threshold_error_of_many_scores_is_that_of_some_users(
     trainer = Trainer(config(), planted.train)
     trainer.train_until(1)
     asked: list[int] = []
-    kth_scores = trainer.sharding.kth_scores
+    kth_scores = trainer_module.kth_scores
 
     def counted(users: torch.Tensor, items: torch.Tensor, k: int) -> torch.Tensor:
         asked.append(len(users))
         return kth_scores(users, items, k)
 
-    monkeypatch.setattr(trainer.sharding, "kth_scores", counted)
+    monkeypatch.setattr(trainer_module, "kth_scores", counted)
     whole = trainer.threshold_error()
-    monkeypatch.setattr(
-        "talos.training.trainer.EXACT_LIMIT", planted.train.num_users * planted.train.num_items // 4
-    )
+    monkeypatch.setattr(trainer_module, "EXACT_LIMIT", planted.train.num_users * planted.train.num_items // 4)
     some = trainer.threshold_error()
     assert asked == [planted.train.num_users, -(-planted.train.num_users // 4)]
     assert some == pytest.approx(whole, abs=0.1)

@@ -32,11 +32,9 @@ def some_index() -> tuple[Interactions, TrainIndex]:
 def test_lengths_are_kept_where_scores_are_cosines(how: str, cosine: bool) -> None:
     data, index = some_index()
     mf = MF(data.num_users, data.num_items, dim=6, generator=seeded())
-    before = [table.detach().clone() for table in (mf.users, mf.items)]
+    before = [table.detach().clone() for table in mf.tables()]
     start_from(how, mf, index, seeded(1), cosine=cosine)
-    for table, old, degrees in zip(
-        (mf.users, mf.items), before, (data.user_degrees, data.item_degrees), strict=True
-    ):
+    for table, old, degrees in zip(mf.tables(), before, (data.user_degrees, data.item_degrees), strict=True):
         assert not torch.equal(table, old)
         lengths = table.norm(dim=1)[torch.from_numpy(degrees > 0)]
         same = torch.isclose(lengths, old.norm(dim=1).mean(), rtol=1e-4)
@@ -46,9 +44,9 @@ def test_lengths_are_kept_where_scores_are_cosines(how: str, cosine: bool) -> No
 def test_random_leaves_alone() -> None:
     data, index = some_index()
     mf = MF(data.num_users, data.num_items, dim=6, generator=seeded())
-    before = mf.users.detach().clone()
+    before = mf.user_table.detach().clone()
     start_from("random", mf, index, seeded(1))
-    assert torch.equal(mf.users, before)
+    assert torch.equal(mf.user_table, before)
 
 
 @pytest.mark.parametrize("how", ["als", "svd"])
@@ -57,11 +55,11 @@ def test_who_has_nothing_keeps_a_random_vector(how: str) -> None:
         indptr=torch.tensor([0, 2, 2, 4]), indices=torch.tensor([0, 1, 1, 2]), num_users=3, num_items=4
     )
     mf = MF(3, 4, dim=2, generator=seeded())
-    user, item = mf.users[1].detach().clone(), mf.items[3].detach().clone()
+    user, item = mf.user_table[1].detach().clone(), mf.item_table[3].detach().clone()
     start_from(how, mf, index, seeded(1))
-    assert torch.equal(mf.users[1], user)
-    assert torch.equal(mf.items[3], item)
-    assert torch.isfinite(mf.users).all()
+    assert torch.equal(mf.user_table[1], user)
+    assert torch.equal(mf.item_table[3], item)
+    assert torch.isfinite(mf.user_table).all()
 
 
 def test_singular_vectors_against_numpy() -> None:
@@ -108,7 +106,7 @@ def test_directions_decide_not_lengths() -> None:
     mf = MF(data.num_users, data.num_items, dim=6, generator=seeded())
     start_from("svd", mf, index, seeded(1))
     users, _ = singular_vectors(index, 6, seeded(1))
-    torch.testing.assert_close(F.normalize(mf.users.detach()), F.normalize(users))
+    torch.testing.assert_close(F.normalize(mf.user_table.detach()), F.normalize(users))
 
 
 def test_the_chosen_temperature_is_written_down_with_the_run() -> None:

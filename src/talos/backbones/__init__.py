@@ -1,8 +1,8 @@
 """Backbones: where the vectors of users and items come from.
 
-Each is a `Backbone`: `vectors()` returns both tables, `auxiliary_loss(users, items)` the backbone's own loss of
-a batch where it has one. Nothing here knows which loss the scores go into or where negatives come from.
-`talos.registry` makes backbones by name.
+Each is a `Backbone`: `items()` returns all item vectors, `users(batch, items)` the vectors of a batch of rows, and
+`auxiliary_loss(batch)` the backbone's own loss where it has one. Nothing here knows which loss the scores go into or
+where negatives come from. `talos.registry` makes backbones by name.
 
 >>> import torch
 >>> from talos.data.interactions import Interactions
@@ -18,7 +18,7 @@ LightGCN(
 from __future__ import annotations
 
 from talos.backbones.base import Backbone
-from talos.backbones.graph import BipartiteGraph, propagate
+from talos.backbones.graph import BipartiteGraph, GraphBackbone, propagate
 from talos.backbones.lightgcn import LightGCN
 from talos.backbones.mf import MF
 from talos.backbones.xsimgcl import XSimGCL, info_nce, perturb_
@@ -27,6 +27,7 @@ __all__ = [
     "MF",
     "Backbone",
     "BipartiteGraph",
+    "GraphBackbone",
     "LightGCN",
     "XSimGCL",
     "info_nce",

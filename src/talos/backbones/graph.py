@@ -11,6 +11,7 @@ runs wherever torch does, and it needs no memory but its result.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, cast
 
 import numpy as np
@@ -19,10 +20,17 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from talos.backbones.base import Backbone
+from talos.backbones.tables import look_up
+from talos.checks import require
+from talos.data.csr import Batch
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, DataError
 
-__all__ = ["BipartiteGraph", "propagate"]
+__all__ = ["BipartiteGraph", "GraphBackbone", "propagate"]
+
+# For either side: where the neighbours of each node start, the neighbours, and their weights.
+_BUFFERS = ("starts", "neighbours", "weights")
 
 
 class BipartiteGraph(nn.Module):
@@ -39,13 +47,6 @@ class BipartiteGraph(nn.Module):
     tensor([[0.7071, 0.5000],
             [0.0000, 0.7071]])
     """
-
-    user_starts: Tensor
-    user_neighbours: Tensor
-    user_weights: Tensor
-    item_starts: Tensor
-    item_neighbours: Tensor
-    item_weights: Tensor
 
     def __init__(self, indptr: NDArray[Any], indices: NDArray[Any], *, num_items: int) -> None:
         """From the CSR arrays of users × items; prefer `from_interactions`."""
@@ -82,40 +83,34 @@ class BipartiteGraph(nn.Module):
 
     def dense(self) -> Tensor:
         """R̂ as (num_users, num_items): for tests and small examples."""
-        full = torch.zeros(self.num_users, self.num_items, device=self.user_weights.device)
-        counts = self.user_starts.diff().long()
-        rows = torch.arange(self.num_users, device=full.device).repeat_interleave(counts)
-        full[rows, self.user_neighbours.long()] = self.user_weights.float()
-        return full
+        return self._sums("user", torch.eye(self.num_items, device=self.get_buffer("user_weights").device))
 
     def neighbour_sums(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
         """R̂·items (num_users, d) and R̂ᵀ·users (num_items, d), without autograd; `propagate` has it."""
-        if users.shape[:-1] != (self.num_users,) or items.shape[:-1] != (self.num_items,):
-            raise ArgumentError(
-                f"tables of {tuple(users.shape)} and {tuple(items.shape)}",
-                where="users, items",
-                expected=f"({self.num_users}, d) and ({self.num_items}, d)",
-            )
-        return (
-            _bags(self.user_starts, self.user_neighbours, self.user_weights, items),
-            _bags(self.item_starts, self.item_neighbours, self.item_weights, users),
+        require(
+            users.shape[:-1] == (self.num_users,) and items.shape[:-1] == (self.num_items,),
+            f"tables of {tuple(users.shape)} and {tuple(items.shape)}",
+            where="users, items",
+            expected=f"({self.num_users}, d) and ({self.num_items}, d)",
+        )
+        return self._sums("user", items), self._sums("item", users)
+
+    def _sums(self, side: str, table: Tensor) -> Tensor:
+        """Weighted sums of the rows of a table, by the nodes of one side."""
+        starts, neighbours, weights = (self.get_buffer(f"{side}_{name}") for name in _BUFFERS)
+        # Detached: with gradients embedding_bag takes a slower path that stores what its own backward would need.
+        return F.embedding_bag(
+            neighbours,
+            table.detach(),
+            starts,
+            mode="sum",
+            per_sample_weights=weights.to(table.dtype),
+            include_last_offset=True,
         )
 
     def extra_repr(self) -> str:
         """Sizes, for `repr`."""
         return f"num_users={self.num_users}, num_items={self.num_items}, num_edges={self.num_edges}"
-
-
-def _bags(starts: Tensor, neighbours: Tensor, weights: Tensor, table: Tensor) -> Tensor:
-    # Detached: with gradients embedding_bag takes a slower path that stores what its own backward would need.
-    return F.embedding_bag(
-        neighbours,
-        table.detach(),
-        starts,
-        mode="sum",
-        per_sample_weights=weights.to(table.dtype),
-        include_last_offset=True,
-    )
 
 
 class _Propagate(torch.autograd.Function):
@@ -141,3 +136,44 @@ def propagate(graph: BipartiteGraph, users: Tensor, items: Tensor) -> tuple[Tens
     [[[4.2426...]], [[0.7071...], [0.7071...]]]
     """
     return cast(tuple[Tensor, Tensor], _Propagate.apply(graph, users, items))  # type: ignore[no-untyped-call]
+
+
+class GraphBackbone(Backbone):
+    """Two tables of vectors that are propagated along the interactions.
+
+    A subclass makes the tables. `items` propagates both sides at once and keeps the users' for the calls of `users`
+    that follow.
+    """
+
+    user_table: nn.Parameter
+    item_table: nn.Parameter
+
+    def __init__(self, graph: BipartiteGraph, *, dim: int) -> None:
+        super().__init__(graph.num_users, graph.num_items, dim=dim)
+        self.graph = graph
+        self._users: Tensor | None = None
+
+    @abstractmethod
+    def propagated(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """All vectors of users and of items; noise, in training mode, comes from `generator`."""
+
+    def items(self, *, generator: torch.Generator | None = None) -> Tensor:
+        """The propagated items."""
+        self._users, items = self.propagated(generator)
+        return items
+
+    def users(self, batch: Batch, items: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Rows of the propagated users."""
+        if self._users is None:
+            raise ArgumentError(
+                "nothing was propagated", where="users", expected="a call of items() before it"
+            )
+        return look_up(self._users, batch.users + self.first_user)
+
+    def tables(self) -> tuple[nn.Parameter, nn.Parameter]:
+        """The tables before propagation."""
+        return self.user_table, self.item_table
+
+    def __getstate__(self) -> dict[str, Any]:
+        # propagated vectors have autograd history, which cannot be copied; a copy has no use for them
+        return {**self.__dict__, "_users": None}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from talos.backbones.base import Backbone, gaussian
+from talos.backbones.base import Backbone
+from talos.backbones.tables import gaussian, look_up
+from talos.data.csr import Batch
 
 __all__ = ["MF"]
 
@@ -13,15 +15,12 @@ __all__ = ["MF"]
 class MF(Backbone):
     """Matrix factorisation: two free tables of vectors, drawn from N(0, 1).
 
-    `vectors` returns the two leaf parameters themselves, so that a trainer can look up the rows of a batch
-    with a sparse gradient (`F.embedding(ids, table, sparse=table.is_leaf)`) and pay for nothing else.
-
+    `items` returns the leaf parameter itself, so that nothing is computed and the optimizer may update single rows.
     With `users` or `items` a table holds only these rows, with the starting values they have in the whole table.
 
     >>> mf = MF(2, 3, dim=4, generator=torch.Generator().manual_seed(0))
-    >>> users, items = mf.vectors()
-    >>> users is mf.users, items.is_leaf
-    (True, True)
+    >>> mf.items() is mf.item_table
+    True
     """
 
     short_name = "mf"
@@ -37,15 +36,19 @@ class MF(Backbone):
         users: range | None = None,
         items: range | None = None,
     ) -> None:
-        own_users, own_items = (
-            whole if part is None else len(part) for whole, part in ((num_users, users), (num_items, items))
-        )
-        super().__init__(own_users, own_items, dim=dim)
-        self.users = gaussian(num_users, dim, generator, only=users)
-        self.items = gaussian(num_items, dim, generator, only=items)
+        own_users = num_users if users is None else len(users)
+        super().__init__(own_users, num_items if items is None else len(items), dim=dim)
+        self.user_table = gaussian(num_users, dim, generator, only=users)
+        self.item_table = gaussian(num_items, dim, generator, only=items)
 
-    def vectors(
-        self, *, training: bool = False, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The two parameters; nothing is computed."""
-        return self.users, self.items
+    def items(self, *, generator: torch.Generator | None = None) -> Tensor:
+        """The parameter; nothing is computed."""
+        return self.item_table
+
+    def users(self, batch: Batch, items: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Rows of the users' table."""
+        return look_up(self.user_table, batch.users + self.first_user, distinct=batch.distinct)
+
+    def tables(self) -> tuple[nn.Parameter, nn.Parameter]:
+        """Both parameters."""
+        return self.user_table, self.item_table

@@ -1,10 +1,10 @@
-"""Baselines: models that are computed from the interactions at once, without a loss and without epochs.
+"""Baselines: models that are computed from the interactions directly, without a loss and without epochs.
 
-A model that is trained for the top K must beat them, or it is not worth its training. Two kinds:
+A trained model must beat them to be worth its training. There are two kinds:
 
 - `VectorBaseline`: vectors of users and items, and a score is a dot product (`Popularity`, `ALS`);
 - `ItemBaseline`: weights between items, and a score is the sum of the weights from a user's items (`ItemKNN`, `EASE`,
-  `RP3beta`). Nothing is kept for a user but the history.
+  `RP3beta`). The history is all that is stored of a user.
 
 None holds a matrix of users × items. `talos.registry` makes baselines by name; `Recommender(baseline="ease")` and
 `talos train PATH --baseline ease` run them.

@@ -24,7 +24,7 @@ class Baseline(ABC):
 
     Attributes:
         context: constructor arguments that come from the run: none.
-        search_space: what `talos tune` searches by default; empty if there is nothing to choose.
+        search_space: the options that `talos tune` searches by default.
         random: whether the result depends on the seed.
     """
 
@@ -34,13 +34,13 @@ class Baseline(ABC):
     random: ClassVar[bool] = False
 
     def check(self, train: Interactions) -> None:
-        """Raise a `DataError` if the baseline cannot be computed from these interactions; before any work."""
+        """Raise a `DataError` if the baseline cannot be computed from these interactions."""
         if len(train) == 0:
             raise DataError("no interactions", where=train.provenance.source, expected="one or more")
 
     @abstractmethod
     def fit(self, train: Interactions, generator: torch.Generator | None = None) -> Any:
-        """Vectors or weights, see the two kinds; `generator` draws what is random."""
+        """Vectors or weights, see the two kinds; random values are drawn from `generator`."""
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
@@ -58,11 +58,11 @@ class VectorBaseline(Baseline):
 
     @abstractmethod
     def fit(self, train: Interactions, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """User vectors (num_users, d) and item vectors (num_items, d), float32; `generator` draws what is random."""
+        """User vectors (num_users, d) and item vectors (num_items, d), float32; random values are from `generator`."""
 
     @abstractmethod
     def fold_in(self, item_vectors: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-        """Vectors (B, d) of users whom the model does not know, from their histories.
+        """Vectors (B, d) of new users, from their histories.
 
         Args:
             item_vectors: (num_items, d), as `fit` returned them.
@@ -76,4 +76,4 @@ class ItemBaseline(Baseline):
 
     @abstractmethod
     def fit(self, train: Interactions, generator: torch.Generator | None = None) -> ItemWeights:
-        """The weights; `generator` draws what is random."""
+        """The weights; random values are drawn from `generator`."""

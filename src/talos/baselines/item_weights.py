@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import scipy.sparse
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from talos.errors import ArgumentError
-
-if TYPE_CHECKING:
-    import scipy.sparse
 
 __all__ = ["ItemWeights"]
 
@@ -38,9 +34,7 @@ class ItemWeights:
 
     @classmethod
     def from_csr(cls, indptr: Tensor, indices: Tensor, values: Tensor) -> ItemWeights:
-        """Sparse weights from CSR arrays: row h has the items that h speaks for."""
-        import scipy.sparse
-
+        """Sparse weights from CSR arrays; row h has the weights from item h."""
         arrays = (values.numpy(), indices.numpy(), indptr.numpy())
         return cls(scipy.sparse.csr_array(arrays, shape=(len(indptr) - 1,) * 2))
 
@@ -52,11 +46,9 @@ class ItemWeights:
     def add_up(self, indptr: Tensor, indices: Tensor, out: Tensor) -> None:
         """Write the scores of B histories, given as CSR, into `out` (B, items)."""
         if isinstance(self.weights, Tensor):
-            # the weighted sum of rows that embedding_bag is; it gathers nothing
+            # embedding_bag sums the rows of each history without gathering them
             sums = F.embedding_bag(indices, self.weights, indptr, mode="sum", include_last_offset=True)
         else:
-            import scipy.sparse
-
             ones = np.ones(len(indices), np.float32)
             shape = (len(indptr) - 1, self.num_items)
             histories = scipy.sparse.csr_array((ones, indices.numpy(), indptr.numpy()), shape=shape)
@@ -64,7 +56,7 @@ class ItemWeights:
         out.copy_(sums)
 
     def column(self, item: int) -> Tensor:
-        """What every item adds to the score of one item, (items,)."""
+        """The weights from every item to one item, (items,)."""
         if isinstance(self.weights, Tensor):
             return self.weights[:, item]
         return torch.from_numpy(self.weights[:, [item]].toarray()[:, 0])
@@ -74,7 +66,7 @@ class ItemWeights:
         return self.weights if isinstance(self.weights, Tensor) else torch.from_numpy(self.weights.toarray())
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a file stores, by name: one dense tensor, or the three arrays of CSR."""
+        """The tensors of a file, by name: one dense tensor, or the three arrays of CSR."""
         if isinstance(self.weights, Tensor):
             return {"item_weights": self.weights}
         return {

@@ -72,8 +72,7 @@ class EASE(ItemBaseline):
         gram[np.diag_indices(items)] += np.float32(self.regularization)
         _invert_(gram)
         diagonal = gram.diagonal().copy()
-        for first in range(0, items, _ROWS):
-            gram[first : first + _ROWS] /= -diagonal
+        gram /= -diagonal
         np.fill_diagonal(gram, 0.0)
         return ItemWeights(torch.from_numpy(gram))
 
@@ -82,15 +81,13 @@ def _invert_(matrix: NDArray[np.float32]) -> None:
     """Invert a symmetric positive definite matrix in place, by its Cholesky factor."""
     from scipy.linalg import lapack
 
-    if not len(matrix):
-        return
-    # LAPACK wants columns one after another: rows of the transpose, which is the same matrix
+    # LAPACK expects column-major order; the transpose has it and is the same matrix
     factor, failed = lapack.spotrf(matrix.T, lower=0, clean=0, overwrite_a=1)
     assert not failed, "XᵀX + λ·1 is positive definite"
     inverse, failed = lapack.spotri(factor, lower=0, overwrite_c=1)
     assert not failed
     assert np.shares_memory(inverse, matrix)
-    # the upper triangle of the transpose is the lower one here: mirror it, some rows at a time
+    # the result is in the lower triangle of `matrix`: mirror it, some rows at a time
     for first in range(0, len(matrix), _ROWS):
         rows = slice(first, first + _ROWS)
         matrix[:first, rows] = matrix[rows, :first].T

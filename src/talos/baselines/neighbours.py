@@ -1,13 +1,13 @@
 """Item-item neighbourhoods from items that the same users have: ItemKNN and RP3beta.
 
-Both are products of sparse matrices that are computed for some items at a time, of which the largest weights are kept.
-Memory is bounded by the block and by items × neighbours.
+Both multiply sparse matrices, for a block of items at a time, and keep the largest weights of each item. Memory is
+bounded by the block and by items × neighbours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import scipy.sparse
@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from talos.baselines.base import ItemBaseline
 from talos.baselines.item_weights import ItemWeights
-from talos.checks import positive_integer, positive_number
+from talos.checks import number_from, positive_integer, positive_number
 from talos.data.interactions import Interactions
-from talos.errors import ArgumentError, DataError
+from talos.errors import DataError
 
 __all__ = ["ItemKNN", "RP3beta"]
 
+_Codes: TypeAlias = NDArray[np.integer[Any]]
+_Values: TypeAlias = NDArray[np.float64]
 # Products of a block before equal pairs are added up: about 200 MB.
 _BLOCK = 1 << 24
 # Pairs of items of one user, over all users, up to which neighbours are computed: about a minute.
@@ -32,7 +34,7 @@ class _Neighbourhoods(ItemBaseline):
     """Weights from all pairs of items that a user has: Σ n² products, where n are the users' interactions.
 
     Args:
-        max_pairs: the most pairs, of all users together; for more there is an error.
+        max_pairs: the most pairs, of all users together; more are an error.
     """
 
     max_pairs: float
@@ -78,7 +80,7 @@ class ItemKNN(_Neighbourhoods):
         self, *, neighbours: int = 200, shrinkage: float = 20.0, max_pairs: float = _MOST_PAIRS
     ) -> None:
         self.neighbours = positive_integer("neighbours", neighbours)
-        self.shrinkage = _not_negative("shrinkage", shrinkage)
+        self.shrinkage = number_from("shrinkage", shrinkage, 0.0)
         self.max_pairs = positive_number("max_pairs", max_pairs)
 
     def fit(self, train: Interactions, generator: torch.Generator | None = None) -> ItemWeights:
@@ -86,12 +88,11 @@ class ItemKNN(_Neighbourhoods):
         self.check(train)
         links, degrees = train.to_scipy(), train.item_degrees.astype(np.float64)
 
-        def similarity(rows: NDArray[Any], columns: NDArray[Any], common: NDArray[Any]) -> NDArray[Any]:
-            found: NDArray[Any] = common / (np.sqrt(degrees[rows] * degrees[columns]) + self.shrinkage)
-            return found
+        def similarity(rows: _Codes, columns: _Codes, common: _Values) -> _Values:
+            return common / (np.sqrt(degrees[rows] * degrees[columns]) + self.shrinkage)
 
         nearest = _largest_of_product(links.T.tocsr(), links, self.neighbours, similarity)
-        # row i has the neighbours of i; W[h, i] is what h adds to i
+        # row i has the neighbours of i; W[h, i] is the weight from h to i
         return ItemWeights(nearest.T.tocsr())
 
 
@@ -119,8 +120,8 @@ class RP3beta(_Neighbourhoods):
     def __init__(
         self, *, alpha: float = 0.5, beta: float = 0.3, neighbours: int = 200, max_pairs: float = _MOST_PAIRS
     ) -> None:
-        self.alpha = _not_negative("alpha", alpha)
-        self.beta = _not_negative("beta", beta)
+        self.alpha = number_from("alpha", alpha, 0.0)
+        self.beta = number_from("beta", beta, 0.0)
         self.neighbours = positive_integer("neighbours", neighbours)
         self.max_pairs = positive_number("max_pairs", max_pairs)
 
@@ -134,9 +135,8 @@ class RP3beta(_Neighbourhoods):
         steps.data = np.repeat(of_users**-self.alpha, train.user_degrees)
         starts, ends = of_items**-self.alpha, of_items**-self.beta
 
-        def walk(rows: NDArray[Any], columns: NDArray[Any], sums: NDArray[Any]) -> NDArray[Any]:
-            found: NDArray[Any] = starts[rows] * sums * ends[columns]
-            return found
+        def walk(rows: _Codes, columns: _Codes, sums: _Values) -> _Values:
+            return starts[rows] * sums * ends[columns]
 
         return ItemWeights(_largest_of_product(links.T.tocsr(), steps, self.neighbours, walk))
 
@@ -145,7 +145,7 @@ def _largest_of_product(
     left: scipy.sparse.csr_array,
     right: scipy.sparse.csr_array,
     count: int,
-    weigh: Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], NDArray[Any]],
+    weigh: Callable[[_Codes, _Codes, _Values], _Values],
 ) -> scipy.sparse.csr_array:
     """The `count` largest entries of each row of `weigh(left @ right)`, float32, without the diagonal.
 
@@ -192,10 +192,3 @@ def _largest_of_rows(matrix: scipy.sparse.csr_array, count: int) -> scipy.sparse
     ends = np.concatenate([[0], np.cumsum(keep)])[matrix.indptr]
     arrays = (matrix.data[keep].astype(np.float32), matrix.indices[keep], ends)
     return scipy.sparse.csr_array(arrays, shape=matrix.shape)
-
-
-def _not_negative(name: str, value: object) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not np.isfinite(value) or value < 0:  # type: ignore[call-overload,operator]
-        raise ArgumentError(f"got {value!r}", where=name, expected="a finite number of 0 or more")
-    return float(value)  # type: ignore[arg-type]

@@ -15,14 +15,14 @@ from talos.kernels.least_squares import alternating_least_squares, solve_rows_
 
 __all__ = ["ALS", "Popularity"]
 
-# Steps of conjugate gradients by which a history gets its vector: to rounding, unlike those of a sweep.
+# Conjugate-gradient steps of a fold-in: enough to converge to rounding error, unlike those of a sweep.
 _FOLD_IN_STEPS = 32
 
 
 class Popularity(VectorBaseline):
     """Popularity: every user gets the items that most users have.
 
-    As vectors of length 1: a user's is 1, an item's its number of interactions in train.
+    Vectors have one number: 1 for a user, the number of train interactions for an item.
 
     >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 8])
     >>> [vectors.flatten().tolist() for vectors in Popularity().fit(data)]
@@ -37,7 +37,7 @@ class Popularity(VectorBaseline):
         return torch.ones(train.num_users, 1), torch.tensor(train.item_degrees).float().unsqueeze(-1)
 
     def fold_in(self, item_vectors: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-        """Ones: what somebody has makes no difference."""
+        """Ones: the history makes no difference."""
         return torch.ones(len(indptr) - 1, 1)
 
 

@@ -61,8 +61,7 @@ def init(
     from talos.config import RunConfig
     from talos.data.open import open_split
     from talos.files import replace_text
-    from talos.training import plan_for
-    from talos.training.race import stages_of
+    from talos.studies.race import plan_of_run
 
     if out.exists():
         raise ConfigError("exists", where=f"--out {out}", expected="a new file")
@@ -72,12 +71,8 @@ def init(
     config = RunConfig.from_dict(
         {"k": k, "backbone": {"name": "mf", "dim": 64}, "loss": {"name": "talos", "tau": "auto"}}
     )
-    plan = plan_for(config, parts.train)
-    notes = plan.notes
-    if parts.valid is not None and len(parts.valid):
-        tried = ", ".join(f"{one['loss.tau']:g}" for one in stages_of(config)[0])
-        raced = f"tau and what else the loss leaves open: the best on validation, of tau {tried}"
-        notes = (*(note for note in notes if not note.startswith("tau ")), raced)
+    plan = plan_of_run(config, parts.train, parts.valid)
+    notes = (*plan.notes, *([plan.raced] if plan.raced else []))
     replace_text(out, commented(config, notes))
     run = Path(path).stem if "://" not in path else "database"
     place = without_password(path)  # PGPASSWORD or ~/.pgpass has the password

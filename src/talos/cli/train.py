@@ -249,22 +249,25 @@ def _explain(config: RunConfig, parts: Split, json: bool) -> None:
     if config.baseline is not None:
         _explain_baseline(config, parts, json)
         return
-    from talos.training import check_memory, plan_for
+    from talos.studies.race import plan_of_run
+    from talos.training import check_memory
 
-    plan = plan_for(config, parts.train)
+    plan = plan_of_run(config, parts.train, parts.valid)
     check_memory(plan)
     facts = {
         "parameters": plan.parameters,
         "steps_per_epoch": plan.steps_per_epoch,
         "memory_mb": round(plan.memory / 2**20, 1),
-        "notes": list(plan.notes),
+        "notes": [*plan.notes, *([plan.raced] if plan.raced else [])],
         "config": plan.config.as_dict(),
     }
     if json:
         print_json(facts)
         return
     shown = [(name.replace("_", " "), f"{facts[name]:,}") for name in list(facts)[:3]]
-    print_facts([*shown, *(("chosen", note) for note in plan.notes)], title="what would be trained")
+    shown += [("chosen", note) for note in plan.notes]
+    shown += [("open", plan.raced)] if plan.raced else []
+    print_facts(shown, title="what would be trained")
     typer.echo("\n" + plan.config.to_toml())
 
 
@@ -298,7 +301,8 @@ def _run(
     from talos import distributed, kernels
     from talos.data.shards import SplitShare
     from talos.model.recommender import Recommender
-    from talos.training import PlanLines
+    from talos.studies.race import plan_of_run
+    from talos.training import PlanLines, check_memory
 
     group = distributed.start(config.device)
     if group.size > 1 and config.training.parallel == "none":
@@ -308,6 +312,13 @@ def _run(
     recommender = Recommender(config=config)
     if group.rank == 0:
         say(f"kernel: {kernels.status()}" if config.device == "cpu" else f"kernel: torch on {config.device}")
+    if config.baseline is None:
+        plan = plan_of_run(config, parts.train, parts.valid)
+        check_memory(plan)  # on every rank, so that all of them stop
+        if group.rank == 0:
+            say(f"memory: {plan.memory / 2**20:,.1f} MB at the peak, besides the interactions")
+        if group.rank == 0 and plan.raced:
+            say(plan.raced)
     folders = {name: out / name for name in loggers}
     began = time.perf_counter()
     watchers = [PlanLines(say), *_watchers(group, folders)]

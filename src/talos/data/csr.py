@@ -1,9 +1,10 @@
-"""Train interactions as tensors in CSR form, and which drawn items are among a user's own."""
+"""Interactions as tensors in CSR form, a mini-batch of query rows, and which drawn items are a row's own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +14,68 @@ from torch import Tensor
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
 
-__all__ = ["TrainIndex", "meetings"]
+__all__ = ["CSR", "Batch", "TrainIndex", "meetings"]
+
+
+class CSR(NamedTuple):
+    """Items of consecutive rows: `items[start[r]:start[r + 1]]` are those of row r.
+
+    >>> csr = CSR.of(torch.tensor([0, 2, 3]), torch.tensor([4, 7, 5]))
+    >>> csr.rows, csr.within(5, 8).items
+    (tensor([0, 0, 1]), tensor([2, 0]))
+    """
+
+    start: Tensor  # (R + 1,)
+    items: Tensor  # (P,)
+    rows: Tensor  # (P,), the row of each item
+
+    @classmethod
+    def of(cls, start: Tensor, items: Tensor) -> CSR:
+        """From offsets and items alone."""
+        numbers = torch.arange(len(start) - 1, device=start.device)
+        return cls(start, items, numbers.repeat_interleave(start.diff()))
+
+    @classmethod
+    def by_row(cls, rows: Tensor, items: Tensor, num_rows: int) -> CSR:
+        """From the rows of the items, ascending."""
+        counts = torch.bincount(rows, minlength=num_rows)
+        return cls(torch.cat([counts.new_zeros(1), counts.cumsum(0)]), items, rows)
+
+    @property
+    def counts(self) -> Tensor:
+        """How many items each row has, (R,)."""
+        return self.start.diff()
+
+    def within(self, low: int, high: int) -> CSR:
+        """The items from `low` to below `high`, counted from `low`."""
+        kept = (self.items >= low) & (self.items < high)
+        return CSR.by_row(self.rows[kept], self.items[kept] - low, len(self.start) - 1)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Batch:
+    """A mini-batch of R query rows: users, or positions in users' histories.
+
+    Attributes:
+        users: (R,), the user of each row, among those that this process trains.
+        positives: the items that each row should rank first.
+        weights: (P,), the weight of each positive in the loss of the batch.
+        excluded: the items that are no negatives of a row; None for its positives.
+        history: (R, L), the items before each row, the latest last, padded with -1 at the front; None unless the
+            backbone asks for it.
+        distinct: whether no user has two rows.
+        first: how many rows of the batch belong to processes of lower rank.
+        total: rows of the batch in all processes.
+    """
+
+    users: Tensor
+    positives: CSR
+    weights: Tensor
+    excluded: CSR | None = None
+    history: Tensor | None = None
+    distinct: bool = True
+    first: int = 0
+    total: int = 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -69,47 +131,50 @@ class TrainIndex:
         """The device of the tensors."""
         return self.indptr.device
 
+    def csr_of(self, users: Tensor) -> tuple[CSR, Tensor]:
+        """The items of some users as CSR, and the position of each among all interactions."""
+        rows, edges = self._edges_of(users)
+        degrees = self.degrees[users]
+        start = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
+        return CSR(start, self.indices[edges], rows), edges
+
     def pairs_of(self, users: Tensor) -> tuple[Tensor, Tensor]:
         """All interactions of some users: for each, the position of its user in `users`, and the item.
 
         Sorted by position and then by item; a user who occurs twice in `users` has all pairs twice.
         """
-        owner, edges = self._edges_of(users)
-        return owner, self.indices[edges]
-
-    def weights_of(self, users: Tensor) -> Tensor | None:
-        """The weights of the interactions that `pairs_of` returns, in the same order; None if all count the same."""
-        return None if self.weights is None else self.weights[self._edges_of(users)[1]]
+        rows, edges = self._edges_of(users)
+        return rows, self.indices[edges]
 
     def _edges_of(self, users: Tensor) -> tuple[Tensor, Tensor]:
         degrees = self.degrees[users]
-        owner = torch.arange(len(users), device=self.device).repeat_interleave(degrees)
+        rows = torch.arange(len(users), device=self.device).repeat_interleave(degrees)
         shift = self.indptr[users] - (degrees.cumsum(0) - degrees)
-        return owner, torch.arange(len(owner), device=self.device) + shift[owner]
+        return rows, torch.arange(len(rows), device=self.device) + shift[rows]
 
     def name_of(self, user: int) -> str:
         """A user in the words of an error message: by id if ids are known, else by code."""
         return f"user {user}" if self.user_ids is None else f"user {self.user_ids.decode([user])[0]!r}"
 
 
-def meetings(owner: Tensor, items: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
-    """Find pairs whose item was drawn.
+def meetings(rows: Tensor, items: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
+    """Find pairs of a row and an item whose item was drawn.
 
     Args:
-        owner: (P,), the owner of each pair.
-        items: (P,), the item of each pair.
+        rows: (P,), the row of each pair.
+        items: (P,), its item.
         drawn: (n,), items in any order, with repeats.
 
     Returns:
-        (m,) owners and (m,) positions in `drawn`, one for each time that a pair's item was drawn, in the order of
-        the pairs.
+        (m,) rows and (m,) positions in `drawn`, one for each time that a pair's item was drawn, in the order of the
+        pairs.
 
     >>> meetings(torch.tensor([0, 1]), torch.tensor([7, 8]), torch.tensor([8, 9, 8]))
     (tensor([1, 1]), tensor([0, 2]))
     """
-    ascending, place = drawn.sort(stable=True)
+    ascending, position = drawn.sort(stable=True)
     low = torch.searchsorted(ascending, items)
     times = torch.searchsorted(ascending, items, right=True) - low
     before = (times.cumsum(0) - times).repeat_interleave(times)
-    within = torch.arange(len(before), device=owner.device) - before
-    return owner.repeat_interleave(times), place[low.repeat_interleave(times) + within]
+    within = torch.arange(len(before), device=rows.device) - before
+    return rows.repeat_interleave(times), position[low.repeat_interleave(times) + within]

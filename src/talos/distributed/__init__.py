@@ -8,7 +8,7 @@ When a process ends or hangs, the others notice it as they wait, ask each other 
 that names the missing ranks.
 """
 
-from talos.distributed.group import SINGLE_PROCESS, Group, OwnedRows, all_or_none
+from talos.distributed.group import SINGLE_PROCESS, Group, all_or_none
 from talos.distributed.torch_group import TIMEOUT, LostRankError, current, start, stop
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "TIMEOUT",
     "Group",
     "LostRankError",
-    "OwnedRows",
     "all_or_none",
     "current",
     "start",

@@ -17,7 +17,7 @@ from talos.errors import ConfigError, TalosError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SINGLE_PROCESS", "Group", "OwnedRows", "all_or_none"]
+__all__ = ["SINGLE_PROCESS", "Group", "all_or_none"]
 
 Result = TypeVar("Result")
 
@@ -66,11 +66,7 @@ class Group:
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on at least one rank."""
-        return flag
-
-    def barrier(self) -> None:
-        """Wait until every rank has called this."""
-        self.all_gather_numbers([0.0])
+        return any(there for (there,) in self.all_gather_numbers([float(flag)]))
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean over the elements of all ranks, a scalar. Ranks may have different numbers of elements."""
@@ -84,43 +80,17 @@ class Group:
         """Overwrite the tensor with the sum over ranks; all ranks get the same bits."""
         return tensor
 
-    def all_reduce_rows(self, gradient: Tensor, counts: Sequence[int]) -> Tensor:
-        """The sum over ranks of row-sparse tensors, coalesced; rank r's has `counts[r]` rows."""
-        return gradient
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """The tensors of all ranks, which have one shape, (ranks, …)."""
+        return tensor.unsqueeze(0)
 
     def all_gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         """The rows of all ranks, concatenated in the order of ranks; rank r gives `counts[r]` rows."""
         return rows
 
-    def all_gather_table_(self, table: Tensor, counts: Sequence[int]) -> Tensor:
-        """The same within a table that all ranks have: `counts[0]` rows are taken from rank 0, and so on."""
-        return table
-
-    def all_to_all_rows(
-        self, rows: Tensor, send: Sequence[int], receive: Sequence[int], *, out: Tensor | None = None
-    ) -> Tensor:
-        """Send `send[r]` consecutive rows to each rank r, and return the `receive[r]` rows that come from each.
-
-        Received rows are in the order of ranks; with `out` they are written there. This rank's `receive[r]` is rank
-        r's `send` for this rank.
-
-        >>> import torch
-        >>> SINGLE_PROCESS.all_to_all_rows(torch.arange(3), [3], [3])
-        tensor([0, 1, 2])
-        """
-        return rows
-
     def gather_rows(self, rows: Tensor, total: int) -> Tensor | None:
         """On rank 0 the rows of all ranks, concatenated, (total, …) on the CPU; None on the other ranks."""
         return rows
-
-    def shared_memory(self, numbers: int) -> Tensor | None:
-        """(ranks, numbers) float32 on the CPU: memory that all ranks see, for as long as they hold the tensor.
-
-        What a rank wrote is visible to the others after the next operation of the group. None in a group of one, with
-        processes on several machines, and where the system does not have that much memory to share.
-        """
-        return None
 
     def check_same(self, **facts: Callable[[], str]) -> None:
         """Raise an error that names the fact and the rank where a fact differs from rank 0's.
@@ -131,34 +101,6 @@ class Group:
 
 SINGLE_PROCESS = Group()
 """The group of one process."""
-
-
-class OwnedRows:
-    """The rows of one batch, of which every rank r owns `counts[r]` consecutive ones.
-
-    >>> import torch
-    >>> rows = OwnedRows(SINGLE_PROCESS, [2])
-    >>> rows.collect(rows.spread(torch.ones(2))).shape
-    torch.Size([1, 2])
-    """
-
-    def __init__(self, group: Group, counts: Sequence[int]) -> None:
-        self.group, self.counts = group, list(counts)
-
-    @property
-    def own(self) -> slice:
-        """Which rows of the batch this rank owns."""
-        first = sum(self.counts[: self.group.rank])
-        return slice(first, first + self.counts[self.group.rank])
-
-    def spread(self, rows: Tensor) -> Tensor:
-        """All-gather: (own, …) of every rank → (B, …) of the whole batch, on every rank."""
-        return self.group.all_gather_rows(rows, self.counts)
-
-    def collect(self, rows: Tensor) -> Tensor:
-        """All-to-all: (B, …) of every rank → (ranks, own, …), every rank's values for the rows that this one owns."""
-        own, size = self.counts[self.group.rank], self.group.size
-        return self.group.all_to_all_rows(rows, self.counts, [own] * size).view(size, own, *rows.shape[1:])
 
 
 def all_or_none(group: Group, act: Callable[[], Result] | None, what: str) -> Result | None:
@@ -180,6 +122,5 @@ def all_or_none(group: Group, act: Callable[[], Result] | None, what: str) -> Re
     if isinstance(problem, TalosError):
         raise problem
     if failed:
-        reason = problem or f"rank {failed[0]} could not do its part"
-        raise TalosError(f"{what}: {reason}") from problem
+        raise TalosError(f"{what}: {problem or f'rank {failed[0]} could not do its part'}") from problem
     return found

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import mmap
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from talos.distributed.group import SINGLE_PROCESS, Group
-from talos.errors import ArgumentError, ConfigError, TalosError
+from talos.errors import ArgumentError, ConfigError, TalosError, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,11 +24,6 @@ TIMEOUT = 600.0
 _ROLL_CALL = 5.0
 # Rows in one message of `gather_rows`: tens of MB.
 _ROWS = 1 << 17
-# Where shared memory is, and the length in bytes of the message that carries its file's name.
-_FOLDER = Path("/dev/shm")
-_NAME = 64
-
-Result = TypeVar("Result")
 
 _current: Group = SINGLE_PROCESS
 
@@ -125,9 +116,9 @@ def _join(device: str, wanted: int, seconds: float) -> None:
             timeout=span,
         )
     except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        rank_of = f"rank {os.environ.get('RANK', '?')} of {wanted}"
         raise LostRankError(
-            f"rank {os.environ.get('RANK', '?')} of {wanted}: the processes could not form a group ({reason})"
+            f"{rank_of}: the processes could not form a group ({first_line(error)})"
         ) from error
 
 
@@ -145,18 +136,16 @@ class _TorchGroup(Group):
     """The default process group of `torch.distributed`: gloo for tensors on the CPU, nccl for those on GPUs."""
 
     def __init__(self, timeout: float) -> None:
-        import torch
-        import torch.distributed as dist
+        import torch.distributed
 
-        self._torch, self._dist, self._timeout = torch, dist, timeout
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._torch, self._dist, self._timeout = torch, torch.distributed, timeout
+        self.rank, self.size = self._dist.get_rank(), self._dist.get_world_size()
 
     def all_gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
-        mine = self._torch.tensor(list(numbers), dtype=self._torch.float64)
-        return [part.tolist() for part in self._gather(mine)]
-
-    def any(self, flag: bool) -> bool:
-        return any(there for (there,) in self.all_gather_numbers([float(flag)]))
+        found: list[list[float]] = self.all_gather(
+            self._torch.tensor(list(numbers), dtype=self._torch.float64)
+        ).tolist()
+        return found
 
     def mean(self, values: Tensor) -> Tensor:
         sums, counts = zip(
@@ -168,51 +157,16 @@ class _TorchGroup(Group):
         self._guarded(lambda: self._dist.all_reduce(tensor))
         return tensor
 
-    def all_reduce_rows(self, gradient: Tensor, counts: Sequence[int]) -> Tensor:
-        torch, longest = self._torch, max(counts)
-        rows = torch.zeros(longest, dtype=torch.int64, device=gradient.device)
-        values = gradient.new_zeros((longest, *gradient.shape[1:]), layout=torch.strided)
-        mine = counts[self.rank]
-        rows[:mine], values[:mine] = gradient._indices()[0], gradient._values()
-        kept = [
-            torch.cat([part[:count] for part, count in zip(self._gather(padded), counts, strict=True)])
-            for padded in (rows, values)
-        ]
-        joined = torch.sparse_coo_tensor(
-            kept[0].unsqueeze(0), kept[1], gradient.shape, check_invariants=False
-        )
-        summed: Tensor = joined.coalesce()
-        return summed
-
     def all_gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         padded = rows.new_zeros((max(counts), *rows.shape[1:]))
         padded[: len(rows)] = rows
-        parts = self._gather(padded)
-        return self._torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+        everyone = zip(self.all_gather(padded), counts, strict=True)
+        return self._torch.cat([theirs[:count] for theirs, count in everyone])
 
-    def all_gather_table_(self, table: Tensor, counts: Sequence[int]) -> Tensor:
-        def act() -> None:
-            sent = [
-                self._dist.broadcast(rows, src=rank, async_op=True)
-                for rank, rows in enumerate(self._torch.split(table, list(counts)))
-            ]
-            for message in sent:
-                message.wait()
-
-        self._guarded(act)
-        return table
-
-    def all_to_all_rows(
-        self, rows: Tensor, send: Sequence[int], receive: Sequence[int], *, out: Tensor | None = None
-    ) -> Tensor:
-        received = rows.new_empty((sum(receive), *rows.shape[1:])) if out is None else out
-        self._guarded(
-            lambda: self._dist.all_to_all_single(received, rows.contiguous(), list(receive), list(send))
-        )
-        return received
-
-    def shared_memory(self, numbers: int) -> Tensor | None:
-        return shared_memory(self, numbers)
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        found = tensor.new_empty((self.size, *tensor.shape))
+        self._guarded(lambda: self._dist.all_gather(list(found), tensor.contiguous()))
+        return found
 
     def broadcast_(self, tensor: Tensor) -> Tensor:
         self._guarded(lambda: self._dist.broadcast(tensor, src=0))
@@ -239,10 +193,9 @@ class _TorchGroup(Group):
         return whole
 
     def check_same(self, **facts: Callable[[], str]) -> None:
-        torch = self._torch
         for name, fact in facts.items():
-            digest = torch.tensor(list(hashlib.sha256(fact().encode()).digest()), dtype=torch.uint8)
-            first, *others = self._gather(digest)
+            digest = self._torch.tensor(list(hashlib.sha256(fact().encode()).digest()))
+            first, *others = self.all_gather(digest)
             different = [
                 rank for rank, other in enumerate(others, start=1) if not bool((other == first).all())
             ]
@@ -252,20 +205,14 @@ class _TorchGroup(Group):
                     f"{_ranks(different)} {verb} from rank 0", where=name, expected="the same on every rank"
                 )
 
-    def _gather(self, tensor: Tensor) -> list[Tensor]:
-        parts = [self._torch.empty_like(tensor) for _ in range(self.size)]
-        self._guarded(lambda: self._dist.all_gather(parts, tensor))
-        return parts
-
-    def _guarded(self, act: Callable[[], Result]) -> Result:
+    def _guarded(self, act: Callable[[], object]) -> None:
         try:
-            return act()
+            act()
         except RuntimeError as error:
             raise self._lost(error) from error
 
     def _lost(self, error: RuntimeError) -> LostRankError:
         """An error that names the ranks that did not report to the store that the group was made with."""
-        reason = str(error).splitlines()[0]
         missing = [rank for rank in range(self.size) if rank != self.rank]
         try:
             store = self._dist.distributed_c10d._get_default_store()
@@ -280,61 +227,9 @@ class _TorchGroup(Group):
             f"{_ranks(missing)} did not answer" if missing else "a message was lost, and all ranks are there"
         )
         return LostRankError(
-            f"rank {self.rank} gives up: {who} within {self._timeout:g} s, or ended ({reason})"
+            f"rank {self.rank} gives up: {who} within {self._timeout:g} s, or ended ({first_line(error)})"
         )
 
 
 def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-
-
-def shared_memory(group: Group, numbers: int) -> Tensor | None:
-    """(ranks, numbers) float32 that all ranks see, or None on all of them; see `Group.shared_memory`.
-
-    A file in `/dev/shm` that is unlinked as soon as every process has it open, so nothing is left behind however the
-    processes end. Writing there is many times faster than sending a message. `TALOS_SHARED_MEMORY=no` turns it off.
-    """
-    import torch
-
-    size = 4 * group.size * numbers
-    name = torch.zeros(_NAME, dtype=torch.uint8)
-    made: Path | None = None
-    pages: mmap.mmap | None = None
-    with contextlib.suppress(OSError):  # there is no such folder, or it is too small
-        if group.rank == 0 and _wanted() and size > 0:
-            made = _reserve(size)
-            name[: len(made.name)] = torch.tensor(list(made.name.encode()), dtype=torch.uint8)
-    try:
-        group.broadcast_(name)
-        received = bytes(name.tolist()).rstrip(b"\0").decode()
-        with contextlib.suppress(OSError, ValueError):  # rank 0 is on another machine or in another container
-            if received and _wanted():
-                with (_FOLDER / received).open("r+b") as file:
-                    pages = mmap.mmap(file.fileno(), size)
-        missing = group.any(pages is None)
-    finally:
-        if made is not None:
-            made.unlink(missing_ok=True)
-    if pages is None or missing:
-        return None
-    return torch.frombuffer(pages, dtype=torch.float32).view(group.size, numbers)
-
-
-def _wanted() -> bool:
-    value = os.environ.get("TALOS_SHARED_MEMORY", "auto")
-    if value not in ("auto", "no"):
-        raise ConfigError(f"{value!r}", where="TALOS_SHARED_MEMORY", expected="'auto' or 'no'")
-    return value == "auto"
-
-
-def _reserve(size: int) -> Path:
-    """A file with all its pages allocated: writing to a page that cannot be allocated would kill the process."""
-    handle, path = tempfile.mkstemp(prefix="talos-", dir=_FOLDER)
-    try:
-        os.posix_fallocate(handle, 0, size)
-    except OSError:
-        Path(path).unlink()
-        raise
-    finally:
-        os.close(handle)
-    return Path(path)

@@ -1,4 +1,4 @@
-"""The best possible lists for generated events: what a model that knew the planted tastes would recommend."""
+"""The best possible lists for generated events: those of a model that knows the planted tastes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["best_possible"]
 def best_possible(held_out: HeldOut, ks: Sequence[int] = DEFAULT_KS) -> Report:
     """Metrics of the lists with the highest expected recall: the K new items that each user most probably takes next.
 
-    No model can expect more; by luck one may have it.
+    No model has a higher expected recall. By chance one may reach a higher recall.
 
     Args:
         held_out: the users with a test part, from `talos.data.datasets.write_planted`.

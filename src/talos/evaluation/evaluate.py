@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from talos.checks import is_integer
 from talos.data.description import gini
@@ -24,14 +25,11 @@ from talos.evaluation.metrics import (
     RANKING_METRICS,
     Dialect,
     auc,
-    coverage,
-    exposure_gini,
     llpauc,
-    mean_popularity_rank,
     popularity_ranks,
     ranking_metrics,
 )
-from talos.evaluation.ranking import DEFAULT_BUDGET, FixedScores, Scorer, iter_top_k, mask_seen
+from talos.evaluation.ranking import DEFAULT_BUDGET, FixedScores, Scorer, mask_seen, top_k
 
 if TYPE_CHECKING:
     from talos.data.shards import Share
@@ -51,12 +49,12 @@ class Report:
     Attributes:
         metrics: means over users, by names such as `precision@20`.
         per_user: one value for each of `user_ids`; metrics of the lists as a whole (coverage, popularity) have none.
-        user_ids: the users with test items. In a group of processes, these and `per_user` are of one process.
-        dialect: what the names mean, see `talos.metrics`.
+        user_ids: the users with test items. In a group, `user_ids` and `per_user` are those of this process.
+        dialect: the definitions of the metrics, see `talos.metrics`.
         users_without_list: users with test items who have no list; they count as zero.
-        notes: remarks, such as what was left out.
+        notes: remarks, such as the number of interactions left out.
         exposure: how many lists each item is in; None if it was not counted.
-        total_users: in a group, the number of users of all processes, over whom `metrics` are means; else None.
+        total_users: the number of users of all processes, over whom `metrics` are means; None: those of `user_ids`.
     """
 
     metrics: dict[str, float]
@@ -133,12 +131,12 @@ def evaluate(
         ks: list lengths.
         metrics: any of `precision, recall, ndcg, mrr, hit_rate, map`, and `auc`, `llpauc`, which need a second
             pass over all scores.
-        dialect: what the names mean, see `talos.metrics`.
+        dialect: the definitions of the metrics, see `talos.metrics`.
         popularity: train interactions per item; adds coverage, popularity rank and exposure Gini of the lists
             at the largest K.
         budget: bytes that a chunk of scores may take.
-        group: the processes that evaluate together. Each passes scores and interactions of its own users, possibly
-            none; sums are all-reduced, so that all processes get the metrics of all users.
+        group: the processes that evaluate together. Each passes the scores and interactions of its own users, or of
+            none. Sums are all-reduced, so every process gets the metrics of all users.
 
     >>> from talos.evaluation.ranking import FixedScores
     >>> train = Interactions.from_ids([1, 1, 2], [7, 8, 8])
@@ -151,84 +149,47 @@ def evaluate(
     for name in metrics:
         if name not in known:
             raise ConfigError(f"no metric {name!r}", where="metrics", hint=nearest(name, known))
-    if group.size > 1:
-        own = None
-        if len(test):
-            own = evaluate(scorer, test, seen=seen, ks=ks, metrics=metrics, dialect=dialect,
-                           popularity=popularity, budget=budget)  # fmt: skip
-        return _all_reduced(own, test, ks, metrics, dialect, popularity, group)
-    users = users_with_tests(test)
-    lists = [part.items for part in iter_top_k(scorer, users, k=ks[-1], seen=seen, budget=budget)]
-    items = np.concatenate(lists)
+    users = np.flatnonzero(test.user_degrees)
+    num_users, interactions = group.all_reduce_(torch.tensor([len(users), len(test)])).tolist()
+    if not num_users:
+        users_with_tests(test)  # raises the error
+    items = top_k(scorer, users, k=ks[-1], seen=seen, budget=budget).items
     per_user = measure_lists(items, users, test, ks, [m for m in metrics if m in RANKING_METRICS], dialect)
+    if dialect == "paper":  # `mrr_paper` knows the interactions of this process only
+        scale = num_users * len(test) / (interactions * max(len(users), 1))
+        per_user |= {name: scale * values for name, values in per_user.items() if name.startswith("mrr@")}
     if set(metrics) & set(FULL_RANKING_METRICS):
-        above, owner, negatives = _negatives_above(scorer, test, users, seen, budget)
+        order = _negatives_above(scorer, test, users, seen, budget)
         if "auc" in metrics:
-            per_user["auc"] = auc(above, owner, negatives).numpy()
+            per_user["auc"] = auc(*order).numpy()
         if "llpauc" in metrics:
             alpha, beta = LLPAUC_CORNER
-            per_user["llpauc"] = llpauc(above, owner, negatives, alpha=alpha, beta=beta).numpy()
-    means = {name: float(values.mean()) for name, values in per_user.items()}
+            per_user["llpauc"] = llpauc(*order, alpha=alpha, beta=beta).numpy()
+    sums = torch.tensor([values.sum() for values in per_user.values()], dtype=torch.float64)
+    means = dict(zip(per_user, (group.all_reduce_(sums) / num_users).tolist(), strict=True))
     exposure = None
     if popularity is not None:
-        shown = torch.from_numpy(items)
-        means[f"coverage@{ks[-1]}"] = coverage(shown, scorer.num_items)
-        means[f"popularity_rank@{ks[-1]}"] = mean_popularity_rank(shown, torch.as_tensor(popularity))
-        means[f"exposure_gini@{ks[-1]}"] = exposure_gini(shown, scorer.num_items)
-        exposure = torch.bincount(shown[shown >= 0], minlength=scorer.num_items).numpy()
+        shown = torch.bincount(torch.from_numpy(items[items >= 0]), minlength=scorer.num_items)
+        exposure = group.all_reduce_(shown).numpy()
+        means |= _exposure_metrics(exposure, popularity, ks[-1])
     return Report(
         metrics=means,
         per_user=per_user,
         user_ids=test.user_ids.decode(users),
         dialect=dialect,
         exposure=exposure,
+        total_users=num_users,
     )
 
 
-def _all_reduced(
-    own: Report | None,
-    test: Interactions,
-    ks: tuple[int, ...],
-    metrics: Sequence[str],
-    dialect: Dialect,
-    popularity: NDArray[Any] | None,
-    group: Group,
-) -> Report:
-    """The report on the users of all processes; `own` is that of this process, None if it has no test items."""
-    names = [f"{name}@{k}" for name in RANKING_METRICS if name in metrics for k in ks]
-    names += [name for name in FULL_RANKING_METRICS if name in metrics]
-    own_users = 0 if own is None else own.num_users
-    users, interactions = group.all_reduce_(torch.tensor([own_users, len(test)])).tolist()
-    if not users:
-        users_with_tests(test)  # raises the error
-    per_user = {} if own is None else dict(own.per_user)
-    if dialect == "paper":  # `mrr_paper` was scaled by users/interactions of this process, not of all
-        scale = users / interactions * len(test) / max(own_users, 1)
-        per_user |= {name: scale * values for name, values in per_user.items() if name.startswith("mrr@")}
-    sums = torch.zeros(len(names), dtype=torch.float64)
-    if own is not None:
-        sums = torch.tensor([per_user[name].sum() for name in names], dtype=torch.float64)
-    totals = group.all_reduce_(sums).tolist()
-    means = {name: total / users for name, total in zip(names, totals, strict=True)}
-    exposure = None
-    if popularity is not None:
-        shown = torch.zeros(len(popularity), dtype=torch.int64)
-        if own is not None and own.exposure is not None:
-            shown = torch.from_numpy(own.exposure.copy())
-        group.all_reduce_(shown)
-        ranks, k = popularity_ranks(torch.as_tensor(popularity)), ks[-1]
-        means[f"coverage@{k}"] = float((shown > 0).double().mean())
-        means[f"popularity_rank@{k}"] = float(ranks @ shown.double() / (shown.sum() * len(ranks)))
-        means[f"exposure_gini@{k}"] = gini(shown.cpu().numpy())
-        exposure = shown.numpy()
-    return Report(
-        metrics=means,
-        per_user=per_user,
-        user_ids=test.user_ids.ids.clear() if own is None else own.user_ids,
-        dialect=dialect,
-        exposure=exposure,
-        total_users=users,
-    )
+def _exposure_metrics(exposure: NDArray[np.int64], popularity: NDArray[Any], k: int) -> dict[str, float]:
+    """Metrics of all lists together, from the number of lists that each item is in."""
+    ranks = popularity_ranks(torch.as_tensor(popularity)).numpy()
+    return {
+        f"coverage@{k}": int((exposure > 0).sum()) / len(exposure),
+        f"popularity_rank@{k}": float(ranks @ exposure) / max(int(exposure.sum()), 1) / len(ranks),
+        f"exposure_gini@{k}": gini(exposure),
+    }
 
 
 def popularity_report(
@@ -241,14 +202,14 @@ def popularity_report(
 ) -> Report:
     """Metrics of ranking items by their popularity in `train`: the baseline that every model must beat.
 
-    Given shares, all processes of the group (None is the group that was started) call this together, each with its
-    own users in `seen`. The other options are those of `evaluate`.
+    With a `Share`, all processes of the group call this together, each with its own users in `seen`. The default group
+    is the one that was started. Other options are those of `evaluate`.
     """
     assert train.item_degrees is not None
     scores = FixedScores(torch.tensor(train.item_degrees))
-    if isinstance(test, Interactions):
-        return evaluate(scores, test, seen=seen, **options)
-    return evaluate(scores, test.own, seen=seen, group=current() if group is None else group, **options)
+    if not isinstance(test, Interactions):
+        return evaluate(scores, test.own, seen=seen, group=current() if group is None else group, **options)
+    return evaluate(scores, test, seen=seen, **options)
 
 
 def evaluate_lists(
@@ -261,8 +222,8 @@ def evaluate_lists(
 ) -> Report:
     """Measure given lists: rows of `user_id`, `item_id`, `rank` (1 is best).
 
-    A user with test items and no list counts as zero, and the report says how many there were. Lists of users without
-    test items are ignored. An item that the test set does not know is a miss.
+    A user with test items and no list counts as zero; the report has the number of such users. Lists of users without
+    test items are ignored. An item that is not in the test set's vocabulary is a miss.
 
     >>> lists = pl.DataFrame({"user_id": ["a", "a"], "item_id": ["x", "y"], "rank": [1, 2]})
     >>> test = Interactions.from_ids(["a", "b"], ["y", "x"])
@@ -272,8 +233,6 @@ def evaluate_lists(
     """
     ks = check_ks(ks, None)
     users = users_with_tests(test)
-    place = np.full(test.num_users, -1, np.int64)
-    place[users] = np.arange(len(users))
     for column, vocabulary in (("user_id", test.user_ids), ("item_id", test.item_ids)):
         if lists[column].dtype.is_integer() != vocabulary.ids.dtype.is_integer():
             raise DataError(
@@ -281,19 +240,21 @@ def evaluate_lists(
                 where=f"column {column}",
                 expected="ids of one type, so that they can match",
             )
-    codes = test.user_ids.encode(lists["user_id"])
-    row = np.where(codes >= 0, place[codes], -1)
+    row_of_user = np.full(
+        test.num_users + 1, -1, np.int64
+    )  # the last is that of unknown users, whose code is -1
+    row_of_user[users] = np.arange(len(users))
+    row = row_of_user[test.user_ids.encode(lists["user_id"])]
+    missing = len(users) - len(np.unique(row[row >= 0]))
+    if missing == len(users):
+        raise DataError(
+            "no list is of a user with test items", where="lists", expected="user ids of the test set"
+        )
     rank = lists["rank"].to_numpy()
     counted = (row >= 0) & (rank <= ks[-1])
     items = np.full((len(users), ks[-1]), -1, np.int64)
     items[row[counted], rank[counted] - 1] = test.item_ids.encode(lists["item_id"])[counted]
     per_user = measure_lists(items, users, test, ks, metrics, dialect)
-    listed = np.zeros(len(users), bool)
-    listed[row[row >= 0]] = True
-    missing = int((~listed).sum())
-    if missing == len(users):
-        what = "no list is of a user with test items"
-        raise DataError(what, where="lists", expected="user ids of the test set")
     note = f"{missing:,} of {len(users):,} users with test items have no list and count as zero"
     return Report(
         metrics={name: float(values.mean()) for name, values in per_user.items()},
@@ -314,11 +275,11 @@ def measure_lists(
     dialect: Dialect,
 ) -> dict[str, NDArray[np.float64]]:
     """Per-user ranking metrics of lists (users, length) of item codes, -1 for padding."""
-    # whether each listed item is one of its user's test items, by binary search over (user, item) keys
+    # a binary search over (user, item) keys finds whether each listed item is one of its user's test items
     keys = test.rows.astype(np.int64) * test.num_items + test.indices
-    wanted = np.where(items >= 0, users[:, None] * test.num_items + items, -1)
-    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    hits, relevant = torch.from_numpy(keys[places] == wanted), torch.from_numpy(test.user_degrees[users])
+    listed = np.where(items >= 0, users[:, None] * test.num_items + items, -1)
+    found = keys[np.minimum(np.searchsorted(keys, listed), len(keys) - 1)]
+    hits, relevant = torch.from_numpy(found == listed), torch.from_numpy(test.user_degrees[users])
     values = ranking_metrics(hits, relevant, ks, names=metrics, dialect=dialect)
     return {name: value.numpy() for name, value in values.items()}
 
@@ -327,52 +288,48 @@ def users_with_tests(test: Interactions) -> NDArray[np.int64]:
     """Codes of the users with test items; an error if there are none."""
     users = np.flatnonzero(test.user_degrees)
     if len(users) == 0:
-        source = test.provenance.source
-        raise DataError("no user has a test item", where=source, expected="a test set that is not empty")
+        raise DataError(
+            "no user has a test item", where=test.provenance.source, expected="a test set that is not empty"
+        )
     return users
 
 
 def check_ks(ks: Sequence[int], num_items: int | None) -> tuple[int, ...]:
     """The list lengths in ascending order without repetition; an error unless each is 1 to `num_items`."""
-    limit = "" if num_items is None else f" to {num_items:,}, the number of items"
+    if not ks:
+        raise ConfigError("none given", where="k", expected="at least one list length")
+    limit = "1 or more" if num_items is None else f"1 to {num_items:,}, the number of items"
     for k in ks:
         if not is_integer(k):
             raise ConfigError(f"{k!r}", where="k", expected="whole numbers")
         if k < 1 or (num_items is not None and k > num_items):
-            raise ConfigError(f"{k}", where="k", expected=f"1{limit or ' or more'}")
-    if not ks:
-        raise ConfigError("none given", where="k", expected="at least one list length")
+            raise ConfigError(f"{k}", where="k", expected=limit)
     return tuple(sorted(set(ks)))
 
 
 def _negatives_above(
     scorer: Scorer, test: Interactions, users: NDArray[np.int64], seen: Interactions | None, budget: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The arguments `above`, `owner` and `negatives` of `auc`."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The arguments `above`, `rows` and `negatives` of `auc`."""
     above: list[float] = []
-    owners, negatives = [], []
-    chunk = max(1, budget // (4 * scorer.num_items))
-    buffer = torch.empty(min(chunk, len(users)), scorer.num_items, device=scorer.device)
+    negatives: list[int] = []
+    chunk = max(1, min(len(users), budget // (4 * scorer.num_items)))
+    buffer = torch.empty(chunk, scorer.num_items, device=scorer.device)
     for start in range(0, len(users), chunk):
         block = users[start : start + chunk]
         scores = buffer[: len(block)]
         scorer.scores(torch.from_numpy(block).to(scorer.device), scores)
-        owner, items = test.pairs_of(block)
-        wanted = scores[torch.from_numpy(owner), torch.from_numpy(items.astype(np.int64))].cpu().numpy()
+        rows, items = test.pairs_of(block)
+        positives = scores[torch.from_numpy(rows), torch.from_numpy(items.astype(np.int64))].cpu().numpy()
         if seen is not None:
             mask_seen(scores, seen, block)
         mask_seen(scores, test, block)  # a user's test items are not each other's negatives
-        rows = scores.cpu().numpy()
-        for user, score in zip(owner, wanted, strict=True):  # faster row by row than at once in torch
-            row = rows[user]
-            above.append((np.count_nonzero(row > score) + np.count_nonzero(row >= score)) / 2)
-        owners.append(owner + start)
-        negatives.append(np.array([np.count_nonzero(row > -np.inf) for row in rows]))
-    return (
-        torch.tensor(above),
-        torch.from_numpy(np.concatenate(owners)),
-        torch.from_numpy(np.concatenate(negatives)),
-    )
+        table = scores.cpu().numpy()
+        for row, score in zip(rows, positives, strict=True):  # faster row by row than at once in torch
+            others = table[row]
+            above.append((np.count_nonzero(others > score) + np.count_nonzero(others >= score)) / 2)
+        negatives += [int((row > -np.inf).sum()) for row in table]
+    return torch.tensor(above), torch.from_numpy(test.pairs_of(users)[0]), torch.tensor(negatives).long()
 
 
 def _number(value: float | None) -> str:

@@ -7,12 +7,12 @@ Every ranking metric takes
 - `relevant` (users,): how many test items each user has;
 - `k`: the length of the list that counts, at most L;
 
-and returns one float64 value for each user, from which means, tests and plots are made.
+and returns one float64 value for each user.
 A user without test items gets 0 and should be left out of a mean, as `talos.evaluate` does.
 
-A dialect says what the names mean. `standard` has the textbook definitions. `paper` has those of the tables of the
-Talos paper, which differ in MRR@K (see `mrr_paper`) and in what is masked in the lists (train only, where `standard`
-masks train and validation).
+A dialect defines the names. `standard` has the textbook definitions. `paper` has the definitions of the tables of the
+Talos paper. They differ in MRR@K (see `mrr_paper`) and in the items that are masked in the lists: `paper` masks train,
+`standard` masks train and validation.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def recall(hits: Tensor, relevant: Tensor, k: int) -> Tensor:
     >>> recall(torch.tensor([[True, False, True]]), torch.tensor([5]), k=3)
     tensor([0.4000], dtype=torch.float64)
     """
-    return _head(hits, relevant, k).sum(1) / _at_least_one(relevant)
+    return _head(hits, relevant, k).sum(1) / relevant.clamp(min=1)
 
 
 def hit_rate(hits: Tensor, relevant: Tensor, k: int) -> Tensor:
@@ -148,8 +148,9 @@ def ranking_metrics(
     {'precision@1': 1.0, 'precision@2': 0.5}
     """
     if dialect not in DIALECTS:
-        hint = nearest(dialect, DIALECTS)
-        raise ConfigError(f"{dialect!r}", where="dialect", expected="a dialect", hint=hint)
+        raise ConfigError(
+            f"{dialect!r}", where="dialect", expected="a dialect", hint=nearest(dialect, DIALECTS)
+        )
     functions = _PAPER if dialect == "paper" else RANKING_METRICS
     for name in names:
         if name not in functions:
@@ -157,12 +158,12 @@ def ranking_metrics(
     return {f"{name}@{k}": functions[name](hits, relevant, k) for name in names for k in ks}
 
 
-def auc(above: Tensor, owner: Tensor, negatives: Tensor) -> Tensor:
-    """AUC per user: the share of (test item, negative) pairs that are in the right order.
+def auc(above: Tensor, rows: Tensor, negatives: Tensor) -> Tensor:
+    """AUC per user: the fraction of (test item, negative) pairs that are in the right order.
 
     Args:
         above: (P,) for each test item, how many of its user's negatives score higher, ties counting half.
-        owner: (P,) the user of each test item, 0 … users-1.
+        rows: (P,) the user of each test item, 0 … users-1.
         negatives: (users,) how many negatives (neither masked nor test items) each user has.
 
     A user without negatives has every pair in order (1); a user without test items gets 0.
@@ -170,14 +171,13 @@ def auc(above: Tensor, owner: Tensor, negatives: Tensor) -> Tensor:
     >>> auc(torch.tensor([0.0, 3.0]), torch.tensor([0, 0]), torch.tensor([4]))
     tensor([0.6250], dtype=torch.float64)
     """
-    positives = torch.bincount(owner, minlength=len(negatives))
-    in_order = 1 - above.double() / _at_least_one(negatives)[owner]
-    sums = torch.zeros(len(negatives), dtype=torch.float64).index_add_(0, owner, in_order)
-    return sums / positives.clamp(min=1)
+    in_order = 1 - above.double() / negatives.clamp(min=1)[rows]
+    sums = torch.zeros(len(negatives), dtype=torch.float64).index_add_(0, rows, in_order)
+    return sums / torch.bincount(rows, minlength=len(negatives)).clamp(min=1)
 
 
 def llpauc(
-    above: Tensor, owner: Tensor, negatives: Tensor, *, alpha: float, beta: float, normalise: bool = True
+    above: Tensor, rows: Tensor, negatives: Tensor, *, alpha: float, beta: float, normalise: bool = True
 ) -> Tensor:
     """Lower-left partial AUC per user (Shi et al., WWW'24): the corner TPR ≤ α, FPR ≤ β of the ROC curve.
 
@@ -185,30 +185,28 @@ def llpauc(
     of those pairs, so that a perfect list has 1; with `normalise=False` by all n⁺·n⁻ pairs, as in the definition.
     Arguments as in `auc`; LLPAUC(1, 1) is AUC.
 
-    >>> above, owner, negatives = torch.tensor([0.0, 3.0]), torch.tensor([0, 0]), torch.tensor([4])
-    >>> llpauc(above, owner, negatives, alpha=0.5, beta=0.5)
+    >>> above, rows, negatives = torch.tensor([0.0, 3.0]), torch.tensor([0, 0]), torch.tensor([4])
+    >>> llpauc(above, rows, negatives, alpha=0.5, beta=0.5)
     tensor([1.], dtype=torch.float64)
     """
-    for name, share in (("alpha", alpha), ("beta", beta)):
-        if not 0 < share <= 1:
-            raise ArgumentError(f"{share}", where=name, expected="a share above 0, at most 1")
-    users = len(negatives)
-    positives = torch.bincount(owner, minlength=users)
+    for name, fraction in (("alpha", alpha), ("beta", beta)):
+        if not 0 < fraction <= 1:
+            raise ArgumentError(f"{fraction}", where=name, expected="a fraction above 0, at most 1")
+    positives = torch.bincount(rows, minlength=len(negatives))
     best_positives = torch.ceil(alpha * positives - 1e-9).long()
     best_negatives = torch.ceil(beta * negatives - 1e-9)
     order = torch.argsort(above, stable=True)
-    order = order[torch.argsort(owner[order], stable=True)]
-    first = positives.cumsum(0) - positives
-    place = torch.arange(len(above)) - first[owner[order]]
-    counted = place < best_positives[owner[order]]
-    beaten = (best_negatives[owner[order]] - above[order].double()).clamp(min=0) * counted
-    right = torch.zeros(users, dtype=torch.float64).index_add_(0, owner[order], beaten)
+    order = order[torch.argsort(rows[order], stable=True)]  # by user, the best test items first
+    rows, above = rows[order], above[order].double()
+    rank = torch.arange(len(above)) - (positives.cumsum(0) - positives)[rows]
+    beaten = (best_negatives[rows] - above).clamp(min=0) * (rank < best_positives[rows])
+    right = torch.zeros(len(negatives), dtype=torch.float64).index_add_(0, rows, beaten)
     pairs = best_positives * best_negatives if normalise else positives * negatives
     return torch.where((pairs == 0) & (positives > 0), 1.0, right / pairs.clamp(min=1))
 
 
 def coverage(items: Tensor, num_items: int) -> float:
-    """Share of the catalogue that is in at least one list; negative entries are padding.
+    """Fraction of the catalogue that is in at least one list; negative entries are padding.
 
     >>> coverage(torch.tensor([[0, 1], [1, -1]]), num_items=4)
     0.5
@@ -217,7 +215,7 @@ def coverage(items: Tensor, num_items: int) -> float:
 
 
 def exposure_gini(items: Tensor, num_items: int) -> float:
-    """Gini coefficient of how often each item is recommended: 0 if all equally often, towards 1 if a few are.
+    """Gini coefficient of the number of lists each item is in: 0 if all are equal, near 1 if a few items dominate.
 
     >>> exposure_gini(torch.tensor([[0, 1], [2, 3]]), num_items=4)
     0.0
@@ -227,9 +225,9 @@ def exposure_gini(items: Tensor, num_items: int) -> float:
 
 
 def mean_popularity_rank(items: Tensor, popularity: Tensor) -> float:
-    """Mean popularity rank of recommended items as a share of the catalogue; near 0: only the most popular.
+    """Mean popularity rank of recommended items as a fraction of the catalogue; near 0 if all are popular.
 
-    `popularity` (items,) counts train interactions; equal counts share their mean rank.
+    `popularity` (items,) counts train interactions; equal counts get their mean rank.
 
     >>> mean_popularity_rank(torch.tensor([[0, 1]]), torch.tensor([9, 5, 1, 1]))
     0.375
@@ -241,13 +239,13 @@ def mean_popularity_rank(items: Tensor, popularity: Tensor) -> float:
 
 
 def popularity_ranks(popularity: Tensor) -> Tensor:
-    """The rank of each item, 1 for the most popular; equal counts share their mean rank.
+    """The rank of each item, 1 for the most popular; equal counts get their mean rank.
 
     >>> popularity_ranks(torch.tensor([9, 1, 5, 1])).tolist()
     [1.0, 3.5, 2.0, 3.5]
     """
-    _, place, sizes = torch.unique(-popularity, return_inverse=True, return_counts=True)
-    ranks: Tensor = (sizes.cumsum(0) - (sizes - 1) / 2).double()[place]
+    _, level, sizes = torch.unique(-popularity, return_inverse=True, return_counts=True)
+    ranks: Tensor = (sizes.cumsum(0) - (sizes - 1) / 2).double()[level]
     return ranks
 
 
@@ -266,7 +264,3 @@ def _head(hits: Tensor, relevant: Tensor, k: int) -> Tensor:
 
 def _ranks(k: int, like: Tensor) -> Tensor:
     return torch.arange(1, k + 1, dtype=torch.float64, device=like.device)
-
-
-def _at_least_one(counts: Tensor) -> Tensor:
-    return counts.double().clamp(min=1)

@@ -4,11 +4,11 @@ A user with n training events has the scores
 
     s_ui + (c / n) · p_i,    p_i = log(1 + n_i) / log(1 + max n)
 
-where n_i counts the training events of item i and c is the prior. A user without training events has no vector of
-their own: the scores are p_i. An item without training events has no vector of its own either: it is ranked last.
+where n_i counts the training events of item i and c is the prior. A user without training events has no trained
+vector: the scores are p_i. An item without training events has no trained vector either: it is ranked last.
 
-All of this is one dot product. Vectors get a column for popularity, and one that puts items without events last; so
-lists, indexes and graphs that take dot products need to know nothing about it.
+These scores are dot products. Vectors get a column for popularity and a column that ranks items without events last,
+so lists, indexes and exported graphs take dot products as usual.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from talos.evaluation.ranking import DotScores
 
 __all__ = ["PRIORS", "PriorScores", "best_prior", "longest_of", "popularity_scores"]
 
-# What `best_prior` compares; the first is taken unless another one is better than chance explains.
+# The candidates of `best_prior`. The first is the default: another must be better by more than chance explains.
 PRIORS: Final = (1.0, 0.0, 0.25, 0.5, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 # Users whose lists `best_prior` measures; more would not change the choice.
 _MOST_USERS: Final = 8192
-# How far below the lowest possible dot product items without events are put.
+# Items without events score this many times the lowest possible dot product.
 _BELOW: Final = 1.01
 
 
@@ -47,7 +47,7 @@ def popularity_scores(item_degrees: NDArray[np.integer[Any]]) -> Tensor:
 
 
 class PriorScores:
-    """Makes scorers of users with a given number of training events, see this module.
+    """Scores with a popularity prior, for users with a given number of training events; see this module.
 
     Args:
         item_vectors: (I, d).
@@ -83,17 +83,15 @@ class PriorScores:
         self._with_popularity: Tensor | None = None
 
     def of(self, vectors: Tensor, events: NDArray[np.integer[Any]]) -> DotScores:
-        """The scores of people with these vectors (B, d) and so many training events (B,)."""
+        """The scores of users with vectors (B, d) and numbers of training events (B,)."""
         count = torch.from_numpy(np.asarray(events, np.int64)).to(vectors.device).unsqueeze(1)
         cold = count == 0
-        rows, items = vectors, self._items
-        if self._ranks_last:
-            rows = F.pad(rows, (0, 1), value=1.0)
+        rows = F.pad(vectors, (0, 1), value=1.0) if self._ranks_last else vectors
         if self.prior == 0 and not cold.any():
-            return DotScores(rows, items)
+            return DotScores(rows, self._items)
         if self._with_popularity is None:
-            self._with_popularity = torch.cat([items, self._popularity.unsqueeze(1)], 1)
-        # without events, the column that ranks items last is not needed: their popularity is the lowest
+            self._with_popularity = torch.cat([self._items, self._popularity.unsqueeze(1)], 1)
+        # users without events do not need the column that ranks items last: the popularity of such items is 0
         weights = torch.where(cold, 1.0, self.prior / count.clamp(min=1).to(vectors))
         rows = torch.cat([rows.masked_fill(cold, 0.0), weights], 1)
         return DotScores(rows, self._with_popularity)
@@ -112,9 +110,8 @@ def best_prior(
 ) -> float:
     """The prior with the best validation metric over users with training events, each weighted by 1/n.
 
-    The weights are those with which the prior itself enters the scores. The best one is taken if it is ahead of the
-    default, 1, by more than a standard error of the difference: the model was chosen by the same validation users, who
-    are too well served without a prior.
+    The weights are those of the prior in the scores. The best prior is chosen if it beats the default, 1, by more than
+    a standard error of the difference. The model was chosen by the same validation users, which favours low priors.
 
     Args:
         user_vectors: (U, d), of the users of `train`.
@@ -130,24 +127,21 @@ def best_prior(
     most = -(-_MOST_USERS // group.size)
     if len(rows) > most:
         rows = np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
-    among = np.zeros(valid.num_users, bool)
-    among[rows] = True
-    measured = valid.where(among[valid.rows])
-    weights = 1 / np.maximum(train.user_degrees[rows], 1)
+    measured = valid.where(np.isin(valid.rows, rows))
     longest = longest_of(user_vectors)
-    default = np.zeros(len(rows))
+
+    def weighted(prior: float) -> NDArray[np.float64]:
+        if not len(rows):
+            return np.zeros(0)
+        scores = PriorScores(item_vectors, item_degrees, prior=prior, longest=longest)
+        scorer = scores.of(user_vectors, train.user_degrees)
+        report = evaluate(scorer, measured, seen=train, ks=[k], metrics=[metric])
+        return 1 / train.user_degrees[rows] * report.per_user[f"{metric}@{k}"]
+
+    default = weighted(PRIORS[0])
     chosen, best = PRIORS[0], 0.0
-    for prior in PRIORS:
-        values = default
-        if len(rows):
-            scores = PriorScores(item_vectors, item_degrees, prior=prior, longest=longest)
-            scorer = scores.of(user_vectors, train.user_degrees)
-            report = evaluate(scorer, measured, seen=train, ks=[k], metrics=[metric])
-            values = weights * report.per_user[f"{metric}@{k}"]
-        if prior == PRIORS[0]:
-            default = values
-            continue
-        gain = values - default
+    for prior in PRIORS[1:]:
+        gain = weighted(prior) - default
         sums = group.all_gather_numbers([float(gain.sum()), float(gain @ gain), float(len(gain))])
         total, squares, count = (sum(column) for column in zip(*sums, strict=True))
         error = max(squares - total**2 / max(count, 1), 0.0) ** 0.5

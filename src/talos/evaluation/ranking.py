@@ -1,12 +1,12 @@
 """Top-K lists for many users: score, mask and select, in chunks within a memory budget.
 
-Evaluation and recommendation share this code. Only one chunk of users × items is in memory at a time.
-The result is deterministic: equal scores are ordered by item position.
+Evaluation and recommendation share this code. Only one chunk of users × items is in memory at a time. Equal scores are
+ordered by item position. `talos.kernels.topk` does the selection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from talos.baselines import ItemWeights
 from talos.data.interactions import Interactions
-from talos.errors import ArgumentError, TalosError
-from talos.evaluation import tiles
+from talos.errors import ArgumentError
+from talos.kernels import topk
 
 __all__ = [
     "DotScores",
@@ -42,29 +42,24 @@ class Scorer(Protocol):
     @property
     def num_items(self) -> int:
         """The number of items."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """The device of the scores."""
-        ...
 
     def scores(self, users: Tensor, out: Tensor) -> None:
         """Write the scores of `users` (B,) for every item into `out` (B, num_items)."""
-        ...
 
 
 class Masks(Protocol):
-    """The items that are masked in each user's list; `Interactions` are such."""
+    """The items that are masked in each user's list; `Interactions` have this interface."""
 
     @property
     def num_items(self) -> int:
         """The number of items."""
-        ...
 
     def pairs_of(self, codes: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """The masked items of some users: for each, the position of its user in `codes`, and the item."""
-        ...
 
 
 class DotScores:
@@ -86,23 +81,9 @@ class DotScores:
                 where="user_vectors, item_vectors",
                 expected="(users, d) and (items, d)",
             )
-        self.user_vectors = user_vectors
-        self.item_vectors = item_vectors
-
-    @property
-    def num_users(self) -> int:
-        """The number of users."""
-        return len(self.user_vectors)
-
-    @property
-    def num_items(self) -> int:
-        """The number of items."""
-        return len(self.item_vectors)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the vectors."""
-        return self.item_vectors.device
+        self.user_vectors, self.item_vectors = user_vectors, item_vectors
+        self.num_users, self.num_items = len(user_vectors), len(item_vectors)
+        self.device = item_vectors.device
 
     def scores(self, users: Tensor, out: Tensor) -> None:
         """Write the scores of `users` into `out`: one matrix product."""
@@ -124,26 +105,14 @@ class HistoryScores:
         self, histories: Interactions, weights: ItemWeights, popularity: Tensor | None = None
     ) -> None:
         if histories.num_items != weights.num_items:
-            what, expected = f"{histories.num_items} items", f"{weights.num_items}, those of the weights"
-            raise ArgumentError(what, where="histories", expected=expected)
-        self.histories = histories
-        self.weights = weights
-        self.popularity = popularity
-
-    @property
-    def num_users(self) -> int:
-        """The number of histories."""
-        return self.histories.num_users
-
-    @property
-    def num_items(self) -> int:
-        """The number of items."""
-        return self.weights.num_items
-
-    @property
-    def device(self) -> torch.device:
-        """The CPU: weights stay there."""
-        return torch.device("cpu")
+            raise ArgumentError(
+                f"{histories.num_items} items",
+                where="histories",
+                expected=f"{weights.num_items}, those of the weights",
+            )
+        self.histories, self.weights, self.popularity = histories, weights, popularity
+        self.num_users, self.num_items = histories.num_users, weights.num_items
+        self.device = torch.device("cpu")  # that of the weights
 
     def scores(self, users: Tensor, out: Tensor) -> None:
         """Write the scores of `users` into `out`: a product of their rows with the weights."""
@@ -167,16 +136,7 @@ class FixedScores:
 
     def __init__(self, item_scores: Tensor) -> None:
         self.item_scores = item_scores.float()
-
-    @property
-    def num_items(self) -> int:
-        """The number of items."""
-        return len(self.item_scores)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the scores."""
-        return self.item_scores.device
+        self.num_items, self.device = len(item_scores), item_scores.device
 
     def scores(self, users: Tensor, out: Tensor) -> None:
         """Write the item scores into every row of `out`."""
@@ -202,11 +162,12 @@ def top_k(
     budget: int = DEFAULT_BUDGET,
 ) -> TopK:
     """The best `k` items of each user, in one piece; for the arguments see `iter_top_k`."""
-    parts = list(iter_top_k(scorer, users, k=k, seen=seen, banned=banned, budget=budget))
+    nothing = TopK(np.empty(0, np.int64), np.empty((0, k), np.int64), np.empty((0, k), np.float32))
+    chunks = [nothing, *iter_top_k(scorer, users, k=k, seen=seen, banned=banned, budget=budget)]
     return TopK(
-        np.concatenate([part.users for part in parts]) if parts else np.empty(0, np.int64),
-        np.concatenate([part.items for part in parts]) if parts else np.empty((0, k), np.int64),
-        np.concatenate([part.scores for part in parts]) if parts else np.empty((0, k), np.float32),
+        np.concatenate([chunk.users for chunk in chunks]),
+        np.concatenate([chunk.items for chunk in chunks]),
+        np.concatenate([chunk.scores for chunk in chunks]),
     )
 
 
@@ -232,135 +193,53 @@ def iter_top_k(
     if not 1 <= k <= scorer.num_items:
         raise ArgumentError(f"{k}", where="k", expected=f"1 to {scorer.num_items}, the number of items")
     if seen is not None and seen.num_items != scorer.num_items:
-        expected = f"{scorer.num_items}, the number of items of the scorer"
-        raise ArgumentError(f"{seen.num_items} items", where="seen", expected=expected)
+        raise ArgumentError(
+            f"{seen.num_items} items",
+            where="seen",
+            expected=f"{scorer.num_items}, the number of items of the scorer",
+        )
     if users is None:
         users = np.arange(getattr(scorer, "num_users", 0))
-    wanted = np.asarray(users, np.int64)
-    selector = _Selector(scorer.num_items, k)
-    if isinstance(scorer, DotScores) and selector.by_tiles(scorer):
-        yield from _by_tiles(scorer, wanted, selector, seen, banned, budget)
-        return
-    chunk = max(1, min(len(wanted), budget // (4 * selector.width)))
-    buffer = torch.full((chunk, selector.width), -torch.inf, device=scorer.device)
+    wanted, num_items = np.asarray(users, np.int64), scorer.num_items
+    barred = torch.from_numpy(np.asarray([] if banned is None else banned, np.int64)).to(scorer.device)
+    # a class derived from `DotScores` may have scores of its own
+    tiled = scorer if type(scorer) is DotScores and topk.uses_tiles(scorer.item_vectors, k) else None
+    width = -(-num_items // 64) * 64  # aligned rows are faster
+    chunk = budget // (4 * width) if tiled is None else topk.users_at_once(num_items, budget)
+    chunk = max(1, min(len(wanted), chunk))
+    buffer = torch.full((0 if tiled else chunk, width), -torch.inf, device=scorer.device)
+
+    def masked_scores(block: NDArray[np.int64], out: Tensor) -> Tensor:
+        scorer.scores(torch.from_numpy(block).to(scorer.device), out[:, :num_items])
+        if seen is not None:
+            mask_seen(out, seen, block)
+        return out.index_fill_(1, barred, -torch.inf)
+
+    def best(block: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        if tiled is None:
+            return topk.best_of_rows(masked_scores(block, buffer[: len(block)]), k)
+        return topk.best_of_products(
+            tiled.user_vectors.detach()[block],
+            tiled.item_vectors.detach(),
+            k,
+            masked=torch.empty(0, dtype=torch.int64) if seen is None else _flat(seen, block, num_items),
+            banned=barred,
+            rows=lambda tied: masked_scores(block[tied.numpy()], torch.empty(len(tied), num_items)),
+        )
+
     for start in range(0, len(wanted), chunk):
         block = wanted[start : start + chunk]
-        padded = buffer[: len(block)]
-        scores = padded[:, : scorer.num_items]
-        scorer.scores(torch.from_numpy(block).to(scorer.device), scores)
-        if seen is not None:
-            mask_seen(padded, seen, block)
-        if banned is not None:
-            padded[:, torch.from_numpy(np.asarray(banned, np.int64)).to(padded.device)] = -torch.inf
-        best, places = selector.select(padded)
-        yield TopK(block, places.cpu().numpy(), best.cpu().numpy())
-
-
-def _by_tiles(
-    scorer: DotScores,
-    wanted: NDArray[np.int64],
-    selector: _Selector,
-    seen: Masks | None,
-    banned: NDArray[np.integer[Any]] | None,
-    budget: int,
-) -> Iterator[TopK]:
-    """`iter_top_k` for a large catalogue, see `talos.evaluation.tiles`."""
-    masked = None if banned is None else torch.from_numpy(np.unique(np.asarray(banned, np.int64)))
-    vectors, items = scorer.user_vectors.detach(), scorer.item_vectors.detach()
-    for start in range(0, len(wanted), size := tiles.users_in_a_block(scorer.num_items, budget)):
-        block = wanted[start : start + size]
-        pairs = (
-            None if seen is None else tiles.Seen(*(part.astype(np.int64) for part in seen.pairs_of(block)))
-        )
-        found = tiles.best_by_tiles(vectors[block], items, selector.k + 1, pairs, masked)
-
-        def rows(tied: Tensor, block: NDArray[np.int64] = block) -> Tensor:
-            """All scores of some users of the block."""
-            users = block[tied.numpy()]
-            scores = torch.full((len(users), selector.width), -torch.inf)
-            scorer.scores(torch.from_numpy(users), scores[:, : scorer.num_items])
-            if seen is not None:
-                mask_seen(scores, seen, users)
-            if masked is not None:
-                scores[:, masked] = -torch.inf
-            return scores
-
-        best, places = selector.order(*found, rows, at_once=max(1, budget // (16 * scorer.num_items)))
-        yield TopK(block, places.numpy(), best.numpy())
+        scores, items = best(block)
+        yield TopK(block, items.cpu().numpy(), scores.cpu().numpy())
 
 
 def mask_seen(scores: Tensor, seen: Masks, users: NDArray[np.int64]) -> None:
     """Set the scores (B, ≥ items) of the items that each of `users` (B,) has in `seen` to -inf."""
-    owner, items = seen.pairs_of(users)
-    flat = torch.from_numpy(owner * scores.shape[1] + items).to(scores.device)
+    flat = _flat(seen, users, scores.shape[1]).to(scores.device)
     scores.view(-1).index_fill_(0, flat, -torch.inf)
 
 
-class _Selector:
-    """Selects the top K of each row, ties by position, reading each score about once.
-
-    A row is divided into groups. The best k+1 items lie in the k+1 groups with the highest maxima, so only those
-    groups are searched. The item at rank k+1 shows whether the one at rank k is tied; only such rows need the slower
-    exact order.
-    """
-
-    def __init__(self, num_items: int, k: int) -> None:
-        self.num_items, self.k = num_items, k
-        # items in a group; with 1 the whole row is searched
-        self.depth = next((depth for depth in (64, 32) if num_items >= depth * (k + 1)), 1)
-        self.groups = -(-num_items // self.depth)
-        self.width = self.groups * self.depth
-
-    def by_tiles(self, scorer: DotScores) -> bool:
-        """Whether the catalogue is so large that it is to be scored in tiles."""
-        vectors = scorer.item_vectors
-        plain = vectors.device.type == "cpu" and vectors.dtype == torch.float32
-        return plain and self.num_items >= max(tiles.TILED_FROM, 64 * (self.k + 1))
-
-    def select(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Best scores and their positions (B, k) of scores (B, width), padding at the end."""
-        wanted = min(self.k + 1, self.num_items)
-        if self.depth == 1:
-            best, places = scores.topk(wanted, sorted=False)
-        else:
-            grouped = scores.view(len(scores), self.groups, self.depth)
-            group = grouped.amax(2).topk(wanted, sorted=False).indices
-            # gathering whole groups takes half the time of gathering single members
-            members = grouped[torch.arange(len(scores), device=scores.device).unsqueeze(1), group]
-            best, within = members.flatten(1).topk(wanted, sorted=False)
-            places = group.gather(1, within // self.depth) * self.depth + within % self.depth
-        # a few at a time: keys are twice as wide as scores
-        return self.order(best, places, scores.__getitem__, at_once=64)
-
-    def order(
-        self, best: Tensor, places: Tensor, rows: Callable[[Tensor], Tensor], *, at_once: int
-    ) -> tuple[Tensor, Tensor]:
-        """The k best of a few more (B, ≤ k + 1) in order, ties by position.
-
-        `rows` gives all scores (n, width) of some rows: those whose k-th score is tied, `at_once` of them at a time.
-        """
-        wanted = best.shape[1]
-        places, by_place = places.sort(dim=1)
-        best, by_score = best.gather(1, by_place).sort(dim=1, descending=True, stable=True)
-        places = places.gather(1, by_score)
-        if torch.isnan(best[:, 0]).any():  # NaN sorts before everything
-            raise TalosError(
-                "the model gives scores that are not numbers (NaN): was it trained to divergence?"
-            )
-        if wanted > self.k:
-            contested = (best[:, self.k - 1] == best[:, self.k]) & (best[:, self.k] > -torch.inf)
-            best, places = best[:, : self.k], places[:, : self.k]
-            if contested.any():
-                best, places = best.clone(), places.clone()
-                for row in torch.split(contested.nonzero().flatten(), at_once):
-                    scores = rows(row)
-                    places[row] = self._exact(scores)
-                    best[row] = scores.gather(1, places[row])
-        return best, places.masked_fill(best == -torch.inf, -1)
-
-    def _exact(self, scores: Tensor) -> Tensor:
-        """Positions of the best k, ties by position: score and position are combined into one integer key."""
-        bits = (scores[:, : self.num_items] + 0.0).view(torch.int32)  # + 0.0 turns -0.0 into 0.0
-        ascending = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
-        position = torch.arange(self.num_items - 1, -1, -1, device=scores.device)
-        return self.num_items - 1 - ((ascending << 32) + position).topk(self.k).values.bitwise_and(0xFFFFFFFF)
+def _flat(seen: Masks, users: NDArray[np.int64], width: int) -> Tensor:
+    """The positions of the masked pairs of `users` (B,) in a flattened matrix (B, width)."""
+    rows, items = seen.pairs_of(users)
+    return torch.from_numpy(rows * width + items)

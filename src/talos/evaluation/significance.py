@@ -1,7 +1,7 @@
 """Paired significance tests between two models, over users or over seeds.
 
-Every result states its alternative hypothesis in words, because a p-value means nothing without it. p-values of several
-comparisons at once are corrected by Holm's method (`holm`).
+Every result states its alternative hypothesis in words, because a p-value means nothing without it. `holm` corrects the
+p-values of several comparisons.
 """
 
 from __future__ import annotations
@@ -85,8 +85,11 @@ def compare(
 
     first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if first.shape != second.shape or first.ndim != 1 or len(first) < 2:
-        shapes = f"shapes {first.shape} and {second.shape}"
-        raise ArgumentError(shapes, where="a, b", expected="two equally long lists of 2 or more")
+        raise ArgumentError(
+            f"shapes {first.shape} and {second.shape}",
+            where="a, b",
+            expected="two equally long lists of 2 or more",
+        )
     if alternative not in _WORDS:
         raise ArgumentError(f"{alternative!r}", where="alternative", hint=nearest(alternative, _WORDS))
     delta = first - second
@@ -129,8 +132,9 @@ def compare_reports(
     """Compare two reports on the same users, user by user."""
     for name, report in zip(names, (a, b), strict=True):
         if metric not in report.per_user:
-            hint = nearest(metric, report.per_user)
-            raise ArgumentError(f"{name} has no {metric!r} per user", where="metric", hint=hint)
+            raise ArgumentError(
+                f"{name} has no {metric!r} per user", where="metric", hint=nearest(metric, report.per_user)
+            )
     if not a.user_ids.equals(b.user_ids):
         raise ArgumentError("the reports have different users", where="a, b", expected="the same test set")
     return compare(a.per_user[metric], b.per_user[metric], alternative=alternative, names=names, seed=seed)
@@ -150,15 +154,15 @@ def compare_seeds(
     """
     if len(a) != len(b):
         raise ArgumentError(f"{len(a)} and {len(b)} runs", where="a, b", expected="the same seeds for both")
-    means = [[report.metrics[metric] for report in reports] for reports in (a, b)]
-    return compare(means[0], means[1], alternative=alternative, names=names)
+    first, second = ([report.metrics[metric] for report in reports] for reports in (a, b))
+    return compare(first, second, alternative=alternative, names=names)
 
 
 def mean_interval(values: ArrayLike, level: float = 0.95) -> tuple[float, float]:
-    """Student's confidence interval of a mean: what it could have been with other users like these.
+    """Student's confidence interval of a mean over users, as if other users had been drawn from the same population.
 
-    It knows nothing of other seeds, splits or data. One value alone says nothing: the interval is then infinite; equal
-    values give an interval of length 0.
+    It does not cover other seeds, splits or data sets. The interval of one value is infinite; that of equal values has
+    length 0.
 
     >>> low, high = mean_interval([0.1, 0.2, 0.3])
     >>> round(low, 3), round(high, 3)
@@ -166,12 +170,11 @@ def mean_interval(values: ArrayLike, level: float = 0.95) -> tuple[float, float]
     """
     from scipy import stats
 
-    found = np.asarray(values, np.float64)
-    mean = float(found.mean())
-    if len(found) < 2:
+    sample = np.asarray(values, np.float64)
+    if len(sample) < 2:
         return -np.inf, np.inf
-    half = float(stats.t.ppf((1 + level) / 2, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found)))
-    return mean - half, mean + half
+    half = float(stats.t.ppf((1 + level) / 2, len(sample) - 1) * sample.std(ddof=1) / np.sqrt(len(sample)))
+    return float(sample.mean()) - half, float(sample.mean()) + half
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -185,11 +188,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     steps = np.maximum.accumulate(p[order] * (len(p) - np.arange(len(p))))
     adjusted = np.empty(len(p))
     adjusted[order] = np.minimum(1.0, steps)
-    return [float(value) for value in adjusted]
+    return list(map(float, adjusted))
 
 
 def _randomisation(delta: NDArray[np.float64], alternative: Alternative, flips: int, seed: int) -> float:
-    """The share of sign assignments whose sum is at least as extreme as the observed one.
+    """The fraction of sign assignments whose sum is at least as extreme as the observed one.
 
     `scipy.stats.permutation_test` gives the same p-values where all assignments are enumerated, but draws others where
     they are sampled, which would change stored results, and takes 17 times as long for 20,000 users.
@@ -209,9 +212,6 @@ def _randomisation(delta: NDArray[np.float64], alternative: Alternative, flips: 
             sums[start : start + len(bits)] = 2 * (bits @ moving) - moving.sum()
         extra = 1  # the observed assignment is added to those drawn, so that p is never 0
     slack = 1e-12 * np.abs(moving).sum()
-    if alternative == "two-sided":
-        sums, observed = np.abs(sums), abs(observed)
-    elif alternative == "less":
-        sums, observed = -sums, -observed
-    extreme = (sums >= observed - slack).sum()
+    extremity = {"two-sided": np.abs, "greater": np.positive, "less": np.negative}[alternative]
+    extreme = (extremity(sums) >= extremity(observed) - slack).sum()
     return float((extreme + extra) / (len(sums) + extra))

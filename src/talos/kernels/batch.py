@@ -1,120 +1,458 @@
-"""The user-batch formula: loss and gradients of a batch of users with all their positives, in closed form.
+"""The formula: loss and gradients of a batch of rows with all their positives, in closed form.
 
-For a loss a(s_ui, β_u) + c(s_ui, β_u)·R_u, where R_u reduces φ over the negatives of user u, the value is
+A row is a query with a vector: a user, or a position in a history. For a loss a(s_ui, β_u) + c(s_ui, β_u)·R_u,
+where R_u reduces φ over the negatives of row u, the value is
 
-    L = Σ_u share_u Σ_{i ∈ P_u} (A_u + λ c_ui R_u),     A_u = -(1/ρ) log mean_{i ∈ P_u} e^{-ρ a_ui}
+    L = Σ_u Σ_{i ∈ P_u} w_ui (A_u + λ c_ui R_u),     A_u = -(1/ρ) log( Σ_i w_ui e^{-ρ a_ui} / Σ_i w_ui )
 
-where share_u is n_u^(p-1) over the sum of n^p in the batch, and A_u tends to the mean of a for ρ → 0, the usual loss.
-With coefficient_u = λ share_u Σ_i c_ui, the gradient is that of Σ_u coefficient_u R_u plus share_u t_ui ∂a_ui/∂s_ui at
-every positive, with t_ui = n_u softmax_i(-ρ a_ui) = e^{ρ(A_u - a_ui)}, which is 1 for ρ = 0. `_batch_loss` is the one
-place that has this. What goes over all items is done by `Passes`: those of the compiled core where it applies
-(`core_passes`), those in readable torch elsewhere (`torch_passes`).
+with a weight w for every positive; A_u tends to the weighted mean of a for ρ → 0, the usual loss. The gradient has two
+terms. That of Σ_u (λ Σ_i w_ui c_ui) R_u comes from `talos::sweep`. At every positive, w_ui e^{ρ(A_u - a_ui)}
+∂a_ui/∂s_ui comes from autograd in the scores (`positive_terms`). `_separable` puts them together.
 
-The items may be divided among several processes. Each process then has a range of the items, owns some users of the
-batch, and needs to know two numbers per user about the other items: β_u, the K-th best of all scores, and
-log Σφ (or Σφ) over all items. That takes up to three passes over its own items, each followed by a small exchange:
+A pairwise loss is Σ_u Σ_{i ∈ P_u} w_ui h(R_i), with R_i reduced over g(s_uj - s_ui): one pass over all pairs of a
+positive and an item (`_pairwise`). A list loss says itself what whole lists cost (`lists`).
 
-1. the K best scores of every user; the K-th of all processes' best is β_u        (only for exact thresholds)
-2. log Σφ over its own items; the log-sum of all processes' is that of all items  (not for "mean" parts)
-3. gradients, with coefficient_u · Σφ(own items)/Σφ(all items)
-
-and, for ρ > 0, one number per user about the positives of the other processes, log Σ e^{-ρ a}.
-
-The process that has a positive's item handles the positive. Item gradients are complete where the items are; user
-gradients are summed by the users' owners. A batch of B users costs each process about B·(2d + K + 4) numbers sent and
-received, however many items and processes there are. With a single process all of this reduces to one pass.
-
-A pairwise loss, h(R_i) with R_i reduced over g(s_uj - s_ui), has no part of the user alone. Its value is
-Σ_u share_u Σ_{i ∈ P_u} w_i h(R_i), and one pass over all pairs of a positive and an item gives R_i and the gradients
-(`_pairwise_losses`). It is not divided among processes: every process would need the scores of all positives. Nor is a
-loss of whole lists (`lists`), which has a value for every positive too.
-
-A table so large that a single pass of the core would need too much memory is processed in parts in the same way, one
-after the other.
+Items may be in several ranges: of a table that is too large for one pass, or of several processes. A first pass gives
+each range's own Σφ; these are merged; a second pass over each range gives the gradients, with weights that are
+multiplied by ∂R_u/∂R_u(range). The processes of a group all-gather R numbers between the two passes, and the K best
+scores for exact thresholds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from talos.checks import require
+from talos.data.csr import CSR
+from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ArgumentError
-from talos.kernels import core_passes, library
-from talos.kernels.checks import (
-    check_arguments,
-    check_finite,
-    check_k,
-    check_positive_weights,
-    check_positives,
-    check_vectors,
-    checked_indices,
-)
-from talos.kernels.core_passes import CorePasses
+from talos.kernels import checks, core
+from talos.kernels.core import Swept
 from talos.kernels.lists import list_sweep
-from talos.kernels.protocols import (
-    BatchLoss,
-    Exchange,
-    ListLoss,
-    LossParts,
-    NegativePart,
-    PairSweep,
-    PairwiseLoss,
-    PairwisePart,
-    Passes,
-    PositiveSweep,
-    Samples,
-    SampleScores,
-    Sweep,
-)
-from talos.kernels.torch_passes import TorchPasses, best_scores, largest
+from talos.kernels.ops import sweep
+from talos.kernels.topk import largest
+from talos.kernels.vectors import ItemVectors, Samples, drawn_positives, pair_scores
+from talos.losses import ListLoss, PairPhi, PairwiseLoss, Phi, UserSeparableLoss
+from talos.losses.functional import power_mean
 
 __all__ = [
+    "BatchLoss",
     "UserBatch",
-    "differentiable_divided_loss",
+    "batch_loss",
     "differentiable_user_batch_loss",
-    "divided_batch_loss",
-    "divided_kth_scores",
     "exact_user_batch_loss",
+    "in_autograd",
     "kth_scores",
+    "positive_terms",
     "user_batch_loss",
     "user_exponent",
 ]
 
+BatchLoss: TypeAlias = UserSeparableLoss | PairwiseLoss | ListLoss
+Reduction: TypeAlias = Literal["positives", "users", "sum"]
+
+# Above this much workspace of the core the items are swept in ranges; each pass computes their scores again.
+_MOST_BYTES = 1 << 29
+# Numbers in tables and scores that never need so much.
+_FEW_NUMBERS = 1 << 24
+# Rows per block of such ranges, and items of the smallest ones.
+_LARGE_BLOCK, _FEWEST_ITEMS = 256, 1024
+
 
 @dataclass(frozen=True)
 class UserBatch:
-    """Loss and gradients of a batch of users.
-
-    Where items are divided among processes, B counts all users of the batch and `own` those that this process owns;
-    `value`, `parameter_gradients` and `per_user` are this process's part, to be summed over the processes.
+    """Loss and gradients of a batch of rows.
 
     Attributes:
-        value: the reduced loss.
-        user_gradient: (own, d), complete.
-        item_gradient: (I, d), complete.
+        value: the loss; with items of several processes, this process's summand.
+        user_gradient: (R, d); with items of several processes, by way of this process's items.
+        item_gradient: (I, d).
         parameter_gradients: of the loss's own parameters, by name.
-        per_user: mean loss over each user's positives, (B,); 0 for a user without any.
-        num_positives: (B,).
-        normalizer: log Σφ for "log-sum" losses, Σφ for "mean" ones, over all items, (B,); 0 where there is no sum, and
-            for pairwise losses and those of whole lists, which have no such sum.
-        thresholds: β_u as used or found, (own,); None where there was none.
+        thresholds: β as used or found, (R,); None where there was none.
     """
 
     value: Tensor
     user_gradient: Tensor
     item_gradient: Tensor
     parameter_gradients: dict[str, Tensor]
-    per_user: Tensor
-    num_positives: Tensor
-    normalizer: Tensor
     thresholds: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sweeps:
+    """What all passes over the items of one batch have in common."""
+
+    users: Tensor
+    items: Tensor
+    positives: CSR
+    excluded: CSR | None
+    samples: Samples | None
+    item_weights: Tensor | None
+    bfloat16: bool
+    users_per_chunk: int | None
+    group: Group
+
+    def over(self, low: int, high: int) -> _Sweeps:
+        """The same over a range of the items."""
+        changed = {
+            "items": self.items[low:high],
+            "excluded": None if self.excluded is None else self.excluded.within(low, high),
+            "users_per_chunk": self.users_per_chunk or _LARGE_BLOCK,
+        }
+        return _Sweeps(**vars(self) | changed)
+
+    def ranges(self, k: int | None) -> list[tuple[int, int]]:
+        """Ranges of the items for which the core's workspace is bounded, also while it finds K-th scores."""
+        count, dim = self.items.shape
+        if count * (dim + _LARGE_BLOCK) <= _FEW_NUMBERS:
+            return [(0, count)]
+        of_core = self.samples is None and core.supports("", (), self.users, self.items)
+        need = partial(core.workspace_bytes, len(self.users), dim=dim, bfloat16=self.bfloat16)
+        block = self.users_per_chunk
+        if not of_core or need(num_items=count, k=k or 0, users_per_block=block) <= _MOST_BYTES:
+            return [(0, count)]
+        # each range computes its scores again for every pass, so the ranges may as well be small, with large blocks
+        size, block = count, block or _LARGE_BLOCK
+        while (
+            size > _FEWEST_ITEMS
+            and need(num_items=size, k=min(k or 0, size), users_per_block=block) > _MOST_BYTES
+        ):
+            size = -(-size // 2)
+        return [(low, min(low + size, count)) for low in range(0, count, size)]
+
+    def negatives(self) -> Tensor:
+        """How many of these items are negatives of each row, (R,)."""
+        whole = self.users.new_full((len(self.users),), len(self.items))
+        return whole if self.excluded is None else whole - self.excluded.counts
+
+    def run(
+        self, phi: Phi | PairPhi | None, beta: Tensor | None, weights: Tensor | None, **how: Any
+    ) -> Swept:
+        """One pass over these items."""
+        return sweep(
+            self.users,
+            self.items,
+            self.excluded,
+            beta,
+            weights,
+            phi=phi,
+            samples=self.samples,
+            item_weights=self.item_weights,
+            users_per_chunk=self.users_per_chunk,
+            bfloat16=self.bfloat16,
+            **how,
+        )
+
+    def kth(self, k: int) -> Tensor:
+        """The exact K-th best score of every row over all items of all processes, (R,)."""
+        all_items = {"excluded": None, "samples": None, "item_weights": None, "bfloat16": False}
+        plain = _Sweeps(**vars(self) | all_items)
+        ranges = plain.ranges(k)
+        if self.group.size == 1 and len(ranges) == 1:
+            return plain.run(None, None, None, k=k).kth
+        best = [
+            plain.over(low, high).run(None, None, None, k=min(k, high - low), keep_best=True).best
+            for low, high in ranges
+            if high > low
+        ]
+        own = largest(torch.cat([self.users.new_full((len(self.users), k), -torch.inf), *best], dim=1), k)
+        return largest(self.group.all_gather(own).movedim(0, 1).flatten(1), k).amin(dim=-1)
+
+
+@torch.no_grad()
+def batch_loss(
+    users: Tensor,
+    items: ItemVectors,
+    positives: CSR,
+    excluded: CSR | None,
+    thresholds: Tensor | None,
+    loss: BatchLoss,
+    weights: Tensor,
+    *,
+    k: int | None = None,
+    samples: Samples | None = None,
+    item_weights: Tensor | None = None,
+    bfloat16: bool = False,
+    users_per_chunk: int | None = None,
+    item_gradient: Tensor | None = None,
+    user_ids: Tensor | None = None,
+    group: Group = SINGLE_PROCESS,
+) -> UserBatch:
+    """The loss of a batch of rows and its gradients, for arguments that are known to fit each other.
+
+    Args:
+        users: (R, d), as they are scored.
+        items: all items, or this process's.
+        positives: of each row, ascending.
+        excluded: items that are no negatives of each row, ascending; with `samples`, positions in its sample.
+        thresholds: (R,) where the loss uses them and `k` is None.
+        loss: a `UserSeparableLoss`, a `PairwiseLoss` or a `ListLoss`.
+        weights: (P,), the weight of each positive in the loss.
+        k: use the exact K-th best score of each row as its threshold.
+        samples: items to take as negatives in place of all, see `talos.kernels.ops.sweep`.
+        item_weights: how many items each candidate stands for.
+        bfloat16: let the core round the factors of its products to bfloat16.
+        users_per_chunk: rows at a time; chosen by cache size if None.
+        item_gradient: (I, d), memory for the items' gradient; new memory if None.
+        user_ids: (R,), for losses with `needs.ids`.
+        group: the processes that have the other items; for user-separable losses.
+    """
+    rows = users.detach().to(items.scored.dtype).contiguous()
+    sweeps = _Sweeps(
+        users=rows,
+        items=items.scored,
+        positives=positives,
+        excluded=excluded,
+        samples=samples,
+        item_weights=item_weights,
+        bfloat16=bfloat16,
+        users_per_chunk=users_per_chunk,
+        group=group,
+    )
+    memory = torch.empty_like(items.scored) if item_gradient is None else item_gradient
+    gradients = {"user_gradient": torch.empty_like(rows), "item_gradient": memory}
+    learnt = dict(filter(lambda named: named[1].requires_grad, loss.named_parameters()))
+    if isinstance(loss, ListLoss):
+        values, by_parameter, beta = list_sweep(
+            rows, items.scored, positives, loss, weights, ids=user_ids, k=k, bfloat16=bfloat16, **gradients
+        )
+        value, slopes = (weights * values).sum(), None
+    elif isinstance(loss, PairwiseLoss):
+        value, slopes, beta = _pairwise(sweeps, loss.phi, weights, k, gradients)
+        by_parameter = {}
+    else:
+        value, slopes, beta, by_parameter = _separable(
+            sweeps, loss, thresholds, weights, k, gradients, learnt
+        )
+    _check_finite({"user_vectors": rows, "item_vectors": items.scored, "thresholds": beta})
+    user_gradient = gradients["user_gradient"]
+    item_gradient = items.gradient(gradients["item_gradient"], user_gradient, rows, positives, slopes)
+    return UserBatch(value, user_gradient.to(users.dtype), item_gradient, by_parameter, beta)
+
+
+def _separable(
+    sweeps: _Sweeps,
+    loss: UserSeparableLoss,
+    thresholds: Tensor | None,
+    weights: Tensor,
+    k: int | None,
+    gradients: dict[str, Tensor],
+    learnt: Mapping[str, Tensor],
+) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
+    """Value, slopes of the positives, thresholds and parameter gradients of a + λcR, see the module."""
+    users, positives, group, phi = sweeps.users, sweeps.positives, sweeps.group, loss.phi
+    rows, count = positives.rows, len(users)
+    weight = loss.constant_weight
+    ranges = sweeps.ranges(k)
+    constant, one_pass = phi.reduction == "constant", group.size == 1 and len(ranges) == 1
+    # with a weight c that does not depend on β, the pass can find β itself
+    in_pass = one_pass and k is not None and weight is not None and not constant and sweeps.samples is None
+    if k is not None and not in_pass:
+        thresholds = sweeps.kth(k)
+    given = thresholds if loss.needs.threshold else None
+    beta = None if given is None else given.detach().to(users.dtype)
+
+    pos, merge = None, None if group.size == 1 else _log_sum_of(group)
+    if weight is None:
+        pos = pair_scores(users, sweeps.items, positives)
+        own = None if beta is None else beta[rows]
+        push = positive_terms(loss, pos, own, rows, count, weights, merge=merge)[1]
+    else:
+        push = users.new_full((), loss.negative_weight * weight)
+    # in double precision: thousands of positives of a row are added up one by one
+    factors = users.new_zeros(count, dtype=torch.float64).index_add_(0, rows, (weights * push).double())
+    factors = factors.to(users.dtype) if group.size == 1 else group.all_reduce_(factors.to(users.dtype))
+
+    if constant:
+        for gradient in gradients.values():
+            gradient.zero_()
+        negative, of_phi = users.new_full((count,), phi.scale), users.new_empty(0)
+    elif not one_pass:
+        negative, of_phi = _over_ranges(sweeps, ranges, phi, beta, factors, gradients)
+    else:
+        exact = {"k": k or 0, "kth_is_threshold": loss.needs.threshold} if in_pass else {}
+        found = sweeps.run(phi, beta, factors, **exact, **gradients)
+        negative, of_phi = found.sums, found.parameter_gradient
+        if in_pass:
+            thresholds = found.kth
+            beta = thresholds if loss.needs.threshold else None
+        if pos is None and sweeps.excluded is positives and sweeps.samples is None:
+            pos = found.excluded_scores
+    if pos is None:
+        # in float32: the scores of a pass in bfloat16 are rounded
+        pos = pair_scores(users, sweeps.items, positives)
+
+    with torch.enable_grad():
+        pos = pos.detach().requires_grad_()
+        own = None if beta is None else beta[rows]
+        values, push = positive_terms(loss, pos, own, rows, count, weights, merge=merge)
+        slopes, *of_positives = torch.autograd.grad(
+            (weights * values).sum(), [pos, *learnt.values()], allow_unused=True, materialize_grads=True
+        )
+    value = (weights * (values.detach() + push * negative[rows])).sum()
+    by_parameter = dict(zip(learnt, of_positives, strict=True))
+    for parameter, gradient in zip(phi.params, of_phi, strict=False):
+        for name, one in learnt.items():
+            if one is parameter:
+                by_parameter[name] = by_parameter[name] + gradient
+    return value, slopes, thresholds, by_parameter
+
+
+def _check_finite(arguments: dict[str, Tensor | None]) -> None:
+    """Raise an error that names the argument at fault unless all numbers are finite; costs a sum of each if they are.
+
+    The loss would not show it: of infinite scores it can be finite.
+    """
+    for name, argument in arguments.items():
+        if argument is not None and not math.isfinite(argument.sum()):
+            wrong = (~torch.isfinite(argument)).nonzero()
+            if len(wrong):  # a sum of large finite numbers can overflow
+                found = f"is not finite in row {int(wrong[0, 0])}"
+                raise ArgumentError(found, where=name, expected="finite numbers")
+
+
+def positive_terms(
+    loss: UserSeparableLoss,
+    pos: Tensor,
+    beta: Tensor | None,
+    rows: Tensor,
+    num_rows: int,
+    weights: Tensor,
+    *,
+    merge: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """A_u of the row of each positive, and λc, the factor of R_u; both (P,).
+
+    The gradient of Σ_i w_i A_i in the scores is that of the loss; λc is a constant.
+
+    Args:
+        loss: a, c, ρ and λ.
+        pos: (P,), scores of the positives.
+        beta: (P,), thresholds of their rows, where the loss uses them.
+        rows: (P,), the row of each.
+        num_rows: number of rows.
+        weights: w (P,).
+        merge: merges log-sums of the rows (num_rows,) with those of other processes.
+
+    >>> from talos.losses import Softmax
+    >>> first = torch.zeros(2, dtype=torch.int64)
+    >>> positive_terms(Softmax(tau=0.5), torch.tensor([1.0, 0.0]), None, first, 1, torch.ones(2))
+    (tensor([-2., -0.]), tensor([1., 1.]))
+    """
+    a, c = loss.positive_part(pos, beta)
+    if loss.positive_power != 0:
+        rho, own = loss.positive_power, a.detach()
+        mean = power_mean(own, rho, rows, num_rows, weights, merge)[rows]
+        # the value is the mean; its slope is that of a row's mean in one of its positives, times the weight of the row
+        a = mean + torch.exp(rho * (mean - own)) * (a - own)
+    return a, loss.negative_weight * c.detach()
+
+
+def _over_ranges(
+    sweeps: _Sweeps,
+    ranges: list[tuple[int, int]],
+    phi: Phi,
+    beta: Tensor | None,
+    factors: Tensor,
+    gradients: dict[str, Tensor],
+) -> tuple[Tensor, Tensor]:
+    """R over the ranges of all processes, and the gradient in φ's parameters; writes the gradients of this process."""
+    group, parts = sweeps.group, [sweeps.over(*one) for one in ranges]
+    own = torch.stack([part.negatives() for part in parts])
+    left = group.all_reduce_(own.sum(0))
+    if phi.reduction == "log-sum":
+        sums = torch.stack([part.run(phi, beta, None).normalizer for part in parts])
+        normalizer = torch.logsumexp(sums, dim=0)
+        normalizer = normalizer if group.size == 1 else _log_sum_of(group)(normalizer)
+        slopes = torch.exp(sums - normalizer).masked_fill_(left == 0, 0.0)
+    else:
+        slopes = own / left.clamp(min=1)
+    found = _gradients_of(parts, phi, beta, factors * slopes, gradients)
+    of_phi = sum((one.parameter_gradient for one in found), sweeps.users.new_zeros(()))
+    if phi.reduction == "log-sum":
+        return (phi.scale * normalizer).masked_fill(left == 0, 0.0), of_phi
+    total = sum((one.normalizer for one in found), torch.zeros_like(left))
+    return phi.scale * group.all_reduce_(total) / left.clamp(min=1), of_phi
+
+
+def _gradients_of(
+    parts: list[_Sweeps],
+    phi: Phi | PairPhi,
+    beta: Tensor | None,
+    weights: Tensor,
+    gradients: dict[str, Tensor],
+    **how: Any,
+) -> list[Swept]:
+    """The second pass over all ranges, each with its own weights; writes the gradients."""
+    found, user_gradient = [], gradients["user_gradient"].zero_()
+    of_items = torch.split(gradients["item_gradient"], [len(part.items) for part in parts])
+    for part, own, memory in zip(parts, weights, of_items, strict=True):
+        of_users = torch.empty_like(user_gradient)
+        found.append(part.run(phi, beta, own, user_gradient=of_users, item_gradient=memory, **how))
+        user_gradient += of_users
+    return found
+
+
+def _log_sum_of(group: Group) -> Callable[[Tensor], Tensor]:
+    """Merges the log-sums (R,) of all processes."""
+    return lambda own: torch.logsumexp(group.all_gather(own), dim=0)
+
+
+def _pairwise(
+    sweeps: _Sweeps, phi: PairPhi, weights: Tensor, k: int | None, gradients: dict[str, Tensor]
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Value, slopes of the positives and K-th scores of h(R_i), see the module."""
+    users, positives, ranges = sweeps.users, sweeps.positives, sweeps.ranges(k)
+    in_pass = sweeps.samples is None and len(ranges) == 1
+    # if the excluded items are the positives, the pass has their scores anyway
+    own = in_pass and sweeps.excluded is positives
+    given = {"positives": (positives.start, None if own else pair_scores(users, sweeps.items, positives))}
+    beta = None if k is None or in_pass else sweeps.kth(k)
+    if len(ranges) == 1:
+        found = sweeps.run(phi, None, weights, k=k or 0 if in_pass else 0, **given, **gradients)
+        inner, slopes = found.sums, found.positive_slopes
+        beta = found.kth if k is not None and in_pass else beta
+    else:
+        inner, slopes = _pairs_over_ranges(sweeps, ranges, phi, weights, given, gradients)
+    values = phi.outer(inner.masked_fill(inner == -torch.inf, 0.0))
+    return (weights * values).sum(), slopes, beta
+
+
+def _pairs_over_ranges(
+    sweeps: _Sweeps,
+    ranges: list[tuple[int, int]],
+    phi: PairPhi,
+    weights: Tensor,
+    given: dict[str, Any],
+    gradients: dict[str, Tensor],
+) -> tuple[Tensor, Tensor]:
+    """R and the slopes of the positives over several ranges: first R of each range, then the gradients."""
+    rows, parts = sweeps.positives.rows, [sweeps.over(*one) for one in ranges]
+    inners = torch.stack([part.run(phi, None, None, **given).sums for part in parts])
+    lowest = torch.finfo(inners.dtype).min
+    # the slopes are ∂R/∂R(range)
+    if phi.reduction == "log-sum":
+        inner = torch.logsumexp(inners, dim=0)
+        slopes = torch.exp(inners - inner.clamp(min=lowest))
+    elif phi.reduction == "mean":
+        counts = torch.stack([part.negatives() for part in parts])
+        slopes = (counts / counts.sum(0).clamp(min=1))[:, rows]
+        inner = (slopes * inners).sum(0)
+    else:
+        inner, slopes = inners.sum(0), torch.ones_like(inners)
+    with torch.enable_grad():
+        leaf = inner.clamp(min=lowest).requires_grad_()
+        (outer,) = torch.autograd.grad((weights * phi.outer(leaf)).sum(), leaf)
+    found = _gradients_of(parts, phi, None, outer * slopes, gradients, inner_only=True, **given)
+    return inner, sum((one.positive_slopes for one in found), torch.zeros_like(inner))
 
 
 @torch.no_grad()
@@ -123,586 +461,116 @@ def user_batch_loss(
     item_vectors: Tensor,
     indptr: Tensor,
     indices: Tensor,
-    thresholds: Tensor | Callable[[SampleScores], Tensor] | None,
+    thresholds: Tensor | None,
     loss: BatchLoss,
     *,
     k: int | None = None,
-    reduction: Literal["positives", "users", "sum"] = "positives",
-    exclude_positives: bool = True,
+    reduction: Reduction = "positives",
+    excluded: CSR | Literal["positives"] | None = "positives",
     item_ids: Tensor | None = None,
     sample_bounds: Tensor | None = None,
     weights: Tensor | None = None,
     positive_weights: Tensor | None = None,
     normalize_items: bool = False,
-    scale: float = 1.0,
     bfloat16: bool = False,
     users_per_chunk: int | None = None,
-    items_per_tile: int = 4096,
     item_gradient: Tensor | None = None,
-    unit_items: Tensor | None = None,
     user_ids: Tensor | None = None,
 ) -> UserBatch:
-    """Loss of a batch of users with all their positives, and its gradients, in closed form.
+    """Loss of a batch of rows with all their positives, and its gradients, in closed form.
 
     Scores are the dot products of the vectors as given: normalise them first if scores are to be cosines. Half
     precision is converted to float32. The compiled core is used for float32 on the CPU and the losses that it
     implements; calls with `weights` run in torch.
 
     Args:
-        user_vectors: (B, d), one row per user of the batch.
+        user_vectors: (R, d), one for every row of the batch: a user, or a position in a history.
         item_vectors: (I, d), the whole table.
-        indptr: (B + 1,), `indices[indptr[u]:indptr[u + 1]]` are the positives of the u-th row.
-        indices: their rows in `item_vectors`, each once per user.
-        thresholds: (B,) where the loss uses them; or, with `item_ids`, a function that returns them when it is called
-            with the scores of the batch, for thresholds that are estimated from samples.
-        loss: a `UserSeparableLoss`, a `PairwiseLoss` or a `ListLoss`, or anything with one of these interfaces. A
-            `ListLoss` is for all items, each counting once: no sample and no `weights`; positives are what it says.
-        k: use each user's exact K-th best score over the whole table as threshold, in place of given ones. Over all
+        indptr: (R + 1,), `indices[indptr[u]:indptr[u + 1]]` are the positives of row u.
+        indices: their rows in `item_vectors`, each once per row.
+        thresholds: (R,) where the loss uses them.
+        loss: a `UserSeparableLoss`, a `PairwiseLoss` or a `ListLoss`. A `ListLoss` is for all items, each counting
+            once: no sample, no `weights`, and nothing but the positives excluded.
+        k: use each row's exact K-th best score over the whole table as threshold, in place of given ones. Over all
             items it is found in the same pass. Returned as `UserBatch.thresholds`.
-        reduction: the mean over `positives` (as in the published code), the mean over `users` with at least one
-            positive (the paper's formula), or the `sum` over positives; each weighted by n^(p-1) of its user, with
-            p = `loss.user_power` and n the user's positives.
-        exclude_positives: whether a user's positives are left out of their negatives.
-        item_ids: (n,), a sample of items, shared by all users, to use as negatives in place of all items; an item
-            that is drawn twice counts twice. Or (G, n), a sample for each of G groups of users.
-        sample_bounds: (G + 1,), from 0 to B: users `sample_bounds[g]` to below `sample_bounds[g + 1]` share sample g. G
-            equal parts of the users if None, of which the last may be shorter.
-        weights: (n,) or (I,), how much each negative counts; for samples that are not uniform.
+        reduction: the mean over `positives` (as in the published code), the mean over rows (`users`) with at least one
+            positive (the paper's formula), or the `sum` over positives; each weighted by n^(p-1) of its row, with
+            p = `loss.user_power` and n the row's positives.
+        excluded: items that are no negatives of each row, in CSR form: the row's `positives`, others, or None.
+        item_ids: (n,), a sample of items, shared by all rows, to use as negatives in place of all items; an item
+            that is drawn twice counts twice. Or (G, n), G samples.
+        sample_bounds: (G + 1,), from 0 to R: rows `sample_bounds[g]` to below `sample_bounds[g + 1]` share sample g. G
+            equal numbers of rows if None, of which the last may be smaller.
+        weights: (n,) or (I,), how many items each negative stands for; for user-separable losses.
         positive_weights: (P,), how much each positive counts, above 0; 1 if None. A weight of 2 is a positive that
-            occurs twice: n becomes the sum of a user's weights, and means over positives are weighted.
+            occurs twice: n becomes the sum of a row's weights, and means over positives are weighted.
         normalize_items: divide the rows of `item_vectors` by their lengths first; the gradient is that of the
             rows as given.
-        scale: factor of the value and of all gradients, at no cost.
         bfloat16: let the core round the factors of its three products to bfloat16 where the processor multiplies these
             faster. Scores, and thresholds found in the same pass, are then within 2⁻⁷ of the product of the
             lengths; thresholds that take a pass of their own and all sums are float32. No effect in torch
             and for losses whose `needs` say so.
-        users_per_chunk: users at a time; chosen by cache size if None.
-        items_per_tile: items at a time, in torch.
+        users_per_chunk: rows at a time; chosen by cache size if None.
         item_gradient: (I, d), memory that the core may return as the items' gradient. A training loop that keeps it
             from step to step saves the system the work of finding fresh pages for every step.
-        unit_items: (I, d), memory that the core may use for the normalised items, likewise.
-        user_ids: (B,), for losses with `needs.ids`.
+        user_ids: (R,), for losses with `needs.ids`.
 
-    A user without positives contributes nothing. A user without negatives contributes the positives' part.
+    A row without positives contributes nothing. A row without negatives contributes the positives' part.
 
     >>> from talos.losses import Softmax
     >>> users, items = torch.eye(2), torch.eye(3)[:, :2]
     >>> batch = user_batch_loss(
     ...     users, items, torch.tensor([0, 1, 1]), torch.tensor([0]), None, Softmax(tau=1.0))
-    >>> batch.value, batch.num_positives   # log(e^0 + e^0) - 1, and a user without positives
-    (tensor(-0.3069), tensor([1, 0]))
-    """
-    if k is not None:
-        if thresholds is not None:
-            raise ArgumentError("are given together with k", where="thresholds", expected="one of the two")
-        check_k(k, len(item_vectors))
-    device, num_items = item_vectors.device, len(item_vectors)
-    samples = (
-        None if item_ids is None else _samples(item_ids, sample_bounds, len(user_vectors), num_items, device)
-    )
-    estimate = thresholds if callable(thresholds) else None
-    if estimate is not None and samples is None:
-        raise ArgumentError("is a function", where="thresholds", expected="a tensor where there is no sample")
-    given = user_vectors.new_zeros(len(user_vectors)) if callable(thresholds) else thresholds
-    sampled = None if samples is None else samples.items.shape[1]
-    check_arguments(user_vectors, item_vectors, given, loss, k=k, weights=weights, num_candidates=sampled)
-    indptr, indices = check_positives(indptr, indices, len(user_vectors), num_items, device)
-    if positive_weights is not None:
-        indices, positive_weights = check_positive_weights(positive_weights, indptr, indices, num_items)
-    for name, size in (("users_per_chunk", users_per_chunk), ("items_per_tile", items_per_tile)):
-        if size is not None and size < 1:
-            raise ArgumentError(f"got {size}", where=name, expected="1 or more")
-    in_torch = partial(
-        TorchPasses,
-        item_vectors,
-        indptr,
-        indices,
-        dtype=torch.promote_types(user_vectors.dtype, torch.float32),
-        normalize=normalize_items,
-        users_per_chunk=users_per_chunk,
-    )
-    if isinstance(loss, ListLoss):
-        for name, fits in (
-            ("item_ids", samples is None),
-            ("weights", weights is None),
-            ("exclude_positives", exclude_positives),
-        ):
-            if not fits:
-                raise ArgumentError("is given", where=name, expected=f"nothing: {loss!r} is of whole lists")
-        lists = in_torch()
-        ids = _ids(user_ids, len(user_vectors), device) if loss.needs.ids else None
-        return _loss_by_positives(
-            lists,
-            user_vectors,
-            loss,
-            partial(_list_losses, lists, loss, ids=ids, k=k, bfloat16=bfloat16),
-            reduction=reduction,
-            scale=scale,
-            weights=positive_weights,
-        )
-    passes: Passes
-    part = _part_of(loss)
-    if weights is None and _core_applies(part, user_vectors, item_vectors, given):
-        user_vectors = user_vectors.contiguous()
-        passes = CorePasses(
-            item_vectors,
-            indptr,
-            indices,
-            normalize=normalize_items,
-            exclude_positives=exclude_positives,
-            samples=samples,
-            bfloat16=bfloat16,
-            users_per_chunk=users_per_chunk,
-            item_gradient=item_gradient,
-            unit_items=unit_items,
-        )
-    else:
-        passes = in_torch(
-            exclude_positives=exclude_positives,
-            samples=samples,
-            weights=weights,
-            items_per_tile=items_per_tile,
-        )
-    if isinstance(loss, PairwiseLoss):
-        return _loss_by_positives(
-            passes,
-            user_vectors,
-            loss,
-            partial(_pairwise_losses, passes, loss, k=k, in_one_pass=samples is None),
-            reduction=reduction,
-            scale=scale,
-            weights=positive_weights,
-        )
-    positive_scores = None
-    if estimate is not None:
-        scores = passes.sample_scores(user_vectors.detach().to(passes.table.dtype))
-        given, positive_scores = estimate(scores), scores.positives
-    return _batch_loss(
-        passes,
-        user_vectors,
-        given,
-        loss,
-        k=k,
-        in_one_pass=samples is None,
-        reduction=reduction,
-        scale=scale,
-        local=indptr.diff(),
-        weights=positive_weights,
-        positive_scores=positive_scores,
-    )
-
-
-def _ids(user_ids: Tensor | None, num_users: int, device: torch.device) -> Tensor:
-    """The ids of the users (B,), as a loss asks for them."""
-    ids = None if user_ids is None else checked_indices("user_ids", user_ids, None, device)
-    if ids is None or len(ids) != num_users:
-        found = "is missing" if ids is None else f"has {len(ids)} ids"
-        raise ArgumentError(found, where="user_ids", expected=f"an id for each of {num_users} users")
-    if len(ids) > 0 and int(ids.min()) < 0:
-        raise ArgumentError(f"has {int(ids.min())}", where="user_ids", expected="0 or more")
-    return ids
-
-
-def _samples(
-    item_ids: Tensor, bounds: Tensor | None, num_users: int, num_items: int, device: torch.device
-) -> Samples:
-    """Samples as the passes take them; an error unless every user has one."""
-    if item_ids.ndim not in (1, 2) or (item_ids.ndim == 2 and len(item_ids) == 0 and num_users):
-        expected = "shape (n,), or (G, n) with a sample for every user"
-        raise ArgumentError(f"has shape {tuple(item_ids.shape)}", where="item_ids", expected=expected)
-    items = checked_indices("item_ids", item_ids.flatten(), num_items, device)
-    items = items.view(item_ids.shape if item_ids.ndim == 2 else (1, -1))
-    if bounds is None:
-        size = -(-num_users // max(1, len(items)))
-        bounds = (torch.arange(len(items) + 1, device=device) * size).clamp_(max=num_users)
-    else:
-        bounds = checked_indices("sample_bounds", bounds, num_users + 1, device)
-        ends = bounds.shape == (len(items) + 1,) and bool((bounds.diff() >= 0).all())
-        if not ends or int(bounds[0]) != 0 or int(bounds[-1]) != num_users:
-            expected = f"{len(items) + 1} ascending bounds from 0 to {num_users}"
-            raise ArgumentError(f"got {bounds.tolist()}", where="sample_bounds", expected=expected)
-    return Samples(items, bounds)
-
-
-@torch.no_grad()
-def divided_batch_loss(
-    user_vectors: Tensor,
-    item_vectors: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    thresholds: Tensor | None,
-    loss: LossParts,
-    exchange: Exchange,
-    *,
-    degrees: Tensor,
-    num_items: int,
-    k: int | None = None,
-    reduction: Literal["positives", "users"] = "positives",
-    normalize_items: bool = False,
-    bfloat16: bool = False,
-) -> UserBatch:
-    """`user_batch_loss` over items that are divided among processes; a collective call, for the same batch on all.
-
-    Args:
-        user_vectors: (own, d), of the users of the batch that this process owns.
-        item_vectors: (n, d), this process's items.
-        indptr: (B + 1,), of all users of the batch.
-        indices: (P,), those of their positives that are this process's items, as rows of `item_vectors`.
-        thresholds: (own,) where the loss uses them.
-        loss: a `UserSeparableLoss`, or anything with that interface.
-        exchange: communication with the other processes.
-        degrees: (B,), positives of each user over all processes.
-        num_items: of all processes.
-        k: use each user's exact K-th best score over all items as threshold, in place of given ones.
-        reduction: the mean over `positives`, or over `users` with at least one.
-        normalize_items: divide the rows of `item_vectors` by their lengths first; the gradient is that of the
-            rows as given.
-        bfloat16: as in `user_batch_loss`; the scores of positives stay float32 here.
-
-    >>> from talos.losses import Softmax
-    >>> users, items = torch.eye(2), torch.eye(3)[:, :2]
-    >>> batch = divided_batch_loss(
-    ...     users, items, torch.tensor([0, 1, 1]), torch.tensor([0]), None, Softmax(tau=1.0), ALONE,
-    ...     degrees=torch.tensor([1, 0]), num_items=3)
     >>> batch.value   # log(e^0 + e^0) - 1
     tensor(-0.3069)
     """
-    check_arguments(user_vectors, item_vectors, thresholds, loss, k=k)
-    indptr, indices = check_positives(indptr, indices, len(degrees), len(item_vectors), item_vectors.device)
-    dtype = torch.promote_types(user_vectors.dtype, torch.float32)
-    passes: Passes
-    if _core_applies(loss.negative_part, user_vectors.to(dtype), item_vectors):
-        passes = CorePasses(item_vectors, indptr, indices, normalize=normalize_items, bfloat16=bfloat16)
-    else:
-        passes = TorchPasses(item_vectors, indptr, indices, dtype=dtype, normalize=normalize_items)
-    return _batch_loss(
-        passes,
+    checks.check_arguments(
         user_vectors,
+        item_vectors,
         thresholds,
         loss,
         k=k,
-        reduction=reduction,
-        exchange=exchange,
-        local=indptr.diff(),
-        degrees=degrees,
-        num_items=num_items,
+        weights=weights,
+        num_candidates=len(item_vectors) if item_ids is None else item_ids.shape[-1],
     )
-
-
-def _part_of(loss: LossParts | PairwiseLoss) -> NegativePart | PairwisePart:
-    """What a loss sums over the items."""
-    return loss.pairwise_part if isinstance(loss, PairwiseLoss) else loss.negative_part
-
-
-class _Alone:
-    """The `Exchange` of a single process: every row is its own."""
-
-    def spread(self, rows: Tensor) -> Tensor:
-        return rows
-
-    def collect(self, rows: Tensor) -> Tensor:
-        return rows.unsqueeze(0)
-
-
-ALONE: Final = _Alone()
-
-
-def _batch_loss(
-    passes: Passes,
-    user_vectors: Tensor,
-    thresholds: Tensor | None,
-    loss: LossParts,
-    *,
-    k: int | None,
-    reduction: Literal["positives", "users", "sum"],
-    local: Tensor,
-    in_one_pass: bool = True,
-    scale: float = 1.0,
-    exchange: Exchange = ALONE,
-    degrees: Tensor | None = None,
-    num_items: int = 0,
-    weights: Tensor | None = None,
-    positive_scores: Tensor | None = None,
-) -> UserBatch:
-    """The formula, see the module.
-
-    `local` (B,) are the positives of each user on this process, `degrees` those on all. `in_one_pass` says that the
-    sweep goes over the whole table, so that it can find K-th scores as well. `weights` (P,) are those of the positives,
-    for a single process: n_u is then their sum, and the means over positives are weighted. `positive_scores` (P,) are
-    used if they are known already.
-    """
-    part, has_beta = loss.negative_part, loss.needs.threshold
-    rho, factor = loss.positive_power, loss.negative_weight
-    degrees = local if degrees is None else degrees
-    dtype, owner = passes.table.dtype, passes.owner
-    parts = passes.parts(len(local))
-    whole = exchange is ALONE and len(parts) == 1
-    users = exchange.spread(user_vectors.detach().to(dtype))
-    mass = degrees
-    if weights is not None:
-        weights = weights.to(dtype)
-        mass = users.new_zeros(len(users)).index_add_(0, owner, weights)
-    share = _shares(mass, user_exponent(loss.user_power, reduction), reduction, dtype) * scale
-    per_positive = share[owner] if weights is None else share[owner] * weights
-
-    # The coefficient of R_u may depend on β. Where it does not, β can be found during the sweep.
-    weight = constant_weight(loss)
-    fused = k is not None and in_one_pass and whole and weight is not None
-    fused = fused and part.reduction != "constant"
-    if k is not None and not fused:
-        thresholds = _kth_over_all(parts, users, k, exchange)
-    elif thresholds is not None:
-        thresholds = thresholds.detach().to(dtype) if has_beta else None
-    beta = exchange.spread(thresholds) if has_beta and thresholds is not None else None
-
-    pos = positive_scores
-    if weight is None:
-        pos = passes.positive_scores(users) if pos is None else pos
-        c = loss.positive_part(pos, None if beta is None else beta[owner])[1].detach()
-        coefficients = users.new_zeros(len(users)).index_add_(0, owner, factor * per_positive * c)
-        coefficients = exchange.spread(_total(coefficients, exchange))
-    else:
-        coefficients = factor * weight * share * mass
-
-    if part.reduction == "constant":
-        found = _constant_sweep(passes, users, part)
-    elif not whole:
-        negatives = passes.num_negatives() if exchange is ALONE else num_items - degrees
-        found = _sweep_in_parts(parts, users, beta, part, coefficients, exchange, negatives)
-    else:
-        found = passes.sweep(
-            users, beta, part, coefficients, k=k if fused else None, kth_is_threshold=fused and has_beta
-        )
-    if fused:
-        thresholds = found.kth
-        beta = thresholds if has_beta else None
-
-    if pos is None:
-        pos = found.positive_scores
-    if pos is None:
-        pos = passes.positive_scores(users)
-    pos_beta = None if beta is None else beta[owner]
-    a, c = (x.detach() for x in loss.positive_part(pos, pos_beta))
-    pulls = per_positive
-    if rho != 0:
-        mean = _power_mean(a, rho, owner, mass, exchange, weights)[owner]
-        a, pulls = mean, per_positive * torch.exp(rho * (mean - a))
-    slopes = pulls * loss.da(pos, pos_beta).detach()
-    item_gradient = passes.add_positives(found.user_gradient, found.item_gradient, users, slopes)
-    by_parameter = dict(found.parameter_gradients)
-    for name, derivative in loss.da_dparameters(pos, pos_beta).items():
-        by_parameter[name] = by_parameter.get(name, 0.0) + (pulls * derivative).sum()
-    values = a + factor * c * found.negative[owner]
-    check_finite(user_vectors=users, item_vectors=passes.table, thresholds=beta)
-    return UserBatch(
-        value=(per_positive * values).sum(),
-        user_gradient=_total(found.user_gradient, exchange).to(user_vectors.dtype),
+    some = users_per_chunk is None or users_per_chunk >= 1
+    require(some, f"got {users_per_chunk}", where="users_per_chunk", expected="1 or more")
+    count, device, num_items = len(user_vectors), item_vectors.device, len(item_vectors)
+    positives, positive_weights = checks.check_positives(
+        indptr, indices, count, num_items, device, positive_weights
+    )
+    gone = positives if excluded == "positives" else excluded
+    if gone is not None and gone is not positives:
+        gone = checks.check_positives(*gone[:2], count, num_items, device, None, name="excluded")[0]
+    if isinstance(loss, ListLoss):
+        for name, fits in (("item_ids", item_ids is None), ("excluded", gone is positives)):
+            if not fits:
+                raise ArgumentError("is given", where=name, expected=f"nothing: {loss!r} is of whole lists")
+    samples = None
+    if item_ids is not None:
+        samples = checks.check_samples(item_ids, sample_bounds, count, num_items, device)
+        gone = None if gone is None else drawn_positives(gone, samples, num_items)
+    items = ItemVectors(item_vectors, normalize=normalize_items)
+    dtype = items.scored.dtype
+    return batch_loss(
+        user_vectors,
+        items,
+        positives,
+        gone,
+        thresholds,
+        loss,
+        _weights_of(positives, positive_weights, loss.user_power, reduction).to(dtype),
+        k=k,
+        samples=samples,
+        item_weights=None if weights is None else weights.to(dtype),
+        bfloat16=bfloat16,
+        users_per_chunk=users_per_chunk,
         item_gradient=item_gradient,
-        parameter_gradients=by_parameter,
-        per_user=users.new_zeros(len(users)).index_add_(
-            0, owner, values if weights is None else weights * values
-        )
-        / torch.where(mass > 0, mass, 1),
-        num_positives=degrees,
-        normalizer=found.normalizer,
-        thresholds=thresholds,
+        user_ids=checks.check_ids(user_ids, count, device) if loss.needs.ids else None,
     )
 
 
-def _loss_by_positives(
-    passes: Passes,
-    user_vectors: Tensor,
-    loss: PairwiseLoss | ListLoss,
-    evaluate: Callable[[Tensor, Tensor], PositiveSweep],
-    *,
-    reduction: Literal["positives", "users", "sum"],
-    scale: float,
-    weights: Tensor | None,
-) -> UserBatch:
-    """The formula of a loss that is a sum over positives, see the module; the arguments are those of `_batch_loss`.
-
-    `evaluate` is given the users' vectors (B, d) and the weight of each positive in the loss (P,).
-    """
-    owner, dtype = passes.owner, passes.table.dtype
-    users = user_vectors.detach().to(dtype)
-    counts = torch.bincount(owner, minlength=len(users))
-    weights = None if weights is None else weights.to(dtype)
-    mass = counts if weights is None else users.new_zeros(len(users)).index_add_(0, owner, weights)
-    share = _shares(mass, user_exponent(loss.user_power, reduction), reduction, dtype) * scale
-    per_positive = share[owner] if weights is None else share[owner] * weights
-    found = evaluate(users, per_positive)
-    check_finite(user_vectors=users, item_vectors=passes.table)
-    of_users = found.values if weights is None else weights * found.values
-    return UserBatch(
-        value=(per_positive * found.values).sum(),
-        user_gradient=found.user_gradient.to(user_vectors.dtype),
-        item_gradient=found.item_gradient,
-        parameter_gradients=found.parameter_gradients,
-        per_user=users.new_zeros(len(users)).index_add_(0, owner, of_users) / torch.where(mass > 0, mass, 1),
-        num_positives=counts,
-        normalizer=users.new_zeros(len(users)),
-        thresholds=found.kth,
-    )
-
-
-def _list_losses(
-    passes: TorchPasses,
-    loss: ListLoss,
-    users: Tensor,
-    per_positive: Tensor,
-    *,
-    ids: Tensor | None,
-    k: int | None,
-    bfloat16: bool,
-) -> PositiveSweep:
-    """Values and gradients of a list loss; the items' gradient is that of the rows as they were given."""
-    found = list_sweep(passes, users, loss, per_positive, ids=ids, k=k, bfloat16=bfloat16)
-    return replace(found, item_gradient=passes.through_lengths(found.item_gradient))
-
-
-def _pairwise_losses(
-    passes: Passes,
-    loss: PairwiseLoss,
-    users: Tensor,
-    per_positive: Tensor,
-    *,
-    k: int | None,
-    in_one_pass: bool,
-) -> PositiveSweep:
-    """Values and gradients of a pairwise loss, likewise."""
-    part = loss.pairwise_part
-    parts = passes.parts(len(users))
-    found = (
-        passes.pair_sweep(users, part, per_positive, k=k if in_one_pass else None)
-        if len(parts) == 1
-        else _pair_sweep_in_parts(passes, parts, users, part, per_positive)
-    )
-    thresholds = found.kth
-    if k is not None and thresholds is None:
-        thresholds = _kth_over_all(parts, users, k, ALONE)
-    values = part.outer(found.inner.masked_fill(found.inner == -torch.inf, 0.0))
-    item_gradient = passes.add_positives(found.user_gradient, found.item_gradient, users, found.slopes)
-    return PositiveSweep(values, found.user_gradient, item_gradient, kth=thresholds)
-
-
-def _pair_sweep_in_parts(
-    passes: Passes, parts: Sequence[Passes], users: Tensor, part: PairwisePart, coefficients: Tensor
-) -> PairSweep:
-    """`Passes.pair_sweep` over several parts of a table: first R_i of each, then the gradients."""
-    owner = passes.owner
-    start = F.pad(torch.bincount(owner, minlength=len(users)).cumsum(0), (1, 0))
-    positives = start, passes.positive_scores(users)
-    inners = torch.stack([one.pair_sweep(users, part, None, positives=positives).inner for one in parts])
-    # ∂R_i/∂R_i(part): what a part's own R_i counts in that of all items
-    if part.reduction == "log-sum":
-        inner = torch.logsumexp(inners, dim=0)
-        shares = torch.exp(inners - inner.clamp(min=torch.finfo(users.dtype).min))
-    elif part.reduction == "mean":
-        counts = torch.stack([one.num_negatives() for one in parts]).to(users.dtype)
-        shares = (counts / counts.sum(0).clamp(min=1))[:, owner]
-        inner = (shares * inners).sum(0)
-    else:
-        inner, shares = inners.sum(0), torch.ones_like(inners)
-    outer = coefficients * part.outer_slope(inner.clamp(min=torch.finfo(users.dtype).min))
-    slopes, user_gradient = torch.zeros_like(inner), torch.zeros_like(users)
-    item_gradient, first = users.new_empty(len(passes.table), users.shape[1]), 0
-    for one, share in zip(parts, shares, strict=True):
-        found = one.pair_sweep(users, part, outer * share, positives=positives, inner_only=True)
-        slopes += found.slopes
-        user_gradient += found.user_gradient
-        item_gradient[first : first + len(one.table)] = found.item_gradient
-        first += len(one.table)
-    return PairSweep(inner, slopes, user_gradient, item_gradient)
-
-
-def _constant_sweep(passes: Passes, users: Tensor, part: NegativePart) -> Sweep:
-    """R = scale for everybody: no pass is needed."""
-    negative = users.new_full((len(users),), part.scale)
-    return Sweep(
-        negative, torch.zeros_like(negative), torch.zeros_like(users), torch.zeros_like(passes.table)
-    )
-
-
-def _sweep_in_parts(
-    parts: Sequence[Passes],
-    users: Tensor,
-    beta: Tensor | None,
-    part: NegativePart,
-    coefficients: Tensor,
-    exchange: Exchange,
-    negatives: Tensor,
-) -> Sweep:
-    """`Passes.sweep` with R_u over the parts here and on all other processes; `negatives` (B,) counts those of all.
-
-    The gradients are this process's: all of its items', and of the users' what its items contribute.
-    """
-    mass = negatives.to(users.dtype)
-    if part.reduction == "log-sum":
-        sums = torch.stack([one.sweep(users, beta, part, None).normalizer for one in parts])
-        local = torch.logsumexp(sums, dim=0)
-        normalizer = exchange.spread(torch.logsumexp(exchange.collect(local), dim=0))
-        negative = (part.scale * normalizer).masked_fill_(mass == 0, 0.0)
-        shares = torch.exp(sums - normalizer).masked_fill_(mass == 0, 0.0)
-    else:
-        shares = torch.stack([one.num_negatives() for one in parts]).to(users.dtype) / mass.clamp(min=1)
-    user_gradient, sums = torch.zeros_like(users), users.new_zeros(len(users))
-    item_gradient = users.new_empty(0)
-    if len(parts) > 1:
-        item_gradient = users.new_empty(sum(len(one.table) for one in parts), users.shape[1])
-    by_parameter: dict[str, Tensor] = {}
-    first = 0
-    for one, share in zip(parts, shares, strict=True):
-        found = one.sweep(users, beta, part, coefficients * share)
-        user_gradient += found.user_gradient
-        sums += found.normalizer
-        if len(parts) > 1:
-            item_gradient[first : first + len(one.table)] = found.item_gradient
-            first += len(one.table)
-        else:
-            item_gradient = found.item_gradient
-        for name, gradient in found.parameter_gradients.items():
-            by_parameter[name] = by_parameter.get(name, 0.0) + gradient
-    if part.reduction == "mean":
-        normalizer = exchange.spread(_total(sums, exchange))
-        negative = part.scale * normalizer / mass.clamp(min=1)
-    # No scores of positives: a sweep's may be rounded to bfloat16.
-    return Sweep(negative, normalizer, user_gradient, item_gradient, by_parameter)
-
-
-def _kth_over_all(parts: Sequence[Passes], users: Tensor, k: int, exchange: Exchange) -> Tensor:
-    """The K-th best score over the parts here and on all other processes (own,), from the K best of each."""
-    if exchange is ALONE and len(parts) == 1:
-        return parts[0].kth(users, k)
-    best = users.new_empty(len(users), 0)
-    for one in parts:
-        if len(one.table):
-            best = torch.cat([best, one.best(users, min(k, len(one.table)))], dim=1)
-            best = largest(best, min(k, best.shape[1]))
-    # A process with fewer than K items sends fewer scores.
-    theirs = exchange.collect(F.pad(best, (0, k - best.shape[1]), value=-torch.inf))
-    return largest(theirs.movedim(0, 1).flatten(1), k).amin(dim=-1)
-
-
-def _total(rows: Tensor, exchange: Exchange) -> Tensor:
-    """The sum over processes (own, …) of their values (B, …)."""
-    parts = exchange.collect(rows)
-    return parts[0] if len(parts) == 1 else parts.sum(0)
-
-
-def _power_mean(
-    a: Tensor, rho: float, owner: Tensor, mass: Tensor, exchange: Exchange, weights: Tensor | None
-) -> Tensor:
-    """A_u = -(1/ρ) log mean_i e^{-ρ a_i} of every user, (B,); its derivative in a_i is e^{ρ(A_u - a_i)} w_i/n_u."""
-    highest = a.new_full(mass.shape, -torch.inf).scatter_reduce_(0, owner, -rho * a, "amax")
-    terms = torch.exp(-rho * a - highest[owner])
-    total = a.new_zeros(mass.shape).index_add_(0, owner, terms if weights is None else weights * terms)
-    local = torch.where(total > 0, highest + total.log(), -torch.inf)
-    whole = exchange.spread(torch.logsumexp(exchange.collect(local), dim=0))
-    return torch.where(mass > 0, (mass.to(a.dtype).log() - whole) / rho, 0.0)
-
-
-def user_exponent(power: float, reduction: Literal["positives", "users", "sum"]) -> float:
+def user_exponent(power: float, reduction: Reduction) -> float:
     """The exponent e with which a user of n positives weighs n^e in a reduced loss, given its `user_power`.
 
     A mean over users is a mean over positives in which each user weighs n^(p-1) in place of n^p.
@@ -713,65 +581,40 @@ def user_exponent(power: float, reduction: Literal["positives", "users", "sum"])
     return power - 1 if reduction == "users" else power
 
 
-def _shares(
-    count: Tensor, exponent: float, reduction: Literal["positives", "users", "sum"], dtype: torch.dtype
-) -> Tensor:
-    """The weight of one positive of each user in the loss, (B,), given how many (or how much) each user has."""
-    if reduction == "sum" and exponent == 1:
-        return torch.ones_like(count, dtype=dtype)
-    if exponent == 1:
-        return torch.full_like(count, 1 / (float(count.sum()) or 1.0), dtype=dtype)
-    some = torch.where(count > 0, count, 1).to(torch.float64)
-    if reduction == "sum":
-        return (some ** (exponent - 1)).to(dtype)
-    total = float((some**exponent * (count > 0)).sum()) or 1.0  # 0: there are no positives to share
-    return (some ** (exponent - 1) / total).to(dtype)
-
-
-def constant_weight(loss: LossParts) -> float | None:
-    """The weight c of a loss a + c·R if it is the same for every score and threshold, else None.
-
-    If it is, the coefficients of R_u are known before the thresholds are, and one pass can find both. Determined by
-    evaluating the loss: a weight that depends on the score or on β differs somewhere on this grid.
-    """
-    steps = torch.tensor([-1.0, -0.3, 0.4, 1.0])
-    s, beta = steps.repeat_interleave(4), steps.repeat(4)
-    c = loss.positive_part(s, beta if loss.needs.threshold else None)[1].detach()
-    return float(c[0]) if bool((c == c[0]).all()) else None
-
-
-def _core_applies(part: NegativePart | PairwisePart | None, *tensors: Tensor | None) -> bool:
-    return core_passes.supports(part, *tensors) and library.available()
+def _weights_of(positives: CSR, weights: Tensor | None, power: float, reduction: Reduction) -> Tensor:
+    """The weight of each positive in the loss, (P,), in double precision."""
+    rows = positives.rows
+    own = torch.ones_like(rows, dtype=torch.float64) if weights is None else weights.double()
+    mass = own.new_zeros(len(positives.start) - 1).index_add_(0, rows, own)
+    found = own * mass[rows] ** (user_exponent(power, reduction) - 1)
+    return found if reduction == "sum" else found / found.sum().clamp(min=torch.finfo(found.dtype).tiny)
 
 
 @torch.no_grad()
 def kth_scores(
     user_vectors: Tensor, item_vectors: Tensor, k: int, *, users_per_chunk: int | None = None
 ) -> Tensor:
-    """The K-th best score of every user over all items, (B,), without a users × items matrix.
+    """The K-th best score of every row over all items, (R,), without a rows × items matrix.
 
     >>> kth_scores(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), k=2)
     tensor([0.5000])
     """
-    check_vectors(user_vectors, item_vectors)
-    check_k(k, len(item_vectors))
-    if _core_applies(None, user_vectors, item_vectors):
-        passes = CorePasses(item_vectors, users_per_chunk=users_per_chunk)
-        return _kth_over_all(passes.parts(len(user_vectors)), user_vectors, k, ALONE)
-    return best_scores(user_vectors, item_vectors, k, users_per_chunk=users_per_chunk).amin(dim=-1)
-
-
-@torch.no_grad()
-def divided_kth_scores(user_vectors: Tensor, item_vectors: Tensor, k: int, exchange: Exchange) -> Tensor:
-    """The K-th best score over all processes' items, of the users (own, d) that this process owns, (own,).
-
-    >>> divided_kth_scores(torch.tensor([[1.0]]), torch.tensor([[0.1], [0.9], [0.5]]), 2, ALONE)
-    tensor([0.5000])
-    """
-    check_vectors(user_vectors, item_vectors)
-    users = exchange.spread(user_vectors)
-    passes = (CorePasses if _core_applies(None, users, item_vectors) else TorchPasses)(item_vectors)
-    return _kth_over_all(passes.parts(len(users)), users, k, exchange)
+    checks.check_vectors(user_vectors, item_vectors)
+    checks.check_k(k, len(item_vectors))
+    dtype = torch.promote_types(user_vectors.dtype, torch.float32)
+    nothing = torch.zeros(0, dtype=torch.int64)
+    sweeps = _Sweeps(
+        users=user_vectors.detach().to(dtype).contiguous(),
+        items=item_vectors.detach().to(dtype).contiguous(),
+        positives=CSR(nothing, nothing, nothing),
+        excluded=None,
+        samples=None,
+        item_weights=None,
+        bfloat16=False,
+        users_per_chunk=users_per_chunk,
+        group=SINGLE_PROCESS,
+    )
+    return sweeps.kth(k)
 
 
 class _Differentiable(torch.autograd.Function):
@@ -782,49 +625,35 @@ class _Differentiable(torch.autograd.Function):
         ctx: Any,
         user_vectors: Tensor,
         item_vectors: Tensor,
-        compute: Callable[[Tensor, Tensor], UserBatch],
+        compute: Callable[[], UserBatch],
         names: list[str],
         *parameters: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        batch = compute(user_vectors, item_vectors)
-        zero = batch.value.new_zeros(())
-        by_parameter = [batch.parameter_gradients.get(name, zero) for name in names]
+    ) -> Tensor:
+        batch = compute()
+        # None for a parameter without a gradient
+        by_parameter = map(batch.parameter_gradients.get, names)
         ctx.save_for_backward(batch.user_gradient, batch.item_gradient, *by_parameter)
-        ctx.parameter_types = [p.dtype for p in parameters]
-        beta = batch.value.new_empty(0) if batch.thresholds is None else batch.thresholds.clone()
-        ctx.mark_non_differentiable(beta)
-        return batch.value, beta
+        return batch.value
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, outer: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        users, items, *parameters = ctx.saved_tensors
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
+        found = ctx.saved_tensors
         if bool(outer != 1):  # a training step's loss is not scaled: this saves two passes over a table
-            users, items = (outer * users).to(users.dtype), (outer * items).to(items.dtype)
-        scaled = [
-            (outer * gradient).to(dtype)
-            for gradient, dtype in zip(parameters, ctx.parameter_types, strict=True)
-        ]
-        return (users, items, None, None, *scaled)
+            found = [None if one is None else (outer * one).to(one.dtype) for one in found]
+        return (*found[:2], None, None, *found[2:])
 
 
-def _in_autograd(
-    compute: Callable[..., UserBatch],
-    user_vectors: Tensor,
-    item_vectors: Tensor,
-    loss: BatchLoss,
-    **arguments: Any,
-) -> tuple[Tensor, Tensor]:
-    """Value and thresholds of a batch, connected to both tables and the loss's learnt scalars."""
-    named = list(loss.named_parameters())
-    found: tuple[Tensor, Tensor] = _Differentiable.apply(  # type: ignore[no-untyped-call]
-        user_vectors,
-        item_vectors,
-        partial(compute, loss=loss, **arguments),
-        [name for name, _ in named],
-        *(value for _, value in named),
-    )
-    return found
+def in_autograd(
+    user_vectors: Tensor, item_vectors: Tensor, loss: BatchLoss, compute: Callable[[], UserBatch]
+) -> Tensor:
+    """The value of a batch, connected to both tables and the loss's learnt parameters.
+
+    `compute` returns the loss and gradients of exactly these vectors.
+    """
+    named = dict(loss.named_parameters())
+    given = user_vectors, item_vectors, compute, list(named), *named.values()
+    return cast(Tensor, _Differentiable.apply(*given))  # type: ignore[no-untyped-call]
 
 
 def differentiable_user_batch_loss(
@@ -832,13 +661,13 @@ def differentiable_user_batch_loss(
     item_vectors: Tensor,
     indptr: Tensor,
     indices: Tensor,
-    thresholds: Tensor | Callable[[SampleScores], Tensor] | None,
+    thresholds: Tensor | None,
     loss: BatchLoss,
     **options: Any,
 ) -> Tensor:
-    """`user_batch_loss` inside autograd: its value, with gradients for both tables and the loss's learnt scalars.
+    """`user_batch_loss` inside autograd: its value, with gradients for both tables and the loss's learnt parameters.
 
-    For backbones that compute the vectors themselves. The options are those of `user_batch_loss`.
+    For a training loop of your own, whatever computes the vectors. The options are those of `user_batch_loss`.
 
     >>> from talos.losses import Talos
     >>> users, items = torch.randn(2, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
@@ -847,8 +676,9 @@ def differentiable_user_batch_loss(
     >>> value.backward(); items.grad.shape
     torch.Size([5, 4])
     """
-    given = {"indptr": indptr, "indices": indices, "thresholds": thresholds, **options}
-    return _in_autograd(user_batch_loss, user_vectors, item_vectors, loss, **given)[0]
+    given = user_vectors, item_vectors, indptr, indices, thresholds, loss
+    compute = partial(user_batch_loss, *given, **options)
+    return in_autograd(user_vectors, item_vectors, loss, compute)
 
 
 def exact_user_batch_loss(
@@ -860,7 +690,7 @@ def exact_user_batch_loss(
     loss: BatchLoss,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The same with each user's exact K-th best score as threshold: the value, and these thresholds (B,).
+    """The same with each row's exact K-th best score as threshold: the value, and these thresholds (R,).
 
     >>> from talos.losses import Talos
     >>> users, items = torch.eye(2), torch.tensor([[0.1, 0.3], [0.9, 0.2], [0.5, 0.1]])
@@ -869,33 +699,6 @@ def exact_user_batch_loss(
     >>> beta
     tensor([0.5000, 0.2000])
     """
-    given = {"indptr": indptr, "indices": indices, "thresholds": None, "k": k, **options}
-    return _in_autograd(user_batch_loss, user_vectors, item_vectors, loss, **given)
-
-
-def differentiable_divided_loss(
-    user_vectors: Tensor,
-    item_vectors: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    thresholds: Tensor | None,
-    loss: LossParts,
-    exchange: Exchange,
-    *,
-    degrees: Tensor,
-    num_items: int,
-    **options: Any,
-) -> tuple[Tensor, Tensor]:
-    """`divided_batch_loss` inside autograd: this process's part of the value, and the thresholds (own,) of its users.
-
-    >>> from talos.losses import Talos
-    >>> users, items = torch.eye(2), torch.tensor([[0.1, 0.3], [0.9, 0.2], [0.5, 0.1]], requires_grad=True)
-    >>> value, beta = differentiable_divided_loss(
-    ...     users, items, torch.tensor([0, 1, 2]), torch.tensor([1, 0]), None, Talos(tau=0.1), ALONE,
-    ...     degrees=torch.tensor([1, 1]), num_items=3, k=2)
-    >>> beta, items.grad
-    (tensor([0.5000, 0.2000]), None)
-    """
-    positives = {"indptr": indptr, "indices": indices, "degrees": degrees}
-    given = {"thresholds": thresholds, "exchange": exchange, "num_items": num_items, **positives, **options}
-    return _in_autograd(divided_batch_loss, user_vectors, item_vectors, loss, **given)
+    batch = user_batch_loss(user_vectors, item_vectors, indptr, indices, None, loss, k=k, **options)
+    assert batch.thresholds is not None
+    return in_autograd(user_vectors, item_vectors, loss, lambda: batch), batch.thresholds

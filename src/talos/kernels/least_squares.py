@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -10,8 +9,8 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from talos.errors import ArgumentError
-from talos.kernels import library
+from talos.checks import require
+from talos.kernels import core
 
 __all__ = ["alternating_least_squares", "conjugate_gradients", "row_blocks", "solve_rows_", "sweeps_for"]
 
@@ -68,15 +67,15 @@ def alternating_least_squares(
     tensor([[1., 0.],
             [0., 1.]])
     """
-    if sweeps is None:
-        sweeps = sweeps_for(len(indptr) - 1, len(indices))
+    sweeps = sweeps_for(len(indptr) - 1, len(indices)) if sweeps is None else sweeps
     for name, number in (("dim", dim), ("sweeps", sweeps), ("steps", steps)):
-        if number < 1:
-            raise ArgumentError(f"{number}", where=name, expected="1 or more")
-    if regularization <= 0 or weight < 0:
-        raise ArgumentError(
-            f"{regularization}, {weight}", where="regularization, weight", expected="above 0, and 0 or more"
-        )
+        require(number >= 1, f"{number}", where=name, expected="1 or more")
+    require(
+        regularization > 0 and weight >= 0,
+        f"{regularization}, {weight}",
+        where="regularization, weight",
+        expected="above 0, and 0 or more",
+    )
     values = None if weights is None else weights.cpu().float()
     by_user = (indptr.cpu(), indices.cpu(), values)
     by_item = _transposed(*by_user, num_items)
@@ -114,7 +113,7 @@ def solve_rows_(
         steps: of conjugate gradients.
         weights: w (P,) of the entries; 1 for all if None.
     """
-    solve = _solve_in_core_ if library.available() else _solve_in_torch_
+    solve = core.solve_rows_ if core.available() else _solve_in_torch_
     solve(solution, indptr, indices, fixed, gram, weight=weight, steps=steps, weights=weights)
 
 
@@ -137,46 +136,8 @@ def _transposed(
     values = np.ones(len(indices), np.int8) if weights is None else weights.numpy()
     shape = (len(indptr) - 1, columns)
     turned = scipy.sparse.csr_array((values, indices.numpy(), indptr.numpy()), shape=shape).T.tocsr()
-    ends, rows = (
-        torch.from_numpy(part.astype(np.int64, copy=False)) for part in (turned.indptr, turned.indices)
-    )
-    return ends, rows, None if weights is None else torch.from_numpy(turned.data)
-
-
-def _solve_in_core_(
-    solution: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    fixed: Tensor,
-    gram: Tensor,
-    *,
-    weights: Tensor | None = None,
-    weight: float,
-    steps: int,
-    level: str | None = None,
-    threads: int | None = None,
-) -> None:
-    """`solve_rows_` by the core, at one of `library.levels()` (default: the highest) on as many threads as torch."""
-    core, at = library.level_of(level)
-    rows, dim = solution.shape
-    start, items_of = library.offsets_and_indices(indptr, indices, rows, len(fixed))
-    entries = None if weights is None else library.floats("weights", weights, len(items_of))
-    other, matrix = library.floats("fixed", fixed, len(fixed), dim), library.floats("gram", gram, dim, dim)
-    task = library.LeastSquares(
-        rows=rows,
-        dim=dim,
-        threads=threads or torch.get_num_threads(),
-        steps=steps,
-        team=library.team(),
-        start=start.data_ptr(),
-        items_of=items_of.data_ptr(),
-        weights=None if entries is None else entries.data_ptr(),
-        fixed=other.data_ptr(),
-        gram=matrix.data_ptr(),
-        weight=weight,
-        solution=library.output("solution", solution, rows, dim).data_ptr(),
-    )
-    core.talos_core_least_squares(at, ctypes.byref(task))
+    ends, rows, entries = map(torch.from_numpy, (turned.indptr, turned.indices, turned.data))
+    return ends.long(), rows.long(), None if weights is None else entries
 
 
 def _solve_in_torch_(
@@ -214,13 +175,13 @@ def row_blocks(indptr: Tensor, dim: int) -> Iterator[tuple[slice, slice]]:
 
 def _solved(x: Tensor, ends: Tensor, y: Tensor, gram: Tensor, alpha: Tensor, steps: int) -> Tensor:
     """New values of some rows; `y` and `alpha` are the vectors and weights α w of their entries, row after row."""
-    owner = torch.arange(len(x)).repeat_interleave(ends.diff())
+    row_of = torch.arange(len(x)).repeat_interleave(ends.diff())
 
     def gathered(values: Tensor) -> Tensor:
-        return torch.zeros_like(x).index_add_(0, owner, y * values.unsqueeze(-1))
+        return torch.zeros_like(x).index_add_(0, row_of, y * values.unsqueeze(-1))
 
     def apply(rows: Tensor) -> Tensor:
-        return rows @ gram + gathered(alpha * (y * rows[owner]).sum(-1))
+        return rows @ gram + gathered(alpha * (y * rows[row_of]).sum(-1))
 
     x = conjugate_gradients(x, gathered(1 + alpha), apply, steps)
     return torch.where((ends.diff() > 0).unsqueeze(-1), x, 0.0)

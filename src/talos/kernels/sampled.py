@@ -26,11 +26,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from talos.errors import ArgumentError
-from talos.kernels import library
-from talos.kernels.core_samples import core_distinct
+from talos.checks import require
 
-__all__ = ["Way", "cheaper_way", "distinct_rows", "sampled_scores"]
+__all__ = ["Way", "cheaper_way", "sampled_scores"]
 
 Way: TypeAlias = Literal["dense", "sparse"]
 
@@ -53,25 +51,12 @@ def cheaper_way(num_items: int, n: int) -> Way:
     return "dense" if num_items <= _SAMPLED_COST * n else "sparse"
 
 
-def distinct_rows(rows: Tensor, bound: int) -> tuple[Tensor, Tensor]:
-    """The distinct rows among `rows` (n,), all below `bound`, ascending; and the place of each row among them, (n,).
-
-    >>> distinct_rows(torch.tensor([7, 3, 7]), 10)
-    (tensor([3, 7]), tensor([1, 0, 1]))
-    """
-    if rows.device.type == "cpu" and library.available():
-        return core_distinct(rows, bound)
-    distinct, places = torch.unique(rows, return_inverse=True)
-    return distinct, places
-
-
 def sampled_scores(
     user_vectors: Tensor,
     item_vectors: Tensor,
     items: Tensor,
     *,
     way: Way | None = None,
-    sparse_gradient: bool = False,
 ) -> Tensor:
     """Scores s_uj = ⟨e_u, v_j⟩ of each user with the items j in their row of `items`, (B, n), with autograd.
 
@@ -83,43 +68,35 @@ def sampled_scores(
         item_vectors: (I, d).
         items: (B, n), int64, rows of `item_vectors`.
         way: `dense` or `sparse`, see the module; the cheaper one if None.
-        sparse_gradient: give the item table a sparse gradient with the sampled rows, ascending and distinct, in
-            place of a dense one of (I, d). For leaf tables with millions of rows: an optimiser for sparse
-            gradients then updates only these rows. Implies `sparse`.
 
     >>> users, table = torch.eye(2), torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     >>> sampled_scores(users, table, torch.tensor([[0, 2], [1, 1]]))
     tensor([[1., 5.],
             [4., 4.]])
     """
-    if user_vectors.ndim != 2 or item_vectors.ndim != 2 or user_vectors.shape[1] != item_vectors.shape[1]:
-        raise ArgumentError(
-            f"shapes {tuple(user_vectors.shape)} and {tuple(item_vectors.shape)}",
-            where="user_vectors, item_vectors",
-            expected="(B, d) and (I, d)",
-        )
-    if items.ndim != 2 or len(items) != len(user_vectors):
-        raise ArgumentError(
-            f"shape {tuple(items.shape)}",
-            where="items",
-            expected=f"({len(user_vectors)}, n), one row per user",
-        )
+    require(
+        user_vectors.ndim == item_vectors.ndim == 2 and user_vectors.shape[1] == item_vectors.shape[1],
+        f"shapes {tuple(user_vectors.shape)} and {tuple(item_vectors.shape)}",
+        where="user_vectors, item_vectors",
+        expected="(B, d) and (I, d)",
+    )
+    require(
+        items.ndim == 2 and len(items) == len(user_vectors),
+        f"shape {tuple(items.shape)}",
+        where="items",
+        expected=f"({len(user_vectors)}, n), one row per user",
+    )
     if items.device.type == "cpu" and items.numel():
         # torch's sampled product does not check its indices and would read outside of the table.
-        low, high = (int(bound) for bound in torch.aminmax(items))
-        if low < 0 or high >= len(item_vectors):
-            raise ArgumentError(
-                f"indices from {low} to {high}", where="items", expected=f"0 to {len(item_vectors) - 1}"
-            )
-    if way is None:
-        way = "sparse" if sparse_gradient else cheaper_way(len(item_vectors), items.shape[1])
-    elif sparse_gradient and way == "dense":
-        raise ArgumentError("'dense' with a sparse gradient", where="way", expected="'sparse'")
+        low, high = map(int, torch.aminmax(items))
+        inside = low >= 0 and high < len(item_vectors)
+        expected = f"0 to {len(item_vectors) - 1}"
+        require(inside, f"indices from {low} to {high}", where="items", expected=expected)
     if items.numel() == 0:
         return (user_vectors.unsqueeze(1) * item_vectors[items]).sum(-1)
-    if way == "dense":
-        return cast(Tensor, _Dense.apply(user_vectors, item_vectors, items))  # type: ignore[no-untyped-call]
-    return cast(Tensor, _Sparse.apply(user_vectors, item_vectors, items, sparse_gradient))  # type: ignore[no-untyped-call]
+    dense = (way or cheaper_way(len(item_vectors), items.shape[1])) == "dense"
+    product = _Dense if dense else _Sparse
+    return cast(Tensor, product.apply(user_vectors, item_vectors, items))  # type: ignore[no-untyped-call]
 
 
 class _Dense(torch.autograd.Function):
@@ -152,41 +129,23 @@ class _Sparse(torch.autograd.Function):
     """Computes only the sampled scores, as a sparse matrix."""
 
     @staticmethod
-    def forward(ctx: Any, users: Tensor, table: Tensor, items: Tensor, sparse_gradient: bool) -> Tensor:
+    def forward(ctx: Any, users: Tensor, table: Tensor, items: Tensor) -> Tensor:
         ctx.save_for_backward(users, table, items)
-        ctx.sparse_gradient = sparse_gradient
         if users.device.type == "cpu" and users.dtype in (torch.float32, torch.float64):
             return _dots(users, table, items)
         return _dots_by_gathering(users, table, items)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         users, table, items = ctx.saved_tensors
-        n = items.shape[1]
-        gradient = gradient.contiguous()
-        to_users = to_table = None
-        if ctx.needs_input_grad[0]:
-            starts = torch.arange(0, items.numel() + 1, n, device=items.device)
-            to_users = _row_sums(items.flatten(), starts, gradient.flatten(), table)
-        if ctx.needs_input_grad[1]:
-            owner, starts, slopes = _by_item(items, gradient, len(table))
-            if ctx.sparse_gradient:
-                rows = starts.diff().nonzero().flatten()
-                to_table = torch.sparse_coo_tensor(
-                    rows.unsqueeze(0),
-                    _row_sums(owner, torch.cat([starts[rows], starts[-1:]]), slopes, users),
-                    table.shape,
-                    is_coalesced=True,
-                    check_invariants=False,
-                )
-            else:
-                to_table = _row_sums(owner, starts, slopes, users)
-        return to_users, to_table, None, None
+        starts = torch.arange(0, items.numel() + 1, items.shape[1], device=items.device)
+        to_users = _row_sums(items.flatten(), starts, gradient.flatten(), table)
+        return to_users, _row_sums(*_by_item(items, gradient.contiguous(), len(table)), users), None
 
 
 def _by_item(items: Tensor, gradient: Tensor, num_items: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The entries sorted by item, as CSR of the transposed matrix: their users, the items' offsets, their gradients.
+    """The entries sorted by item, as CSR of the transposed matrix: their rows, the items' offsets, their gradients.
 
     The order within an item is fixed, so that sums are reproducible to the bit.
     """
@@ -204,14 +163,12 @@ def _by_item(items: Tensor, gradient: Tensor, num_items: int) -> tuple[Tensor, T
             shape=(len(items), num_items),
         )
         by_item = by_user.tocsc()
-        arrays = (by_item.indices, by_item.indptr, by_item.data)
-        owner, starts, slopes = (torch.from_numpy(array) for array in arrays)
-        return owner, starts, slopes
-    keys = items.flatten()
-    ascending, entry = torch.sort(keys.int() if small else keys, stable=True)
+        rows, starts, slopes = map(torch.from_numpy, (by_item.indices, by_item.indptr, by_item.data))
+        return rows, starts, slopes
+    ascending, entry = items.flatten().to(torch.int32 if small else torch.int64).sort(stable=True)
     edges = torch.arange(num_items + 1, dtype=ascending.dtype, device=items.device)
-    owner = entry.div(n, rounding_mode="floor")
-    return owner, torch.searchsorted(ascending, edges), gradient.flatten()[entry]
+    rows = entry.div(n, rounding_mode="floor")
+    return rows, torch.searchsorted(ascending, edges), gradient.flatten()[entry]
 
 
 def _row_sums(columns: Tensor, starts: Tensor, weights: Tensor, table: Tensor) -> Tensor:
@@ -224,9 +181,8 @@ def _row_sums(columns: Tensor, starts: Tensor, weights: Tensor, table: Tensor) -
 def _dots(users: Tensor, table: Tensor, items: Tensor) -> Tensor:
     """Dot products at the entries of a sparse matrix, by torch's sampled product, which gathers nothing."""
     _silence_beta_warning()
-    starts = torch.arange(0, items.numel() + 1, items.shape[1])
     pattern = torch.sparse_csr_tensor(
-        starts,
+        torch.arange(0, items.numel() + 1, items.shape[1]),
         items.flatten(),
         users.new_zeros(items.numel()),  # zeros: β = 0 times uninitialised memory may be NaN
         size=(len(users), len(table)),

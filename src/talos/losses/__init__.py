@@ -16,9 +16,8 @@ from __future__ import annotations
 from talos.losses.adversarial import AdvInfoNCE
 from talos.losses.base import Adversary, Batch, ListLoss, Loss, Needs, PairwiseLoss, UserSeparableLoss
 from talos.losses.functional import reduce_per_positive, reduce_per_user
-from talos.losses.pairs import PairwisePart
 from talos.losses.partial_auc import LLPAUC
-from talos.losses.parts import NegativePart
+from talos.losses.phi import PairPhi, Phi
 from talos.losses.softmax import BPR, BilateralSoftmax, PairwiseSoftmax, Softmax, SoftmaxAtK
 from talos.losses.talos import Talos
 from talos.losses.temperature import AdaptiveTau, DRORadius, Schedule, geometric_schedule, tau_for
@@ -37,10 +36,10 @@ __all__ = [
     "ListLoss",
     "Loss",
     "Needs",
-    "NegativePart",
+    "PairPhi",
     "PairwiseLoss",
-    "PairwisePart",
     "PairwiseSoftmax",
+    "Phi",
     "RecallSurrogate",
     "Schedule",
     "SmoothI",

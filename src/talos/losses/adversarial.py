@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from talos.checks import describe, positive_integer, positive_number
-from talos.errors import ArgumentError
+from talos.checks import positive_integer, positive_number, require
 from talos.losses import functional
-from talos.losses.base import TAU_SPACE, Adversary, Batch, ListLoss, Needs
+from talos.losses.base import TAU_SPACE, Adversary, Batch, ListLoss, Needs, check_argument
 
 __all__ = ["AdvInfoNCE"]
 
@@ -21,8 +20,8 @@ __all__ = ["AdvInfoNCE"]
 class AdvInfoNCE(ListLoss):
     """AdvInfoNCE: -log[ e^{s_ui/τ} / (e^{s_ui/τ} + ω·n·Σ_j p_j e^{s_uj/τ}) ], p = softmax_j(a_u·b_j).
 
-    a and b are two further tables of small vectors, of users and of items; they decide how much each negative
-    counts. The adversary's epochs maximise the loss over them, the model's epochs minimise it. n is the number of
+    a and b are two further tables of small vectors, of users and of items, which set the weight of each negative. The
+    adversary's epochs maximise the loss over them, the model's epochs minimise it. n is the number of
     negatives not masked; a row with every negative masked gives 0. An Zhang et al., "Empowering Collaborative Filtering
     with Principled Adversarial Contrastive Loss", NeurIPS 2023.
 
@@ -33,17 +32,18 @@ class AdvInfoNCE(ListLoss):
         negative_weight: ω.
         dim: length of the adversary's vectors.
         adv_every: T_adv, epochs of the model between two epochs of the adversary.
-        adv_epochs: E_adv, the adversary's epochs at most.
+        adv_epochs: E_adv, the largest number of the adversary's epochs.
         adv_lr: learning rate of the adversary's Adam.
-        generator: of the tables' starting values; torch's global generator if not given.
+        generator: draws the tables' starting values; torch's global generator if not given.
 
     >>> loss = AdvInfoNCE(num_users=3, num_items=5, tau=0.1)
     >>> ids = {"users": torch.tensor([2]), "items": torch.tensor([[0, 4]])}
-    >>> loss(torch.tensor([0.5]), torch.tensor([[0.5, 0.5]]), **ids)   # log(1 + 64·2), whatever p is
+    >>> loss(torch.tensor([0.5]), torch.tensor([[0.5, 0.5]]), **ids)   # log(1 + 64·2) for any p
     tensor([4.8598], grad_fn=...)
     """
 
     short_name = "advinfonce"
+    needs = Needs(ids=True, adversary=True, lists=True)
     search_space: ClassVar[Mapping[str, Any]] = {
         "tau": TAU_SPACE,
         "adv_every": {"low": 5, "high": 20},
@@ -76,17 +76,12 @@ class AdvInfoNCE(ListLoss):
         nn.init.xavier_normal_(self.item_table, generator=generator)
 
     @property
-    def needs(self) -> Needs:
-        """The ids of users and negatives, and epochs for the adversary."""
-        return Needs(ids=True, adversary=True, lists=True)
-
-    @property
     def list_kernel(self) -> tuple[str, tuple[float, ...]]:
         """1/τ and ω."""
         return "weighted-softmax", (1 / self.tau, self.negative_weight)
 
     def adversaries(self) -> list[Adversary]:
-        """Both tables climb for an epoch of their own every `adv_every`, `adv_epochs` times at most."""
+        """Both tables climb in epochs of their own: after every `adv_every` epochs, at most `adv_epochs` times."""
         return [
             Adversary(
                 parameters=("user_table", "item_table"),
@@ -100,46 +95,41 @@ class AdvInfoNCE(ListLoss):
 
     def compute(self, batch: Batch) -> Tensor:
         """softplus( log(ω·n) + log Σ_j p_j e^{s_j/τ} - s_i/τ )."""
-        pos, neg, mask, users, items = batch.pos, batch.neg, batch.mask, batch.users, batch.items
-        for name, ids, shape in (("users", users, pos.shape), ("items", items, neg.shape)):
-            if ids is None or ids.shape != shape:
-                found = "is missing" if ids is None else describe(ids)
-                raise ArgumentError(found, where=name, expected=f"ids of shape {tuple(shape)}")
-        assert users is not None
-        assert items is not None
-        # by `F.embedding`, whose gradient adds up in a fixed order also with several threads
-        hardness = self.products(F.embedding(users, self.user_table), self.item_table, items).to(neg.dtype)
-        ahead, count = self._ahead(hardness, neg, mask)
-        return _values(ahead - pos / self.tau, count)
+        pos, neg, mask = batch.pos, batch.neg, batch.mask
+        users = _checked_ids("users", batch.users, pos.shape)
+        items = _checked_ids("items", batch.items, neg.shape)
+        # The gradient of `F.embedding` adds up in a fixed order with several threads too.
+        vectors = F.embedding(users, self.user_table)
+        hardness = functional.sampled_products(vectors, self.item_table, items).to(neg.dtype)
+        return F.softplus(self._ahead(hardness, neg, mask) - pos / self.tau, threshold=40.0)
 
     def of_lists(self, scores: Tensor, rows: Tensor, columns: Tensor, users: Tensor | None) -> Tensor:
-        """The same over all items but the user's positives: all positives of a user share the sum."""
-        if users is None or users.shape != scores.shape[:1]:
-            found = "is missing" if users is None else describe(users)
-            raise ArgumentError(found, where="users", expected=f"ids of shape ({len(scores)},)")
-        if scores.shape[1] != len(self.item_table):
-            expected = f"scores of {len(self.item_table)} items, num_items of the loss"
-            raise ArgumentError(f"has {scores.shape[1]} columns", where="scores", expected=expected)
-        if len(users) > 0 and int(users.max()) >= len(self.user_table):
-            expected = f"below {len(self.user_table)}, num_users of the loss"
-            raise ArgumentError(f"has {int(users.max())}", where="users", expected=expected)
+        """The same over all items except the user's positives; a user has one sum for all positives."""
+        users = _checked_ids("users", users, scores.shape[:1])
+        num_users, num_items = len(self.user_table), len(self.item_table)
+        require(
+            scores.shape[1] == num_items,
+            f"has {scores.shape[1]} columns",
+            where="scores",
+            expected=f"scores of {num_items} items, num_items of the loss",
+        )
+        last = int(users.max()) if len(users) else -1
+        expected = f"below {num_users}, num_users of the loss"
+        require(last < num_users, f"has {last}", where="users", expected=expected)
         own = torch.zeros_like(scores, dtype=torch.bool)
         own[rows, columns] = True
         hardness = (F.embedding(users, self.user_table) @ self.item_table.T).to(scores.dtype)
-        ahead, count = self._ahead(hardness, scores, own)
-        return _values(ahead.index_select(0, rows) - scores[rows, columns] / self.tau, count[rows])
+        ahead = self._ahead(hardness, scores, own).index_select(0, rows)
+        return F.softplus(ahead - scores[rows, columns] / self.tau, threshold=40.0)
 
-    def _ahead(self, hardness: Tensor, neg: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """log(ω·n) + log Σ_j p_j e^{s_j/τ} of every row (B, N) of negatives, and n."""
+    def _ahead(self, hardness: Tensor, neg: Tensor, mask: Tensor | None) -> Tensor:
+        """log(ω·n) + log Σ_j p_j e^{s_j/τ} of every row of negatives (B, N); -inf without negatives."""
         weighted = functional.masked_log_sum_exp(hardness + neg / self.tau, mask)
         log_p_norm = functional.masked_log_sum_exp(hardness, mask)
-        count = (
-            neg.new_full(neg.shape[:1], neg.shape[1]) if mask is None else (~mask).sum(dim=-1).to(neg.dtype)
-        )
-        return math.log(self.negative_weight) + count.clamp(min=1).log() + weighted - log_p_norm, count
+        count = (torch.ones_like(neg) if mask is None else (~mask).to(neg.dtype)).sum(dim=-1)
+        return math.log(self.negative_weight) + count.log() + weighted - log_p_norm
 
 
-def _values(x: Tensor, count: Tensor) -> Tensor:
-    """softplus(x); 0 without negatives."""
-    values = F.softplus(x, threshold=40.0)
-    return torch.where(count == 0, torch.zeros_like(values), values)
+def _checked_ids(name: str, ids: Tensor | None, shape: torch.Size) -> Tensor:
+    check_argument(ids is not None and ids.shape == shape, name, ids, f"ids of shape {tuple(shape)}")
+    return cast(Tensor, ids)

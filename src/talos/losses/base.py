@@ -1,23 +1,21 @@
-"""The interface of all losses, and what a loss tells a trainer about itself."""
+"""The interface of all losses, and the properties of a loss that a trainer needs to know."""
 
 from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from talos.checks import check_result, describe, number_from, positive_number
 from talos.errors import ArgumentError, ConfigError
 from talos.losses import functional
-from talos.losses.pairs import PairwisePart
-from talos.losses.parts import NegativePart
+from talos.losses.phi import PairPhi, Phi
 
 __all__ = [
     "TAU_SPACE",
@@ -28,11 +26,11 @@ __all__ = [
     "Needs",
     "PairwiseLoss",
     "UserSeparableLoss",
-    "sampled_products",
+    "check_argument",
 ]
 
+# Where to search for the temperature of a softmax over cosines.
 TAU_SPACE: Mapping[str, Any] = MappingProxyType({"low": 0.03, "high": 0.4, "log": True})
-"""Where to search for the temperature of a softmax over cosines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,19 +45,15 @@ class Needs:
     default_threshold: str | None = None  # short name of the estimator that the published method uses
     negatives: Literal["one", "many"] = "many"  # per positive
     scores: Literal["cosine", "dot"] = "cosine"  # of normalised vectors, in [-1, 1], or raw products
-    user_separable: bool = (
-        False  # whether all positives of a user share the negatives' part: `UserSeparableLoss`
-    )
-    pairwise: bool = (
-        False  # whether kernels can go over all pairs of a user's positives and items: `PairwiseLoss`
-    )
-    lists: bool = False  # whether kernels can go over users' whole lists, the scores of all items: `ListLoss`
-    bfloat16: bool = True  # whether kernels can go over all items with products of bfloat16
+    # The form by which kernels can take all items; none of the three: the loss takes drawn negatives only.
+    user_separable: bool = False  # `UserSeparableLoss`
+    pairwise: bool = False  # `PairwiseLoss`
+    lists: bool = False  # `ListLoss`
+    bfloat16: bool = True  # whether kernels may score all items in bfloat16
     ids: bool = False  # whether `users` and `items` must be given
-    adversary: bool = False  # whether the loss has parameters to be updated as `adversaries()` says
-    chosen: tuple[
-        tuple[str, float], ...
-    ] = ()  # values the loss chose for options not given; stored with the run
+    adversary: bool = False  # whether the loss has parameters of its own: `adversaries()`
+    # Options that were not given and the values that the loss chose; stored with the run.
+    chosen: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,28 +128,14 @@ class Batch:
         return None if self.threshold is None else self.threshold.unsqueeze(-1)
 
 
-def sampled_products(vectors: Tensor, table: Tensor, items: Tensor) -> Tensor:
-    """Products ⟨v_b, t_j⟩ of each row of `vectors` (B, d) with the rows j of a table that `items` (B, N) names, (B, N).
-
-    By way of the smaller of (B, rows of the table) and (B, N, d).
-
-    >>> sampled_products(torch.eye(2), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[0], [1]]))
-    tensor([[1.],
-            [4.]])
-    """
-    rows, dim = table.shape
-    if rows <= items.shape[1] * dim:
-        return (vectors @ table.T).gather(1, items)
-    return torch.einsum("bd,bnd->bn", vectors, F.embedding(items, table))
-
-
 class Loss(nn.Module):
     """A loss over positives and their negatives that returns one value per positive, unreduced.
 
-    A subclass states what it `needs` and implements `compute`; `talos.registry` says how it describes its options.
+    A subclass implements `compute` and, unless scores are all it takes, `needs`. `talos.registry` says how it describes
+    its options.
 
-    Scores in half precision are computed with in float32 and give float32 values, as losses under autocast
-    do; gradients come back in the scores' own type. An empty batch gives an empty result.
+    Scores in half precision are converted to float32 and give float32 values, as in other losses under autocast;
+    gradients have the type of the scores. An empty batch gives an empty result.
 
     >>> class Hinge(Loss):
     ...     def compute(self, batch):
@@ -165,35 +145,28 @@ class Loss(nn.Module):
     """
 
     short_name: ClassVar[str] = ""
-    # Scores by tables of the loss's own; a trainer may have a faster function for it.
-    products: Callable[[Tensor, Tensor, Tensor], Tensor] = staticmethod(sampled_products)
-    # How much a user with n positives weighs, n^p: 1 counts positives, 0 counts users. Whoever reduces the values
-    # multiplies those of a user by n^(p-1); the loss does not know n.
-    user_power: float = 1.0
+    needs: Needs = Needs()  # what the loss asks of a trainer; set in `__init__` if it depends on the options
     context: ClassVar[tuple[str, ...]] = ("k", "num_users", "num_items", "generator")
     search_space: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    # What a race decides if it is not given: stages in the order in which they matter, each with the candidates for
-    # some options; one without options leaves everything as it is. The first stage is about the temperature. After it,
-    # of candidates that validation cannot tell apart the one named first is taken.
+    # The stages of a race, in order; each has candidates for options that are not given. A candidate without options
+    # changes nothing. The first stage is about the temperature. In later stages the first of the candidates that
+    # validation cannot tell apart wins.
     race: ClassVar[tuple[tuple[Mapping[str, float], ...], ...]] = ()
-    # Options that a race does not take further than to these values.
+    # Lowest and highest value that a race gives an option.
     race_bounds: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
 
-    def __init__(self) -> None:
-        # `nn.Module` would take any arguments at all; a loss without hyperparameters takes none.
+    def __init__(self, *, user_power: float = 1.0) -> None:
         super().__init__()
-
-    @property
-    def needs(self) -> Needs:
-        """What this loss asks of a trainer."""
-        return Needs()
+        # p: a user with n positives weighs n^p. 1 counts positives, 0 counts users. The loss does not know n: the code
+        # that reduces its values multiplies those of a user by n^(p-1).
+        self.user_power = number_from("user_power", user_power, 0.0)
 
     def adversaries(self) -> list[Adversary]:
-        """How the loss's own parameters are to be updated; empty where it has none."""
+        """How to update the loss's own parameters; empty if it has none."""
         return []
 
     def set_progress(self, progress: float) -> None:
-        """Adjust to the share of training done, in [0, 1]; the trainer calls it at the start of every epoch."""
+        """Adjust to the progress of training, from 0 to 1; the trainer calls it at the start of every epoch."""
 
     def forward(
         self,
@@ -210,24 +183,23 @@ class Loss(nn.Module):
         Args:
             pos: scores of positives (B,).
             neg: scores of each positive's negatives (B, N).
-            threshold: β_u of each row (B,), where needed; a constant for the gradient.
-            mask: (B, N), True where a negative is really a positive of that user and is left out. Where all
-                of a row are, its negatives' part is 0.
+            threshold: β_u of each row (B,), for losses with `needs.threshold`; a constant for the gradient.
+            mask: (B, N), True where a negative is a positive of the same user and does not count. If all negatives of a
+                row are masked, their term is 0.
             users: (B,), ids of the rows' users, for losses with `needs.ids`.
-            items: (B, N), ids of the negatives, likewise.
+            items: (B, N), ids of the negatives, for losses with `needs.ids`.
 
         Returns:
             (B,) values.
 
         Raises:
-            ArgumentError: a shape, a type or a score (NaN, infinite) that cannot be used, by name.
-            ConfigError: `compute` of a subclass returned something else.
+            ArgumentError: an argument has a wrong shape or type, or a score is NaN or infinite.
+            ConfigError: `compute` of a subclass returned something else than one value per positive.
         """
-        needs = self.needs
-        _check_scores(pos, neg, threshold, mask, needs_threshold=needs.threshold)
-        threshold = threshold.detach() if needs.threshold and threshold is not None else None
+        threshold = threshold if self.needs.threshold else None
+        _check_scores(pos, neg, threshold, mask, needs_threshold=self.needs.threshold)
         dtype = torch.promote_types(torch.promote_types(pos.dtype, neg.dtype), torch.float32)
-        beta = None if threshold is None else threshold.to(dtype)
+        beta = None if threshold is None else threshold.detach().to(dtype)
         values = self.compute(Batch(pos.to(dtype), neg.to(dtype), beta, mask, users, items))
         self._check_values(values, pos)
         check_result(values, mask, pos=pos, neg=neg, threshold=threshold)
@@ -237,14 +209,17 @@ class Loss(nn.Module):
         """Refuse a result of a subclass's `compute` that cannot be trained with."""
         where = f"the result of {type(self).__module__}:{type(self).__qualname__}.compute"
         if not isinstance(values, Tensor) or values.shape != pos.shape:
-            expected = f"one value per positive, shape {tuple(pos.shape)}"
-            raise ConfigError(describe(values), where=where, expected=expected)
+            raise ConfigError(
+                describe(values),
+                where=where,
+                expected=f"one value per positive, shape {tuple(pos.shape)}",
+            )
         if torch.is_grad_enabled() and pos.requires_grad and not values.requires_grad:
             raise ConfigError("has no gradient", where=where, expected="a function of the scores")
 
     @abstractmethod
     def compute(self, batch: Batch) -> Tensor:
-        """The values (B,) of a batch whose shapes and types have been checked."""
+        """The values (B,) of a batch whose shapes and types are checked."""
 
     def extra_repr(self) -> str:
         """The constructor's arguments that are also attributes, for `repr`."""
@@ -255,126 +230,108 @@ class Loss(nn.Module):
 class UserSeparableLoss(Loss):
     """A loss of the form a(s_ui, β_u) + c(s_ui, β_u)·R_u, where R_u does not depend on the positive.
 
-    c is a constant for the gradient. All positives of a user share R_u, so a batch of users with all their
-    positives costs users × items scores where drawing negatives per positive costs positives × n: this is
-    what `talos.kernels` builds on. The kernels go over items without autograd, hence the closed forms.
+    R_u sums φ over the user's negatives (`Phi`). c is a constant for the gradient. All positives of a user share R_u:
+    a batch of users with all their positives costs users × items scores, against positives × n for n negatives drawn
+    per positive. `talos.kernels` builds on this.
 
-    A user's loss has two more degrees of freedom, which every subclass may offer as options (with the values below
-    they have no effect, and the loss is the mean of a + c·R over the user's positives):
+    A user with n positives has the loss
 
         L_u = n^p · [ -(1/ρ) log mean_{i ∈ P_u} e^{-ρ a_i} + λ c R_u ]
 
-    - `positive_power` ρ ≥ 0: the mean of a becomes the power mean of e^{-a} with exponent ρ. A positive's gradient is
-      multiplied by n·softmax_i(-ρ a): positives that already score high count more, hopeless ones less. By Jensen's
-      inequality the value falls as ρ rises, down to the logarithm of the arithmetic mean at ρ = 1.
-    - `negative_weight` λ > 0: how hard negatives are pushed down, relative to the positives.
+    A subclass may offer its three weights as options; with their defaults L_u is the sum of a + c·R over the positives:
 
-    and, like every loss, `user_power` p.
+    - `positive_power` ρ ≥ 0: the mean of a becomes the power mean of e^{-a} with exponent ρ; 0 is the limit, the mean.
+      A positive's gradient is multiplied by n·softmax_i(-ρ a): positives that already score high count more. By
+      Jensen's inequality the value falls as ρ rises, down to the logarithm of the arithmetic mean at ρ = 1.
+    - `negative_weight` λ > 0: how hard negatives are pushed down, relative to the positives.
+    - `user_power` p ≥ 0: how much a user with many positives weighs.
 
     >>> from talos.losses import Softmax
     >>> Softmax(tau=0.5).positive_part(torch.tensor([1.0]), None)
     (tensor([-2.]), tensor([1.]))
     """
 
-    positive_power: float = 0.0
-    negative_weight: float = 1.0
+    needs = Needs(user_separable=True)
+    # c, where it is the same for every score and threshold; None where it is not.
+    constant_weight: float | None = 1.0
 
-    @property
-    def needs(self) -> Needs:
-        """Nothing but scores."""
-        return Needs(user_separable=True)
+    def __init__(
+        self, *, user_power: float = 1.0, positive_power: float = 0.0, negative_weight: float = 1.0
+    ) -> None:
+        super().__init__(user_power=user_power)
+        self.positive_power = number_from("positive_power", positive_power, 0.0)
+        self.negative_weight = positive_number("negative_weight", negative_weight)
 
     @property
     @abstractmethod
-    def negative_part(self) -> NegativePart:
-        """R as an object: φ, its derivative and how the sum is used, at the parameters' current values."""
+    def phi(self) -> Phi:
+        """φ and how it is reduced to R, at the current values of the loss's parameters."""
 
     @abstractmethod
-    def positive_part(self, pos: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+    def positive_part(self, pos: Tensor, beta: Tensor | None) -> tuple[Tensor, Tensor]:
         """The pair a, c of positive scores and their thresholds, all of one shape."""
-
-    @abstractmethod
-    def da(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
-        """∂a/∂s."""
-
-    def da_dparameters(self, pos: Tensor, threshold: Tensor | None) -> Mapping[str, Tensor]:
-        """∂a/∂p for every learnt parameter p that a depends on, by name."""
-        return {}
 
     def compute(self, batch: Batch) -> Tensor:
         """The sum a + λ·c·R; for ρ > 0, a is the power mean over the rows with the same id in `users`."""
         a, c = self.positive_part(batch.pos, batch.threshold)
         if self.positive_power != 0 and batch.users is not None:
-            a = functional.power_mean_by(a, self.positive_power, batch.users)
-        negative = self.negative_part.aggregate(batch.neg, batch.threshold_column, batch.mask)
+            distinct, rows = torch.unique(batch.users, return_inverse=True)
+            means = functional.power_mean(a, self.positive_power, rows, len(distinct))
+            # The gradient of `index_select` adds up in a fixed order with several threads too, unlike that of [].
+            a = means.index_select(0, rows)
+        negative = self.phi.aggregate(batch.neg, batch.threshold_column, batch.mask)
         return a + self.negative_weight * c * negative
-
-    def _set_balance(
-        self, *, user_power: float = 1.0, positive_power: float = 0.0, negative_weight: float = 1.0
-    ) -> None:
-        """Check and keep p, ρ and λ."""
-        self.user_power = number_from("user_power", user_power, 0.0)
-        self.positive_power = number_from("positive_power", positive_power, 0.0)
-        self.negative_weight = positive_number("negative_weight", negative_weight)
 
 
 class PairwiseLoss(Loss):
     """A loss h(R_i) of each positive i, where R_i reduces g(s_uj - s_ui) over the user's negatives j.
 
-    Every positive has a sum of its own, so a batch of users costs positives × items evaluations of g and g' besides the
-    products that a `UserSeparableLoss` costs; the core makes do with far fewer. The kernels go over them without
-    autograd, hence the closed forms in `pairwise_part`. The gradient is h'(R_i)·∂R_i/∂s_uj at every negative, and minus
-    the sum of these at the positive.
+    Every positive has a sum of its own, so a batch of users costs positives × items evaluations of g besides the scores
+    of a `UserSeparableLoss`; the compiled core needs far fewer. The gradient is h'(R_i)·∂R_i/∂s_uj at every negative,
+    and minus the sum of these at the positive.
 
-    A user's positives may have weights, and `user_power` p weighs users as everywhere. There is no ρ and no λ: a
-    positive has no part of its own that could be averaged otherwise, or weighed against the negatives.
+    A user's positives may have weights, and `user_power` p weighs users. There is no ρ and no λ: a positive has no term
+    of its own.
 
     >>> from talos.losses import BPR
-    >>> part = BPR().pairwise_part
-    >>> part.aggregate(torch.tensor([[0.0, 0.0]]), None)   # log 2
+    >>> BPR().phi.aggregate(torch.tensor([[0.0, 0.0]]), None)   # log 2
     tensor([0.6931])
     """
 
-    @property
-    def needs(self) -> Needs:
-        """Nothing but scores."""
-        return Needs(pairwise=True)
+    needs = Needs(pairwise=True)
 
     @property
     @abstractmethod
-    def pairwise_part(self) -> PairwisePart:
-        """g, its derivative, how its sum is reduced, and h with its derivative."""
+    def phi(self) -> PairPhi:
+        """g, how it is reduced to R, and h."""
 
     def compute(self, batch: Batch) -> Tensor:
         """h(R)."""
-        part = self.pairwise_part
-        return part.outer(part.aggregate(batch.neg - batch.pos.unsqueeze(-1), batch.mask))
+        phi = self.phi
+        return phi.outer(phi.aggregate(batch.neg - batch.pos.unsqueeze(-1), batch.mask))
 
 
 class ListLoss(Loss):
-    """A loss whose value for a positive depends on the user's whole list in a way that is neither of the two above.
+    """A loss whose value for a positive depends on the scores of all items in another way than the two above.
 
-    Over all items, the kernels take the scores of a few users at a time, ask the loss itself what these lists cost, and
-    autograd for the gradient; the core has a version of its own for some.
+    Over all items, the kernels compute the scores of a few users at a time, pass them to `of_lists` and take the
+    gradient from autograd. The compiled core has a version of its own for some losses.
 
     >>> from talos.losses import SmoothI
     >>> loss, scores = SmoothI(k=2, tau=0.01, delta=0.1), torch.tensor([[0.5, 0.9, 0.1, 0.0]])
-    >>> loss.of_lists(scores, torch.tensor([0, 0]), torch.tensor([0, 2]), None)   # second of the list, and third
+    >>> loss.of_lists(scores, torch.tensor([0, 0]), torch.tensor([0, 2]), None)   # ranked second and third
     tensor([0.5000, 1.0000])
     """
 
-    @property
-    def needs(self) -> Needs:
-        """Nothing but scores."""
-        return Needs(lists=True, bfloat16=False)
+    needs = Needs(lists=True, bfloat16=False)
 
     @property
     def list_kernel(self) -> tuple[str, tuple[float, ...]] | None:
-        """Kind and parameters from which the kernels select a faster version of `of_lists`; None where there is none.
+        """Kind and parameters by which the kernels select a faster version of `of_lists`; None if there is none.
 
         - "smooth-places": `SmoothI`, with K, 1/τ and δ.
         - "weighted-softmax": softplus(log(ω n) + log Σ_j p_j e^{s_j/τ} - s_i/τ) with p = softmax_j(a_u·b_j) over the n
-          items that are no positives, with 1/τ and ω; the loss has two parameters, the tables a and b.
+          items that are not positives, with 1/τ and ω; the loss has two parameters, the tables a and b.
         """
         return None
 
@@ -390,27 +347,37 @@ class ListLoss(Loss):
         """
 
 
-def _check_scores(
-    pos: object, neg: object, threshold: object, mask: object, *, needs_threshold: bool
-) -> None:
+def _check_scores(pos: Any, neg: Any, threshold: object, mask: object, *, needs_threshold: bool) -> None:
     """Check shapes and types of a loss's arguments."""
-    if not isinstance(pos, Tensor) or pos.ndim != 1 or not pos.is_floating_point():
-        raise ArgumentError(
-            describe(pos), where="pos", expected="positive scores of shape (B,), floating point"
-        )
-    rows = pos.shape[0]
-    if not isinstance(neg, Tensor) or neg.ndim != 2 or not neg.is_floating_point():
-        raise ArgumentError(describe(neg), where="neg", expected="negative scores (B, N), floating point")
-    if neg.shape[0] != rows or neg.shape[1] == 0:
-        raise ArgumentError(describe(neg), where="neg", expected=f"shape ({rows}, N) with N of at least 1")
-    if needs_threshold and threshold is None:
-        raise ArgumentError(
-            "is missing", where="threshold", expected=f"one threshold per row, shape ({rows},)"
-        )
-    if needs_threshold and (not isinstance(threshold, Tensor) or threshold.shape != (rows,)):
-        raise ArgumentError(describe(threshold), where="threshold", expected=f"shape ({rows},)")
-    if mask is not None and (
-        not isinstance(mask, Tensor) or mask.shape != neg.shape or mask.dtype != torch.bool
-    ):
-        expected = f"booleans of shape {tuple(neg.shape)}, True where a negative is left out"
-        raise ArgumentError(describe(mask), where="mask", expected=expected)
+    check_argument(
+        isinstance(pos, Tensor) and pos.ndim == 1 and pos.is_floating_point(),
+        "pos",
+        pos,
+        "positive scores of shape (B,), floating point",
+    )
+    check_argument(
+        isinstance(neg, Tensor) and neg.ndim == 2 and neg.is_floating_point(),
+        "neg",
+        neg,
+        "negative scores (B, N), floating point",
+    )
+    rows, columns = len(pos), neg.shape[1]
+    check_argument(len(neg) == rows and columns > 0, "neg", neg, f"shape ({rows}, N) with N of at least 1")
+    check_argument(
+        not needs_threshold or (isinstance(threshold, Tensor) and threshold.shape == (rows,)),
+        "threshold",
+        threshold,
+        f"{'one threshold per row, ' if threshold is None else ''}shape ({rows},)",
+    )
+    check_argument(
+        mask is None or (isinstance(mask, Tensor) and mask.shape == neg.shape and mask.dtype == torch.bool),
+        "mask",
+        mask,
+        f"booleans of shape ({rows}, {columns}), True where a negative is left out",
+    )
+
+
+def check_argument(fits: bool, name: str, value: object, expected: str) -> None:
+    """Raise an error that says what an argument is, unless it fits."""
+    if not fits:
+        raise ArgumentError("is missing" if value is None else describe(value), where=name, expected=expected)

@@ -1,13 +1,13 @@
-"""The formulas behind the losses: stateless, unreduced, numerically safe; and the two ways to reduce them.
+"""The formulas behind the losses: stateless, unreduced and safe for large scores; and two ways to reduce them.
 
-Scores are `s`; thresholds are `beta` and are constants for the gradient. A `mask` marks with True the
-negatives that are to be left out. A sum or a mean over nothing (every negative masked) is defined as 0 with
-gradient 0, so that such a row contributes its positive part alone.
+Scores are `s`. Thresholds are `beta`, constants for the gradient. A `mask` is True at negatives to leave out. A sum or
+mean over no negatives is 0 with gradient 0, so that such a row keeps the term of its positive alone.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,23 +16,22 @@ from torch.autograd.function import once_differentiable
 
 __all__ = [
     "log_sigmoid",
-    "log_sigmoid_and_slope_",
     "log_sum_exp_by",
     "log_sum_sigmoid_power",
     "masked_log_sum_exp",
     "masked_mean",
-    "power_mean_by",
+    "power_mean",
     "reduce_per_positive",
     "reduce_per_user",
+    "sampled_products",
     "sharp_softplus",
     "smooth_indicators",
-    "soft_rank",
 ]
 
 # Elements per thread in a block of rows on the CPU: temporaries of this size stay in the second-level cache.
 _BLOCK = 2**17
-# Largest β - s for which log σ(s - β) is computed from the slope, as log1p(-σ(β - s)): six bits of precision are lost
-# at most. Differences of a cosine and a threshold stay within 2.
+# Largest β - s for which log σ(s - β) is computed as log1p(-σ(β - s)), which loses six bits of precision at most.
+# The difference of a cosine and a threshold stays within 2.
 _NEAR = 4.0
 
 
@@ -47,22 +46,6 @@ def log_sigmoid(x: Tensor) -> Tensor:
     return -F.softplus(-x, threshold=40.0)
 
 
-def log_sigmoid_and_slope_(y: Tensor) -> tuple[Tensor, Tensor]:
-    """The pair log σ(-y) and σ(y), which is the slope of log σ at -y; y is overwritten.
-
-    Where no y is large the logarithm is computed from the slope, in little more than half the time. On other
-    devices than the CPU the test for that would cost more than it saves.
-
-    >>> log_sigmoid_and_slope_(torch.zeros(1))
-    (tensor([-0.6931]), tensor([0.5000]))
-    """
-    if y.device.type == "cpu" and y.numel() and y.amax() <= _NEAR:
-        slope = y.sigmoid_()
-        return (-slope).log1p_(), slope
-    value = log_sigmoid(-y)
-    return value, y.sigmoid_()
-
-
 def masked_log_sum_exp(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """The sum log Σ_j e^{x_j} over the last dimension, without the masked entries; 0 where all are masked.
 
@@ -73,21 +56,27 @@ def masked_log_sum_exp(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     if mask is None:
         return torch.logsumexp(x, dim=-1)
-    # The lowest finite number, not -inf: the gradient of a row of -inf would be NaN before `where` drops it.
+    # The lowest finite number, not -inf: the gradient of a row of -inf would be NaN before `masked_fill` drops it.
     total = torch.logsumexp(x.masked_fill(mask, torch.finfo(x.dtype).min), dim=-1)
-    return torch.where(mask.all(dim=-1), torch.zeros_like(total), total)
+    return total.masked_fill(mask.all(dim=-1), 0.0)
 
 
-def masked_mean(x: Tensor, mask: Tensor | None = None) -> Tensor:
+def masked_mean(x: Tensor, mask: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
     """The mean over the last dimension, without the masked entries; 0 where all are masked.
+
+    `weights` are those of the columns.
 
     >>> masked_mean(torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([[False, False, True]])).tolist()
     [2.0]
+    >>> masked_mean(torch.tensor([[1.0, 3.0]]), weights=torch.tensor([3.0, 1.0])).tolist()
+    [1.5]
     """
-    if mask is None:
+    if mask is None and weights is None:
         return x.mean(dim=-1)
-    kept = (~mask).sum(dim=-1).clamp(min=1)
-    return x.masked_fill(mask, 0.0).sum(dim=-1) / kept
+    x = x if mask is None else x.masked_fill(mask, 0.0)
+    kept = torch.ones_like(x) if mask is None else (~mask).to(x.dtype)
+    total, mass = (x.sum(-1), kept.sum(-1)) if weights is None else (x @ weights, kept @ weights)
+    return total / mass.masked_fill(mass == 0, 1.0)
 
 
 def _log_sum_and_slopes(
@@ -96,36 +85,34 @@ def _log_sum_and_slopes(
     mask: Tensor | None,
     power: float | Tensor,
     slope: float | Tensor,
-    *,
-    want_slopes: bool,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor]:
     """The sum log Σ_j σ(ω(s_j - β))^κ, (B,), and its gradient but for the factor κω, (B, N).
 
-    Each block of rows goes through all operations while it is in cache, where autograd would write (B, N) for each.
+    Each block of rows goes through all operations while it is in cache. Autograd would write (B, N) for each operation.
     """
-    total = s.new_empty(s.shape[0])
-    slopes = torch.empty_like(s) if want_slopes else None
+    total, slopes = s.new_zeros(s.shape[0]), torch.empty_like(s)
     cached = _BLOCK * torch.get_num_threads() if s.device.type == "cpu" else s.numel()
     rows = max(1, cached // max(1, s.shape[1]))
-    for start in range(0, s.shape[0], rows):
+    for start in range(0, s.shape[0] if s.shape[1] else 0, rows):
         block = slice(start, start + rows)
         kappa, omega = (p[block] if isinstance(p, Tensor) else p for p in (power, slope))
         y = -s[block] if beta is None else beta[block] - s[block]
         if isinstance(omega, Tensor) or omega != 1.0:
             y.mul_(omega)
-        log_phi, below = log_sigmoid_and_slope_(y)
-        log_phi.mul_(kappa)
+        # σ(y) is the derivative of log σ at -y. From it the logarithm takes little more than half the time. On a GPU
+        # the test would cost more than that saves.
+        far = None if y.device.type == "cpu" and y.amax() <= _NEAR else log_sigmoid(-y)
+        below = y.sigmoid_()
+        log_phi = ((-below).log1p_() if far is None else far).mul_(kappa)
         if mask is not None:
             log_phi.masked_fill_(mask[block], torch.finfo(s.dtype).min)
-        share = torch.softmax(log_phi, dim=-1)
-        # The largest share is e^{max - log Z} and at least 1/N: log Z without a second exponential.
-        total[block] = log_phi.amax(dim=-1) - share.amax(dim=-1).log()
-        if slopes is not None:
-            torch.mul(share, below, out=slopes[block])
+        probability = torch.softmax(log_phi, dim=-1)
+        # The largest is e^{max - log Z} and at least 1/N: log Z without a second exponential.
+        total[block] = log_phi.amax(dim=-1) - probability.amax(dim=-1).log()
+        torch.mul(probability, below, out=slopes[block])
     if mask is not None:
         total.masked_fill_(mask.all(dim=-1), 0.0)
-        if slopes is not None:
-            slopes.masked_fill_(mask, 0.0)
+        slopes.masked_fill_(mask, 0.0)
     return total, slopes
 
 
@@ -141,21 +128,21 @@ class _LogSumSigmoidPower(torch.autograd.Function):
         power: float | Tensor,
         slope: float | Tensor,
     ) -> Tensor:
-        want = ctx.needs_input_grad[0]
-        total, ctx.slopes = _log_sum_and_slopes(s, beta, mask, power, slope, want_slopes=want)
         ctx.save_for_backward(s, beta, mask)
-        ctx.power, ctx.slope = power, slope
+        ctx.powers = power, slope
+        total, ctx.slopes = _log_sum_and_slopes(s, beta, mask, power, slope)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None, None]:
-        # scaled in place, as fresh memory costs as much as the arithmetic; a second pass computes it again
+        # Scaled in place: fresh memory costs as much as the arithmetic. A second backward pass computes it again.
         slopes, ctx.slopes = ctx.slopes, None
+        power, slope = ctx.powers
         if slopes is None:
             s, beta, mask = ctx.saved_tensors
-            slopes = _log_sum_and_slopes(s, beta, mask, ctx.power, ctx.slope, want_slopes=True)[1]
-        return slopes.mul_(outer.unsqueeze(-1) * (ctx.power * ctx.slope)), None, None, None, None
+            slopes = _log_sum_and_slopes(s, beta, mask, power, slope)[1]
+        return slopes.mul_(outer.unsqueeze(-1) * (power * slope)), None, None, None, None
 
 
 def log_sum_sigmoid_power(
@@ -174,9 +161,8 @@ def log_sum_sigmoid_power(
     >>> log_sum_sigmoid_power(torch.zeros(1, 4), power=10.0)   # log(4 · 2^-10)
     tensor([-5.5452])
     """
-    constant = None if beta is None else beta.detach()
-    total: Tensor = _LogSumSigmoidPower.apply(s, constant, mask, power, slope)  # type: ignore[no-untyped-call]
-    return total
+    given = s, None if beta is None else beta.detach(), mask, power, slope
+    return cast(Tensor, _LogSumSigmoidPower.apply(*given))  # type: ignore[no-untyped-call]
 
 
 def sharp_softplus(x: Tensor, sharpness: float = 5.0) -> Tensor:
@@ -186,18 +172,6 @@ def sharp_softplus(x: Tensor, sharpness: float = 5.0) -> Tensor:
     [0.1386..., 2.0000...]
     """
     return F.softplus(x, beta=sharpness, threshold=40.0)
-
-
-def soft_rank(pos: Tensor, neg: Tensor, tau: float, mask: Tensor | None = None) -> Tensor:
-    """1 + Σ_j σ((s_j - s_i)/τ): tends to the rank of the positive among its negatives as τ → 0.
-
-    >>> soft_rank(torch.tensor([0.5]), torch.tensor([[0.9, 0.1, 0.0]]), tau=1e-3).tolist()
-    [2.0]
-    """
-    ahead = torch.sigmoid((neg - pos.unsqueeze(-1)) / tau)
-    if mask is not None:
-        ahead = ahead.masked_fill(mask, 0.0)
-    return 1 + ahead.sum(dim=-1)
 
 
 def smooth_indicators(
@@ -210,62 +184,94 @@ def smooth_indicators(
     delta: float,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """I^1, …, I^K of some entries (P,), (P,) of the rows: how much each is the r-th largest of its row, (P, K).
+    """I^1, …, I^K of the entries (rows, columns), each (P,): how much each is the r-th largest of its row, (P, K).
 
-    A row is shifted so that its smallest kept entry is 0; I^r = softmax(l/τ · Π_{q<r}(1 - I^q - δ)), the
-    product per entry and detached. An entry that was taken has a factor of about -δ and falls below the rest.
+    A row is shifted so that its smallest kept entry is 0; I^r = softmax(l/τ · Π_{q<r}(1 - I^q - δ)), the product per
+    entry and detached. An entry with I^q near 1 gets a factor of about -δ and falls below all others.
 
     >>> first = torch.tensor([0]), torch.tensor([0])
     >>> smooth_indicators(torch.tensor([[0.3, 0.9, 0.1]]), *first, k=2, tau=0.01, delta=0.1).tolist()
     [[8.75...e-27, 1.0]]
     """
-    if mask is None:
-        lowest = scores.amin(dim=-1, keepdim=True)
-    else:
-        lowest = scores.masked_fill(mask, torch.finfo(scores.dtype).max).amin(dim=-1, keepdim=True)
-    scaled = (scores - lowest) / tau
+    limits = torch.finfo(scores.dtype)
+    kept = scores if mask is None else scores.masked_fill(mask, limits.max)
+    scaled = (scores - kept.amin(dim=-1, keepdim=True)) / tau
     left = torch.ones_like(scaled)
-    found = []
+    indicators = []
     for _ in range(k):
         x = scaled * left
-        if mask is not None:
-            x = x.masked_fill(mask, torch.finfo(x.dtype).min)
-        indicator = torch.softmax(x, dim=-1)
-        found.append(indicator[rows, columns])
+        indicator = torch.softmax(x if mask is None else x.masked_fill(mask, limits.min), dim=-1)
+        indicators.append(indicator[rows, columns])
         left = left * (1 - indicator.detach() - delta)
-    return torch.stack(found, dim=-1)
+    return torch.stack(indicators, dim=-1)
 
 
-def log_sum_exp_by(x: Tensor, groups: Tensor) -> Tensor:
-    """For every entry of x (B,), the log-sum-exp over the entries of its group.
+def sampled_products(vectors: Tensor, table: Tensor, items: Tensor) -> Tensor:
+    """Products ⟨v_b, t_j⟩ of each row of `vectors` (B, d) with the rows j of `table` that `items` (B, N) names, (B, N).
 
-    >>> log_sum_exp_by(torch.zeros(3), torch.tensor([7, 7, 3])).exp()
-    tensor([2., 2., 1.])
+    The largest temporary is the smaller of (B, rows of the table) and (B, N, d).
+
+    >>> sampled_products(torch.eye(2), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[0], [1]]))
+    tensor([[1.],
+            [4.]])
     """
-    distinct, row_of = torch.unique(groups, return_inverse=True)
-    highest = x.new_full((len(distinct),), -torch.inf)
-    highest = highest.scatter_reduce(0, row_of, x.detach(), "amax")
-    total = x.new_zeros(len(distinct)).index_add(0, row_of, torch.exp(x - highest[row_of]))
-    # its gradient adds up in a fixed order also with several threads, unlike that of an index in brackets
-    return (highest + total.log()).index_select(0, row_of)
+    if table.shape[0] <= items.shape[1] * table.shape[1]:
+        return (vectors @ table.T).gather(1, items)
+    return torch.einsum("bd,bnd->bn", vectors, F.embedding(items, table))
 
 
-def power_mean_by(a: Tensor, rho: float, groups: Tensor, weights: Tensor | None = None) -> Tensor:
-    """For every entry of a (B,), -(1/ρ) log mean e^{-ρ a} over the entries of its group.
+def log_sum_exp_by(x: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    """The sum log Σ e^x over the entries of every row, (num_rows,); -inf for a row without entries.
 
-    With `weights` (B,) the mean is weighted. It lies between the mean of a (ρ → 0) and its minimum (ρ → ∞).
+    Args:
+        x: (P,).
+        rows: (P,), the row of each entry, below `num_rows`.
+        num_rows: number of rows.
 
-    >>> power_mean_by(torch.tensor([0.0, 0.0, 5.0]), 1.0, torch.tensor([7, 7, 3]))
-    tensor([0., 0., 5.])
+    >>> log_sum_exp_by(torch.zeros(3), torch.tensor([0, 0, 2]), 3).exp()
+    tensor([2., 0., 1.])
     """
-    weights = torch.ones_like(a) if weights is None else weights
-    mass = log_sum_exp_by(weights.log(), groups)
-    mean: Tensor = (mass - log_sum_exp_by(weights.log() - rho * a, groups)) / rho
-    return mean
+    highest = x.new_full((num_rows,), -torch.inf).scatter_reduce(0, rows, x.detach(), "amax")
+    # The lowest finite number where all entries are -inf: -inf less -inf would be NaN.
+    shifted = x - highest.clamp(min=torch.finfo(x.dtype).min).index_select(0, rows)
+    total = x.new_zeros(num_rows).index_add(0, rows, shifted.exp())
+    # The highest entry of a row adds 1, so the clamp only changes empty rows, whose gradient would be NaN.
+    return highest + total.clamp(min=1.0).log()
+
+
+def power_mean(
+    a: Tensor,
+    rho: float,
+    rows: Tensor,
+    num_rows: int,
+    weights: Tensor | None = None,
+    merge: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """-(1/ρ) log( Σ_i w_i e^{-ρ a_i} / Σ_i w_i ) over the entries of every row, (num_rows,); 0 without entries.
+
+    It lies between the mean of a (ρ → 0) and its minimum (ρ → ∞).
+
+    Args:
+        a: (P,).
+        rho: ρ > 0.
+        rows: (P,), the row of each entry, below `num_rows`.
+        num_rows: number of rows.
+        weights: w (P,); 1 if not given.
+        merge: applied to the logarithm of either sum, (num_rows,), before they are combined. With it several processes
+            add up theirs.
+
+    >>> power_mean(torch.tensor([0.0, 0.0, 5.0]), 1.0, torch.tensor([1, 1, 0]), 3)
+    tensor([5., 0., 0.])
+    """
+    log_weights = torch.zeros_like(a) if weights is None else weights.log()
+    mass, total = (log_sum_exp_by(x, rows, num_rows) for x in (log_weights, log_weights - rho * a))
+    if merge is not None:
+        mass, total = merge(mass), merge(total)
+    return ((mass - total) / rho).masked_fill(mass.isneginf(), 0.0)
 
 
 def reduce_per_positive(values: Tensor) -> Tensor:
-    """The mean over positives, so that users with more positives weigh more: what the published code does.
+    """The mean over positives, which gives users with more positives more weight, as the published code does.
 
     An empty batch gives 0, still attached to the graph.
 
@@ -276,11 +282,10 @@ def reduce_per_positive(values: Tensor) -> Tensor:
 
 
 def reduce_per_user(values: Tensor, users: Tensor) -> Tensor:
-    """The mean over users of the mean over their positives: the formula of the paper.
+    """The mean over users of the mean over their positives, as in the paper.
 
     >>> reduce_per_user(torch.tensor([1.0, 1.0, 4.0]), torch.tensor([7, 7, 3])).item()
     2.5
     """
     distinct, row_of, count = torch.unique(users, return_inverse=True, return_counts=True)
-    per_user: Tensor = (values / count[row_of]).sum() / max(1, distinct.numel())
-    return per_user
+    return cast(Tensor, (values / count[row_of]).sum() / max(1, distinct.numel()))

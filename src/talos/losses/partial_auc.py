@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from talos.checks import one_of, positive_number
 from talos.losses import functional
 from talos.losses.base import Adversary, Needs, UserSeparableLoss
-from talos.losses.parts import NegativePart, PartialAUCPart
+from talos.losses.phi import PartialAUC, Phi
 
 __all__ = ["LLPAUC"]
 
@@ -41,15 +41,15 @@ class LLPAUC(UserSeparableLoss):
     q = 0 gives 1 + γ - b ≥ 0. Both bind γ, the variable that *climbs*. The Lagrangian of
     max_γ F(γ) subject to g(γ) ≥ 0 is max_γ min_{θ≥0} F + θg, so the multipliers *descend* together with the
     model: θ falls to 0 while the constraint holds and rises while it is violated. If θ climbed, it would grow
-    without bound just where the constraint holds. `adversaries()` therefore minimises over them, whatever sign other
-    sources use.
+    without bound just where the constraint holds. `adversaries()` therefore minimises over them, although other
+    sources use the opposite sign.
 
     Wentao Shi et al., "Lower-Left Partial AUC: An Effective and Efficient Optimization Metric for
     Recommendation", WWW 2024.
 
     Args:
-        alpha: share α of the positives, in (0, 1].
-        beta: share β of the negatives, in (0, 1]. (Not a threshold: this loss has none.)
+        alpha: fraction α of the positives, in (0, 1].
+        beta: fraction β of the negatives, in (0, 1]. (Not a threshold: this loss has none.)
         scores: `cosine`, as in the comparison of Talos, or `dot`, as its authors do, who start from small vectors.
 
     >>> loss = LLPAUC(alpha=0.5, beta=0.1)
@@ -69,8 +69,8 @@ class LLPAUC(UserSeparableLoss):
         self, *, alpha: float = 0.5, beta: float = 0.1, scores: Literal["cosine", "dot"] = "cosine"
     ) -> None:
         super().__init__()
-        one_of("scores", scores, ["cosine", "dot"])
-        self.scores = scores
+        self.scores = one_of("scores", scores, ["cosine", "dot"])
+        self.needs = Needs(user_separable=True, adversary=True, scores=scores)
         self.alpha = positive_number("alpha", alpha, at_most=1.0)
         self.beta = positive_number("beta", beta, at_most=1.0)
         self.a = nn.Parameter(torch.tensor(1.0))
@@ -80,11 +80,6 @@ class LLPAUC(UserSeparableLoss):
         self.s_n = nn.Parameter(torch.tensor(0.5))
         self.theta_a = nn.Parameter(torch.tensor(0.5))
         self.theta_b = nn.Parameter(torch.tensor(0.5))
-
-    @property
-    def needs(self) -> Needs:
-        """Its scalars are updated with the model."""
-        return Needs(user_separable=True, adversary=True, scores=self.scores)
 
     def adversaries(self) -> list[Adversary]:
         """Three groups, updated in every step of the model; γ, s_p and s_n at twice its learning rate."""
@@ -107,36 +102,14 @@ class LLPAUC(UserSeparableLoss):
         ]
 
     @property
-    def negative_part(self) -> NegativePart:
-        """mean_j h((q-b)² + 2(1+γ)q - s_n)/β."""
-        return PartialAUCPart(self.b, self.gamma, self.s_n, self.beta, _SHARPNESS)
+    def phi(self) -> Phi:
+        """R = mean_j h((q-b)² + 2(1+γ)q - s_n)/β."""
+        return PartialAUC(self.b, self.gamma, self.s_n, self.beta, _SHARPNESS)
 
-    def _excess(self, p: Tensor) -> Tensor:
-        return -(p - self.a).square() + 2 * (1 + self.gamma) * p - self.s_p
-
-    def positive_part(self, pos: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+    def positive_part(self, pos: Tensor, beta: Tensor | None) -> tuple[Tensor, Tensor]:
         """The pair a = everything but the mean over negatives, c = 1."""
-        kept = functional.sharp_softplus(self._excess(torch.sigmoid(pos)), _SHARPNESS) / self.alpha
+        p = torch.sigmoid(pos)
+        excess = -(p - self.a).square() + 2 * (1 + self.gamma) * p - self.s_p
+        kept = functional.sharp_softplus(excess, _SHARPNESS) / self.alpha
         constraints = self.theta_a * (self.a + self.gamma) - self.theta_b * (self.b - 1 - self.gamma)
         return self.s_n - self.s_p - self.gamma.square() + constraints - kept, torch.ones_like(pos)
-
-    def da(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
-        """-h'(·)/α · (-2(p-a) + 2(1+γ)) · p(1-p)."""
-        p = torch.sigmoid(pos)
-        inner = 2 * (1 + self.gamma + self.a - p) * p * (1 - p)
-        return -torch.sigmoid(_SHARPNESS * self._excess(p)) / self.alpha * inner
-
-    def da_dparameters(self, pos: Tensor, threshold: Tensor | None) -> Mapping[str, Tensor]:
-        """∂a/∂p for the seven scalars."""
-        p = torch.sigmoid(pos)
-        u = torch.sigmoid(_SHARPNESS * self._excess(p)) / self.alpha
-        one = torch.ones_like(pos)
-        return {
-            "a": -2 * (p - self.a) * u + self.theta_a,
-            "b": -self.theta_b * one,
-            "gamma": -2 * p * u - 2 * self.gamma + self.theta_a + self.theta_b,
-            "s_p": u - 1,
-            "s_n": one,
-            "theta_a": (self.a + self.gamma) * one,
-            "theta_b": (1 + self.gamma - self.b) * one,
-        }

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from talos.checks import number_from, one_of, positive_number
+from talos.checks import one_of, positive_number
 from talos.losses.base import TAU_SPACE, Needs, PairwiseLoss, UserSeparableLoss
-from talos.losses.pairs import ClampedPowerPairs, PairwisePart, SigmoidPowerPairs, SoftplusPairs
-from talos.losses.parts import ExpPart, NegativePart
+from talos.losses.phi import (
+    AtanPowerPairs,
+    Exp,
+    LinearPowerPairs,
+    PairPhi,
+    Phi,
+    SigmoidPowerPairs,
+    SoftplusPairs,
+)
 
 __all__ = ["BPR", "BilateralSoftmax", "PairwiseSoftmax", "Softmax", "SoftmaxAtK"]
 
@@ -45,24 +52,19 @@ class Softmax(UserSeparableLoss):
         positive_power: float = 0.0,
         negative_weight: float = 1.0,
     ) -> None:
-        super().__init__()
-        self.tau = positive_number("tau", tau)
-        self._set_balance(
+        super().__init__(
             user_power=user_power, positive_power=positive_power, negative_weight=negative_weight
         )
+        self.tau = positive_number("tau", tau)
 
     @property
-    def negative_part(self) -> NegativePart:
+    def phi(self) -> Phi:
         """R = log Σ_j exp(s_j/τ)."""
-        return ExpPart(self.tau)
+        return Exp(1 / self.tau)
 
-    def positive_part(self, pos: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+    def positive_part(self, pos: Tensor, beta: Tensor | None) -> tuple[Tensor, Tensor]:
         """The pair a = -s/τ, c = 1."""
         return -pos / self.tau, torch.ones_like(pos)
-
-    def da(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
-        """-1/τ."""
-        return torch.full_like(pos, -1 / self.tau)
 
 
 class BilateralSoftmax(UserSeparableLoss):
@@ -93,24 +95,19 @@ class BilateralSoftmax(UserSeparableLoss):
         positive_power: float = 0.0,
         negative_weight: float = 1.0,
     ) -> None:
-        super().__init__()
-        self._set_balance(
+        super().__init__(
             user_power=user_power, positive_power=positive_power, negative_weight=negative_weight
         )
         self.tau1, self.tau2 = positive_number("tau1", tau1), positive_number("tau2", tau2)
 
     @property
-    def negative_part(self) -> NegativePart:
-        """(τ2/τ1)·log Σ_j exp(s_j/τ2)."""
-        return ExpPart(self.tau2, scale=self.tau2 / self.tau1)
+    def phi(self) -> Phi:
+        """R = (τ2/τ1)·log Σ_j exp(s_j/τ2)."""
+        return Exp(1 / self.tau2, scale=self.tau2 / self.tau1)
 
-    def positive_part(self, pos: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+    def positive_part(self, pos: Tensor, beta: Tensor | None) -> tuple[Tensor, Tensor]:
         """The pair a = -s/τ1, c = 1."""
         return -pos / self.tau1, torch.ones_like(pos)
-
-    def da(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
-        """-1/τ1."""
-        return torch.full_like(pos, -1 / self.tau1)
 
 
 class SoftmaxAtK(Softmax):
@@ -126,8 +123,8 @@ class SoftmaxAtK(Softmax):
         detach_weight: False lets the gradient flow through the weight, as in the authors' code. A positive's gradient
             then depends on its own negatives' sum, so the loss pairs each positive with its negatives; and where that
             sum is large, a higher score of the positive raises the loss.
-        user_power: p, see `UserSeparableLoss`; likewise `negative_weight` λ. The weight of a positive is what the power
-            mean over positives would be for, so there is no ρ here.
+        user_power: p, see `UserSeparableLoss`; likewise `negative_weight` λ. There is no ρ: positives already have
+            weights.
 
     >>> loss = SoftmaxAtK(tau=1.0, tau_w=1.0)
     >>> loss(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]), threshold=torch.tensor([0.0]))   # log 2 / 2
@@ -135,6 +132,7 @@ class SoftmaxAtK(Softmax):
     """
 
     short_name = "sl@k"
+    constant_weight = None
     search_space: ClassVar[Mapping[str, Any]] = {
         "tau": TAU_SPACE,
         "tau_w": {"low": 0.1, "high": 3.0, "log": True},
@@ -152,24 +150,20 @@ class SoftmaxAtK(Softmax):
         super().__init__(tau=tau, user_power=user_power, negative_weight=negative_weight)
         self.tau_w = positive_number("tau_w", tau_w)
         self.detach_weight = detach_weight
+        self.needs = Needs(threshold=True, default_threshold="monte-carlo", user_separable=detach_weight)
 
-    @property
-    def needs(self) -> Needs:
-        """A threshold, by Monte Carlo as published; separable with a detached weight."""
-        return Needs(threshold=True, default_threshold="monte-carlo", user_separable=self.detach_weight)
-
-    def _weight(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
-        pos = pos.detach() if self.detach_weight else pos
-        return torch.sigmoid((pos if threshold is None else pos - threshold) / self.tau_w)
-
-    def positive_part(self, pos: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+    def positive_part(self, pos: Tensor, beta: Tensor | None) -> tuple[Tensor, Tensor]:
         """The pair a = -w·s/τ, c = w."""
-        weight = self._weight(pos, threshold)
+        s = pos.detach() if self.detach_weight else pos
+        weight = torch.sigmoid((s if beta is None else s - beta) / self.tau_w)
         return -weight * pos / self.tau, weight
 
-    def da(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
-        """-w/τ."""
-        return -self._weight(pos, threshold) / self.tau
+
+_ACTIVATIONS: Mapping[str, Callable[[float], PairPhi]] = {
+    "tanh": SigmoidPowerPairs,
+    "atan": AtanPowerPairs,
+    "relu": LinearPowerPairs,
+}
 
 
 class PairwiseSoftmax(PairwiseLoss):
@@ -200,23 +194,15 @@ class PairwiseSoftmax(PairwiseLoss):
         activation: Literal["tanh", "atan", "relu"] = "tanh",
         user_power: float = 1.0,
     ) -> None:
-        super().__init__()
+        super().__init__(user_power=user_power)
         self.tau = positive_number("tau", tau)
-        one_of("activation", activation, ["tanh", "atan", "relu"])
-        self.activation: Literal["tanh", "atan", "relu"] = activation
-        self.user_power = number_from("user_power", user_power, 0.0)
+        self.activation = one_of("activation", activation, list(_ACTIVATIONS))
+        self.needs = Needs(pairwise=activation == "tanh")  # the core has no other activation
 
     @property
-    def needs(self) -> Needs:
-        """All items with `tanh`; sampled ones with the other activations."""
-        return Needs(pairwise=self.activation == "tanh")
-
-    @property
-    def pairwise_part(self) -> PairwisePart:
+    def phi(self) -> PairPhi:
         """R = log Σ_j (1 + act(d_j))^(1/τ)."""
-        if self.activation == "tanh":
-            return SigmoidPowerPairs(self.tau)
-        return ClampedPowerPairs(self.tau, self.activation)
+        return _ACTIVATIONS[self.activation](1 / self.tau)
 
 
 class BPR(PairwiseLoss):
@@ -234,17 +220,9 @@ class BPR(PairwiseLoss):
     """
 
     short_name = "bpr"
-
-    def __init__(self, *, user_power: float = 1.0) -> None:
-        super().__init__()
-        self.user_power = number_from("user_power", user_power, 0.0)
+    needs = Needs(negatives="one", scores="dot", pairwise=True)
 
     @property
-    def needs(self) -> Needs:
-        """One negative if any are drawn, raw dot products."""
-        return Needs(negatives="one", scores="dot", pairwise=True)
-
-    @property
-    def pairwise_part(self) -> PairwisePart:
-        """mean_j softplus(d_j)."""
+    def phi(self) -> PairPhi:
+        """R = mean_j softplus(d_j)."""
         return SoftplusPairs()

@@ -13,33 +13,24 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from talos.checks import positive_number
-from talos.errors import ArgumentError
+from talos.checks import positive_number, require
 
 __all__ = ["AdaptiveTau", "DRORadius", "Schedule", "geometric_schedule", "tau_for"]
 
+# A temperature as a function of training progress in [0, 1].
 Schedule = Callable[[float], float]
-"""A temperature as a function of training progress in [0, 1]."""
-
-
-# The best temperature up to some ten thousand items, and the lowest default: see docs/training.md.
-_TAU, _LOWEST = 0.1, 0.05
-_TEN_THOUSAND = 10_000
 
 
 def tau_for(num_items: int | None = None) -> float:
     """The default temperature: 0.1, falling with the cube root of the catalogue beyond 10,000 items, to 0.05.
 
     The more items there are, the closer the scores around a user's K-th best are, and the sharper the step
-    between them has to be. Validation on 9, 11 and 41 thousand items preferred values near this; on one thousand
-    0.15 is a little better (`docs/training.md`). A search (`talos tune`) finds better ones.
+    between them has to be. `docs/training.md` has the measurements. A search (`talos tune`) finds better values.
 
     >>> tau_for(), tau_for(8_692), round(tau_for(20_000), 3), tau_for(1_000_000)
     (0.1, 0.1, 0.079, 0.05)
     """
-    if num_items is None or num_items <= _TEN_THOUSAND:
-        return _TAU
-    return max(_LOWEST, _TAU * math.cbrt(_TEN_THOUSAND / num_items))
+    return max(0.05, 0.1 * math.cbrt(10_000 / max(num_items or 0, 10_000)))
 
 
 def geometric_schedule(start: float, end: float) -> Schedule:
@@ -65,8 +56,8 @@ class DRORadius(AdaptiveTau):
     """The temperature at which a user's worst-case distribution of negatives has a given divergence from uniform.
 
     Talos is distributionally robust optimisation: its worst case is Q*_j ∝ e^{g_j/τ} over the negatives, and
-    τ is the multiplier of the constraint KL(Q*‖uniform) ≤ η. With one τ for all users each of them has another
-    radius η; here all users share the radius and τ_u solves KL(Q*(τ_u)‖uniform) = η.
+    τ is the multiplier of the constraint KL(Q*‖uniform) ≤ η. With one τ for all users the radius η differs between
+    users; here all users share the radius and τ_u solves KL(Q*(τ_u)‖uniform) = η.
 
     The constrained problem is max_{KL(Q‖uniform) ≤ η} E_Q[g] = min_τ { τ·log E[e^{g/τ}] + τ·η }. At the minimum τ_u
     its gradient in the scores is that of the bracket with τ_u held constant, E_Q*[∂g] (Danskin's theorem). The Talos
@@ -93,8 +84,7 @@ class DRORadius(AdaptiveTau):
     def __init__(self, *, eta: float, bounds: tuple[float, float] = (0.02, 1.0), steps: int = 4) -> None:
         self.eta = positive_number("eta", eta)
         self.bounds = (positive_number("bounds[0]", bounds[0]), positive_number("bounds[1]", bounds[1]))
-        if bounds[0] >= bounds[1]:
-            raise ArgumentError(f"got {bounds}", where="bounds", expected="the smaller one first")
+        require(bounds[0] < bounds[1], f"got {bounds}", where="bounds", expected="the smaller one first")
         self.steps = steps
 
     @torch.no_grad()

@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from talos.checks import number_from, positive_integer, positive_number
+from talos.checks import positive_integer, positive_number
 from talos.losses import functional
 from talos.losses.base import TAU_SPACE, Batch, ListLoss, Needs, PairwiseLoss, UserSeparableLoss
-from talos.losses.pairs import PairwisePart, SigmoidRankPairs
-from talos.losses.parts import HingePart, NegativePart
+from talos.losses.phi import Hinge, PairPhi, Phi, SigmoidRankPairs
 
 __all__ = ["AATP", "RecallSurrogate", "SmoothI"]
 
@@ -29,28 +28,19 @@ class AATP(UserSeparableLoss):
     """
 
     short_name = "aatp"
+    needs = Needs(threshold=True, default_threshold="regression", user_separable=True)
+
+    def __init__(self) -> None:
+        super().__init__()  # no weights as options: the published loss has none
 
     @property
-    def needs(self) -> Needs:
-        """A threshold, by regression as published."""
-        return Needs(threshold=True, default_threshold="regression", user_separable=True)
+    def phi(self) -> Phi:
+        """R = mean_j (1 + s_j - β)+."""
+        return Hinge()
 
-    @property
-    def negative_part(self) -> NegativePart:
-        """mean_j (1 + s_j - β)+."""
-        return HingePart()
-
-    @staticmethod
-    def _margin(pos: Tensor, threshold: Tensor | None) -> Tensor:
-        return 1 - pos if threshold is None else 1 + threshold - pos
-
-    def positive_part(self, pos: Tensor, threshold: Tensor | None) -> tuple[Tensor, Tensor]:
+    def positive_part(self, pos: Tensor, beta: Tensor | None) -> tuple[Tensor, Tensor]:
         """The pair a = (1 + β - s)+, c = 1."""
-        return F.relu(self._margin(pos, threshold)), torch.ones_like(pos)
-
-    def da(self, pos: Tensor, threshold: Tensor | None) -> Tensor:
-        """-1 where the hinge is open, else 0."""
-        return -(self._margin(pos, threshold) > 0).to(pos.dtype)
+        return F.relu(1 - pos if beta is None else 1 + beta - pos), torch.ones_like(pos)
 
 
 class RecallSurrogate(PairwiseLoss):
@@ -76,35 +66,34 @@ class RecallSurrogate(PairwiseLoss):
     }
 
     def __init__(self, *, k: int, tau1: float = 0.1, tau2: float = 1.0, user_power: float = 1.0) -> None:
-        super().__init__()
+        super().__init__(user_power=user_power)
         self.k = positive_integer("k", k)
         self.tau1 = positive_number("tau1", tau1)
         self.tau2 = positive_number("tau2", tau2)
-        self.user_power = number_from("user_power", user_power, 0.0)
 
     @property
-    def pairwise_part(self) -> PairwisePart:
+    def phi(self) -> PairPhi:
         """σ((rank - K)/τ2), rank = 1 + Σ_j σ(d_j/τ1)."""
-        return SigmoidRankPairs(self.k, self.tau1, self.tau2)
+        return SigmoidRankPairs(1 / self.tau1, float(self.k), 1 / self.tau2)
 
 
 class SmoothI(ListLoss):
-    """SmoothI@K: 1 - 1/K Σ_{r≤K} I^r_i, with I^r a smooth indicator of the r-th place.
+    """SmoothI@K: 1 - 1/K Σ_{r≤K} I^r_i, with I^r a smooth indicator of rank r.
 
     The list is l = (s_ui, s_uj…), shifted so that its minimum is 0; I^1 = softmax(l/τ) and
     I^r = softmax(l/τ · Π_{q<r}(1 - I^q - δ)), the product per item and detached: K softmaxes over a
-    list. With negatives of its own every positive has a list of its own. Over all items a user has one
-    list, with all positives in it, as in the paper of SmoothI: 1/K Σ_i Σ_r I^r_i is then a smooth Precision@K, and for
-    a user with one positive both are the same. Thibaut Thonet et al., "SmoothI: Smooth Rank Indicators for
+    list. With drawn negatives every positive has a list of its own. Over all items a user has one list with all
+    positives, as in the paper of SmoothI, and 1/K Σ_i Σ_r I^r_i is a smooth Precision@K. For a user with one positive
+    both are the same. Thibaut Thonet et al., "SmoothI: Smooth Rank Indicators for
     Differentiable IR Metrics", AAAI 2022.
 
     Args:
         k: list length K.
         tau: temperature τ > 0.
-        delta: δ in (0, 1], how far an item that already has a place is pushed down.
+        delta: δ in (0, 1], how far an item that already has a rank is pushed down.
 
     >>> loss = SmoothI(k=2, tau=0.01, delta=0.1)
-    >>> loss(torch.tensor([0.5]), torch.tensor([[0.9, 0.1, 0.0]]))   # second of the list: one of K places
+    >>> loss(torch.tensor([0.5]), torch.tensor([[0.9, 0.1, 0.0]]))   # ranked second: one of K ranks
     tensor([0.5000])
     """
 
@@ -134,7 +123,7 @@ class SmoothI(ListLoss):
         return self._missed(scores, rows, columns, None)
 
     def _missed(self, scores: Tensor, rows: Tensor, columns: Tensor, mask: Tensor | None) -> Tensor:
-        places = functional.smooth_indicators(
+        indicators = functional.smooth_indicators(
             scores, rows, columns, k=self.k, tau=self.tau, delta=self.delta, mask=mask
         )
-        return 1 - places.mean(dim=-1)
+        return 1 - indicators.mean(dim=-1)

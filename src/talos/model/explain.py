@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from talos.kernels import kth_scores
+from talos.kernels.batch import positive_terms
 from talos.losses import Loss, UserSeparableLoss
-from talos.model.fold_in import loss_of_sample, negative_slopes, positive_slopes, sample_of_items
+from talos.model.fold_in import loss_of_sample, sample_of_items
 
 __all__ = ["pull_of_history", "reasons"]
 
@@ -61,15 +62,20 @@ def pull_of_history(
     return _over_sample(user, items, history, loss, k, seed)
 
 
-@torch.no_grad()
 def _over_all(user: Tensor, items: Tensor, history: Tensor, loss: UserSeparableLoss, k: int) -> Tensor:
     """-∂/∂user (H, d) of the loss of each positive over all items: the negatives' part is the same but for a factor."""
-    scores, owner = (items @ user).unsqueeze(0), torch.zeros_like(history)
+    scores, rows = (items @ user).detach().unsqueeze(0), torch.zeros_like(history)
     beta = scores.topk(min(k, len(items)), sorted=False).values.amin(-1) if loss.needs.threshold else None
-    pos, pos_beta = scores[0, history], None if beta is None else beta[owner]
-    pull, push = positive_slopes(pos, pos_beta, owner, loss)
-    slopes = negative_slopes(scores, beta, owner, history, loss)
-    slopes[0, history] = 0.0
+    gone = torch.zeros_like(scores, dtype=torch.bool)
+    gone[0, history] = True
+    pos, ones = scores[0, history].requires_grad_(), torch.ones_like(scores[0, history])
+    with torch.enable_grad():
+        values, push = positive_terms(loss, pos, None if beta is None else beta[rows], rows, 1, ones)
+        (pull,) = torch.autograd.grad(values.sum(), pos)
+        scores.requires_grad_()
+        negative = loss.phi.aggregate(scores, None if beta is None else beta.unsqueeze(-1), gone)
+        total = negative.sum() + 0 * scores.sum()  # R may be a constant
+        (slopes,) = torch.autograd.grad(total, scores)
     return -(pull.unsqueeze(-1) * items[history] + push.unsqueeze(-1) * (slopes @ items))
 
 

@@ -14,27 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from talos.data.csr import meetings
+from talos.data.csr import CSR, meetings
 from talos.errors import ArgumentError
-from talos.kernels import kth_scores, user_batch_loss
-from talos.kernels.protocols import LogSumPart, MeanPart
+from talos.kernels import kth_scores
+from talos.kernels.batch import batch_loss, positive_terms
+from talos.kernels.vectors import ItemVectors
 from talos.losses import Loss, UserSeparableLoss
-from talos.losses.functional import power_mean_by
 
-__all__ = [
-    "COSINE_LENGTH",
-    "fold_in",
-    "loss_of_sample",
-    "negative_slopes",
-    "positive_slopes",
-    "sample_of_items",
-]
+__all__ = ["COSINE_LENGTH", "fold_in", "loss_of_sample", "sample_of_items"]
 
 # A loss that is not separable by user is computed against this many sampled items instead of all of them.
 _SAMPLE = 1024
@@ -123,8 +115,9 @@ def fold_in(
             tables = {"ranked": item_vectors, "mine": indices, "owner": owner}
             gradient = partial(over_sample, **tables, positive_weights=weights)
         else:
-            tables = {"items": item_vectors, "indptr": indptr, "indices": indices}
-            gradient = partial(_gradient_over_all, **tables, loss=whole, k=k, positive_weights=weights)
+            histories = CSR.of(indptr, indices)
+            how = _over_all if len(counts) * len(item_vectors) > _SMALL else _plain
+            gradient = how(item_vectors, histories, whole, k, weights)
         return _descend(start, gradient, cosine=cosine, steps=steps)
     found = torch.empty_like(start)
     chunk = max(1, _SCORES // len(item_vectors))
@@ -134,14 +127,13 @@ def fold_in(
             here = slice(int(indptr[user]), int(indptr[user + 1]))
             mine, own = indices[here], None if weights is None else weights[here]
             pool, times = _pool(row, mine, item_vectors, mean)
-            owner = torch.zeros_like(mine)
             if whole is None:
-                tables = {"ranked": pool, "mine": mine, "owner": owner}
+                tables = {"ranked": pool, "mine": mine, "owner": torch.zeros_like(mine)}
                 gradient = partial(over_sample, **tables, positive_weights=own)
             else:
                 first = torch.arange(len(mine), device=mine.device)
-                tables = {"items": pool, "owner": owner, "indices": first, "times": times}
-                gradient = partial(_plain_gradient, **tables, loss=whole, k=k, positive_weights=own)
+                history = CSR.by_row(torch.zeros_like(mine), first, 1)
+                gradient = _plain(pool, history, whole, k, own, times)
             found[user] = _descend(start[user : user + 1], gradient, cosine=cosine, steps=steps)[0]
     return found
 
@@ -196,106 +188,61 @@ def sample_of_items(items: Tensor, seed: int) -> Tensor:
     return torch.randperm(len(items), generator=generator)[:_SAMPLE].to(items.device)
 
 
-@torch.no_grad()
-def _gradient_over_all(
-    users: Tensor,
-    items: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    loss: UserSeparableLoss,
-    k: int,
-    positive_weights: Tensor | None = None,
-) -> Tensor:
+def _over_all(
+    items: Tensor, histories: CSR, loss: UserSeparableLoss, k: int, positive_weights: Tensor | None
+) -> Callable[[Tensor], Tensor]:
     """∂/∂users (B, d) of each user's mean loss over all items, for losses that are separable by user."""
-    k = min(k, len(items))
-    owner = torch.arange(len(users), device=users.device).repeat_interleave(indptr.diff())
-    if len(users) * len(items) > _SMALL:
-        # thresholds are found in the same pass over the items
-        needed = k if loss.needs.threshold else None
-        how: dict[str, Any] = {"k": needed, "reduction": "sum", "positive_weights": positive_weights}
-        batch = user_batch_loss(users, items, indptr, indices, None, loss, **how)
-        mass = _mass(owner, len(users), users.dtype, positive_weights)
-        return batch.user_gradient / (mass**loss.user_power).unsqueeze(-1)
-    # for a few users plain products take a fraction of the time that setting up tiles and threads takes
-    return _plain_gradient(users, items, owner, indices, loss, k, positive_weights=positive_weights)
+    table, weights = ItemVectors(items), _weights(histories, items.dtype, positive_weights)
+    # thresholds are found in the same pass over the items
+    needed = min(k, len(items)) if loss.needs.threshold else None
+    given = table, histories, histories, None, loss, weights
+    return lambda users: batch_loss(users, *given, k=needed).user_gradient
 
 
-def _mass(owner: Tensor, count: int, dtype: torch.dtype, weights: Tensor | None) -> Tensor:
-    """The sum (B,) of the weights of each history, or the number of its items; 1 for an empty one."""
-    ones = torch.ones_like(owner, dtype=dtype) if weights is None else weights.to(dtype)
-    mass = torch.zeros(count, dtype=dtype, device=owner.device).index_add_(0, owner, ones)
-    return torch.where(mass > 0, mass, 1.0)
+def _weights(histories: CSR, dtype: torch.dtype, weights: Tensor | None) -> Tensor:
+    """The weights (P,) of histories' items; those of one history add up to 1."""
+    rows = histories.rows
+    own = torch.ones_like(rows, dtype=dtype) if weights is None else weights.to(dtype)
+    mass = torch.zeros(len(histories.start) - 1, dtype=dtype, device=rows.device).index_add_(0, rows, own)
+    return own / mass[rows]
 
 
-@torch.no_grad()
-def _plain_gradient(
-    users: Tensor,
+def _plain(
     items: Tensor,
-    owner: Tensor,
-    indices: Tensor,
+    histories: CSR,
     loss: UserSeparableLoss,
     k: int,
+    positive_weights: Tensor | None,
     times: Tensor | None = None,
-    positive_weights: Tensor | None = None,
-) -> Tensor:
-    """The same with two plain products; each item counts so many `times` (I,) as a negative."""
-    scores = users @ items.T
-    beta = scores.topk(min(k, len(items)), sorted=False).values.amin(-1) if loss.needs.threshold else None
-    pos, pos_beta = scores[owner, indices], None if beta is None else beta[owner]
-    pull, push = positive_slopes(pos, pos_beta, owner, loss, positive_weights)
-    coefficients = users.new_zeros(len(users)).index_add_(0, owner, push)
-    slopes = negative_slopes(scores, beta, owner, indices, loss, times).mul_(coefficients.unsqueeze(-1))
-    slopes[owner, indices] = pull
-    mass = _mass(owner, len(users), users.dtype, positive_weights)
-    return (slopes @ items).div_(mass.unsqueeze(-1))
+) -> Callable[[Tensor], Tensor]:
+    """The same with two plain products; each item counts so many `times` (I,) as a negative.
 
-
-def positive_slopes(
-    pos: Tensor,
-    beta: Tensor | None,
-    owner: Tensor,
-    loss: UserSeparableLoss,
-    weights: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """What each positive (P,) adds to n_u times its user's loss: ∂/∂s of the positives' part, and λc, R_u's factor.
-
-    With `weights` (P,), n_u is their sum over the user and all means over positives are weighted.
+    For a few users this takes a fraction of the time that setting up tiles and threads takes.
     """
-    a, c = loss.positive_part(pos, beta)
-    slopes, rho = loss.da(pos, beta), loss.positive_power
-    if rho != 0:
-        slopes = slopes * torch.exp(rho * (power_mean_by(a, rho, owner, weights) - a))
-    if weights is not None:
-        slopes, c = slopes * weights, c * weights
-    return slopes, loss.negative_weight * c
+    weights, rows = _weights(histories, items.dtype, positive_weights), histories.rows
+    entries, count = (rows, histories.items), len(histories.start) - 1
+    gone = torch.zeros(count, len(items), dtype=torch.bool, device=items.device)
+    gone[entries] = True
 
+    def gradient(users: Tensor) -> Tensor:
+        scores, beta, own = users @ items.T, None, None
+        if loss.needs.threshold:
+            beta = scores.topk(min(k, len(items)), sorted=False).values.amin(-1, keepdim=True)
+            own = beta[rows, 0]
+        pos = scores[entries].requires_grad_()
+        scores.requires_grad_()
+        with torch.enable_grad():
+            values, push = positive_terms(loss, pos, own, rows, count, weights)
+            negative = loss.phi.aggregate(scores, beta, gone, times)
+            factors = torch.zeros_like(negative).index_add(0, rows, weights * push)
+            total = (weights * values).sum() + (factors * negative).sum()
+            slopes, pull = torch.autograd.grad(
+                total, (scores, pos), allow_unused=True, materialize_grads=True
+            )
+        slopes[entries] = pull
+        return slopes @ items
 
-def negative_slopes(
-    scores: Tensor,
-    beta: Tensor | None,
-    owner: Tensor,
-    indices: Tensor,
-    loss: UserSeparableLoss,
-    weights: Tensor | None = None,
-) -> Tensor:
-    """∂R_u/∂s for all items, (B, I), where R_u is the negative part of the loss; entries at positives are undefined.
-
-    With `weights` (I,) each item counts so many times.
-    """
-    part, column = loss.negative_part, None if beta is None else beta.unsqueeze(-1)
-    if part.reduction == "constant":
-        return torch.zeros_like(scores)
-    if part.reduction == "mean":
-        others = scores.shape[1] if weights is None else weights.sum()
-        others = others - torch.bincount(owner, minlength=len(scores))
-        slopes = cast(MeanPart, part).dphi(scores, column) * (part.scale / others.clamp(min=1)).unsqueeze(-1)
-        return slopes if weights is None else slopes.mul_(weights)
-    log_phi, slope = cast(LogSumPart, part).log_phi_and_slope(scores, column)
-    if weights is not None:
-        log_phi = log_phi + weights.log()
-    log_phi[owner, indices] = -torch.inf
-    # a history with every item leaves no negatives: the softmax of all -inf is NaN
-    return log_phi.softmax(-1).nan_to_num_(0.0).mul_(slope).mul_(part.scale)
+    return gradient
 
 
 def _gradient_over_sample(
@@ -319,11 +266,11 @@ def _gradient_over_sample(
     scores = leaf @ items[sample].T
     mask = torch.zeros(scores.shape, dtype=torch.bool, device=users.device)
     mask[meetings(owner, indices, sample)] = True
-    share = torch.ones_like(pos) if positive_weights is None else positive_weights.to(pos.dtype)
+    own = torch.ones_like(pos) if positive_weights is None else positive_weights.to(pos.dtype)
     values, owner = loss_of_sample(pos, scores[owner], mask[owner], owner, beta, loss, sample)
-    share = share.detach().repeat_interleave(len(values) // max(1, len(share)))
-    weight = 1 / _mass(owner, len(users), users.dtype, share)
-    (gradient,) = torch.autograd.grad((values * share * weight[owner]).sum(), leaf)
+    own = own.detach().repeat_interleave(len(values) // max(1, len(own)))
+    weights = _weights(CSR.by_row(owner, owner, len(users)), users.dtype, own)
+    (gradient,) = torch.autograd.grad((values * weights).sum(), leaf)
     return gradient
 
 

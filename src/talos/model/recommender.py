@@ -152,7 +152,8 @@ class Recommender:
                 model = fit_baseline(self.config, train, valid)
                 self.model = replace(model, held_out=_held_out(known, model.train, model.valid))
                 return self
-            from talos.training import History, make_trainer
+            from talos.studies.race import make_trainer
+            from talos.training import History
 
             if folder is not None:
                 callbacks = [History(folder / "history.jsonl"), *callbacks]
@@ -216,7 +217,7 @@ class Recommender:
             )  # before the first checkpoint, so that `on` is on record
         path = before.facts.get("race", {}).get("path", [])
         if self._read_from is not None:
-            from talos.training import check_path
+            from talos.studies.race import check_path
 
             check_path(path, where=self._read_from)
         trainer = _trained(config, data, path, files, resume, callbacks, group)

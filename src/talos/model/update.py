@@ -164,11 +164,11 @@ def _trained(
     backbone = MF(len(user_table), len(item_table), dim=item_table.shape[1], generator=None)
     scale = COSINE_LENGTH if cosine else 1.0
     with torch.no_grad():
-        backbone.users.copy_(user_table * scale)
-        backbone.items.copy_(item_table * scale)
+        backbone.user_table.copy_(user_table * scale)
+        backbone.item_table.copy_(item_table * scale)
     moving = torch.zeros(len(item_table), 1)
     moving[torch.from_numpy(moving_items)] = 1.0
-    backbone.items.register_hook(lambda gradient: gradient * moving)  # type: ignore[no-untyped-call]
+    backbone.item_table.register_hook(lambda gradient: gradient * moving)  # type: ignore[no-untyped-call]
     # with rows="all" a row without gradients has no momentum here, so it does not move
     # a few epochs are to move the vectors, not to be averaged with what was there
     changes = {

@@ -32,6 +32,8 @@ class Threshold(nn.Module):
     A subclass implements `value`, `update_sample` and `update_rows`; `talos.registry` says how to describe options.
 
     Attributes:
+        k: K.
+        exact: whether it is the K-th best of all scores, which a kernel that goes over all items finds on the way.
         needs_full_row: whether it can only be updated from all items' scores, with `update_rows`.
         pools_positives: whether every row of a sample must come with all positives of its user (`owner`).
         per_user: names of the buffers with one row per user.
@@ -39,9 +41,11 @@ class Threshold(nn.Module):
 
     short_name: ClassVar[str] = ""
     context: ClassVar[tuple[str, ...]] = ("num_users", "k", "num_items", "num_positives")
+    exact: ClassVar[bool] = False
     needs_full_row: ClassVar[bool] = False
     pools_positives: ClassVar[bool] = False
     per_user: ClassVar[tuple[str, ...]] = ()
+    k: int
 
     @abstractmethod
     def value(self, users: Tensor) -> Tensor:
@@ -77,15 +81,15 @@ class Threshold(nn.Module):
         """
         if users.ndim != 1 or users.is_floating_point():
             raise ArgumentError(describe(users), where="users", expected="indices of shape (B,)")
-        rows = len(users)
         wanted = users.shape if owner is None else owner.shape
         if positives.ndim != 1 or positives.shape != wanted:
             raise ArgumentError(describe(positives), where="positives", expected=f"shape {tuple(wanted)}")
-        if negatives.ndim != 2 or negatives.shape[0] != rows:
-            raise ArgumentError(describe(negatives), where="negatives", expected=f"shape ({rows}, N)")
+        if negatives.ndim != 2 or negatives.shape[0] != len(users):
+            raise ArgumentError(describe(negatives), where="negatives", expected=f"shape ({len(users)}, N)")
         if mask is not None and (mask.shape != negatives.shape or mask.dtype != torch.bool):
-            expected = f"booleans of shape {tuple(negatives.shape)}"
-            raise ArgumentError(describe(mask), where="mask", expected=expected)
+            raise ArgumentError(
+                describe(mask), where="mask", expected=f"booleans of shape {tuple(negatives.shape)}"
+            )
         self.update_sample(Sample(users, positives, negatives, mask, owner))
 
     @abstractmethod
@@ -96,7 +100,10 @@ class Threshold(nn.Module):
     def update_rows(self, users: Tensor, scores: Tensor) -> None:
         """Update from the scores (B, |I|) of all items, for users (B,) that occur once each."""
 
-    def rest(self) -> None:
+    def set(self, users: Tensor, values: Tensor) -> None:
+        """Store values that were computed elsewhere; a threshold that keeps none ignores them."""
+
+    def step_without_users(self) -> None:
         """Take a step without any users of this process; an estimator with momentum moves here too."""
 
     @torch.no_grad()
@@ -122,7 +129,7 @@ class Threshold(nn.Module):
 
 
 class PerUser(Threshold):
-    """A table of one value per user, which starts at `unseen` for everybody."""
+    """A table of one value per user, which starts at `unseen` for all users."""
 
     table: Tensor
     per_user: ClassVar[tuple[str, ...]] = ("table",)
@@ -147,7 +154,7 @@ class PerUser(Threshold):
 
     @torch.no_grad()
     def set(self, users: Tensor, values: Tensor) -> None:
-        """Store values that were computed elsewhere, such as by a kernel that goes over all items."""
+        """Store values that were computed elsewhere, for distinct users."""
         if values.shape != users.shape:
             raise ArgumentError(describe(values), where="values", expected=f"shape {tuple(users.shape)}")
         check_finite("values", values)
@@ -155,11 +162,17 @@ class PerUser(Threshold):
 
     def _check_rows(self, users: Tensor, scores: Tensor) -> None:
         if scores.ndim != 2 or scores.shape[0] != users.shape[0] or scores.shape[1] < self.k:
-            expected = f"shape ({users.shape[0]}, |I|) with at least k={self.k} items"
-            raise ArgumentError(describe(scores), where="scores", expected=expected)
+            raise ArgumentError(
+                describe(scores),
+                where="scores",
+                expected=f"shape ({users.shape[0]}, |I|) with at least k={self.k} items",
+            )
         if self.num_items is not None and scores.shape[1] != self.num_items:
-            expected = f"shape ({users.shape[0]}, {self.num_items}), all items"
-            raise ArgumentError(describe(scores), where="scores", expected=expected)
+            raise ArgumentError(
+                describe(scores),
+                where="scores",
+                expected=f"shape ({users.shape[0]}, {self.num_items}), all items",
+            )
 
 
 def mean_by_user(users: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

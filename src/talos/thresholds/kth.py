@@ -11,7 +11,7 @@ from talos.checks import check_finite
 from talos.errors import ArgumentError
 from talos.thresholds.base import PerUser, Sample, Threshold, mean_by_user
 
-__all__ = ["ExactQuantile", "FixedThreshold", "MonteCarloQuantile"]
+__all__ = ["ExactQuantile", "FixedThreshold", "MonteCarloQuantile", "padded"]
 
 
 class _KthScore(PerUser):
@@ -40,6 +40,7 @@ class ExactQuantile(_KthScore):
     """
 
     short_name = "exact"
+    exact = True
     needs_full_row = True
 
     def update_sample(self, sample: Sample) -> None:
@@ -75,23 +76,21 @@ class MonteCarloQuantile(_KthScore):
 
     def update_sample(self, sample: Sample) -> None:
         """Store the K-th largest of each row's positives and negatives."""
-        users, positives, negatives, mask = sample.users, sample.positives, sample.negatives, sample.mask
+        users, positives, negatives, owner = sample.users, sample.positives, sample.negatives, sample.owner
         check_finite("positives", positives)
-        check_finite("negatives", negatives, mask)
+        check_finite("negatives", negatives, sample.mask)
         if users.numel() == 0:
             return
         lowest = torch.finfo(negatives.dtype).min
-        if mask is not None:
-            negatives = negatives.masked_fill(mask, lowest)
-        owner = sample.owner
-        own = positives.unsqueeze(-1) if owner is None else _padded(positives, owner, len(users), lowest)
+        if sample.mask is not None:
+            negatives = negatives.masked_fill(sample.mask, lowest)
+        own = positives.unsqueeze(-1) if owner is None else padded(positives, owner, len(users), lowest)
         pool = torch.cat([own.to(negatives.dtype), negatives], dim=-1)
         best = torch.topk(pool, min(self.k, pool.shape[1]), dim=-1).values
         # Padding and masked entries sort last: the smallest real entry among the best is the answer.
         real = (best > lowest).sum(dim=-1)
         kth = best.gather(-1, (real - 1).clamp(min=0).unsqueeze(-1)).squeeze(-1)
-        distinct, kth = mean_by_user(users[real > 0], kth[real > 0].to(self.table.dtype))
-        self.set(distinct, kth)
+        self.set(*mean_by_user(users[real > 0], kth[real > 0].to(self.table.dtype)))
 
 
 class FixedThreshold(Threshold):
@@ -110,9 +109,8 @@ class FixedThreshold(Threshold):
     def __init__(self, value: float = 0.0) -> None:
         super().__init__()
         self._value = float(value)
-        constant = torch.tensor(self._value)
-        check_finite("value", constant)
-        self.register_buffer("constant", constant)
+        self.register_buffer("constant", torch.tensor(self._value))
+        check_finite("value", self.constant)
 
     def value(self, users: Tensor) -> Tensor:
         """The number, (B,)."""
@@ -133,14 +131,16 @@ class FixedThreshold(Threshold):
         return f"{self.constant.item():g}"
 
 
-def _padded(flat: Tensor, owner: Tensor, rows: int, filler: float) -> Tensor:
-    """Ragged values (P,) with their rows (P,) as a matrix, the rest filled."""
-    order = torch.argsort(owner, stable=True)
-    count = torch.bincount(owner, minlength=rows)
-    start = torch.cumsum(count, 0) - count
-    row = owner[order]
-    column = torch.arange(len(flat), device=flat.device) - start[row]
-    width = int(count.max()) if len(flat) else 0
-    matrix = flat.new_full((rows, width), filler)
+def padded(flat: Tensor, rows: Tensor, count: int, filler: float, *, at_least: int = 0) -> Tensor:
+    """Values (P,) with the row of each (P,) as a matrix of `count` rows and at least so many columns.
+
+    >>> padded(torch.tensor([0.5, 0.1, 0.7]), torch.tensor([1, 0, 1]), 2, 0.0)
+    tensor([[0.1000, 0.0000],
+            [0.5000, 0.7000]])
+    """
+    order = torch.argsort(rows, stable=True)
+    row, lengths = rows[order], torch.bincount(rows, minlength=count)
+    column = torch.arange(len(flat), device=flat.device) - (lengths.cumsum(0) - lengths)[row]
+    matrix = flat.new_full((count, max(at_least, int(lengths.max()))), filler)
     matrix[row, column] = flat[order]
     return matrix

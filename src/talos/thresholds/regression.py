@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from talos.checks import check_finite, describe, positive_number
 from talos.errors import ArgumentError
 from talos.thresholds.base import PerUser, Sample, mean_by_user
 
-__all__ = ["ItemsAbove", "QuantileRegression", "SampledQuantile", "count_above", "items_above", "pinball"]
+__all__ = ["QuantileRegression", "SampledQuantile", "count_above", "pinball"]
 
 # Elements per thread in a block of rows on the CPU: a temporary of this size stays in the second-level cache.
 _BLOCK = 2**17
@@ -52,20 +51,50 @@ class SampledQuantile(PerUser):
         super().__init__(num_users, k=k, num_items=num_items)
         self.lr = positive_number("lr", lr)
         if num_positives is not None and num_positives.shape != (num_users,):
-            expected = f"shape ({num_users},)"
-            raise ArgumentError(describe(num_positives), where="num_positives", expected=expected)
+            raise ArgumentError(
+                describe(num_positives), where="num_positives", expected=f"shape ({num_users},)"
+            )
         self.register_buffer("num_positives", num_positives, persistent=False)
 
     def update_sample(self, sample: Sample) -> None:
         """Count the items above β and move it."""
         check_finite("positives", sample.positives)
+        self._update(sample, "negatives")
+
+    @torch.no_grad()
+    def update_rows(self, users: Tensor, scores: Tensor) -> None:
+        """Count the items above β and move it: a sample of all items, in which each stands for itself."""
+        self._check_rows(users, scores)
+        self._update(Sample(users, scores.new_empty(0), scores, None, users[:0]), "scores")
+
+    def _update(self, sample: Sample, name: str) -> None:
         if sample.users.numel():
-            beta, own = self.table[sample.users], self.num_positives
-            self.move(sample, items_above(sample, beta, num_items=self.num_items, num_positives=own))
+            beta = self.table[sample.users]
+            of_negatives, sampled = count_above(name, sample.negatives, beta, sample.mask)
+            higher = sample.positives > (beta if sample.owner is None else beta[sample.owner])
+            count = self._per_row(sample, torch.ones_like(higher))
+            weight = (self.num_items - count).clamp(min=0) / sampled.clamp(min=1)
+            above = self._per_row(sample, higher) + weight * of_negatives
+            self.move(sample, above, sampled, weight)
+
+    def _per_row(self, sample: Sample, flags: Tensor) -> Tensor:
+        """How many positives of each row (B,) have a flag.
+
+        Without `owner` a row's positive stands for all of its user's; for one where their number is not known.
+        """
+        found = flags.to(self.table.dtype)
+        if sample.owner is not None:
+            return found.new_zeros(len(sample.users)).index_add(0, sample.owner, found)
+        own = self.num_positives
+        return found if own is None else found * own[sample.users].to(found.dtype)
 
     @abstractmethod
-    def move(self, sample: Sample, found: ItemsAbove) -> None:
-        """Move β of the sample's users, of whom there is at least one."""
+    def move(self, sample: Sample, above: Tensor, sampled: Tensor, weight: Tensor) -> None:
+        """Move β of the sample's users, of whom there is at least one.
+
+        For each row (B,), `above` estimates without bias how many of all items score above β, `sampled` counts the
+        negatives that are not masked, and each of these stands for `weight` items, (|I| - |P_u|)/n.
+        """
 
 
 class QuantileRegression(SampledQuantile):
@@ -75,7 +104,7 @@ class QuantileRegression(SampledQuantile):
 
     The weight makes Q_K unbiased for the pinball loss over all items, whose minimiser is the K-th best score.
     Its gradient needs no autograd: the slope of ρ is one number above β and another below, so
-    ∂Q/∂β = K/|I| - (estimated share of items above β), which is a count.
+    ∂Q/∂β = K/|I| - (estimated fraction of items above β), which is a count.
 
     Where each row has one positive (no `owner`) that positive stands for all |P_u| of them, and the rows of
     one user are averaged; both keep the expectation. Without `num_positives`, a row's own positive is taken to
@@ -128,24 +157,15 @@ class QuantileRegression(SampledQuantile):
         self.register_buffer("square", torch.zeros(num_users))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
-    def move(self, sample: Sample, found: ItemsAbove) -> None:
+    def move(self, sample: Sample, above: Tensor, sampled: Tensor, weight: Tensor) -> None:
         """One step of Adam on Q_K for every user in the batch."""
         # A row with every negative masked tells nothing about the other items: a gradient of 0.
-        above = torch.where(found.sampled > 0, found.above, torch.full_like(found.above, float(self.k)))
+        above = torch.where(sampled > 0, above, torch.full_like(above, float(self.k)))
         self._step(sample.users, (self.k - above).to(self.table.dtype) / self.num_items)
 
     @torch.no_grad()
-    def update_rows(self, users: Tensor, scores: Tensor) -> None:
-        """One step on the pinball loss over all items."""
-        self._check_rows(users, scores)
-        if users.numel() == 0:
-            return
-        above, total = count_above("scores", scores, self.table[users], None)
-        self._step(users, ((self.k - above) / total).to(self.table.dtype))
-
-    @torch.no_grad()
-    def rest(self) -> None:
-        """One step of Adam with a gradient of 0 for everybody."""
+    def step_without_users(self) -> None:
+        """One step of Adam with a gradient of 0 for all users."""
         self._step(self.steps.new_empty(0), self.table.new_empty(0))
 
     def _step(self, users: Tensor, gradient: Tensor) -> None:
@@ -158,44 +178,6 @@ class QuantileRegression(SampledQuantile):
         self.square.mul_(slow)[users] += (1 - slow) * gradient.square()
         scale = (self.square / (1 - slow**done)).sqrt_().add_(1e-8)
         self.table.addcdiv_(self.mean, scale, value=-self.lr / (1 - fast**done))
-
-
-@dataclass(frozen=True)
-class ItemsAbove:
-    """What a sample says of the items that score above β, for each of its rows (B,).
-
-    Attributes:
-        above: how many of all items do, estimated without bias.
-        sampled: negatives that were not masked.
-        weight: how many items each of these stands for, (|I| - |P_u|)/n.
-    """
-
-    above: Tensor
-    sampled: Tensor
-    weight: Tensor
-
-
-def items_above(sample: Sample, beta: Tensor, *, num_items: int, num_positives: Tensor | None) -> ItemsAbove:
-    """Estimate how many items score above β (B,): positives are counted, negatives are counted and weighted.
-
-    Without `owner` a row's positive stands for all `num_positives` (num_users,) of its user; for one if that is None.
-
-    >>> sample = Sample(torch.tensor([0]), torch.tensor([0.9]), torch.tensor([[0.1, 0.6]]), None, None)
-    >>> items_above(sample, torch.tensor([0.5]), num_items=5, num_positives=None).above   # 1 and half of 4
-    tensor([3.])
-    """
-    users, positives, owner = sample.users, sample.positives, sample.owner
-    of_negatives, sampled = count_above("negatives", sample.negatives, beta, sample.mask)
-    if owner is None:
-        higher = (positives > beta).to(beta.dtype)
-        count = torch.ones_like(higher) if num_positives is None else num_positives[users].to(higher.dtype)
-        of_positives = count * higher
-    else:
-        zeros = beta.new_zeros(len(users))
-        of_positives = zeros.index_add(0, owner, (positives > beta[owner]).to(zeros.dtype))
-        count = zeros.index_add(0, owner, torch.ones_like(positives, dtype=zeros.dtype))
-    weight = (num_items - count).clamp(min=0) / sampled.clamp(min=1)
-    return ItemsAbove(of_positives + weight * of_negatives, sampled, weight)
 
 
 def count_above(name: str, scores: Tensor, beta: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

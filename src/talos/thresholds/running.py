@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from talos.thresholds.base import Sample, mean_by_user
-from talos.thresholds.regression import ItemsAbove, SampledQuantile, count_above
+from talos.thresholds.kth import padded
+from talos.thresholds.regression import SampledQuantile
 
 __all__ = ["RunningQuantile"]
 
@@ -61,29 +62,15 @@ class RunningQuantile(SampledQuantile):
         super().__init__(num_users, k=k, num_items=num_items, lr=lr, num_positives=num_positives)
         self.register_buffer("visits", torch.zeros(num_users, dtype=torch.int32))
 
-    def move(self, sample: Sample, found: ItemsAbove) -> None:
+    def move(self, sample: Sample, above: Tensor, sampled: Tensor, weight: Tensor) -> None:
         """Set β of users seen for the first time, move that of the others."""
         users = sample.users
-        moved = self.table[users] + self._steps(users, found.above, found.weight)
+        moved = self.table[users] + self._steps(users, above, weight)
         new = self.visits[users] == 0
         if bool(new.any()):
-            moved = torch.where(new, self._start(sample, found.weight), moved)
-        told = found.sampled > 0  # a row with every negative masked tells nothing about the other items
+            moved = torch.where(new, self._start(sample, weight), moved)
+        told = sampled > 0  # a row with every negative masked tells nothing about the other items
         self._store(users[told], moved[told])
-
-    @torch.no_grad()
-    def update_rows(self, users: Tensor, scores: Tensor) -> None:
-        """Set or move β by the scores of all items, each of which stands for itself."""
-        self._check_rows(users, scores)
-        if users.numel() == 0:
-            return
-        above, _ = count_above("scores", scores, self.table[users], None)
-        moved = self.table[users] + self._steps(users, above, torch.ones_like(above))
-        new = self.visits[users] == 0
-        if bool(new.any()):
-            kth = torch.topk(scores, self.k, dim=-1, sorted=False).values.amin(dim=-1)
-            moved = torch.where(new, kth.to(moved.dtype), moved)
-        self._store(users, moved)
 
     def _steps(self, users: Tensor, above: Tensor, weight: Tensor) -> Tensor:
         """How far each row moves its user's β."""
@@ -100,39 +87,16 @@ class RunningQuantile(SampledQuantile):
         beta, passed = best[:, 0], torch.zeros_like(weight, dtype=torch.bool)
         for rank in range(best.shape[1]):
             candidate = best[:, rank]
-            total = (rank + 1) * weight + self._positives_from(sample, candidate)
+            least = candidate if sample.owner is None else candidate[sample.owner]
+            total = (rank + 1) * weight + self._per_row(sample, sample.positives >= least)
             beta = torch.where(passed, beta, candidate)
             passed |= total >= self.k
         if sample.owner is not None:
-            beta = torch.maximum(beta, _kth_by_row(sample.positives, sample.owner, len(beta), self.k))
+            own = padded(sample.positives, sample.owner, len(beta), lowest, at_least=self.k)
+            beta = torch.maximum(beta, torch.topk(own, self.k, dim=-1, sorted=False).values.amin(dim=-1))
         return beta.to(self.table.dtype)
-
-    def _positives_from(self, sample: Sample, candidate: Tensor) -> Tensor:
-        """How many positives of each row score at least `candidate` (B,)."""
-        if sample.owner is None:
-            own = self.num_positives
-            count = 1.0 if own is None else own[sample.users]
-            return (sample.positives >= candidate) * count
-        higher = (sample.positives >= candidate[sample.owner]).to(candidate.dtype)
-        return candidate.new_zeros(len(candidate)).index_add(0, sample.owner, higher)
 
     def _store(self, users: Tensor, beta: Tensor) -> None:
         distinct, beta = mean_by_user(users, beta)
         self.table[distinct] = beta.to(self.table.dtype)
         self.visits[distinct] += 1
-
-
-def _kth_by_row(values: Tensor, owner: Tensor, rows: int, k: int) -> Tensor:
-    """The K-th largest of the values (P,) of each row, (rows,); the lowest number where a row has fewer.
-
-    >>> _kth_by_row(torch.tensor([0.1, 0.5, 0.3, 0.9]), torch.tensor([0, 0, 0, 1]), 2, k=2)
-    tensor([ 3.0000e-01, -3.4028e+38])
-    """
-    order = torch.argsort(values, descending=True, stable=True)
-    order = order[torch.argsort(owner[order], stable=True)]
-    count = torch.bincount(owner, minlength=rows)
-    kth = values.new_full((rows,), torch.finfo(values.dtype).min)
-    enough = (count >= k).nonzero().flatten()
-    start = count.cumsum(0) - count
-    kth[enough] = values[order[start[enough] + k - 1]]
-    return kth

@@ -13,7 +13,6 @@ from talos.training.callbacks import (
 )
 from talos.training.loggers import LOGGERS, MLflow, TensorBoard, WandB
 from talos.training.plan import Plan, check_memory, make_plan, plan_for
-from talos.training.race import RaceResult, check_path, make_trainer
 from talos.training.trainer import Trainer
 
 __all__ = [
@@ -25,15 +24,12 @@ __all__ = [
     "PlainProgress",
     "Plan",
     "PlanLines",
-    "RaceResult",
     "Records",
     "TensorBoard",
     "Trainer",
     "WandB",
     "check_memory",
-    "check_path",
     "make_plan",
-    "make_trainer",
     "plan_for",
     "progress",
 ]

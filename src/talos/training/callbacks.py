@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import sys
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -42,7 +40,7 @@ class Callback:
         """The trainer has been made, by this plan."""
 
     def on_race(self, record: dict[str, Any]) -> None:
-        """Before training starts, one candidate of a race has done a leg; see `talos.training.race.RaceResult`."""
+        """Before training starts, one candidate of a race has done a leg; see `talos.studies.race.RaceResult`."""
 
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
         """Training starts, or resumes, after `epoch` of `epochs` epochs of `steps` steps each."""
@@ -78,7 +76,7 @@ class PlanLines(Callback):
 
 
 class History(Callback):
-    """Writes one JSON line an epoch to a file, which a resumed run continues; before them those of a race.
+    """Writes one JSON line an epoch to a file, before them one for each leg of a race; a resumed run continues it.
 
     Every line has its own checksum.
     """
@@ -89,8 +87,13 @@ class History(Callback):
     def on_race(self, record: dict[str, Any]) -> None:
         """Append the record of a leg."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        place = {name: record[name] for name in ("stage", "candidate")}
-        self.on_epoch({"epoch": record["epoch"], "race": place, "metrics": record["metrics"]})
+        self.on_epoch(
+            {
+                "epoch": record["epoch"],
+                "race": {name: record[name] for name in ("stage", "candidate")},
+                "metrics": record["metrics"],
+            }
+        )
 
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
         """Drop the lines of epochs that will be trained again, and an incomplete last line."""
@@ -119,11 +122,8 @@ class Records(Callback):
 
 
 def _history_line(record: Mapping[str, Any]) -> str:
-    return json.dumps({**record, "crc32": _crc(record)}) + "\n"
-
-
-def _crc(record: Mapping[str, Any]) -> str:
-    return f"{zlib.crc32(json.dumps(record, sort_keys=True).encode()):08x}"
+    crc = zlib.crc32(json.dumps(record, sort_keys=True).encode())
+    return json.dumps({**record, "crc32": f"{crc:08x}"}) + "\n"
 
 
 def read_history(path: Path, *, races: bool = False) -> list[dict[str, Any]]:
@@ -132,47 +132,33 @@ def read_history(path: Path, *, races: bool = False) -> list[dict[str, Any]]:
     `races` includes the legs of a race before the first epoch.
 
     Raises:
-        DataError: a line is damaged, or the file is no history. Lines without a checksum are of older versions.
+        DataError: a line is damaged or has no checksum, or the file is no history.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        *lines, last = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", where=str(path)) from None
+    if not b'{"'.startswith(last[:2]):  # otherwise it was being written
+        lines.append(last)
     records = []
-    # what follows the last newline was being written, unless it is no beginning of a line
-    whole = lines if not lines[-1].startswith(b'{"') and lines[-1] not in (b"", b"{") else lines[:-1]
-    for number, line in enumerate(whole, start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-            if not isinstance(record, dict) or type(record.get("epoch")) is not int:
-                raise ValueError("it has no epoch")
-            if (crc := record.pop("crc32", None)) is not None and crc != _crc(record):
-                raise ValueError("it differs from its checksum")
-            _check_record(record)
-        except (ValueError, RecursionError) as error:
-            hint = "without this file a run continues all the same"
+            record.pop("crc32", None)
+            if _history_line(record).encode() != line + b"\n":
+                raise ValueError("it differs from its checksum or has none")
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(
                 f"is damaged: {error}",
                 where=f"{path}, line {number}",
                 expected="a line of a history of training",
-                hint=hint,
+                hint="a run continues without this file",
             ) from None
         if races or "race" not in record:
             records.append(record)
     return records
-
-
-def _check_record(record: Mapping[str, Any]) -> None:
-    """Refuse what is missing or of another type than is written: lines of older versions have no checksum."""
-    if not isinstance(record.get("metrics"), dict):
-        raise ValueError("it has no metrics")
-    clock = "cpu_seconds" if "cpu_seconds" in record else "seconds"  # reproduced runs count processor time
-    own = {} if "race" in record else {name: record.get(name) for name in ("loss", clock)}
-    for name, value in {**record["metrics"], **own}.items():
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ValueError(f"its {name:.60} is no number")
 
 
 class PlainProgress(Callback):
@@ -188,15 +174,15 @@ class PlainProgress(Callback):
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Print the epoch, the loss and the validation metrics."""
         if record["metrics"]:
-            metrics = "  ".join(f"{name} {value:.4f}" for name, value in record["metrics"].items())
-            head = f"epoch {record['epoch']:>4}  loss {record['loss']:.4f}"
-            self._print(f"{head}  {metrics}  {record['seconds']:.2f} s")
+            numbers = {"loss": record["loss"], **record["metrics"]}
+            shown = "  ".join(f"{name} {value:.4f}" for name, value in numbers.items())
+            self._print(f"epoch {record['epoch']:>4}  {shown}  {record['seconds']:.2f} s")
 
     def _print(self, line: str) -> None:
         if self.stream is not None:
             try:
                 print(line, file=self.stream, flush=True)
-            except (OSError, ValueError):  # nobody reads any more: no reason to stop training
+            except (OSError, ValueError):  # the stream is closed: no reason to stop training
                 self.stream = None
 
 
@@ -224,33 +210,28 @@ class _Bar(Callback):
         )
 
     def on_race(self, record: dict[str, Any]) -> None:
-        """Print the candidate above the bar."""
         self.bar.console.print(_race_line(record), highlight=False)
 
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
-        """Show the bar."""
-        self.steps, self.began = steps, time.perf_counter()
+        self.steps = steps
         self.task = self.bar.add_task("training", total=epochs, completed=epoch, rate="", status="")
-        with contextlib.suppress(OSError):  # the terminal was closed: no reason to stop training
+        with suppress(OSError):  # the terminal was closed: no reason to stop training
             self.bar.start()
 
     def on_step(self, epoch: int, step: int, loss: float) -> None:
-        """Advance the bar."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self.bar.update(self.task, completed=epoch + step / self.steps)
 
     def on_epoch(self, record: dict[str, Any]) -> None:
-        """Show the loss and the last validation."""
         fields: dict[str, Any] = {"rate": f"{record['seconds']:.2f} s/epoch"}
         if record["metrics"]:
             name, value = next(iter(record["metrics"].items()))
             fields["status"] = f"loss {record['loss']:.3f}  {name} {value:.4f}"
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self.bar.update(self.task, completed=record["epoch"], **fields)
 
     def on_end(self) -> None:
-        """Stop updating; the bar stays on the screen."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self.bar.stop()
 
 
@@ -269,10 +250,10 @@ class InterruptedRunError(TalosError):
 def stop_signals(ask: Callable[[], None]) -> Iterator[None]:
     """Within this block SIGINT, SIGTERM and SIGHUP call `ask` instead of ending the process.
 
-    SIGHUP, which a closed terminal sends, stays ignored if it is (`nohup`). A handler of SIGINT from before that has a
-    true attribute `asked` was called already, and what it raised got lost on the way: `ask` is called at once.
+    SIGHUP, which a closed terminal sends, stays ignored if it is (`nohup`). If Ctrl-C was pressed before and its
+    exception was lost (the earlier SIGINT handler has a true attribute `asked`), `ask` is called at once.
 
-    Python allows signal handlers in the main thread only; in another one signals do what they did before.
+    Python allows signal handlers in the main thread only; in another thread the block changes nothing.
 
     >>> asked = []
     >>> with stop_signals(lambda: asked.append("to stop")):
@@ -287,13 +268,12 @@ def stop_signals(ask: Callable[[], None]) -> Iterator[None]:
     signals = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signals.append(signal.SIGHUP)
-    asked = False
+    asked: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        # a closed terminal sends SIGHUP more than once: not to be taken for somebody who is impatient
+        # a closed terminal sends SIGHUP more than once, which does not mean "stop at once"
         if number in (signal.SIGINT, signal.SIGTERM) or not asked:
-            asked = True
+            asked.append(number)
             ask()
 
     before = {one: signal.signal(one, handle) for one in signals}

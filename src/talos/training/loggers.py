@@ -1,18 +1,20 @@
 """Callbacks that log training to TensorBoard, MLflow and Weights & Biases.
 
-Each package is imported when its callback is made, so that `talos.training` needs none of them. All three log the loss
-and the validation metrics of each epoch; MLflow and Weights & Biases also the settings, with every `auto` resolved.
-In names `@` becomes `_at_`, because MLflow and TensorBoard refuse it.
+Making a callback imports its package, so `talos.training` needs none of them. All three log the loss and the validation
+metrics of each epoch; MLflow and Weights & Biases also the settings, with every `auto` resolved. In names `@` becomes
+`_at_`, because MLflow and TensorBoard refuse it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +29,20 @@ __all__ = ["LOGGERS", "MLflow", "TensorBoard", "WandB"]
 _LONGEST_SETTING = 500  # characters that every version of MLflow takes
 
 
+def _imported(module: str, title: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingExtraError(title, extra=extra) from None
+
+
 class TensorBoard(Callback):
     """Writes loss and validation metrics as TensorBoard scalars (needs the extra `tensorboard`)."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise MissingExtraError("TensorBoard", extra="tensorboard") from None
-        self.writer = SummaryWriter(str(folder))
+        self.writer = _imported("torch.utils.tensorboard", "TensorBoard", "tensorboard").SummaryWriter(
+            str(folder)
+        )
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Write the scalars of an epoch."""
@@ -54,70 +61,65 @@ class _Tracker(Callback, ABC):
     says so, and nothing more is logged.
 
     Args:
-        folder: where the tracker's run is remembered, so that training that is resumed continues it; None for nowhere.
+        folder: where the id of the tracker's run is stored, so that resumed training continues it; None for nowhere.
         name: of the tracker's run.
     """
 
     title: str  # of the tracker, for messages
+    module: str  # its package, and the extra that installs it
 
     def __init__(self, folder: Path | None = None, *, name: str | None = None) -> None:
-        self.folder, self.name = folder, name
-        self.works = False
+        self.folder, self.name, self.works = folder, name, False
+        self.package = _imported(self.module, self.title, self.module)
 
     def on_plan(self, plan: Plan) -> None:
         """Begin or continue a run and log the settings."""
-        with self._errors():
-            remembered = None
-            if self.folder is not None and (self.folder / "run_id").is_file():
-                remembered = (self.folder / "run_id").read_text(encoding="utf-8").strip()
-            begun = self.begin(plan.config.as_dict(), remembered)
-            if self.folder is not None and begun != remembered:
+        stored = None
+        try:
+            if self.folder is not None:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                replace_text(self.folder / "run_id", f"{begun}\n")
+                with suppress(FileNotFoundError):
+                    stored = (self.folder / "run_id").read_text(encoding="utf-8").strip()
+            run_id = self._begin(plan.config.as_dict(), stored)
+        except Exception as error:  # each tracker has dozens of types, and those of its network library
+            raise TalosError(f"{self.title} cannot begin a run: {first_line(error)}") from error
+        if self.folder is not None:
+            replace_text(self.folder / "run_id", f"{run_id}\n")
         self.works = True
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Log the numbers of an epoch."""
-        if self.works:
-            with self._warnings():
-                self.log(_numbers(record), record["epoch"])
+        self._try(lambda: self._log(_numbers(record), record["epoch"]))
 
     def on_end(self) -> None:
         """End the run, as failed or killed if training was."""
-        if self.works:
+        error = sys.exc_info()[1]  # the trainer calls this on its way out of an error, too
+        self._try(lambda: self._end(error))
+        self.works = False
+
+    def _try(self, act: Callable[[], object]) -> None:
+        try:
+            if self.works:
+                act()
+        except Exception as error:
             self.works = False
-            with self._warnings():
-                self.end(sys.exc_info()[1])  # the trainer calls this on its way out of an error, too
+            warnings.warn(
+                f"{self.title} failed, training goes on without it: {first_line(error)}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     @abstractmethod
-    def begin(self, settings: Mapping[str, Any], remembered: str | None) -> str:
-        """Begin a run, or continue the `remembered` one, and log the settings; returns the id of the run."""
+    def _begin(self, settings: Mapping[str, Any], stored: str | None) -> str:
+        """Begin a run, or continue the one with the `stored` id, and log the settings; returns the run's id."""
 
     @abstractmethod
-    def log(self, numbers: Mapping[str, float], epoch: int) -> None:
+    def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
         """Log the numbers of an epoch."""
 
     @abstractmethod
-    def end(self, error: BaseException | None) -> None:
-        """End the run; `error` is what stopped training."""
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except TalosError:
-            raise
-        except Exception as error:  # each tracker has dozens of types, and those of its network library
-            raise TalosError(f"{self.title} cannot begin a run: {first_line(error)}") from error
-
-    @contextmanager
-    def _warnings(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            self.works = False
-            text = f"{self.title} failed, training goes on without it: {first_line(error)}"
-            warnings.warn(text, RuntimeWarning, stacklevel=4)
+    def _end(self, error: BaseException | None) -> None:
+        """End the run; `error` is the one that stopped training."""
 
 
 class MLflow(_Tracker):
@@ -131,55 +133,40 @@ class MLflow(_Tracker):
     >>> model.fit(train, valid, callbacks=[MLflow(name="first try")])   # doctest: +SKIP
     """
 
-    title = "MLflow"
+    title, module = "MLflow", "mlflow"
 
-    def __init__(self, folder: Path | None = None, *, name: str | None = None) -> None:
-        super().__init__(folder, name=name)
-        try:
-            import mlflow
-        except ImportError:
-            raise MissingExtraError("MLflow", extra="mlflow") from None
-        self.mlflow: Any = mlflow
-
-    def begin(self, settings: Mapping[str, Any], remembered: str | None) -> str:
-        """Find the run, or make one."""
-        self.client = self.mlflow.MlflowClient()
-        active = self.mlflow.active_run()
+    def _begin(self, settings: Mapping[str, Any], stored: str | None) -> str:
+        self.client, active = self.package.MlflowClient(), self.package.active_run()
         self.ends = active is None
-        if active is not None:
-            self.run_id = str(active.info.run_id)
-        elif remembered is not None:
-            self.client.update_run(remembered, status="RUNNING")
-            self.run_id = remembered
-        else:
-            self.run_id = self.client.create_run(self._experiment(), run_name=self.name).info.run_id
+        self.run_id = str(active.info.run_id) if active is not None else stored or self._new_run()
+        if self.ends:
+            self.client.update_run(self.run_id, status="RUNNING")
         # a setting that is there cannot be changed: resumed training may have another number of epochs
         known = self.client.get_run(self.run_id).data.params
         params = [
-            self.mlflow.entities.Param(name, value[:_LONGEST_SETTING])
+            self.package.entities.Param(name, value[:_LONGEST_SETTING])
             for name, value in flat_settings(settings).items()
             if name not in known
         ]
         self.client.log_batch(self.run_id, params=params)
         return self.run_id
 
-    def _experiment(self) -> str:
-        if given := os.environ.get("MLFLOW_EXPERIMENT_ID"):
-            return given
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "talos"
-        found = self.client.get_experiment_by_name(name)
-        return str(self.client.create_experiment(name) if found is None else found.experiment_id)
+    def _new_run(self) -> str:
+        experiment = os.environ.get("MLFLOW_EXPERIMENT_ID")
+        if not experiment:
+            name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "talos"
+            found = self.client.get_experiment_by_name(name)
+            experiment = self.client.create_experiment(name) if found is None else found.experiment_id
+        return str(self.client.create_run(experiment, run_name=self.name).info.run_id)
 
-    def log(self, numbers: Mapping[str, float], epoch: int) -> None:
-        """Log the numbers of an epoch in one request."""
-        now = self.mlflow.utils.time.get_current_time_millis()
-        metrics = [self.mlflow.entities.Metric(name, value, now, epoch) for name, value in numbers.items()]
+    def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
+        now, metric = int(1000 * time.time()), self.package.entities.Metric
+        metrics = [metric(name, value, now, epoch) for name, value in numbers.items()]
         self.client.log_batch(self.run_id, metrics=metrics)
 
-    def end(self, error: BaseException | None) -> None:
-        """Say how the run ended."""
-        stopped = isinstance(error, InterruptedRunError | KeyboardInterrupt)
+    def _end(self, error: BaseException | None) -> None:
         if self.ends:
+            stopped = isinstance(error, InterruptedRunError | KeyboardInterrupt)
             status = "FINISHED" if error is None else "KILLED" if stopped else "FAILED"
             self.client.set_terminated(self.run_id, status)
 
@@ -194,41 +181,26 @@ class WandB(_Tracker):
     >>> model.fit(train, valid, callbacks=[WandB(Path("runs/clicks"))])    # doctest: +SKIP
     """
 
-    title = "Weights & Biases"
+    title, module = "Weights & Biases", "wandb"
 
-    def __init__(self, folder: Path | None = None, *, name: str | None = None) -> None:
-        super().__init__(folder, name=name)
-        try:
-            import wandb
-        except ImportError:
-            raise MissingExtraError("Weights & Biases", extra="wandb") from None
-        self.wandb: Any = wandb
-
-    def begin(self, settings: Mapping[str, Any], remembered: str | None) -> str:
-        """Find the run, or make one."""
-        self.ends = self.wandb.run is None
+    def _begin(self, settings: Mapping[str, Any], stored: str | None) -> str:
+        self.run, self.ends = self.package.run, self.package.run is None
         if self.ends:
-            if self.folder is not None:
-                self.folder.mkdir(parents=True, exist_ok=True)
-            self.run = self.wandb.init(
+            self.run = self.package.init(
                 project=os.environ.get("WANDB_PROJECT") or "talos",
                 dir=None if self.folder is None else str(self.folder),
                 name=self.name,
-                id=remembered,
-                resume=None if remembered is None else "allow",
+                id=stored,
+                resume=None if stored is None else "allow",
             )
-        else:
-            self.run = self.wandb.run
         self.run.config.update(dict(settings), allow_val_change=True)
         return str(self.run.id)
 
-    def log(self, numbers: Mapping[str, float], epoch: int) -> None:
-        """Log the numbers of an epoch in one step."""
+    def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
         # without `step`: Weights & Biases drops steps that are not higher than the last, as after resuming
         self.run.log({"epoch": epoch, **numbers})
 
-    def end(self, error: BaseException | None) -> None:
-        """Send what is left."""
+    def _end(self, error: BaseException | None) -> None:
         if self.ends:
             self.run.finish(exit_code=0 if error is None else 1)
 
@@ -242,7 +214,7 @@ LOGGERS: Mapping[str, type[TensorBoard] | type[_Tracker]] = {
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """What is logged of an epoch.
+    """The numbers of an epoch that are logged.
 
     >>> _numbers({"epoch": 3, "loss": 0.5, "seconds": 1.5, "metrics": {"recall@20": 0.2}})
     {'loss': 0.5, 'recall_at_20': 0.2}

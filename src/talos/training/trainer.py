@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -16,39 +15,45 @@ from torch import Tensor
 
 from talos import registry
 from talos.backbones import Backbone
+from talos.backbones.tables import keep_gradients_
 from talos.config import NamedConfig, RunConfig
+from talos.data.csr import Batch, TrainIndex
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ArgumentError, DataError, TalosError, first_line
+from talos.evaluation.evaluate import evaluate
 from talos.evaluation.popularity import PriorScores, best_prior, longest_of
 from talos.evaluation.ranking import DotScores
-from talos.thresholds import ExactQuantile
+from talos.kernels import kth_scores, user_exponent
 from talos.training.averaging import AveragedWeights
-from talos.training.batches import Batch, BatchOptions, generator_for
+from talos.training.batches import Batches, PositionRows, PositiveRows, Rows, UserRows, generator_for
 from talos.training.callbacks import Callback, InterruptedRunError, stop_signals
 from talos.training.checkpoint import (
     Checkpoints,
     Position,
+    ShardedTensors,
     best_weights,
     check_same_run,
     flatten,
     load_best_weights,
     unflatten,
 )
-from talos.training.objective import ObjectiveOptions
+from talos.training.division import GradientSync, division_for, user_masses
+from talos.training.objective import Objective
 from talos.training.optimizer import Optimizers
-from talos.training.parallel.choose import choose_sharding
-from talos.training.parallel.sharding import UserSharding
-from talos.training.plan import EXACT_LIMIT, Plan, check_memory, make_plan
+from talos.training.plan import EXACT_LIMIT, check_memory, loss_for, make_plan
+from talos.training.warm_start import start_from
 
-__all__ = ["Trainer"]
+__all__ = ["SHORT_RUN", "Trainer"]
 
 # Averaged weights get steadier with every epoch, and validation is noisy: of those this close to the best figure the
 # latest are kept.
 _AS_GOOD = 0.995
 # A run of fewer epochs has no room for a race, and its average counts the first ones less.
 SHORT_RUN = 20
+# Users whose vectors are computed at a time.
+_USERS = 1 << 14
 
 
 class Trainer:
@@ -61,14 +66,13 @@ class Trainer:
             epochs.
         folder: where checkpoints are written; None keeps the best weights in memory.
         callbacks: called with the plan, and while training; on rank 0 only.
-        backbone: used in place of the one that the config names.
+        backbone: used instead of the one that the config names.
         only_users: learn from the interactions of these users only.
         earlier: losses of the first epochs, each with the epoch `until` which it is used, ascending: see
-            `talos.training.race.RaceResult.path`.
-        sharding: that of another trainer on the same data, to share its copy of them; see `branch`.
+            `talos.studies.race.RaceResult.path`.
         resumes: whether `resume` is going to replace the starting vectors, which then need not be computed.
         group: the processes that train together. Each is given the same config and data, and keeps the rows, thresholds
-            and optimizer state of its own users (and maybe items, see `talos.training.parallel`).
+            and optimizer state of its own users (and maybe items, see `talos.training.division`).
 
     >>> data = Interactions.from_ids([1, 1, 2, 2, 3, 3], [7, 8, 7, 9, 8, 9])
     >>> config = RunConfig.from_dict({"k": 1, "backbone": {"name": "mf", "dim": 4}, "training": {"epochs": 2}})
@@ -90,87 +94,147 @@ class Trainer:
         only_users: Tensor | None = None,
         group: Group = SINGLE_PROCESS,
         earlier: Sequence[Mapping[str, Any]] = (),
-        sharding: UserSharding | None = None,
         resumes: bool = False,
     ) -> None:
         self.group = group = SINGLE_PROCESS if config.training.parallel == "none" else group
-        valid = _aligned(valid, train)
-        self.train, self.valid, self.callbacks = train, valid, callbacks if group.rank == 0 else ()
+        self.train, self.valid = train, _aligned(valid, train)
+        self.callbacks = callbacks if group.rank == 0 else ()
         group.check_same(config=lambda: str(config.as_dict()), data=lambda: str(self.fingerprint()))
         self.device = registry.check_device(config.device)
-        context = {"num_users": train.num_users, "num_items": train.num_items}
-        generator = generator_for(config.seed, 0)  # of all random starting values
-        loss = registry.make_loss(config.loss, k=config.k, generator=generator, **context)
-        self.plan: Plan = make_plan(config, loss.needs, train)
-        check_memory(self.plan)
-        self.config = config = self.plan.config
-        if sharding is None:
-            sharding, line = choose_sharding(config, train, valid, group, self.device)
-            self.plan = replace(self.plan, sharding=line)
-        self.sharding = sharding
+        self.generator = generator_for(config.seed, 0)  # of all random starting values
+        self.loss = loss_for(config.loss, config.k, train, self.generator)
+        plan = make_plan(config, self.loss, train)
+        check_memory(plan)
+        self.config = config = plan.config
+        self.division = division_for(config, train, group)
+        self.plan = replace(plan, sharding=self.division.line)
         for callback in self.callbacks:
-            if isinstance(callback, Callback):  # others may have been written before there was such a method
-                callback.on_plan(self.plan)
+            callback.on_plan(self.plan)
+        self.own_train = train.user_range(self.division.users)
+        self.own_valid = (
+            None
+            if self.valid is None  # users without training events have no vector to judge
+            else self.valid.user_range(self.division.users).of_users_in(self.own_train)
+        )
+        index = self.division.index(train, config, self.device)
+        self.objective = self._make_objective(
+            index, backbone, "random" if resumes else config.training.init
+        ).to(self.device)
+        self.batches = Batches(
+            self._make_rows(index, only_users), int(config.training.batch_size), self.division.batch_group
+        )
+        self.earlier = [
+            (int(one["until"]), loss_for(NamedConfig(**one["loss"]), config.k, train, self.generator))
+            for one in earlier
+        ]
+        self.parameters, divided = list(self.objective.parameters()), self.division.rows()
+        self.sync = GradientSync(
+            group, self.parameters, [table for of, table in self._tables().items() if of in divided]
+        )
+        self.optimizers = self._make_optimizers()
+        self.average = AveragedWeights(
+            self.objective.backbone,
+            newest=config.training.averaging,
+            short=config.training.epochs < SHORT_RUN,
+        )
+        self.position = Position()
+        self.checkpoints = None if folder is None else self._checkpoints_in(folder)
+        self.best: dict[str, Tensor] | None = None
+        self.resumed_generator: Tensor | None = None  # state of a generator in the middle of a pass
+        self.stop_requested = False
+
+    # ------------------------------------------------------- what training consists of
+
+    def _make_objective(self, index: TrainIndex, backbone: Backbone | None, init: str) -> Objective:
+        config, threshold = self.config, None
         source = registry.make_negatives(config.negatives)
-        source.check(self.sharding.index)
-        threshold = None
+        source.check(index)
         if config.threshold.name != "none":
             threshold = registry.make_threshold(
                 config.threshold,
                 k=config.k,
-                num_positives=self.sharding.user_degrees,
-                num_users=len(self.sharding.users),
-                num_items=train.num_items,
+                num_positives=torch.from_numpy(self.own_train.user_degrees).to(self.device),
+                num_users=len(self.division.users),
+                num_items=self.train.num_items,
             )
-        if backbone is None:
-            start = config.with_values({"training.init": "random"}) if resumes else config
-            backbone = self.sharding.backbone(start, generator, cosine=loss.needs.scores == "cosine")
-        settings = config.training
-        options = ObjectiveOptions(
-            reduction=settings.reduction,
-            touched_rows=config.optimizer.rows == "touched",
-            bfloat16=settings.arithmetic == "bfloat16",
+        return Objective(
+            self._make_backbone(index, init) if backbone is None else backbone,
+            self.loss,
+            source,
+            threshold,
+            index=index,
+            division=self.division,
+            bfloat16=config.training.arithmetic == "bfloat16",
         )
-        kind, size = self.plan.batches, int(settings.batch_size)
-        self.objective = self.sharding.objective(kind, backbone, loss, source, threshold, options).to(
-            self.device
+
+    def _make_backbone(self, index: TrainIndex, init: str) -> Backbone:
+        """The backbone with this process's rows; they have the values that a single process would give them."""
+        rows, train = self.division.rows(), self.train
+        made = registry.make_backbone(self.config.backbone, train, generator=self.generator, **rows)
+        if not made.divisible:
+            made.first_user = self.division.users.start
+            rows = {}
+        if init != "random":
+            known = self.own_train if isinstance(train, Share) else train
+            index = index if self.group.size == 1 else TrainIndex.from_interactions(known)
+            cosine = self.loss.needs.scores == "cosine"
+            group = self.group if made.divisible else SINGLE_PROCESS
+            start_from(init, made, index, self.generator, cosine=cosine, group=group, **rows)
+        return made
+
+    def _make_rows(self, index: TrainIndex, only_users: Tensor | None) -> Rows:
+        backbone = self.objective.backbone
+        options: dict[str, Any] = {
+            "exponent": user_exponent(self.loss.user_power, self.config.training.reduction),
+            "mass": user_masses(self.division, self.train, self.device),
+            "only_users": only_users,
+        }
+        if backbone.rows == "positions":
+            return PositionRows(index, self.own_train, backbone.history, **options)
+        return (UserRows if self.plan.batches == "users" else PositiveRows)(index, **options)
+
+    def _tables(self) -> dict[str, Tensor]:
+        """The tables whose rows can be divided, by what a row belongs to: `users`, `items`."""
+        backbone = self.objective.backbone
+        tables = backbone.tables() if backbone.divisible else None
+        return {} if tables is None else dict(zip(("users", "items"), tables, strict=True))
+
+    def _make_optimizers(self) -> Optimizers:
+        touched: list[Tensor] = []
+        if self.config.optimizer.rows == "touched":
+            # a sweep over all items gives their table a dense gradient
+            touched = list(self._tables().values())[: 1 if self.objective.negatives.per == "all" else 2]
+        for table in touched:
+            vars(table)["row_sparse"] = True
+        return Optimizers(
+            self.objective.backbone,
+            self.loss,
+            self.config.optimizer,
+            touched=touched,
+            # in batches of users every user is there once an epoch
+            visited_once=touched[0]
+            if touched and self.plan.batches == "users" and self.objective.cosine
+            else None,
         )
-        self.batches = self.sharding.batches(
-            BatchOptions(
-                kind=kind,
-                size=size,
-                only_users=only_users,
-                reduction=settings.reduction,
-                user_power=loss.user_power,
-            )
-        )
-        self.earlier = [
-            (
-                int(one["until"]),
-                registry.make_loss(NamedConfig(**one["loss"]), k=config.k, generator=generator, **context),
-            )
-            for one in earlier
+
+    def _checkpoints_in(self, folder: Path) -> Checkpoints:
+        """Checkpoints of this run, in which every process writes its own rows."""
+        names: dict[Tensor, str] = {
+            table: f"backbone.{name}" for name, table in self.objective.backbone.named_parameters()
+        }
+        tables = {of: [names[table]] for of, table in self._tables().items()}
+        if self.objective.threshold is not None:
+            tables["users"] = [
+                *tables.get("users", ()),
+                *(f"threshold.{name}" for name in self.objective.threshold.per_user),
+            ]
+        sharded = [
+            ShardedTensors(of=of, rows=rows, tables=tables.get(of, ()))
+            for of, rows in self.division.rows().items()
         ]
-        self.loss = loss
-        self.parameters = list(self.objective.parameters())
-        self.sync = self.sharding.gradient_sync(self.objective)
-        updated = self.sync.optimized(self.objective.backbone.parameters())
-        # in batches of users every user is there once an epoch
-        by_users = kind == "users" and loss.needs.scores == "cosine"
-        seldom = backbone.users if by_users and options.touched_rows and backbone.divisible else None
-        self.optimizers = Optimizers(updated, self.objective.loss, config.optimizer, visited_once=seldom)
-        short = settings.epochs < SHORT_RUN
-        self.average = AveragedWeights(backbone, newest=settings.averaging, short=short)
-        self.position = Position()
-        self.checkpoints = None
-        if folder is not None:
-            sharded = self.sharding.sharded_tensors(self.objective)
-            self.checkpoints = Checkpoints(
-                folder, keep=settings.keep_checkpoints, group=group, sharded=sharded
-            )
-        self.best: dict[str, Tensor] | None = None
-        self.resumed_generator: Tensor | None = None  # state of a generator in the middle of a pass
-        self.stop_requested = False
+        return Checkpoints(
+            folder, keep=self.config.training.keep_checkpoints, group=self.group, sharded=sharded
+        )
 
     # ---------------------------------------------------------------- the loop
 
@@ -206,7 +270,7 @@ class Trainer:
                     (loss for until, loss in self.earlier if at.epoch < until), self.loss
                 )
                 self.objective.loss.set_progress(at.epoch / settings.epochs)
-                self.optimizers.scale_rate(float(self.config.optimizer.lr_decay) ** at.epoch)
+                self.optimizers.start_epoch(at.epoch)
                 for number, adversary in enumerate([None, *self.optimizers.due(epochs_done=at.epoch)]):
                     if number >= at.pass_number:
                         self._run_pass(number, adversary)
@@ -220,8 +284,7 @@ class Trainer:
                     self.save()
                 if stop:
                     break
-        # Asked here, with the handlers of before in place again: a signal during the last save would be lost otherwise,
-        # and whoever trains in legs, as a race does, would go on.
+        # Asked after the earlier handlers are restored: a signal during the last save would be lost otherwise.
         if self.group.any(self.stop_requested) and not self._is_over():
             raise InterruptedRunError(f"stopped after epoch {at.epoch}; saved")
 
@@ -233,21 +296,22 @@ class Trainer:
         if self.resumed_generator is not None:
             generator.set_state(self.resumed_generator)
             self.resumed_generator = None
-        optimizers = self.optimizers.begin_pass(adversary)
+        optimizers = self.optimizers.start_pass(adversary)
         while at.step < len(self.batches):
             self.optimizers.clamp_joint_()
             batch = self.batches.batch(order, at.step)
             value = self._step_gradients(batch, generator, frozen=adversary is not None)
             for optimizer in optimizers:
                 optimizer.step()
-            self.sync.gather_parameters_()
-            self.objective.gradient_buffers.reclaim_(self.parameters)
+            keep_gradients_(self.parameters)
             at.step += 1
             if adversary is None:
                 at.loss_sum += value
                 for callback in self.callbacks:
                     callback.on_step(at.epoch, at.step, at.loss_sum / at.step)
-            if self.sync.should_stop(self.stop_requested) and at.step < len(self.batches):
+            if (self.sync.stop or (self.group.size == 1 and self.stop_requested)) and at.step < len(
+                self.batches
+            ):
                 at.seconds += time.perf_counter() - began
                 self.save(generator)
                 raise InterruptedRunError(
@@ -263,7 +327,9 @@ class Trainer:
         except ArgumentError as error:  # a loss or threshold refused scores that are not finite
             raise self._diverged(str(error)) from error
         value.backward()  # type: ignore[no-untyped-call]
-        total = self.sync.sum_gradients_(value.item(), stop=self.stop_requested)
+        total = value.item()
+        if self.group.size > 1:
+            total = self.sync.sum_(total, stop=self.stop_requested)
         if not math.isfinite(total):
             raise self._diverged(f"the loss is {total}")
         return total
@@ -283,29 +349,29 @@ class Trainer:
 
     def _validate(self) -> dict[str, float]:
         """Metrics on the validation set; keeps the weights if they are the best so far."""
-        if self.valid is None or len(self.valid) == 0:
+        k, at, settings = self.config.k, self.position, self.config.training
+        if self.valid is None or self.own_valid is None or len(self.valid) == 0:
             return {}
-        k, at = self.config.k, self.position
-        first = f"{self.config.training.metric}@{k}"
+        first = f"{settings.metric}@{k}"
         with self.average.applied():
-            metrics = self.sharding.metrics(*self.vectors(), k)
+            report = evaluate(
+                DotScores(*self.vectors()), self.own_valid, seen=self.own_train, ks=[k], group=self.group
+            )
+            metrics = at.last_metrics = report.metrics
             watched = metrics[first]
-            at.last_metrics = metrics
-            if watched > at.peak * (1 + self.config.training.min_gain):
+            if watched > at.peak * (1 + settings.min_gain):
                 at.peak, at.peak_epoch = watched, at.epoch
             higher = watched > at.highest
             at.highest = max(at.highest, watched)
-            if higher or (self.config.training.averaging < 1 and watched >= _AS_GOOD * at.highest > 0):
+            if higher or (settings.averaging < 1 and watched >= _AS_GOOD * at.highest > 0):
                 at.best, at.best_epoch, at.best_metrics = watched, at.epoch, metrics
-                self._keep_best()
-        if at.epoch - at.peak_epoch >= self.config.training.patience:
-            at.finished = True
+                self.keep_best(best_weights(self.objective))
+        at.finished = at.epoch - at.peak_epoch >= settings.patience
         return {first: watched} | metrics  # the watched metric first: a progress bar shows the first one
 
     def _end_epoch(self, metrics: dict[str, float]) -> None:
         at = self.position
-        weights = self.objective.backbone.parameters()
-        if self.group.any(not all(torch.isfinite(parameter.sum()) for parameter in weights)):
+        if self.group.any(not all(torch.isfinite(one.sum()) for one in self.objective.backbone.parameters())):
             raise self._diverged("the weights are not finite")
         record = {
             "epoch": at.epoch,
@@ -320,17 +386,27 @@ class Trainer:
     # ------------------------------------------------------------------ results
 
     def vectors(self) -> tuple[Tensor, Tensor]:
-        """User and item vectors as they are scored; with several processes, those of this process."""
-        return self.objective.vectors()
+        """Vectors of this process's users and of all items as they are scored: normalised where scores are cosines."""
+        all_users = torch.arange(len(self.division.users), device=self.device)
+        users, items = [], torch.empty(0)
+        for some in torch.split(all_users, _USERS):
+            found, items = self.objective.vectors(self.batches.rows.users(some))
+            users.append(found)
+        return torch.cat(users), self.division.all_items(items, self.train.num_items)
 
     def results(self) -> tuple[Tensor, Tensor, Tensor | None] | None:
         """All user vectors, item vectors and thresholds, on rank 0; None on the other ranks.
 
         If `train` is a `Share`, every rank gets the vectors and thresholds of its own users, and all item vectors.
         """
-        threshold, users = self.objective.threshold, len(self.sharding.users)
-        beta = None if threshold is None else threshold.value(torch.arange(users, device=self.device))
-        return self.sharding.gather(*self.vectors(), beta)
+        threshold, count = self.objective.threshold, self.train.num_users
+        users, items = self.vectors()
+        beta = None if threshold is None else threshold.value(torch.arange(len(users), device=self.device))
+        if isinstance(self.train, Share):
+            return users, items, beta
+        all_users = self.group.gather_rows(users, count)
+        beta = None if beta is None else self.group.gather_rows(beta, count)
+        return None if all_users is None else (all_users, items, beta)
 
     def _choose_prior(self) -> None:
         """Resolve `training.prior`: how much popularity counts for users with few events, by validation."""
@@ -338,8 +414,7 @@ class Trainer:
             return
         found, chosen = (None if self.valid is None else self.results()), 0.0
         divided = isinstance(self.train, Share)
-        if found is not None:
-            assert self.valid is not None
+        if found is not None and self.valid is not None:
             assert self.train.item_degrees is not None
             chosen = best_prior(
                 *found[:2],
@@ -358,9 +433,13 @@ class Trainer:
         """The scores of all users by the trained vectors and the prior; for a single process."""
         users, items = self.vectors()
         assert self.train.item_degrees is not None
-        prior = float(self.config.training.prior)
-        made = PriorScores(items, self.train.item_degrees, prior=prior, longest=longest_of(users))
-        return made.of(users, self.sharding.train.user_degrees)
+        made = PriorScores(
+            items,
+            self.train.item_degrees,
+            prior=float(self.config.training.prior),
+            longest=longest_of(users),
+        )
+        return made.of(users, self.own_train.user_degrees)
 
     def threshold_error(self) -> float | None:
         """Mean |estimated - exact| threshold over the users with interactions; None without thresholds.
@@ -371,105 +450,42 @@ class Trainer:
         threshold = self.objective.threshold
         if threshold is None:
             return None
-        user_vectors, item_vectors = self.vectors()
         every = math.ceil(self.train.num_users * self.train.num_items / EXACT_LIMIT)
-        users = self.sharding.user_degrees.nonzero().flatten()[::every]
-        exact = self.sharding.kth_scores(user_vectors[users], item_vectors, self.config.k)
+        users, exact = self._exact_thresholds(every)
         return float(self.group.mean((threshold.value(users) - exact).abs()))
+
+    def _exact_thresholds(self, every: int = 1) -> tuple[Tensor, Tensor]:
+        """Every n-th of this process's users with interactions, and the exact K-th best scores of these."""
+        vectors, items = self.vectors()
+        users = torch.from_numpy(self.own_train.user_degrees.nonzero()[0][::every]).to(self.device)
+        return users, kth_scores(vectors[users], items, self.config.k)
 
     # ------------------------------------------------- best weights and checkpoints
 
-    def branch(self, config: RunConfig, *, folder: Path | None = None) -> Trainer:
-        """A trainer on the same data that continues from this one's state under a config with another loss.
-
-        Weights, thresholds, the optimizer's moments and the position in training are copied; the sharded data are
-        shared. `config` may differ in the section `loss` only; if it does not, so are the best weights so far.
-        """
-        other = Trainer(
-            config,
-            self.train,
-            self.valid,
-            folder=folder,
-            backbone=copy.deepcopy(self.objective.backbone),
-            group=self.group,
-            sharding=self.sharding,
-        )
-        theirs, ours = self.objective.threshold, other.objective.threshold
-        if theirs is not None and ours is not None:
-            ours.load_state_dict(theirs.state_dict())
-        state = {
-            name: tensor.clone() for name, tensor in (self.optimizers.state() | self.average.state()).items()
-        }
-        other.optimizers.load_state(state)
-        other.average.load_state(state, self.position.epoch)
-        # what is best under another loss is not known yet; and this one may have stopped
-        other.position = replace(self.position, finished=False)
-        if other.config.loss == self.config.loss:
-            other._take_best_of(self)
+    def keep_best(self, weights: Mapping[str, Tensor]) -> None:
+        """Keep these as the weights of the best epoch."""
+        if self.checkpoints is not None:
+            self.checkpoints.save_best(self.position.best_epoch, weights)
         else:
-            unknown = -math.inf
-            other.position = replace(
-                other.position,
-                highest=unknown,
-                peak=unknown,
-                peak_epoch=0,
-                best=unknown,
-                best_epoch=0,
-                best_metrics={},
-            )
-        return other
+            self.best = {name: tensor.clone() for name, tensor in weights.items()}
 
-    def move(self, folder: Path | None, callbacks: Sequence[Callback]) -> None:
-        """From now on write checkpoints to `folder` and call `callbacks`."""
-        self.callbacks = callbacks if self.group.rank == 0 else ()
-        if folder is None or self.checkpoints is None:
-            return
-        best = self._best_weights()
-        self.checkpoints = self.checkpoints.elsewhere(folder)
-        if best is not None:
-            self.checkpoints.save_best(self.position.best_epoch, best)
-        self.save()
-
-    def _take_best_of(self, other: Trainer) -> None:
-        """Keep the best weights of another trainer, whose position this one has."""
-        self.best = best = other._best_weights()
-        if best is not None and self.checkpoints is not None:
-            self.checkpoints.save_best(self.position.best_epoch, best)
-            self.best = None
-
-    def _best_weights(self) -> dict[str, Tensor] | None:
+    def best_weights(self) -> dict[str, Tensor] | None:
         """The weights that are kept; None before the first validation."""
         if self.position.best_epoch == 0:
             return None
         return self.best if self.checkpoints is None else self.checkpoints.load_best(self.position.best_epoch)
 
-    def _keep_best(self) -> None:
-        if self.checkpoints is not None:
-            self.checkpoints.save_best(self.position.best_epoch, best_weights(self.objective))
-        else:
-            self.best = {name: tensor.clone() for name, tensor in best_weights(self.objective).items()}
-
     def _restore_best(self) -> None:
         """Load the weights that were best on validation; without validation take the average of the last epochs."""
-        self.sync.release()
-        if self.position.best_epoch == 0:
+        best = self.best_weights()
+        if best is None:
             self.average.apply()
-            self._refresh_thresholds()
-            return
-        best = self._best_weights()
-        assert best is not None
-        load_best_weights(self.objective, best)
-        self.average = AveragedWeights(self.objective.backbone, newest=1.0)
-        self._refresh_thresholds()
-
-    def _refresh_thresholds(self) -> None:
-        """Compute exact thresholds anew: those found while training are of other vectors than the averaged ones."""
+        else:
+            load_best_weights(self.objective, best)
+            self.average = AveragedWeights(self.objective.backbone, newest=1.0)
         threshold = self.objective.threshold
-        if self.config.training.averaging < 1 and isinstance(threshold, ExactQuantile):
-            users = self.sharding.user_degrees.nonzero().flatten()
-            user_vectors, item_vectors = self.vectors()
-            exact = self.sharding.kth_scores(user_vectors[users], item_vectors, self.config.k)
-            threshold.set(users, exact)
+        if threshold is not None and threshold.exact:  # steps over all items find theirs anew
+            threshold.set(*self._exact_thresholds())
 
     def save(self, generator: torch.Generator | None = None) -> None:
         """Write a checkpoint from which training resumes to the same result, bit by bit."""
@@ -483,13 +499,12 @@ class Trainer:
             tensors["generator"] = generator.get_state()
         facts = {"position": asdict(at), "config": self.config.as_dict(), "data": self.fingerprint()}
         self.checkpoints.save(at.epoch, at.pass_number * len(self.batches) + at.step, tensors, facts)
-        self.checkpoints.forget_old_best()
 
     def resume(self) -> bool:
         """Load the newest checkpoint; False if there is none. One of other data or another config is refused."""
         found = None if self.checkpoints is None else self.checkpoints.latest()
         self.group.check_same(checkpoint=lambda: "none" if found is None else str(found[1]["position"]))
-        if found is None:
+        if self.checkpoints is None or found is None:
             return False
         tensors, facts = found
         try:
@@ -501,21 +516,20 @@ class Trainer:
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             if isinstance(error, TalosError):
                 raise
-            assert self.checkpoints is not None
-            what, where = (
+            raise DataError(
                 f"its content does not fit this run ({first_line(error)})",
-                str(self.checkpoints.folder),
-            )
-            raise DataError(what, where=where, expected="a checkpoint of the same run") from error
+                where=str(self.checkpoints.folder),
+                expected="a checkpoint of the same run",
+            ) from error
         self.resumed_generator = tensors.get("generator")
         return True
 
     def fingerprint(self) -> dict[str, Any]:
         """Hashes of the data, by which a checkpoint of other data is noticed."""
-        parts = {"train": self.train, "valid": self.valid}
-        return {name: None if part is None else part.fingerprint() for name, part in parts.items()}
-
-    # --------------------------------------------------------------- interruption
+        return {
+            name: None if data is None else data.fingerprint()
+            for name, data in (("train", self.train), ("valid", self.valid))
+        }
 
     def _ask_to_stop(self) -> None:
         """Stop after the current step; at once, if asked twice."""
@@ -530,6 +544,10 @@ def _aligned(valid: Interactions | Share | None, train: Interactions | Share) ->
         return valid
     aligned, _ = valid.aligned_to(train)
     if len(valid) and not len(aligned.of_users_in(train)):
-        what, expected = "no user of it has training interactions", "users and items of train"
-        raise DataError(what, where="valid", expected=expected, hint="valid=0 trains without validation")
+        raise DataError(
+            "no user of it has training interactions",
+            where="valid",
+            expected="users and items of train",
+            hint="valid=0 trains without validation",
+        )
     return aligned

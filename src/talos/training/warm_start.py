@@ -16,7 +16,7 @@ from talos.data.csr import TrainIndex
 from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ConfigError
 from talos.kernels import alternating_least_squares
-from talos.training.parallel.least_squares import sharded_least_squares
+from talos.training.least_squares import sharded_least_squares
 
 __all__ = ["singular_vectors", "start_from"]
 
@@ -53,33 +53,33 @@ def start_from(
     >>> data = Interactions.from_ids([1, 1, 2, 2], [7, 8, 8, 9])
     >>> rng = torch.Generator().manual_seed(0)
     >>> mf, index = MF(2, 3, dim=2, generator=rng), TrainIndex.from_interactions(data)
-    >>> length = mf.items.norm(dim=1).mean()
+    >>> length = mf.item_table.norm(dim=1).mean()
     >>> start_from("als", mf, index, rng)
-    >>> torch.allclose(mf.items.norm(dim=1), length)
+    >>> torch.allclose(mf.item_table.norm(dim=1), length)
     True
     """
-    if how == "random":
+    own = backbone.tables()
+    if how == "random" or own is None:
         return
-    dim = backbone.dim
     sharded = users is not None and group.size > 1 and index.num_users == len(users)
     if how == "svd":
         if sharded:
-            what, expected = "'svd' without all interactions in every process", "'als' or 'random'"
-            raise ConfigError(what, where="training.init", expected=expected)
-        found = singular_vectors(index, dim, generator)
+            raise ConfigError(
+                "'svd' without all interactions in every process",
+                where="training.init",
+                expected="'als' or 'random'",
+            )
+        found = singular_vectors(index, backbone.dim, generator)
     else:
         alone = partial(alternating_least_squares, weights=index.weights)
         solve = partial(sharded_least_squares, group=group) if sharded else alone
-        found = solve(index.indptr, index.indices, index.num_items, dim=dim, generator=generator)
-    own_users = found[0] if users is None or sharded else found[0][users.start : users.stop]
-    own_items = found[1] if items is None else found[1][items.start : items.stop]
-    tables = (
-        (backbone.users, own_users, group),
-        (backbone.items, own_items, SINGLE_PROCESS if items is None else group),
-    )
-    for table, vectors, owners in tables:
+        found = solve(index.indptr, index.indices, index.num_items, dim=backbone.dim, generator=generator)
+    for table, vectors, rows in zip(own, found, (users, items), strict=True):
+        divided = SINGLE_PROCESS if rows is None else group
+        if rows is not None and len(vectors) > len(rows):
+            vectors = vectors[rows.start : rows.stop]
         if cosine:
-            vectors = F.normalize(vectors).mul_(owners.mean(table.norm(dim=1)))
+            vectors = F.normalize(vectors).mul_(divided.mean(table.norm(dim=1)))
         known = vectors.norm(dim=1, keepdim=True) > _SHORTEST
         table.copy_(torch.where(known.to(table.device), vectors.to(table.device), table))
 
@@ -114,5 +114,4 @@ def singular_vectors(index: TrainIndex, dim: int, generator: torch.Generator) ->
     squares, turn = torch.linalg.eigh(image.T @ image)
     turn, values = turn.flip(1)[:, :dim], squares.flip(0)[:dim].clamp(min=1e-12).sqrt()
     users, others = image @ turn / values.sqrt(), basis @ turn * values.sqrt()
-    missing = dim - users.shape[1]
-    return F.pad(users, (0, missing)), F.pad(others, (0, missing))
+    return F.pad(users, (0, dim - users.shape[1])), F.pad(others, (0, dim - others.shape[1]))

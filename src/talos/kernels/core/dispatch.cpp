@@ -1,49 +1,45 @@
-// The C interface: selects the version for an instruction set and calls it.
-#include "lists.h"
-#include "samples.h"
-#include "sets.h"
-#include "sweep.h"
+// The C interface: lists what the core has, and calls the version of an operation for an instruction set.
+#include <cstddef>
+#include <type_traits>
+
+#include "losses.h"
+#include "task.h"
 
 #if defined(TALOS_X86) && defined(_WIN32)
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
 #endif
 
+namespace talos {
+
+// The operations of a level, in the order of their numbers.
+#define TALOS_ADDRESS(name) &name,
+#define TALOS_TABLE(level, operations) \
+    namespace level { constexpr const Operation* kOperations[] = {operations(TALOS_ADDRESS)}; }
+#define TALOS_ROW(level, name) {name, level::kOperations},
+
+#if defined(TALOS_X86)
+#define TALOS_LEVELS(X) X(plain, "plain") X(avx2, "AVX2") X(avx512, "AVX-512")
+#elif defined(TALOS_ARM64)
+#define TALOS_LEVELS(X) X(plain, "plain") X(neon, "NEON")
+#else
+#define TALOS_LEVELS(X) X(plain, "plain")
+#endif
+#define TALOS_FULL_TABLE(level, name) TALOS_TABLE(level, TALOS_OPERATIONS)
+TALOS_LEVELS(TALOS_FULL_TABLE)
+#ifdef TALOS_BFLOAT16
+TALOS_TABLE(avx512bf16, TALOS_SWEEPS)
+#endif
+
 namespace {
 
 struct Level {
     const char* name;
-    int64_t (*workspace_bytes)(const talos::Task&);
-    void (*sweep)(const talos::Task&);
-    void (*unit_rows)(const talos::Rows&);
-    void (*add_positives)(const talos::Positives&);
-    void (*least_squares)(const talos::LeastSquares&);
-    int64_t (*group_workspace_bytes)(const talos::Groups&, const talos::SweepFunctions&);
-    void (*group_sweep)(const talos::Groups&, const talos::SweepFunctions&);
-    void (*group_scores)(const talos::Groups&);
-    void (*pair_scores)(const talos::Pairs&);
-    void (*adam_rows)(const talos::AdamRows&);
-    int64_t (*smooth_places_workspace_bytes)(const talos::Lists&);
-    void (*smooth_places)(const talos::Lists&);
+    const Operation* const* operations;
 };
 
-#define TALOS_LEVEL_ENTRY(name, level) \
-    {name, talos::level::workspace_bytes, talos::level::sweep, talos::level::unit_rows, talos::level::add_positives, \
-     talos::level::least_squares, talos::level::group_workspace_bytes, talos::level::group_sweep, \
-     talos::level::group_scores, talos::level::pair_scores, talos::level::adam_rows, \
-     talos::level::smooth_places_workspace_bytes, talos::level::smooth_places}
-
-constexpr Level kLevels[] = {
-    TALOS_LEVEL_ENTRY("plain", plain),
-#ifdef TALOS_X86
-    TALOS_LEVEL_ENTRY("AVX2", avx2),
-    TALOS_LEVEL_ENTRY("AVX-512", avx512),
-#endif
-#ifdef TALOS_ARM64
-    TALOS_LEVEL_ENTRY("NEON", neon),
-#endif
-};
-constexpr int kCount = sizeof(kLevels) / sizeof(kLevels[0]);
+constexpr Level kLevels[] = {TALOS_LEVELS(TALOS_ROW)};
+constexpr int32_t kHighest = sizeof(kLevels) / sizeof(kLevels[0]) - 1;
 
 bool multiplies_bfloat16() {
 #ifdef TALOS_BFLOAT16
@@ -54,29 +50,50 @@ bool multiplies_bfloat16() {
 #endif
 }
 
-// Whether this task is for the highest level's version with bfloat16 products.
-[[maybe_unused]] bool in_bfloat16(const int32_t level, const talos::Task& task) {
-    return task.bfloat16 && level == kCount - 1 && multiplies_bfloat16();
+const Operation& operation_of(const int32_t level, const int32_t operation, [[maybe_unused]] const Task& task) {
+#ifdef TALOS_BFLOAT16
+    constexpr int32_t count = sizeof(avx512bf16::kOperations) / sizeof(avx512bf16::kOperations[0]);
+    if (task.bfloat16 && level == kHighest && operation < count && multiplies_bfloat16())
+        return *avx512bf16::kOperations[operation];
+#endif
+    return *kLevels[level].operations[operation];
 }
 
-talos::SweepFunctions sweep_of(const int32_t level, [[maybe_unused]] const talos::Task& task) {
-#ifdef TALOS_BFLOAT16
-    if (in_bfloat16(level, task)) return {talos::avx512bf16::workspace_bytes, talos::avx512bf16::sweep};
-#endif
-    return {kLevels[level].workspace_bytes, kLevels[level].sweep};
+// Something that Python has to know.
+struct Fact {
+    const char *topic, *name;
+    int32_t values[5];
+};
+
+// As in Python's module struct.
+template <class Type>
+constexpr int32_t letter_of() {
+    return std::is_pointer_v<Type> ? 'P' : std::is_integral_v<Type> ? 'q' : 'f';
 }
+
+#define TALOS_FIELD_FACT(type, name) {"field", #name, {letter_of<type>(), static_cast<int32_t>(offsetof(Task, name))}},
+#define TALOS_OPERATION_FACT(name) {"operation", #name, {}},
+#define TALOS_KIND_FACT(name, functor)                                                                                      \
+    {"kind", name, {plain::functor::kParams, plain::functor::kFree, plain::functor::kLearnt, plain::functor::kLogSum,       \
+                    plain::functor::kPairs}},
+constexpr Fact kFacts[] = {
+    TALOS_FIELDS(TALOS_FIELD_FACT)
+    TALOS_OPERATIONS(TALOS_OPERATION_FACT)
+    TALOS_KINDS(TALOS_KIND_FACT)
+    {nullptr, nullptr, {}},
+};
 
 }  // namespace
+}  // namespace talos
 
 #if defined(__GNUC__)
 #pragma GCC visibility push(default)
 #endif
 extern "C" {
 
-// Incremented whenever a struct or a function changes, so that a stale build is detected and not used.
-int32_t talos_core_version() { return 11; }
-
-int32_t talos_core_task_bytes() { return static_cast<int32_t>(sizeof(talos::Task)); }
+// The fields of a task with their letters and offsets, the operations in the order of their numbers, and the kinds of φ in the
+// order of theirs, from 1 on, with the numbers that their functors declare. A null topic is the end.
+const talos::Fact* talos_core_facts() { return talos::kFacts; }
 
 // The highest level that this processor supports; it supports all lower ones as well.
 int32_t talos_core_best_level() {
@@ -92,54 +109,28 @@ int32_t talos_core_best_level() {
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
     return 0;
 #else
-    return kCount - 1;  // every 64-bit ARM processor has NEON
+    return talos::kHighest;  // every 64-bit ARM processor has NEON
 #endif
 }
 
-const char* talos_core_level_name(int32_t level) {
-    return level >= 0 && level < kCount ? kLevels[level].name : "";
-}
+const char* talos_core_level_name(int32_t level) { return talos::kLevels[level].name; }
 
 // Whether bfloat16 products are compiled in and supported by this processor.
-int32_t talos_core_has_bfloat16() { return multiplies_bfloat16(); }
+int32_t talos_core_has_bfloat16() { return talos::multiplies_bfloat16(); }
 
-int64_t talos_core_workspace_bytes(int32_t level, const talos::Task* task) {
-    return sweep_of(level, *task).workspace_bytes(*task);
+int64_t talos_core_workspace_bytes(int32_t level, int32_t operation, const talos::Task* task) {
+    return 4 * talos::operation_of(level, operation, *task).workspace(*task);
 }
 
-void talos_core_sweep(int32_t level, const talos::Task* task) { sweep_of(level, *task).sweep(*task); }
-
-void talos_core_unit_rows(int32_t level, const talos::Rows* task) { kLevels[level].unit_rows(*task); }
-
-void talos_core_add_positives(int32_t level, const talos::Positives* task) { kLevels[level].add_positives(*task); }
-
-void talos_core_least_squares(int32_t level, const talos::LeastSquares* task) { kLevels[level].least_squares(*task); }
-
-int64_t talos_core_group_workspace_bytes(int32_t level, const talos::Groups* groups) {
-    return kLevels[level].group_workspace_bytes(*groups, sweep_of(level, groups->task));
+// 0, or 1 if threads could not be started.
+int32_t talos_core_run(int32_t level, int32_t operation, const talos::Task* task) {
+    try {
+        talos::operation_of(level, operation, *task).run(*task);
+        return 0;
+    } catch (...) {
+        return 1;
+    }
 }
-
-void talos_core_group_sweep(int32_t level, const talos::Groups* groups) {
-    kLevels[level].group_sweep(*groups, sweep_of(level, groups->task));
-}
-
-void talos_core_group_scores(int32_t level, const talos::Groups* groups) { kLevels[level].group_scores(*groups); }
-
-void talos_core_pair_scores(int32_t level, const talos::Pairs* task) { kLevels[level].pair_scores(*task); }
-
-void talos_core_adam_rows(int32_t level, const talos::AdamRows* task) { kLevels[level].adam_rows(*task); }
-
-int64_t talos_core_smooth_places_workspace_bytes(int32_t level, const talos::Lists* task) {
-    return kLevels[level].smooth_places_workspace_bytes(*task);
-}
-
-void talos_core_smooth_places(int32_t level, const talos::Lists* task) { kLevels[level].smooth_places(*task); }
-
-int64_t talos_core_distinct_workspace_bytes(int64_t bound) { return talos::distinct_workspace_bytes(bound); }
-
-int64_t talos_core_distinct(const talos::Distinct* task) { return talos::distinct(*task); }
-
-int64_t talos_core_drawn_positives(const talos::DrawnPositives* task) { return talos::drawn_positives(*task); }
 
 }  // extern "C"
 #if defined(__GNUC__)

@@ -1,9 +1,11 @@
 // Alternating least squares for implicit feedback (Hu, Koren & Volinsky, ICDM 2008), each row by a few steps of conjugate
 // gradients (Takács, Pilászy & Tikk, RecSys 2011): no row's matrix is ever formed.
 //
-// Compiled once per instruction set, see vector.h.
+// Half a sweep: for each row r with the entries P_r, a few steps on
+//   (G + α Σ_{i∈P_r} w_ri y_i y_iᵀ) x_r = Σ_{i∈P_r} (1 + α w_ri) y_i,   G = Σ_i y_i y_iᵀ + λ·1
+// Reads rows, dim, steps, indptr, indices, weights (w, or null: all are 1), table (y), gram (G) and scale (α); out (R, d) has the
+// initial values, which are overwritten by the result.
 #include <algorithm>
-#include <vector>
 
 #include "products.h"
 #include "team.h"
@@ -11,17 +13,12 @@
 namespace talos::TALOS_LEVEL {
 namespace {
 
-constexpr int64_t kLine = 16;     // floats in a cache line
 constexpr float kSmall = 1e-20f;  // a residual this small cannot be improved in float32
 
-// A thread's workspace for one row.
-struct Scratch {
-    explicit Scratch(const int64_t dim) : residual(dim), direction(dim), image(dim) {}
-    std::vector<float> residual, direction, image;
-};
+int64_t padded(const int64_t dim) { return round_up(dim, kAlign); }
 
 // image = G x, with four vectors of the result at a time in registers
-void times_gram(const LeastSquares& task, const float* const x, float* const image) {
+void times_gram(const Task& task, const float* const x, float* const image) {
     constexpr int64_t kBlock = 4 * kWidth;
     int64_t from = 0;
     for (; from + kBlock <= task.dim; from += kBlock)
@@ -32,13 +29,13 @@ void times_gram(const LeastSquares& task, const float* const x, float* const ima
 // image += Σ (α w yᵀx - wanted) y over N entries from `first`, where `wanted` is 1 + α w of an entry, or 0. Together, so
 // that x and the image are read and written once, and the sums don't wait for each other.
 template <int N>
-void add_entries(const LeastSquares& task, const int64_t first, const float* const x, const bool wanted,
+void add_entries(const Task& task, const int64_t first, const float* const x, const bool wanted,
                  float* const image) {
     const float* y[N];
     float alpha[N];
     for (int n = 0; n < N; ++n) {
-        y[n] = task.fixed + task.items_of[first + n] * task.dim;
-        alpha[n] = task.weights ? task.weight * task.weights[first + n] : task.weight;
+        y[n] = task.table + task.indices[first + n] * task.dim;
+        alpha[n] = task.weights ? task.scale * task.weights[first + n] : task.scale;
     }
     Vector sums[N] = {};
     int64_t k = 0;
@@ -65,29 +62,30 @@ void add_entries(const LeastSquares& task, const int64_t first, const float* con
 }
 
 // image = (G + α Σ w y yᵀ) x, less Σ (1 + α w) y if that is wanted
-void apply(const LeastSquares& task, const int64_t row, const float* const x, const bool wanted, float* const image) {
+void apply(const Task& task, const int64_t row, const float* const x, const bool wanted, float* const image) {
     times_gram(task, x, image);
-    int64_t i = task.start[row];
-    const int64_t end = task.start[row + 1];
+    int64_t i = task.indptr[row];
+    const int64_t end = task.indptr[row + 1];
     for (; i + 4 <= end; i += 4) add_entries<4>(task, i, x, wanted, image);
     if (i + 2 <= end) add_entries<2>(task, i, x, wanted, image), i += 2;
     if (i < end) add_entries<1>(task, i, x, wanted, image);
 }
 
 // Prefetches the vectors of the next row, which are scattered over memory.
-void fetch(const LeastSquares& task, const int64_t row) {
+void fetch(const Task& task, const int64_t row) {
     constexpr int64_t most = 32;  // entries; enough to start with in longer rows
-    const int64_t end = std::min(task.start[row + 1], task.start[row] + most);
-    for (int64_t i = task.start[row]; i < end; ++i) {
-        const float* const y = task.fixed + task.items_of[i] * task.dim;
-        for (int64_t k = 0; k < task.dim; k += kLine) __builtin_prefetch(y + k);
+    const int64_t end = std::min(task.indptr[row + 1], task.indptr[row] + most);
+    for (int64_t i = task.indptr[row]; i < end; ++i) {
+        const float* const y = task.table + task.indices[i] * task.dim;
+        for (int64_t k = 0; k < task.dim; k += kAlign) __builtin_prefetch(y + k);
     }
 }
 
-void solve(const LeastSquares& task, const int64_t row, Scratch& scratch) {
-    float* const x = task.solution + row * task.dim;
-    if (task.start[row] == task.start[row + 1]) return std::fill_n(x, task.dim, 0.0f), void();
-    float *const r = scratch.residual.data(), *const p = scratch.direction.data(), *const q = scratch.image.data();
+// With memory for three vectors.
+void solve(const Task& task, const int64_t row, float* const r) {
+    float* const x = task.out + row * task.dim;
+    if (task.indptr[row] == task.indptr[row + 1]) return std::fill_n(x, task.dim, 0.0f), void();
+    float *const p = r + padded(task.dim), *const q = p + padded(task.dim);
     apply(task, row, x, true, q);
     for (int64_t k = 0; k < task.dim; ++k) p[k] = r[k] = -q[k];
     float before = dot(r, r, task.dim);
@@ -102,28 +100,37 @@ void solve(const LeastSquares& task, const int64_t row, Scratch& scratch) {
     }
 }
 
+// A row costs its entries and one product with G.
+int64_t cost(const Task& task, const int64_t row) { return 2 * task.indptr[row] + task.dim * row; }
+
+int64_t threads_of(const Task& task) {
+    return std::max<int64_t>(1, std::min(task.threads, cost(task, task.rows) * task.dim / kWorkPerThread));
+}
+
+// The first row of a thread: all have equal cost, not equally many rows.
+int64_t first_row(const Task& task, const int64_t thread, const int64_t threads) {
+    if (thread == threads) return task.rows;
+    int64_t low = 0, high = task.rows;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        cost(task, middle) < cost(task, task.rows) / threads * thread ? low = middle + 1 : high = middle;
+    }
+    return low;
+}
+
 }  // namespace
 
-void least_squares(const LeastSquares& task) {
-    // A row costs its entries and one product with G: threads get shares of equal cost, not of equal length.
-    const auto cost = [&task](const int64_t row) { return 2 * task.start[row] + task.dim * row; };
-    const int64_t numbers = cost(task.rows) * task.dim;
-    const int64_t threads = std::max<int64_t>(1, std::min(task.threads, numbers / kWorkPerThread));
-    run_team(task.team, threads, [&](const int64_t share) {
-        const auto bound = [&](const int64_t part) {
-            int64_t low = 0, high = task.rows;
-            while (low < high) {
-                const int64_t middle = (low + high) / 2;
-                cost(middle) < cost(task.rows) / threads * part ? low = middle + 1 : high = middle;
+const Operation least_squares{
+    [](const Task& task) { return threads_of(task) * 3 * padded(task.dim) + kAlign; },
+    [](const Task& task) {
+        const int64_t threads = threads_of(task);
+        float* const base = aligned(task.workspace);
+        run_team(task, threads, [&](const int64_t thread) {
+            for (int64_t row = first_row(task, thread, threads), end = first_row(task, thread + 1, threads); row < end; ++row) {
+                if (row + 1 < end) fetch(task, row + 1);
+                solve(task, row, base + thread * 3 * padded(task.dim));
             }
-            return part == threads ? task.rows : low;
-        };
-        Scratch scratch(task.dim);
-        for (int64_t row = bound(share), end = bound(share + 1); row < end; ++row) {
-            if (row + 1 < end) fetch(task, row + 1);
-            solve(task, row, scratch);
-        }
-    });
-}
+        });
+    }};
 
 }  // namespace talos::TALOS_LEVEL

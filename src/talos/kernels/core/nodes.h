@@ -87,33 +87,14 @@ inline void counts_of_nodes(const Nodes& nodes, const FourSums* const of_bins, f
     }
 }
 
-// Σ count·g and Σ count·g' of one positive.
-struct SumsOfPositive {
-    float values, slopes;
-};
-
-// The positive's score is relative to the lowest one, as those of the nodes are.
-template <class Pair>
-inline SumsOfPositive sums_of_positive(const Pair& pair, const float* const offsets, const float* const counts,
-                                       const int64_t width, const float positive, const float shift) {
-    Vector sums{}, slope_sums{};
-    for (int64_t m = 0; m < width; m += kWidth) {
-        typename Pair::Sum value;
-        const Vector slope = pair(load(offsets + m), splat(positive), splat(shift), value);
-        sums += load(counts + m) * value.total;
-        slope_sums += load(counts + m) * slope;
-    }
-    return {sum_of(sums), sum_of(slope_sums)};
-}
-
-// Adds weight·g' of one positive.
-template <class Pair>
-inline void add_slopes_at_nodes(const Pair& pair, const float* const offsets, const int64_t width, const float positive,
-                                const float shift, const float weight, float* const slopes) {
-    for (int64_t m = 0; m < width; m += kWidth) {
-        typename Pair::Sum value;
-        const Vector slope = pair(load(offsets + m), splat(positive), splat(shift), value);
-        store(slopes + m, load(slopes + m) + weight * slope);
+// Calls work(first node, g, g') for every vector of nodes and one positive.
+template <class Pairs, class Work>
+inline void for_nodes(const Pairs& pairs, const Nodes& nodes, const float* const offsets, const float positive, const float shift,
+                      const Work& work) {
+    for (int64_t m = 0; m < nodes.padded_count(); m += kWidth) {
+        typename Pairs::Sum value;
+        const Vector slope = pairs.far(load(offsets + m), splat(positive - nodes.low), splat(shift), value);
+        work(m, value.total, slope);
     }
 }
 

@@ -10,14 +10,15 @@
 
 namespace talos::TALOS_LEVEL {
 
-// A user's positives: what a functor keeps of their scores, their shifts, and the factors of their slopes. The results, one
-// for each positive, are added to.
+// A user's positives: their scores, their shifts, and the factors of their slopes. The results, one for each, are added to.
 struct PositivesOfUser {
     int64_t count;
-    const float *scores, *near;  // the scores themselves, and Near::positive of them
+    const float *scores, *near;  // the scores themselves, and what near() takes for them
     const float *shifts, *weights;
     float *sums, *slope_sums;
-    float low, high, centre;     // of the scores
+    float low, high;             // of the scores
+
+    float centre() const { return 0.5f * low + 0.5f * high; }
 
     PositivesOfUser from(const int64_t first) const {
         PositivesOfUser rest = *this;
@@ -31,15 +32,15 @@ struct PositivesOfUser {
 // What is computed: Σg of each positive, or the slopes of items and positives, or both.
 enum class Wanted { kSums, kSlopes, kBoth };
 
-// Q positives against `width` items (a multiple of kTogether vectors); `kept` is what `pair` keeps of the positives' scores.
-template <Wanted kWanted, int Q, class Pair>
-inline void evaluate_some(const Pair& pair, const float* const items, const int64_t width, const PositivesOfUser& positives,
-                          const float* const kept, float* const slopes) {
+// Q positives against `width` items (a multiple of kTogether vectors).
+template <Wanted kWanted, bool kIsNear, int Q, class Pairs>
+inline void evaluate_some(const Pairs& pairs, const float* const items, const int64_t width, const PositivesOfUser& positives,
+                          float* const slopes) {
     Vector positive[Q], shift[Q], weight[Q], slope_sums[Q] = {};
-    typename Pair::Sum sums[Q];
+    typename Pairs::Sum sums[Q];
 #pragma GCC unroll 4
     for (int q = 0; q < Q; ++q) {
-        positive[q] = splat(kept[q]), shift[q] = splat(positives.shifts[q]);
+        positive[q] = splat((kIsNear ? positives.near : positives.scores)[q]), shift[q] = splat(positives.shifts[q]);
         weight[q] = kWanted == Wanted::kSums ? Vector{} : splat(positives.weights[q]);
     }
     for (int64_t j = 0; j < width; j += kTogether * kWidth) {
@@ -49,16 +50,17 @@ inline void evaluate_some(const Pair& pair, const float* const items, const int6
             Vector total{};
 #pragma GCC unroll 4
             for (int q = 0; q < Q; ++q) {
-                const Vector slope = pair(item, positive[q], shift[q], sums[q]);
+                const Vector slope = kIsNear ? pairs.near(item, positive[q], shift[q], sums[q])
+                                             : pairs.far(item, positive[q], shift[q], sums[q]);
                 if (kWanted == Wanted::kSums) continue;
                 slope_sums[q] += slope;
                 total += weight[q] * slope;
             }
             if (kWanted != Wanted::kSums) store(slopes + at, load(slopes + at) + total);
         }
-        if (kWanted != Wanted::kSlopes)
+        if (kIsNear && kWanted != Wanted::kSlopes)
 #pragma GCC unroll 4
-            for (int q = 0; q < Q; ++q) pair.close(sums[q]);
+            for (int q = 0; q < Q; ++q) pairs.close(sums[q]);
     }
 #pragma GCC unroll 4
     for (int q = 0; q < Q; ++q) {
@@ -67,18 +69,16 @@ inline void evaluate_some(const Pair& pair, const float* const items, const int6
     }
 }
 
-template <Wanted kWanted, class Pair>
-void evaluate_with_pair(const Pair& pair, const float* const row, float* const items, const int64_t width,
-                        const PositivesOfUser& all, const float* const kept, float* const slopes) {
-    for (int64_t j = 0; j < width; j += kWidth) store(items + j, pair.item(load(row + j), all.centre));
+template <Wanted kWanted, bool kIsNear, class Pairs>
+void evaluate_all(const Pairs& pairs, const float* const items, const int64_t width, const PositivesOfUser& all,
+                  float* const slopes) {
     int64_t i = 0;
-    for (; i + 4 <= all.count; i += 4) evaluate_some<kWanted, 4>(pair, items, width, all.from(i), kept + i, slopes);
-    if (i + 2 <= all.count) evaluate_some<kWanted, 2>(pair, items, width, all.from(i), kept + i, slopes), i += 2;
-    if (i < all.count) evaluate_some<kWanted, 1>(pair, items, width, all.from(i), kept + i, slopes);
+    for (; i + 4 <= all.count; i += 4) evaluate_some<kWanted, kIsNear, 4>(pairs, items, width, all.from(i), slopes);
+    if (i + 2 <= all.count) evaluate_some<kWanted, kIsNear, 2>(pairs, items, width, all.from(i), slopes), i += 2;
+    if (i < all.count) evaluate_some<kWanted, kIsNear, 1>(pairs, items, width, all.from(i), slopes);
 }
 
-// A row of scores against all positives of the user, by the functor that suits their differences. `items` is memory for a row;
-// `slopes` is added to.
+// A row of scores against all positives of the user. `items` is memory for a row; `slopes` is added to.
 template <Wanted kWanted, class Pairs>
 void evaluate_row(const Pairs& pairs, const float* const row, float* const items, const int64_t width,
                   const PositivesOfUser& positives, float* const slopes) {
@@ -90,13 +90,12 @@ void evaluate_row(const Pairs& pairs, const float* const row, float* const items
         least = minimum(least, s <= kGone ? -gone : s);
     }
     const float highest = largest_of(most), lowest = -largest_of(-least);
-    if (highest <= kGone) return;  // nobody is left
+    if (highest <= kGone) return;  // all items are excluded
     const bool has_gone = -largest_of(-least_of_all) <= kGone;
     const bool near = highest - positives.low <= pairs.reach() && positives.high - lowest <= pairs.reach();
-    if (near && (Pairs::kNearTakesGone || !has_gone))
-        evaluate_with_pair<kWanted>(typename Pairs::Near(pairs), row, items, width, positives, positives.near, slopes);
-    else
-        evaluate_with_pair<kWanted>(typename Pairs::Far(pairs), row, items, width, positives, positives.scores, slopes);
+    if (!near || (has_gone && !Pairs::kNearTakesGone)) return evaluate_all<kWanted, false>(pairs, row, width, positives, slopes);
+    for (int64_t j = 0; j < width; j += kWidth) store(items + j, pairs.item(load(row + j), positives.centre()));
+    evaluate_all<kWanted, true>(pairs, items, width, positives, slopes);
 }
 
 }  // namespace talos::TALOS_LEVEL

@@ -1,4 +1,5 @@
-// Vectors as wide as the instruction set of this translation unit, by compiler extensions (gcc, clang).
+// Vectors as wide as the instruction set of this translation unit, by compiler extensions (gcc, clang). Every source but
+// dispatch.cpp is compiled once per instruction set, TALOS_LEVEL.
 #pragma once
 
 #include <cstdint>
@@ -85,46 +86,39 @@ inline Vector exp2_within(const Vector t) {
     constexpr float magic = 12582912.0f;  // 1.5 · 2^23: adding it rounds to an integer, kept in the low bits
     const Vector shifted = t + magic;
     const Vector rest = t - (shifted - magic);
-    Integers bits;
-    std::memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits << 23) + 0x3f800000;
-    Vector power;
-    std::memcpy(&power, &bits, sizeof power);
-    return polynomial(c, rest) * power;
+    const Integers power = ((Integers)shifted << 23) + 0x3f800000;  // a cast between vectors keeps the bits
+    return polynomial(c, rest) * (Vector)power;
 }
 
 // The same for any t up to 127; exactly 0 below -127.
 inline Vector exp2(const Vector t) { return exp2_within(t < -127.0f ? splat(-127.0f) : t); }
 
-// The sum of a vector's elements, by halves: added one by one, each addition would wait for the last.
-inline float sum_of(const Vector v) {
-#if defined(__AVX512F__) && defined(TALOS_SHUFFLES)  // the same, within registers
-    typedef float Eight __attribute__((vector_size(32)));
-    typedef float Four __attribute__((vector_size(16)));
-    const Eight eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
-                        __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-    const Four four =
-        __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
-    return (four[0] + four[2]) + (four[1] + four[3]);
-#else
+// Combines a vector's elements by halves: one by one, each step would wait for the last.
+template <class Combine>
+inline float by_halves(const Vector v, const Combine& combine) {
     float parts[kWidth];
     store(parts, v);
 #pragma GCC unroll 4
     for (int half = kWidth / 2; half > 0; half /= 2)
 #pragma GCC unroll 8
-        for (int i = 0; i < half; ++i) parts[i] += parts[i + half];
+        for (int i = 0; i < half; ++i) parts[i] = combine(parts[i], parts[i + half]);
     return parts[0];
+}
+
+inline float sum_of(const Vector v) {
+#if defined(__AVX512F__) && defined(TALOS_SHUFFLES)  // the same, within registers
+    typedef float Eight __attribute__((vector_size(32)));
+    const Eight a = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                    __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+    const auto b = __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
+    return (b[0] + b[2]) + (b[1] + b[3]);
+#else
+    return by_halves(v, [](const float a, const float b) { return a + b; });
 #endif
 }
 
 inline float largest_of(const Vector v) {
-    float parts[kWidth];
-    store(parts, v);
-#pragma GCC unroll 4
-    for (int half = kWidth / 2; half > 0; half /= 2)
-#pragma GCC unroll 8
-        for (int i = 0; i < half; ++i) parts[i] = parts[i] > parts[i + half] ? parts[i] : parts[i + half];
-    return parts[0];
+    return by_halves(v, [](const float a, const float b) { return a > b ? a : b; });
 }
 
 #if defined(TALOS_SHUFFLES)

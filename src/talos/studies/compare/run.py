@@ -23,7 +23,8 @@ from talos.files import digest_of, locked, remove_leftovers, replace_text
 from talos.model.baseline import baseline_of, fit_baseline
 from talos.studies.compare.table import ComparisonTable, RunResult, build_table
 from talos.studies.folder import FolderKind, file_name, load_fit, open_folder, read_folder, save_fit
-from talos.training import InterruptedRunError, Trainer, make_trainer
+from talos.studies.race import make_trainer
+from talos.training import InterruptedRunError, Trainer
 from talos.training.callbacks import Records
 
 __all__ = ["CompareSettings", "compare", "load"]

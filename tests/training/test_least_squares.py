@@ -15,7 +15,7 @@ from talos.data.datasets import synthetic
 from talos.distributed import Group
 from talos.errors import ConfigError
 from talos.kernels import alternating_least_squares
-from talos.training.parallel.least_squares import sharded_least_squares
+from talos.training.least_squares import sharded_least_squares
 from talos.training.warm_start import start_from
 
 InThreads = Callable[[int, Callable[[Group], Any]], list[Any]]
@@ -68,5 +68,7 @@ def test_a_backbone_starts_as_in_one_process(in_threads: InThreads) -> None:
 
     parts = in_threads(2, work)
     # sweeps from a small start amplify rounding: directions agree to some 1e-4
-    assert (torch.cat([p.users for p in parts]) - alone.users).norm() < 5e-4 * alone.users.norm()
-    assert (parts[1].items - alone.items).norm() < 5e-4 * alone.items.norm()
+    assert (
+        torch.cat([p.user_table for p in parts]) - alone.user_table
+    ).norm() < 5e-4 * alone.user_table.norm()
+    assert (parts[1].item_table - alone.item_table).norm() < 5e-4 * alone.item_table.norm()

@@ -14,11 +14,11 @@
 // A bends on a scale of 1 / (1 + l·A): where a node took so much that the cubics are no longer exact, the list is done again
 // with all items as points.
 //
-// A list and a few rows of workspace stay in cache, and users are split between the threads.
+// A list and a few rows of workspace stay in cache, and users, as the rows of the batch are called here, are divided among the
+// threads.
 //
-// Compiled once per instruction set, see vector.h.
-#include "lists.h"
-
+// Reads rows, items, k, params (1/τ, δ), weights (c), indptr and indices, each item at most once in a row; out (R, I) has the
+// scores, which are replaced by the slopes of Σ_i c_i value_i, and sums (P) are the values 1 - 1/K Σ_r I^r.
 #include <algorithm>
 #include <cmath>
 
@@ -39,9 +39,9 @@ constexpr int64_t kBins = kMostBins + 1, kBinFloats = 16;  // of a bin: what it 
 
 int64_t padded(const int64_t count) { return round_up(count, kWidth); }
 
-int64_t most_positives(const Lists& task) {
+int64_t most_positives(const Task& task) {
     int64_t most = 0;
-    for (int64_t u = 0; u < task.users; ++u) most = std::max(most, task.start[u + 1] - task.start[u]);
+    for (int64_t u = 0; u < task.rows; ++u) most = std::max(most, task.indptr[u + 1] - task.indptr[u]);
     return most;
 }
 
@@ -49,17 +49,17 @@ int64_t most_positives(const Lists& task) {
 class List {
 public:
     // Floats of workspace: those of bins, and arrays with a number for each point.
-    static int64_t floats(const Lists& task) {
+    static int64_t floats(const Task& task) {
         return kBinFloats * kBins + round_up(kArrays * most_points(task), kAlign);
     }
 
-    static int64_t most_points(const Lists& task) {
+    static int64_t most_points(const Task& task) {
         return padded(task.items + most_positives(task)) + round_up(kMostBins + kBeside, kWidth);
     }
 
-    List(const Lists& task, const int64_t user, float* const memory, const int64_t most_points)
-        : task_(task), first_(task.start[user]), count_(task.start[user + 1] - first_), row_(task.scores + user * task.items),
-          counts_(reinterpret_cast<FourSums*>(memory)), cubics_(reinterpret_cast<Four*>(memory + 8 * kBins)),
+    List(const Task& task, const int64_t user, float* const memory, const int64_t most_points)
+        : task_(task), first_(task.indptr[user]), count_(task.indptr[user + 1] - first_), row_(task.out + user * task.items),
+          inverse_tau_(task.params[0]), delta_(task.params[1]), counts_(reinterpret_cast<FourSums*>(memory)), cubics_(reinterpret_cast<Four*>(memory + 8 * kBins)),
           in_bin_(reinterpret_cast<int32_t*>(memory + 12 * kBins)), scaled_(memory + kBinFloats * kBins),
           left_(scaled_ + most_points), powers_(left_ + most_points), slopes_(powers_ + most_points),
           sums_(slopes_ + most_points), weights_(sums_ + most_points),
@@ -69,19 +69,17 @@ public:
         if (count_ == 0) return std::fill_n(row_, task_.items, 0.0f), void();
         find_range();
         place_nodes();
-        take_points();
         take_places();
         if (nodes_.bins && !exact_at_nodes()) {
             nodes_ = {};
-            take_points();
             take_places();
         }
         finish();
     }
 
 private:
-    int64_t positive(const int64_t i) const { return task_.items_of[first_ + i]; }
-    float scaled(const float score) const { return (score - lowest_) * task_.inverse_tau; }
+    int64_t positive(const int64_t i) const { return task_.indices[first_ + i]; }
+    float scaled(const float score) const { return (score - lowest_) * inverse_tau_; }
 
     void find_range() {
         Vector low = splat(row_[0]), high = low, sum{};
@@ -102,7 +100,7 @@ private:
 
     // Nodes from the lowest score up to where some hundred items are left; none where they would not pay.
     void place_nodes() {
-        nodes_ = Nodes::of(lowest_, highest_score_, kFiner * task_.inverse_tau, task_.items, 1, 0);
+        nodes_ = Nodes::of(lowest_, highest_score_, kFiner * inverse_tau_, task_.items, 1, 0);
         if (!nodes_.bins) return;
         std::fill_n(in_bin_, nodes_.bins, 0);
         const auto count_them = [this](int64_t, const int64_t count, const int32_t* const bin, const float*) {
@@ -151,7 +149,7 @@ private:
             nodes_.offsets(scaled_ + first_node_);
             counts_of_nodes(nodes_, counts_, weights_ + first_node_);
             width_ += nodes_.padded_count();
-            for (int64_t p = first_node_; p < width_; ++p) scaled_[p] *= task_.inverse_tau;
+            for (int64_t p = first_node_; p < width_; ++p) scaled_[p] *= inverse_tau_;
         }
         std::fill_n(left_, width_, 1.0f);
         std::fill_n(slopes_, width_, 0.0f);
@@ -175,6 +173,7 @@ private:
     }
 
     void take_places() {
+        take_points();
         for (int64_t r = 0; r < task_.k; ++r) take_place();
     }
 
@@ -189,7 +188,7 @@ private:
         const float share = 1 / sum_of(total);
         float taken = 0;  // B
         for (int64_t i = 0; i < count_; ++i) {
-            const float wanted = task_.coefficients[first_ + i] * powers_[i] * share;
+            const float wanted = task_.weights[first_ + i] * powers_[i] * share;
             taken += wanted;
             slopes_[i] += left_[i] * wanted;
         }
@@ -198,7 +197,7 @@ private:
             const Vector place = load(powers_ + p) * share, left = load(left_ + p);
             store(sums_ + p, load(sums_ + p) + place);
             store(slopes_ + p, load(slopes_ + p) - taken * (left * place));
-            const Vector next = left * (1.0f - task_.delta - place);
+            const Vector next = left * (1.0f - delta_ - place);
             store(left_ + p, next);
             highest = maximum(highest, load(scaled_ + p) * next);
         }
@@ -212,12 +211,12 @@ private:
     }
 
     void finish() {
-        for (int64_t i = 0; i < count_; ++i) task_.values[first_ + i] = 1 - sums_[i] / static_cast<float>(task_.k);
+        for (int64_t i = 0; i < count_; ++i) task_.sums[first_ + i] = 1 - sums_[i] / static_cast<float>(task_.k);
         Vector total{};
         for (int64_t p = 0; p < width_; p += kWidth) total += load(weights_ + p) * load(slopes_ + p);
         int64_t ties = 0;
         for (int64_t j = 0; j < task_.items; ++j) ties += scaled(row_[j]) == 0.0f;
-        const float scale = -task_.inverse_tau / static_cast<float>(task_.k);
+        const float scale = -inverse_tau_ / static_cast<float>(task_.k);
         const float shared = sum_of(total) / static_cast<float>(std::max<int64_t>(1, ties));
         const auto slope = [&](const float of_item, const float l) { return scale * (of_item - (l == 0.0f ? shared : 0.0f)); };
         if (nodes_.bins) {
@@ -231,9 +230,10 @@ private:
         for (int64_t p = 0; p < own_; ++p) row_[item_of_[p]] = slope(slopes_[p], scaled_[p]);
     }
 
-    const Lists& task_;
+    const Task& task_;
     const int64_t first_, count_;
     float* const row_;
+    const float inverse_tau_, delta_;
     // of every bin
     FourSums* const counts_;
     Four* const cubics_;
@@ -246,18 +246,19 @@ private:
     float lowest_ = 0, highest_score_ = 0, highest_ = 0;
 };
 
+int64_t threads_of(const Task& task) { return std::max<int64_t>(1, std::min(task.threads, task.rows)); }
+
 }  // namespace
 
-int64_t smooth_places_workspace_bytes(const Lists& task) { return 64 + 4 * task.threads * List::floats(task); }
-
-void smooth_places(const Lists& task) {
-    const int64_t size = List::floats(task), most_points = List::most_points(task);
-    const int64_t threads = std::max<int64_t>(1, std::min(task.threads, task.users));
-    float* const base = aligned(task.workspace);
-    run_team(task.team, threads, [&](const int64_t index) {
-        const int64_t to = task.users * (index + 1) / threads;
-        for (int64_t u = task.users * index / threads; u < to; ++u) List(task, u, base + index * size, most_points).run();
-    });
-}
+const Operation smooth_places{
+    [](const Task& task) { return threads_of(task) * List::floats(task) + kAlign; },
+    [](const Task& task) {
+        const int64_t size = List::floats(task), most_points = List::most_points(task), threads = threads_of(task);
+        float* const base = aligned(task.workspace);
+        run_team(task, threads, [&](const int64_t index) {
+            const int64_t to = task.rows * (index + 1) / threads;
+            for (int64_t u = task.rows * index / threads; u < to; ++u) List(task, u, base + index * size, most_points).run();
+        });
+    }};
 
 }  // namespace talos::TALOS_LEVEL

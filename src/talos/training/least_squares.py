@@ -12,7 +12,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from talos.backbones.base import gaussian
+from talos.backbones.tables import gaussian
 from talos.distributed import Group
 from talos.kernels.least_squares import conjugate_gradients, row_blocks, solve_rows_, sweeps_for
 
@@ -53,10 +53,8 @@ def sharded_least_squares(
         [int(number) for number in rank] for rank in group.all_gather_numbers([len(indptr) - 1, len(indices)])
     ]
     first, total = sum(users for users, _ in sizes[: group.rank]), sum(users for users, _ in sizes)
-    if sweeps is None:
-        sweeps = sweeps_for(total, sum(entries for _, entries in sizes))
-    own = range(first, first + len(indptr) - 1)
-    users = gaussian(total, dim, generator, only=own).data.mul_(0.01)
+    sweeps = sweeps_for(total, sum(entries for _, entries in sizes)) if sweeps is None else sweeps
+    users = gaussian(total, dim, generator, only=range(first, first + len(indptr) - 1)).data.mul_(0.01)
     items = gaussian(num_items, dim, generator).data.mul_(0.01)
     links = _Links(indptr, indices, num_items)
     known = group.all_reduce_(torch.bincount(indices, minlength=num_items)) > 0

@@ -1,31 +1,32 @@
-"""A race between settings that nobody gave: candidates train side by side, the worse half is dropped, one continues.
+"""A race between settings that the config leaves open: candidates train side by side, and the worse half is dropped.
 
-Which settings are worth racing is stated by the loss (`Loss.race`), in stages, in the order in which they matter. The
-first stage, about its temperature, starts from the common starting vectors; every later one branches off the state of
-the winner so far, so nothing is trained twice from the beginning. After each leg the candidates are compared by the
-run's own validation metric, and the better half goes on (successive halving: Jamieson & Talwalkar, AISTATS 2016). Of
-equal ones, as on a small catalogue where every list is right, the one with the higher NDCG goes on, then the one
-nearest to the loss's formula. Test data are never here.
+The loss states which settings are worth racing (`Loss.race`), in stages, in the order in which they matter. The first
+stage, about the temperature, starts from the common starting vectors. Every later stage branches off the state of the
+winner so far, so no epoch is trained twice. After each leg the candidates are compared by the run's own validation
+metric, and the better half goes on (successive halving: Jamieson & Talwalkar, AISTATS 2016). Among equal candidates, as
+on a small catalogue where every list is right, the higher NDCG decides, then the distance from the loss's formula. A
+race never sees test data.
 
-    effort = "quick"     no race: what is left open follows a formula
+    effort = "quick"     no race: open settings follow a formula
     effort = "normal"    the first two stages of the loss, for Talos: the temperature τ, then the power mean ρ over the
                          positives, the weight λ of the negatives or that of the users (p), and a second look at τ
     effort = "high"      all stages (for Talos also both ρ and λ, larger ones, and other p), the other losses with a
                          race of their own, the weights of events, and the dimension
 
-Before the second stage the winner of the first trains on until a validation brings little new. From there a few epochs
-show what a setting is worth; from an unfinished model they show how fast it learns, and what learns fast (a larger λ or
-ρ, another τ) may end lower. Hence the second look: after the second stage the winner of the first meets the values
-halfway to its neighbours, under the conditions in which the run will end. And where a changed option wins clearly, it
-goes on in that direction, step by step, as long as that wins. A race that finds its winner a percent below what one had
-before is over: the model overfits by now, and who overfits least is not the question.
+Before the second stage the winner of the first trains on until a validation is hardly better than the one before. From
+there a few epochs show how good a setting is; from an unfinished model they show how fast it learns, and a setting that
+learns fast (a larger λ or ρ, another τ) may end lower. This is why τ gets a second look: after the second stage the
+winner of the first meets the values halfway to its neighbours, under the conditions in which the run will end. If a
+changed option wins clearly, the race goes on in that direction, step by step, as long as that wins. If a winner is a
+percent below the best before it, the race stops: the model overfits, so comparisons mean nothing.
 
-A race is part of its run: it is written to `race.json` in the run's folder, every candidate has checkpoints of its own
+A race belongs to its run: its record is `race.json` in the run's folder, every candidate has checkpoints of its own
 there, and a killed run continues to the same bytes.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import shutil
@@ -33,8 +34,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
-
-import torch
 
 from talos import registry
 from talos.config import NamedConfig, RunConfig
@@ -45,18 +44,19 @@ from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import DataError
 from talos.files import read_sealed, write_sealed
 from talos.training.callbacks import Callback
-from talos.training.checkpoint import checkpoint_names
+from talos.training.checkpoint import Position, checkpoint_names
+from talos.training.plan import Plan, loss_for, plan_for
 from talos.training.trainer import SHORT_RUN, Trainer
 
-__all__ = ["RaceResult", "check_path", "make_trainer", "stages_of"]
+__all__ = ["RaceResult", "check_path", "make_trainer", "plan_of_run", "stages_of"]
 
 # Epochs of each leg of the first stage, and of later stages; after the last leg the best candidate wins.
 FIRST_LEGS: Final = (2, 2)
 LATER_LEGS: Final = (3, 3)
-# Who is not this much better than a candidate named earlier may be so by chance: the earlier one is taken. And only
-# from a step that was clearly better does a race go on in the same direction.
+# A candidate that is not this much better than one named earlier may be so by chance: the earlier one is taken. Only
+# after a step that was clearly better does a race go on in the same direction.
 CLEARLY: Final = 1.003
-# A winner below this share of the best before it overfits.
+# A winner below this fraction of the best before it overfits.
 OVERFITTING: Final = 0.99
 # The winner of the first stage has settled when a validation is not at least this much better than the one before.
 SETTLED: Final = 1.005
@@ -73,7 +73,7 @@ Changes = dict[str, Any]
 
 @dataclass(frozen=True)
 class RaceResult:
-    """What a race tried and chose.
+    """The candidates of a race and its choice.
 
     Attributes:
         chosen: values of the config, by dotted name.
@@ -99,8 +99,9 @@ def stages_of(config: RunConfig, events: Sequence[Mapping[str, Any]] = ()) -> li
 
     `events` are the weights of events that the data offer (`talos.data.event_weights.event_candidates`).
 
-    Options that the config gives are not raced. Whoever gives the first one, the temperature, wants this loss as it is
-    written down: then there is no race. Nor is there one in a run of fewer than 20 epochs.
+    Options that the config gives are not raced. A config that gives the first one, the temperature, skips the race, as
+    does a run of fewer than 20 epochs. Negatives per positive leave out `positive_power`, which needs all positives of
+    a user at once.
 
     >>> stages_of(RunConfig().with_values({"loss.tau": 0.1}))
     []
@@ -114,12 +115,21 @@ def stages_of(config: RunConfig, events: Sequence[Mapping[str, Any]] = ()) -> li
         return []
     if next(iter(offered[0][0])) in given:
         return []
-    wanted = offered if effort == "high" else offered[:NORMAL_STAGES]
-    stages = [_distinct([_changes(one, given) for one in stage]) for stage in wanted]
+    names = (config.negatives,) if config.negatives != "auto" else ()
+    by_positive = any(registry.make_negatives(name).per == "positive" for name in names)
+    stages = []
+    for stage in offered if effort == "high" else offered[:NORMAL_STAGES]:
+        possible = [one for one in stage if not (by_positive and "positive_power" in one)]
+        changes = [_changes(one, given) for one in possible]
+        stages.append(list({_label(one): one for one in changes}.values()))
     if effort == "high":
         if not given:
+            others = [name for name in registry.names("loss") if name != config.loss.name]
             stages[0] += [
-                change for name in registry.names("loss") for change in _of_another_loss(name, config)
+                {"loss.name": name, **_changes(one, {})}
+                for name in others
+                for first in registry.resolve("loss", name).race[:1]
+                for one in first
             ]
         stages.append([{}, *({f"events.{name}": value for name, value in one.items()} for one in events)])
         if "dim" not in config.backbone.options:
@@ -127,13 +137,45 @@ def stages_of(config: RunConfig, events: Sequence[Mapping[str, Any]] = ()) -> li
     return [stage for stage in stages if len(stage) > 1]
 
 
+def plan_of_run(
+    config: RunConfig, train: Interactions | Share, valid: Interactions | Share | None = None
+) -> Plan:
+    """The plan of a run before its race: a setting that the race will decide is left open, and `raced` says so.
+
+    >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 7])
+    >>> plan_of_run(RunConfig(k=1), data, data).raced
+    'tau: raced on validation, starting from 0.045 to 0.2'
+    >>> [note for note in plan_of_run(RunConfig(k=1), data).notes if note.startswith("tau")]
+    ['tau 0.1: for 2 items']
+    """
+    stages = _stages(config, train, valid)
+    if not stages:
+        return plan_for(config, train)
+    option = next(iter(stages[0][0]))
+    values = [one[option] for one in stages[0] if "loss.name" not in one]
+    return plan_for(config, train, raced={option.partition(".")[2]: (min(values), max(values))})
+
+
+def _stages(
+    config: RunConfig, train: Interactions | Share, valid: Interactions | Share | None
+) -> list[list[Changes]]:
+    """The stages of a run's race; none without validation data."""
+    if valid is None or len(valid) == 0:
+        return []
+    events: list[dict[str, str]] = []
+    # a process that has only a share of the interactions weighs none
+    if (
+        config.training.effort == "high"
+        and isinstance(train, Interactions)
+        and isinstance(valid, Interactions)
+    ):
+        events = event_candidates(train, valid, config.events)
+    return stages_of(config, events)
+
+
 def _changes(options: Mapping[str, float], given: Mapping[str, Any]) -> Changes:
     """A candidate's options that the config does not give, as values of the config."""
     return {f"loss.{name}": value for name, value in options.items() if name not in given}
-
-
-def _distinct(candidates: Sequence[Changes]) -> list[Changes]:
-    return [one for number, one in enumerate(candidates) if one not in candidates[:number]]
 
 
 def _is_new(changes: Changes, config: RunConfig) -> bool:
@@ -159,9 +201,9 @@ def _second_look(stage: Sequence[Changes], winner: Changes) -> list[Changes]:
     name, value = next((name, value) for name, value in winner.items() if not name.endswith(".name"))
     same = [one for one in stage if one.get("loss.name") == winner.get("loss.name")]
     values = sorted(one[name] for one in same)
-    place = values.index(value)
-    below = value / values[place - 1] if place else values[1] / value
-    above = values[place + 1] / value if place + 1 < len(values) else below
+    index = values.index(value)
+    below = value / values[index - 1] if index else values[1] / value
+    above = values[index + 1] / value if index + 1 < len(values) else below
     return [{}, *({name: float(f"{value * factor:.3g}")} for factor in (below**-0.5, above**0.5))]
 
 
@@ -195,14 +237,6 @@ def _further(before: RunConfig, after: RunConfig) -> list[list[Changes]]:
     return [[{}, {f"loss.{name}": step for name, step in steps.items()}]]
 
 
-def _of_another_loss(name: str, config: RunConfig) -> list[Changes]:
-    """The first stage of a loss that races something itself; none of the run's own loss."""
-    offered = registry.resolve("loss", name).race
-    if name == config.loss.name or not offered:
-        return []
-    return [{"loss.name": name, **_changes(one, {})} for one in offered[0]]
-
-
 def make_trainer(
     config: RunConfig,
     train: Interactions | Share,
@@ -218,8 +252,7 @@ def make_trainer(
     The arguments are those of `Trainer`; checkpoints go to `folder/checkpoint`. Without validation data there is no
     race: what is open follows the loss's formula.
     """
-    stages = stages_of(config, _events(config, train, valid)) if valid is not None and len(valid) else []
-    checkpoints = None if folder is None else folder / "checkpoint"
+    stages, checkpoints = _stages(config, train, valid), None if folder is None else folder / "checkpoint"
     if not stages and folder is not None and resume and (folder / "race.json").exists():
         raise DataError(
             "is of a run that raced its settings, and this one does not",
@@ -227,38 +260,47 @@ def make_trainer(
             expected="the config and the validation part that the run began with",
             hint=_START_AGAIN,
         )
-    places: dict[str, Any] = {"folder": checkpoints, "callbacks": callbacks, "group": group}
-    if not stages:
-        return _trainer(config, train, valid, resume=resume, **places), RaceResult()
     race = _Race(config, train, valid, folder=folder, callbacks=callbacks, group=group, resume=resume)
-    if race.result.chosen:  # it ended before the run was interrupted
-        settled = config.with_values(race.result.chosen)
-        return _trainer(settled, train, valid, resume=True, **places), race.result
-    trainer = race.run(stages)
-    trainer.move(checkpoints, callbacks)
-    race.end(trainer)
-    for callback in trainer.callbacks:
-        if isinstance(callback, Callback):
-            callback.on_plan(trainer.plan)
+    if stages and not race.result.chosen:
+        return race.run(stages), race.result
+    trainer = Trainer(
+        config.with_values(race.result.chosen),
+        train,
+        valid,
+        folder=checkpoints,
+        callbacks=callbacks,
+        group=group,
+        resumes=resume and checkpoints is not None and bool(checkpoint_names(checkpoints)),
+    )
+    if resume:
+        trainer.resume()
     return trainer, race.result
 
 
-def _trainer(config: RunConfig, *data: Any, folder: Path | None, resume: bool, **others: Any) -> Trainer:
-    """A trainer at the start, or where its newest checkpoint was written."""
-    resumes = resume and folder is not None and bool(checkpoint_names(folder))
-    trainer = Trainer(config, *data, folder=folder, resumes=resumes, **others)
-    if resume:
-        trainer.resume()
-    return trainer
+def _branch(parent: Trainer, config: RunConfig, folder: Path | None) -> Trainer:
+    """A trainer on the same data that continues from another's state under a config with another loss.
 
-
-def _events(
-    config: RunConfig, train: Interactions | Share, valid: Interactions | Share | None
-) -> list[dict[str, str]]:
-    """The weights of events to race; a process that has only a share of the interactions weighs none."""
-    if config.training.effort != "high" or not isinstance(train, Interactions):
-        return []
-    return event_candidates(train, valid, config.events) if isinstance(valid, Interactions) else []
+    Weights, thresholds of the same kind, the optimizer's moments and the position in training are copied; the best
+    weights too, if the loss is unchanged.
+    """
+    backbone = copy.deepcopy(parent.objective.backbone)
+    made = Trainer(config, parent.train, parent.valid, folder=folder, backbone=backbone, group=parent.group)
+    theirs, ours = parent.objective.threshold, made.objective.threshold
+    if theirs is not None and ours is not None and type(theirs) is type(ours):
+        ours.load_state_dict(theirs.state_dict())
+    state = parent.optimizers.state() | parent.average.state()
+    state = {name: tensor.clone() for name, tensor in state.items()}
+    made.optimizers.load_state(state)
+    made.average.load_state(state, parent.position.epoch)
+    made.position = replace(parent.position, finished=False)
+    if made.config.loss == parent.config.loss:
+        if (best := parent.best_weights()) is not None:
+            made.keep_best(best)
+    else:  # which weights are best under another loss is not known yet
+        fresh = Position()
+        names = ("highest", "peak", "peak_epoch", "best", "best_epoch", "best_metrics")
+        made.position = replace(made.position, **{name: getattr(fresh, name) for name in names})
+    return made
 
 
 def _same_start(one: RunConfig, other: RunConfig) -> bool:
@@ -316,7 +358,27 @@ class _Race:
             peak = max(peak, score)
             if gain >= CLEARLY:
                 later = [*_further(before, leader.config), *later]
+        self._end(leader)
         return leader
+
+    def _end(self, winner: Trainer) -> None:
+        """Make the winner the run's trainer, write the choice, delete the candidates' checkpoints."""
+        winner.callbacks, best = self.callbacks, winner.best_weights()
+        if self.folder is not None and winner.checkpoints is not None:
+            winner.checkpoints.folder = self.folder / "checkpoint"
+            if best is not None:
+                winner.keep_best(best)
+            winner.save()
+        self.result = replace(self.result, chosen=dict(self.changes), path=tuple(self.path))
+        tried = len({(leg["stage"], leg["candidate"]) for leg in self.result.legs})
+        chosen = ", ".join(_label({name: value}).replace("-", " ", 1) for name, value in self.changes.items())
+        note = f"{chosen}: the best of {tried} candidates on validation"
+        winner.plan = replace(winner.plan, notes=(*winner.plan.notes, note))
+        self._write()
+        if self.folder is not None and self.group.rank == 0:
+            shutil.rmtree(self.folder / "race", ignore_errors=True)
+        for callback in self.callbacks:
+            callback.on_plan(winner.plan)
 
     def _settle(self, leader: Trainer, label: str) -> float:
         """Train the winner of the first stage until a validation is hardly better than the one before it.
@@ -342,17 +404,15 @@ class _Race:
         """
         named = {_label(changes): changes for changes in stage}
         runners: dict[str, Trainer] = {}
-        parent = leader
         for label, changes in named.items():
             config = self.config.with_values({**self.changes, **changes})
             folder = None if self.folder is None else self.folder / "race" / f"{number}-{label}"
+            # without a leader, all candidates have the starting vectors of the first
+            parent = leader or next(iter(runners.values()), None)
             if parent is not None and _same_start(parent.config, config):
-                runner = parent.branch(config, folder=folder)
+                runners[label] = _branch(parent, config, folder)
             else:
-                runner = Trainer(config, *self.data, folder=folder, group=self.group)
-            # without a leader, all candidates share the starting vectors of the first
-            parent = parent or runner
-            runners[label] = runner
+                runners[label] = Trainer(config, *self.data, folder=folder, group=self.group)
         epoch = 0 if leader is None else leader.position.epoch
         for runner in runners.values():
             runner.resume()
@@ -385,9 +445,7 @@ class _Race:
 
     def _nearest_first(self, stage: Sequence[Changes]) -> list[Changes]:
         """The candidates of the first stage, those nearest to the loss's formula first, as a ratio."""
-        config, train = self.config, self.data[0]
-        sizes = {"num_users": train.num_users, "num_items": train.num_items}
-        loss = registry.make_loss(config.loss, k=config.k, generator=torch.Generator(), **sizes)
+        loss = loss_for(self.config.loss, self.config.k, self.data[0])
         formula = {f"loss.{name}": value for name, value in loss.needs.chosen}
 
         def distance(changes: Changes) -> float:
@@ -407,33 +465,18 @@ class _Race:
         self.result = replace(self.result, legs=(*self.result.legs, record))
         self._write()
         for callback in self.callbacks:
-            if isinstance(callback, Callback):  # others may have been written before there was such a method
-                callback.on_race(record)
+            callback.on_race(record)
         return metrics
 
-    def end(self, winner: Trainer) -> None:
-        """Note the choice; the candidates' checkpoints are no longer needed."""
-        self.result = replace(self.result, chosen=dict(self.changes), path=tuple(self.path))
-        winner.plan = replace(winner.plan, notes=(*winner.plan.notes, self._line()))
-        self._write()
-        if self.folder is not None and self.group.rank == 0:
-            shutil.rmtree(self.folder / "race", ignore_errors=True)
-
-    def _line(self) -> str:
-        tried = len({(leg["stage"], leg["candidate"]) for leg in self.result.legs})
-        chosen = ", ".join(_label({name: value}).replace("-", " ", 1) for name, value in self.changes.items())
-        return f"{chosen}: the best of {tried} candidates on validation"
-
     def _write(self) -> None:
-        if self.folder is None or self.group.rank != 0:
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        values = {"format": _FORMAT, "config": self.config.as_dict(), **self.result.as_dict()}
-        write_sealed(self.folder / "race.json", values)
+        if self.folder is not None and self.group.rank == 0:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            values = {"format": _FORMAT, "config": self.config.as_dict(), **self.result.as_dict()}
+            write_sealed(self.folder / "race.json", values)
 
 
 def check_path(path: Any, *, where: str) -> None:
-    """Refuse the path of a race out of a file if it is damaged or asks for modules that nobody imported.
+    """Refuse the path of a race from a file if it is damaged or names modules that are not imported.
 
     >>> check_path([{"until": 4, "loss": {"name": "sl", "tau": 0.2}}], where="run/model.json")
     >>> check_path([{"loss": {"name": "sl"}}], where="run/model.json")
@@ -443,8 +486,9 @@ def check_path(path: Any, *, where: str) -> None:
     try:
         losses = [NamedConfig(**one["loss"]) for one in path if int(one["until"]) >= 0]
     except (KeyError, TypeError, ValueError):
-        what, expected = "has a race whose path is damaged", "epochs and losses"
-        raise DataError(what, where=where, expected=expected) from None
+        raise DataError(
+            "has a race whose path is damaged", where=where, expected="epochs and losses"
+        ) from None
     for loss in losses:
         registry.check_imported(loss, where=where)
 
@@ -470,12 +514,10 @@ def _label(changes: Mapping[str, Any]) -> str:
     >>> _label({"loss.name": "sl", "loss.tau": 0.1}), _label({})
     ('sl-tau-0.1', 'unchanged')
     """
-    parts = [
-        str(value) if name.endswith(".name") else f"{name.partition('.')[2]}-{_in_short(value)}"
+    words = [
+        f"{value}"
+        if name.endswith(".name")
+        else f"{name.partition('.')[2]}-{value if isinstance(value, str) else f'{value:g}'}"
         for name, value in changes.items()
     ]
-    return "-".join(parts).replace("@", "-at-") or "unchanged"
-
-
-def _in_short(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
+    return "-".join(words).replace("@", "-at-") or "unchanged"

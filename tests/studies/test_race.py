@@ -18,10 +18,10 @@ from talos.data.splits import Split
 from talos.errors import DataError, TalosError
 from talos.files import read_sealed, write_sealed
 from talos.model.recommender import Recommender
-from talos.training import Callback, InterruptedRunError, Trainer, make_trainer
-from talos.training import race as race_module
+from talos.studies import race as race_module
+from talos.studies.race import FIRST_LEGS, LATER_LEGS, SETTLED, make_trainer, stages_of
+from talos.training import Callback, InterruptedRunError, Trainer
 from talos.training.callbacks import read_history
-from talos.training.race import FIRST_LEGS, LATER_LEGS, SETTLED, stages_of
 
 
 def config(**values: Any) -> RunConfig:
@@ -220,8 +220,8 @@ def test_the_same_settings_keep_their_best_weights(planted: Split, tmp_path: Pat
     for folder in (None, tmp_path):
         trainer = Trainer(settings, planted.train, planted.valid, folder=folder and folder / "a")
         trainer.train_until(6)
-        same = trainer.branch(settings, folder=folder and folder / "b")
-        other = trainer.branch(settings.with_values({"loss.tau": 0.2}), folder=folder and folder / "c")
+        same = race_module._branch(trainer, settings, folder and folder / "b")
+        other = race_module._branch(trainer, settings.with_values({"loss.tau": 0.2}), folder and folder / "c")
         assert (same.position.peak, same.position.best_epoch) == (
             trainer.position.peak,
             trainer.position.best_epoch,

@@ -1,1 +1,0 @@
-"""Everything in training that knows of more than one process."""
