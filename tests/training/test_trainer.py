@@ -398,3 +398,16 @@ def test_no_tensor_of_users_times_items(random_data: Callable[..., Interactions]
         with Watch():
             trainer.fit()
         assert largest < 900 * 700 / 2
+
+
+def test_an_earlier_loss_weighs_users_by_its_own_power(planted: Split) -> None:
+    """A refit follows the losses of its race, whose `user_power` may differ from that of the last one."""
+    config = RunConfig.from_dict({"k": 5, "backbone": {"name": "mf", "dim": 8}, "training": {"epochs": 2}})
+    last, first = (config.with_values({"loss.tau": 0.1, "loss.user_power": power}) for power in (1.0, 0.0))
+    path = [{"until": 1, "loss": first.loss.model_dump()}]
+    vectors = []
+    for trainer in (Trainer(last, planted.train, earlier=path), Trainer(first, planted.train)):
+        trainer.train_until(1)
+        vectors.append(trainer.vectors())
+    for one, other in zip(*vectors, strict=True):
+        assert torch.equal(one, other)

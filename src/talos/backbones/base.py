@@ -92,12 +92,12 @@ class Backbone(nn.Module, ABC):
         return None
 
     def auxiliary_loss(self, batch: Batch, *, bfloat16: bool = False) -> Tensor:
-        """The backbone's own loss for a batch, already weighted, if `has_auxiliary_loss`.
+        """The backbone's own loss for a batch, already weighted; 0 unless `has_auxiliary_loss`.
 
         It is the loss of what the last `items` and `users` returned. `bfloat16` lets kernels round the factors of
         their products.
         """
-        raise NotImplementedError
+        return batch.weights.new_zeros(())
 
     def extra_repr(self) -> str:
         """The attributes in `shown`, for `repr`."""

@@ -6,6 +6,7 @@ the threshold what it is updated from.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -111,13 +112,13 @@ class Objective(nn.Module):
         extra = self.backbone.auxiliary_loss(batch, bfloat16=self.in_bfloat16)
         return value + extra * (len(batch.users) / batch.total)
 
-    def vectors(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The vectors of a batch's rows and of all items as they are scored, without autograd."""
+    @torch.no_grad()
+    def vectors(self, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
+        """The vectors of all rows of some batches and of all items as they are scored."""
         self.backbone.eval()
-        with torch.no_grad():
-            items = self.backbone.items().detach()
-            users = self.backbone.users(batch, items).detach()
-            return (F.normalize(users), F.normalize(items)) if self.cosine else (users, items)
+        items = self.backbone.items().detach()
+        users = torch.cat([self.backbone.users(batch, items).detach() for batch in batches])
+        return self._scored(users), self._scored(items)
 
     def _over_all(self, batch: Batch, users: Tensor, items: Tensor) -> Tensor:
         """The loss over all items."""

@@ -266,10 +266,10 @@ class Trainer:
             if self.checkpoints is not None:  # only where a run can be resumed
                 around.enter_context(stop_signals(self._ask_to_stop))
             while not self._is_over() and at.epoch < last:
-                self.objective.loss = next(
-                    (loss for until, loss in self.earlier if at.epoch < until), self.loss
-                )
-                self.objective.loss.set_progress(at.epoch / settings.epochs)
+                loss = next((one for until, one in self.earlier if at.epoch < until), self.loss)
+                self.objective.loss = loss
+                self.batches.rows.exponent = user_exponent(loss.user_power, settings.reduction)
+                loss.set_progress(at.epoch / settings.epochs)
                 self.optimizers.start_epoch(at.epoch)
                 for number, adversary in enumerate([None, *self.optimizers.due(epochs_done=at.epoch)]):
                     if number >= at.pass_number:
@@ -388,11 +388,8 @@ class Trainer:
     def vectors(self) -> tuple[Tensor, Tensor]:
         """Vectors of this process's users and of all items as they are scored: normalised where scores are cosines."""
         all_users = torch.arange(len(self.division.users), device=self.device)
-        users, items = [], torch.empty(0)
-        for some in torch.split(all_users, _USERS):
-            found, items = self.objective.vectors(self.batches.rows.users(some))
-            users.append(found)
-        return torch.cat(users), self.division.all_items(items, self.train.num_items)
+        users, items = self.objective.vectors(map(self.batches.rows.users, torch.split(all_users, _USERS)))
+        return users, self.division.all_items(items, self.train.num_items)
 
     def results(self) -> tuple[Tensor, Tensor, Tensor | None] | None:
         """All user vectors, item vectors and thresholds, on rank 0; None on the other ranks.
