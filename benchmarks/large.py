@@ -33,7 +33,7 @@ from talos.exports.approximate import ApproximateLists
 from talos.kernels import alternating_least_squares
 from talos.kernels.least_squares import sweeps_for
 from talos.model.recommender import Recommender
-from talos.model.run_directory import Model
+from talos.model.store import Model
 
 from .recommending import given_vectors, legacy_matrix
 

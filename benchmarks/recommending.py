@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from talos.data.interactions import Interactions
 from talos.evaluation.ranking import DEFAULT_BUDGET, DotScores, top_k
 from talos.model.recommender import Recommender
-from talos.model.run_directory import Model
+from talos.model.store import Model
 
 MEANING = {
     "recommend_over_implicit": "users per second of `recommend`, 10,000 users at K = 20 / implicit's, same vectors",

@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from talos.data.datasets import synthetic
 from talos.data.interactions import Interactions
 from talos.model.recommender import Recommender
-from talos.model.run_directory import Model
+from talos.model.store import Model
 
 MEANING = {
     "serve_batch_over_library": "users per second over HTTP, 1,000 a call / `Recommender.recommend`, same users",

@@ -20,7 +20,7 @@ from talos.errors import InputError, TalosError
 from talos.evaluation.evaluate import Report, evaluate
 from talos.evaluation.ranking import DotScores
 from talos.files import replace_file
-from talos.model.run_directory import lock_run
+from talos.model.store import lock_run
 from talos.training import History, InterruptedRunError, Trainer
 from talos.training.batches import generator_for
 from talos.training.callbacks import read_history

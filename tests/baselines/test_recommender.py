@@ -26,7 +26,7 @@ from talos.files import checksum_of, sealed_text, unseal
 from talos.model import run_directory
 from talos.model.recommender import Recommender
 from talos.model.refit import RefitOn
-from talos.model.run_directory import ItemModel
+from talos.model.store import ItemModel
 from talos.report import run_report
 
 Data = Callable[..., Interactions]
@@ -149,7 +149,7 @@ def test_a_fit_into_a_folder_in_use_is_refused(split: Split, tmp_path: Path) -> 
 _HOLD_LOCK = """
 import sys
 from pathlib import Path
-from talos.model.run_directory import lock_run
+from talos.model.store import lock_run
 with lock_run(Path(sys.argv[1]), "testing"):
     print("locked", flush=True)
     sys.stdin.readline()

@@ -21,7 +21,7 @@ import torch
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
 from talos.model.recommender import Recommender
-from talos.model.run_directory import Model
+from talos.model.store import Model
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from talos import cli
-from talos.model.run_directory import lock_run
+from talos.model.store import lock_run
 from talos.training.callbacks import PlainProgress, stop_signals
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -11,7 +11,7 @@ import torch
 
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
-from talos.model.run_directory import Model
+from talos.model.store import Model
 
 Make = Callable[..., Model]
 

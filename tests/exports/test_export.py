@@ -16,7 +16,7 @@ import torch
 from talos.errors import ArgumentError, DataError, MissingExtraError, TalosError
 from talos.evaluation.ranking import TopK, top_k
 from talos.exports import export, faiss_index, folders, formats, onnx_graph
-from talos.model.run_directory import Model
+from talos.model.store import Model
 
 Make = Callable[..., Model]
 

@@ -16,7 +16,7 @@ from talos.data.readers import read_lists
 from talos.errors import ArgumentError, DataError, MissingExtraError, TalosError
 from talos.exports import InterruptedExportError, files, lists, write_lists
 from talos.model.recommender import Recommender
-from talos.model.run_directory import Model
+from talos.model.store import Model
 
 Make = Callable[..., Model]
 SUFFIXES = ["parquet", "csv", "tsv", "jsonl", "ndjson", "csv.gz", "jsonl.gz"]

@@ -15,7 +15,7 @@ from talos.data.datasets import synthetic
 from talos.distributed import Group
 from talos.errors import ArgumentError, TalosError
 from talos.exports import write_lists
-from talos.model.run_directory import Model, load_model, save_model
+from talos.model.store import Model, load_model, save_model
 
 InThreads = Callable[[int, Callable[[Group], Any]], list[Any]]
 

@@ -12,7 +12,7 @@ import pytest
 CODE = """
 import json, sys
 import numpy as np, polars as pl, torch
-from talos.model.run_directory import Model
+from talos.model.store import Model
 from talos.exports import write_lists
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary

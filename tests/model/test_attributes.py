@@ -17,7 +17,7 @@ from talos.errors import DataError
 from talos.files import checksum_of, sealed_text
 from talos.model.attributes import align_items, allowed_items
 from talos.model.recommender import Recommender
-from talos.model.run_directory import load_model
+from talos.model.store import load_model
 
 TABLE = pl.DataFrame(
     {

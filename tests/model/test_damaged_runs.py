@@ -18,7 +18,7 @@ from talos.data.interactions import Interactions
 from talos.errors import TalosError
 from talos.files import checksum_of, sealed_text
 from talos.model.recommender import Recommender
-from talos.model.run_directory import FILES
+from talos.model.store import FILES
 
 SECONDS, MEGABYTES = 2.0, 500  # of CPU time: another program on the machine is no fault of the reader
 # What somebody might write in place of any value.

@@ -16,7 +16,7 @@ from talos.distributed import Group
 from talos.errors import DataError, TalosError
 from talos.files import sealed_text
 from talos.model.recommender import Recommender
-from talos.model.run_directory import Model, load_model, save_model
+from talos.model.store import Model, load_model, save_model
 
 InThreads = Callable[[int, Callable[[Group], Any]], list[Any]]
 

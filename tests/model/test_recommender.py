@@ -17,7 +17,7 @@ from talos.data.splits import Split, split
 from talos.errors import ArgumentError, ConfigError, DataError, TalosError
 from talos.files import checksum_of, sealed_text
 from talos.model.recommender import Recommender
-from talos.model.run_directory import FORMAT, load_model
+from talos.model.store import FORMAT, load_model
 
 Make = Callable[..., Interactions]
 

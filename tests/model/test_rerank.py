@@ -15,7 +15,7 @@ from talos.errors import ArgumentError
 from talos.evaluation.ranking import DotScores, TopK, top_k
 from talos.model import rerank
 from talos.model.recommender import Recommender
-from talos.model.run_directory import Model
+from talos.model.store import Model
 
 USERS, ITEMS, DIM = 12, 150, 6
 

@@ -14,7 +14,7 @@ from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, DataError, InUseError, TalosError
 from talos.model import run_directory
 from talos.model.recommender import Recommender
-from talos.model.run_directory import FILES, load_model, lock_run
+from talos.model.store import FILES, load_model, lock_run
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from talos.cli.update import update
 from talos.data.interactions import Interactions
 from talos.errors import ConfigError, InUseError
 from talos.model.recommender import Recommender
-from talos.model.run_directory import LOCK, lock_run
+from talos.model.store import LOCK, lock_run
 
 from .conftest import fit
 
@@ -77,8 +77,8 @@ def test_a_save_that_ended_after_its_swap_is_served(
                 staged.replace(folder / name)
                 left[0] -= 1
 
-    monkeypatch.setattr("talos.model.run_directory._rename_staged", some)
-    monkeypatch.setattr("talos.model.run_directory._remove_leftovers", lambda folder: None)
+    monkeypatch.setattr("talos.model.store._rename_staged", some)
+    monkeypatch.setattr("talos.model.store._remove_leftovers", lambda folder: None)
     second.save(run)
     assert service.post("/v1/model/reload").status_code == 200
     assert items_of(service) == second.recommend([USER], k=60)["item_id"].to_list()
@@ -90,7 +90,7 @@ def test_files_get_their_names_while_they_are_read(
 ) -> None:
     """A reader that found a file under its first name tries again when it is gone from there."""
     from talos.model import run_directory
-    from talos.model.run_directory import checksum_of, copy_model, load_model
+    from talos.model.store import checksum_of, copy_model, load_model
 
     digits, sums = checksum_of(run / name).removeprefix("sha256:")[:16], checksum_of
     staged = run / f"{name}.{digits}"

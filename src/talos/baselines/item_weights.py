@@ -61,6 +61,13 @@ class ItemWeights:
             return self.weights[:, item]
         return torch.from_numpy(self.weights[:, [item]].toarray()[:, 0])
 
+    def __getitem__(self, items: Tensor) -> Tensor:
+        """The weights from some items (…) to every item, (…, items): rows of W as vectors of these items."""
+        if isinstance(self.weights, Tensor):
+            return self.weights[items]
+        rows = self.weights[items.flatten().numpy()].toarray()
+        return torch.from_numpy(rows).view(*items.shape, self.num_items)
+
     def dense(self) -> Tensor:
         """W as a dense tensor: for tests and small examples."""
         return self.weights if isinstance(self.weights, Tensor) else torch.from_numpy(self.weights.toarray())

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from talos.cli.evaluate import test_part
 from talos.cli.options import DataOption, Json, RunArgument, TestArgument, UnsplitOptions, with_options
 from talos.cli.output import print_json
-from talos.cli.report import check_target, test_part, write_page
+from talos.cli.report import check_target, write_page
 
 __all__ = ["card"]
 

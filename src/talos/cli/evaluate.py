@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,26 +10,18 @@ import typer
 
 from talos.cli.options import DataOption, Json, TestArgument, UnsplitOptions, with_options
 from talos.cli.output import print_json, print_table, reading, say
-from talos.cli.train import share_of
 from talos.data.source_options import SourceOptions
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
+    from talos.data.interactions import Interactions
     from talos.evaluation.evaluate import Report
     from talos.evaluation.metrics import Dialect
+    from talos.model.recommender import Recommender
 
-__all__ = ["evaluate", "fitted_on_test", "parse_ks"]
+__all__ = ["evaluate", "parse_ks", "test_part"]
 
 _LENGTHS = (10, 20, 50)
-
-
-def fitted_on_test(facts: Mapping[str, Any]) -> bool:
-    """Whether `model.json` says that a run has learnt from its test part, which then measures nothing.
-
-    >>> fitted_on_test({"trained_on": {"train": 7, "valid": 1, "test": 2}}), fitted_on_test({})
-    (True, False)
-    """
-    return "test" in facts.get("trained_on", {})
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
@@ -110,31 +101,29 @@ def _of_run(
 ) -> Report | None:
     """Metrics of a run; of several processes each measures some of the users, and rank 0 returns the result."""
     from talos import distributed
-    from talos.data.open import check_unchanged, open_test
     from talos.model.recommender import Recommender
 
     group = distributed.start()
     recommender = Recommender.load(run, group=group)
-    facts = recommender.fitted_model().metadata
-    if path is None and fitted_on_test(facts):
-        raise ConfigError(
-            "was fitted on its test part too (--refit all)",
-            where=str(run),
-            expected="a PATH with other data",
-            hint="chosen_from in model.json has the test metrics of the model it was chosen from",
-        )
-    trained_on = facts.get("source")
-    test: Any
-    own = data or str(trained_on["path"]) if isinstance(trained_on, dict) and "path" in trained_on else ""
-    share = share_of(own, group) if path is None else None  # every process reads all of a PATH
-    if share is None:
-        with reading() as progress:
-            test = open_test(trained_on, path, source, run=run, data=data, notify=say, progress=progress)
-    else:
-        check_unchanged(trained_on or {}, share, run=run, path=own)
-        test = share.test
+    test = test_part(recommender, run, path, data, source)
     items = recommender.fitted_model().train.num_items
     lengths = ks or tuple(k for k in _LENGTHS if k <= items) or (items,)
     report = recommender.evaluate(test, lengths, dialect=dialect)
     distributed.stop()
     return report if group.rank == 0 else None
+
+
+def test_part(
+    recommender: Recommender, run: Path, path: str | None, data: str | None, source: SourceOptions
+) -> Interactions | None:
+    """What a run is measured on: PATH; the test part of its own data, read again; or None, its stored test part."""
+    from talos.data.open import open_recorded, open_test
+
+    record = recommender.fitted_model().metadata.get("source")
+    if path is not None and data is not None:
+        raise ConfigError("a PATH as well", where="--data", expected="one of them")
+    with reading() as progress:
+        how: dict[str, Any] = {"options": source, "notify": say, "progress": progress}
+        if path is not None:
+            return open_test(record, path, **how)
+        return None if data is None else open_recorded(record, run=run, data=data, **how).test

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +14,7 @@ from talos.errors import ConfigError, nearest
 if TYPE_CHECKING:
     import polars as pl
 
-    from talos.data.vocabulary import Vocabulary
-    from talos.model.run_directory import Model
+    from talos.model.model import Model
 
 __all__ = ["recommend"]
 
@@ -73,6 +71,13 @@ def recommend(
     keep_seen: Annotated[
         bool, typer.Option("--keep-seen", help="Include items that the user already has.")
     ] = False,
+    for_test: Annotated[
+        bool,
+        typer.Option(
+            "--for-test",
+            help="Include the run's test items, so that `talos evaluate --recs` can measure the lists on them.",
+        ),
+    ] = False,
     overwrite: Annotated[
         bool,
         typer.Option(
@@ -111,16 +116,15 @@ def recommend(
     group = distributed.start() if everybody else distributed.SINGLE_PROCESS
     recommender = Recommender.load(run, group=group)
     model = recommender.fitted_model()
-    items = model.train.item_ids
     request: dict[str, Any] = {
-        "filter_seen": not keep_seen, "diversity": diversity, "popularity": popularity
+        "filter_seen": not keep_seen, "for_test": for_test, "diversity": diversity, "popularity": popularity
     }  # fmt: skip
     if filter:
         request["filter"] = parse_filter(filter)
     if candidates:
-        request["candidates"] = _ids(_split(candidates), items, "--candidates")
+        request["candidates"] = _split(candidates)
     if exclude:
-        request["exclude"] = _ids(_split(exclude), items, "--exclude")
+        request["exclude"] = _split(exclude)
     if everybody:
         from talos.exports import progress, write_lists
 
@@ -149,13 +153,11 @@ def recommend(
     if on_unknown is not None:
         request["on_unknown"] = on_unknown
     if history:
-        request["history"] = _ids(_split(history), items, "--history")
-    else:
-        request["users"] = _ids(user or [], model.train.user_ids, "--user")
-        codes = model.train.user_ids.encode(request["users"])
-        cold = sum(not model.train.user_degrees[code] for code in codes if code >= 0)
-        _say_cold(cold, len(request["users"]))
-    _print_lists(model, recommender.recommend(k=k, **request), json)
+        request["history"] = _split(history)
+    lists = recommender.recommend(user, k=k, **request)
+    codes: Any = model.train.user_ids.encode(lists["user_id"].unique()) if user else []
+    _say_cold(sum(not model.train.user_degrees[code] for code in codes if code >= 0), len(codes))
+    _print_lists(model, lists, json)
 
 
 def _say_cold(count: int, users: int) -> None:
@@ -184,13 +186,3 @@ def _print_lists(model: Model, lists: pl.DataFrame, json: bool) -> None:
 
 def _split(given: list[str]) -> list[str]:
     return [name for text in given for name in text.split(",") if name]
-
-
-def _ids(names: list[str], vocabulary: Vocabulary, option: str) -> list[str] | list[int]:
-    """The names as integers where the run's ids are integers."""
-    if not vocabulary.ids.dtype.is_integer():
-        return names
-    wrong = next((name for name in names if not re.fullmatch("0|-?[1-9][0-9]{0,18}", name)), None)
-    if wrong is not None:  # int() would take 1_0, +10 and other scripts' digits for 10
-        raise ConfigError(repr(wrong), where=option, expected="integer ids, like those of the run")
-    return [int(name) for name in names]

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from talos.cli.evaluate import fitted_on_test
+from talos.cli.evaluate import test_part
 from talos.cli.options import DataOption, Json, TestArgument, UnsplitOptions, with_options
-from talos.cli.output import print_json, say
-from talos.data.source_options import SourceOptions
+from talos.cli.output import print_json
 from talos.errors import ConfigError
 
-if TYPE_CHECKING:
-    from talos.data.interactions import Interactions
-    from talos.model.recommender import Recommender
-
-__all__ = ["check_target", "report", "test_part", "write_page"]
+__all__ = ["check_target", "report", "write_page"]
 
 
 @with_options
@@ -63,18 +58,6 @@ def report(
         print_json({"report": str(target), "bytes": target.stat().st_size})
     else:
         typer.echo(f"written to {target}")
-
-
-def test_part(
-    recommender: Recommender, run: Path, path: str | None, data: str | None, source: SourceOptions
-) -> Interactions | None:
-    """What a run is measured on: PATH, or its own test part; None if it has learnt from that."""
-    from talos.data.open import open_test
-
-    facts = recommender.fitted_model().metadata
-    if path is None and fitted_on_test(facts):
-        return None
-    return open_test(facts.get("source"), path, source, run=run, data=data, notify=say)
 
 
 def write_page(text: str, target: Path, *, overwrite: bool = True) -> Path:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -22,18 +20,15 @@ if TYPE_CHECKING:
     import polars as pl
 
     from talos.config import RunConfig
-    from talos.data.interactions import Interactions
-    from talos.data.shards import Share, SplitShare
+    from talos.data.shards import SplitShare
     from talos.data.splits import Split
     from talos.distributed import Group
     from talos.evaluation.evaluate import Report
-    from talos.model.recommender import Recommender
-    from talos.training import Callback
+    from talos.model.run import Run
 
 __all__ = ["share_of", "train"]
 
 Refit: TypeAlias = Literal["train+valid", "all"]
-_IN_WORDS = {"train+valid": "train and validation", "all": "all the data"}
 _LOGGERS = ("tensorboard", "mlflow", "wandb")
 _OF_TRAINING = ("checkpoint", "history.jsonl", "history-refit.jsonl", "race", "race.json", *_LOGGERS)
 
@@ -84,7 +79,10 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a recommender and write it to a run directory."""
+    from talos import distributed
     from talos.data.open import open_split, record_of
+    from talos.model.recommender import Recommender
+    from talos.model.run import check_refit
 
     config = training.run_config()
     if explain:
@@ -100,13 +98,13 @@ def train(
     out = _check_out(out, resume, refit)
     with ExitStack() as held:
         if os.environ.get("RANK", "0") in ("", "0"):  # rank 0 holds the lock for the processes of torchrun
-            from talos.model.run_directory import lock_run
+            from talos.model.store import lock_run
 
             held.enter_context(lock_run(out, "talos train"))
             _check_out(out, resume, refit)  # again: another process may have finished in between
         with reading() as progress:
             parts = _share(path, config) or open_split(path, source, notify=say, progress=progress)
-        _check_refit(refit, parts)
+        check_refit(refit, parts)
         config = _with_fitting_k(config, parts)
         for note in _cold_notes(parts):
             say(note)
@@ -115,7 +113,20 @@ def train(
         asked = zip(_LOGGERS, (tensorboard, mlflow, wandb), strict=True)
         loggers = [name for name, wanted in asked if wanted]
         with _saying_how_to_continue(out):
-            _run(config, parts, out, record, refit, items=table, resume=resume, loggers=loggers, json=json)
+            group = distributed.start(config.device)
+            run = Recommender(config=config).fit_run(
+                parts,
+                out,
+                refit=refit,
+                resume=resume,
+                items=table,
+                loggers=loggers,
+                source=record,
+                notify=say,
+            )
+            distributed.stop()
+        if run is not None and group.rank == 0:
+            _print_run(run, out, refit, json)
 
 
 @contextmanager
@@ -186,22 +197,6 @@ def _check_out(out: Path | None, resume: bool, refit: Refit | None) -> Path:
         what, expected = f"has no checkpoint, but has {strangers[0]}", "a run to continue, or a new directory"
         raise ConfigError(what if out.is_dir() else "is a file", where=f"--out {out}", expected=expected)
     return out
-
-
-def _check_refit(refit: Refit | None, parts: Split | SplitShare) -> None:
-    """Refuse what would fail only after the first fit."""
-    from talos.data.shards import SplitShare
-
-    if refit is not None and isinstance(parts, SplitShare):
-        what, expected = (
-            "shards in several processes",
-            "one process, or a PATH that every process reads whole",
-        )
-        raise ConfigError(what, where="--refit", expected=expected)
-    if refit == "train+valid" and (parts.valid is None or len(parts.valid) == 0):
-        raise ConfigError("there is no validation part", where="--refit", expected="--valid above 0")
-    if refit == "all" and len(parts.test) == 0:
-        raise ConfigError("there is no test part to add", where="--refit all", expected="--refit")
 
 
 def _with_fitting_k(config: RunConfig, parts: Split | SplitShare) -> RunConfig:
@@ -286,124 +281,40 @@ def _explain_baseline(config: RunConfig, parts: Split, json: bool) -> None:
     typer.echo("\n" + config.to_toml())
 
 
-def _run(
-    config: RunConfig,
-    parts: Split | SplitShare,
-    out: Path,
-    source: dict[str, Any],
-    refit: Refit | None,
-    *,
-    items: pl.DataFrame | None,
-    resume: bool,
-    loggers: Sequence[str],
-    json: bool,
-) -> None:
-    from talos import distributed, kernels
-    from talos.data.shards import SplitShare
-    from talos.model.recommender import Recommender
-    from talos.studies.race import plan_of_run
-    from talos.training import PlanLines, check_memory
+def _print_run(run: Run, out: Path, refit: Refit | None, json: bool) -> None:
+    from talos.model.run import IN_WORDS
 
-    group = distributed.start(config.device)
-    if group.size > 1 and config.training.parallel == "none":
-        raise ConfigError(
-            f"'none' in {group.size} processes", where="--parallel", expected="'users', 'items' or 'auto'"
-        )
-    recommender = Recommender(config=config)
-    if group.rank == 0:
-        say(f"kernel: {kernels.status()}" if config.device == "cpu" else f"kernel: torch on {config.device}")
-    if config.baseline is None:
-        plan = plan_of_run(config, parts.train, parts.valid)
-        check_memory(plan)  # on every rank, so that all of them stop
-        if group.rank == 0:
-            say(f"memory: {plan.memory / 2**20:,.1f} MB at the peak, besides the interactions")
-        if group.rank == 0 and plan.raced:
-            say(plan.raced)
-    folders = {name: out / name for name in loggers}
-    began = time.perf_counter()
-    watchers = [PlanLines(say), *_watchers(group, folders)]
-    recommender.fit(parts.train, parts.valid, known=parts.test, run=out, resume=resume, callbacks=watchers)
-    chosen = copy(recommender)
-    if refit is not None:
-        if group.rank == 0:
-            say(f"fitting again on {_IN_WORDS[refit]}")
-        watchers = _watchers(group, {name: place / "refit" for name, place in folders.items()})
-        recommender.refit(refit, run=out, resume=resume, callbacks=watchers)
-    seconds = time.perf_counter() - began
-    divided = isinstance(parts, SplitShare)  # then each process has the vectors of its own users
-    if not divided:
-        distributed.stop()
-        if group.rank != 0:  # rank 0 has the whole model
-            return
-    model, reports = recommender.fitted_model(), None
-    result: dict[str, Any] = {"metrics": {}}
-    baseline: dict[str, Any] = {}
-    if len(parts.test):
-        # a model that was fitted on the test part has no test figure: that of the other one stands in for it
-        measured = chosen if refit == "all" else recommender
-        base = model.train if refit == "train+valid" else parts.train
-        reports = trained, popular = _reports(measured, base, parts)
-        result, baseline = trained.as_dict(), {"popularity": popular.as_dict()["metrics"]}
-    result["notes"] = [*_cold_notes(parts), *result.get("notes", [])]
-    facts: dict[str, Any] = {"fit_seconds": round(seconds, 2), "notes": result["notes"]}
-    if refit == "all":
-        origin = {**model.metadata["chosen_from"], **result, "baseline": baseline}
-        facts["chosen_from"] = origin
-        result, baseline = {"metrics": {}, "notes": result["notes"]}, {}
-    if items is not None:
-        recommender.add_items(items)
-    recommender.save(out, metrics=result["metrics"], baseline=baseline, source=source, **facts)
-    if divided:
-        distributed.stop()
-        if group.rank != 0:  # rank 0 prints
-            return
+    model, config = run.recommender.fitted_model(), run.recommender.config
+    facts = model.metadata
     if json:
         names = ("epoch", "trained_on", "epochs_from", "fit_seconds", "threshold_error", "chosen_from")
-        kept = {name: model.metadata[name] for name in names if name in model.metadata}
-        print_json({"run": str(out), **kept, **result, "baseline": baseline,
-                    "config": recommender.config.as_dict()})  # fmt: skip
+        kept = {name: facts[name] for name in names if name in facts}
+        measured = {"metrics": {}} if run.report is None or refit == "all" else run.report.as_dict()
+        print_json({"run": str(out), **kept, **measured, "notes": list(run.notes),
+                    "baseline": facts["baseline"], "config": config.as_dict()})  # fmt: skip
         return
-    if reports is not None:
-        _print_comparison(*reports, "of the model it was chosen from, " if refit == "all" else "")
-    if model.metadata["threshold_error"] is not None:
-        distance = f"{model.metadata['threshold_error']:.4f}"
-        typer.echo(f"\nmean distance of the thresholds from the exact ones: {distance}")
+    if run.report is not None and run.popular is not None:
+        of = "of the model it was chosen from, " if refit == "all" else ""
+        _print_comparison(run.report, run.popular, of)
+    if facts["threshold_error"] is not None:
+        typer.echo(f"\nmean distance of the thresholds from the exact ones: {facts['threshold_error']:.4f}")
     if refit == "all":
         typer.echo(
             "\nno test figure: this model was fitted on the test part too. "
             "The metrics above are those of the model it was chosen from"
         )
     if config.baseline is not None:
-        done = "computed" if refit is None else f"computed again on {_IN_WORDS[refit]}"
+        done = "computed" if refit is None else f"computed again on {IN_WORDS[refit]}"
     else:
-        again = "" if refit is None else f"; fitted again on {_IN_WORDS[refit]} for as many epochs"
-        done = f"best epoch {model.metadata['epoch']}{again}"
-    typer.echo(f"{done}, {seconds:.1f} s; written to {out}")
+        again = "" if refit is None else f"; fitted again on {IN_WORDS[refit]} for as many epochs"
+        done = f"best epoch {facts['epoch']}{again}"
+    typer.echo(f"{done}, {run.seconds:.1f} s; written to {out}")
     somebody = shlex.quote(str(model.train.user_ids.ids[0])) if model.train.num_users else "ID"
-    run = shlex.quote(str(out))
+    folder = shlex.quote(str(out))
     say(
-        f"next: talos recommend {run} --user {somebody}   or for all   talos recommend {run} --all --out recs.csv"
+        f"next: talos recommend {folder} --user {somebody}   "
+        f"or for all   talos recommend {folder} --all --out recs.csv"
     )
-
-
-def _watchers(group: Group, loggers: Mapping[str, Path]) -> list[Callback]:
-    """Progress, and each logger with its folder; on rank 0."""
-    from talos.training import LOGGERS, progress
-
-    if group.rank != 0:
-        return []
-    return [progress(), *(LOGGERS[name](folder) for name, folder in loggers.items())]
-
-
-def _reports(
-    recommender: Recommender, train: Interactions | Share, parts: Split | SplitShare
-) -> tuple[Report, Report]:
-    """Metrics on the test part: of a recommender, and of ranking by popularity in `train`."""
-    from talos.evaluation.evaluate import popularity_report
-
-    ks = sorted({k for k in (5, 10, 20, 50, recommender.config.k) if k <= train.num_items})
-    trained = recommender.evaluate(parts.test, k=ks, popularity=train.item_degrees)
-    return trained, popularity_report(train, parts.test, seen=recommender.fitted_model().seen, ks=ks)
 
 
 def _print_comparison(trained: Report, popular: Report, of: str) -> None:

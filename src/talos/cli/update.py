@@ -14,7 +14,7 @@ from talos.errors import ConfigError
 
 if TYPE_CHECKING:
     from talos.data.interactions import Interactions
-    from talos.model.run_directory import Model
+    from talos.model.model import Model
 
 __all__ = ["update"]
 
@@ -35,7 +35,7 @@ def update(
 ) -> None:
     """Put new events, users and items into a trained run, without training from scratch."""
     from talos.model.recommender import Recommender
-    from talos.model.run_directory import lock_run
+    from talos.model.store import lock_run
 
     if out is None:
         raise ConfigError("is missing", where="--out", expected="the run directory to write")
@@ -63,7 +63,7 @@ def update(
 
 def _check_out(out: Path) -> None:
     """A new directory, or one in which an update was interrupted."""
-    from talos.model.run_directory import holds_leftovers_only
+    from talos.model.store import holds_leftovers_only
 
     if out.exists() and not (out.is_dir() and holds_leftovers_only(out)):
         raise ConfigError("exists and is not empty", where=f"--out {out}", expected="a new directory")

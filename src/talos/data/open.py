@@ -205,35 +205,22 @@ def open_share(path: Location, users_of: Callable[[int], range]) -> SplitShare:
 
 def open_test(
     source: Mapping[str, Any] | None,
-    path: str | None,
+    path: str,
     options: SourceOptions | None = None,
     *,
-    run: Location,
-    data: str | None = None,
     notify: Notify | None = None,
     progress: Progress | None = None,
 ) -> Interactions:
-    """What a run is measured on: PATH if one is given, else the test part of the data it was trained on.
-
-    Of a PATH that is split already, a folder with a train file or one of shards, that is the test part.
+    """A test set for a run; of a PATH that is split already, a folder with a train file or shards, the test part.
 
     Args:
-        source: the run's record of its data, see `SourceOptions.as_dict`; None if it has none.
-        path: a test set, read with the columns and the format of the run's data except where `options` differ.
-        options: how to read and clean the PATH, or `data` where that differs from the run's record.
-        run: the run, as an error calls it.
-        data: the run's own data, named again; see `open_recorded`.
+        source: the run's record of its data, whose columns and format are used except where `options` differ.
+        path: the test set.
+        options: how to read and clean the PATH.
         notify: called with one line of text for each message.
         progress: called with the number of rows read and of all rows.
     """
     options = options or SourceOptions()
-    if path is not None and data is not None:
-        raise ConfigError("a PATH as well", where="data", expected="one of them")
-    if path is None:
-        recorded = open_recorded(
-            source, run=run, data=data, options=options, notify=notify, progress=progress
-        )
-        return recorded.test
     if source is not None:
         options = SourceOptions.from_dict(source).for_other_data(options)
     if _is_split(path):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
-from talos.evaluation.ranking import DotScores, TopK, top_k
+from talos.evaluation.ranking import TopK, is_masked
 from talos.exports.faiss_index import load_faiss
 from talos.exports.folders import recall, sample_users
-from talos.model.run_directory import Model
+from talos.model.model import Model
+from talos.model.query import ListQuery, answer
 
 __all__ = ["ApproximateLists"]
 
@@ -34,33 +35,22 @@ class ApproximateLists:
 
     Args:
         model: with vectors of users and items.
-        k: length of the lists.
+        query: the question about all users.
         wanted: the share of the exact lists to be found, above 0 and below 1.
-        seen: interactions whose items are left out of their users' lists.
-        banned: items that are left out of all lists.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        k: int,
-        wanted: float,
-        seen: Interactions | None,
-        banned: NDArray[np.int64] | None,
-    ) -> None:
-        scorer = model.scorer()
-        if not isinstance(scorer, DotScores):
+    def __init__(self, model: Model, query: ListQuery, *, wanted: float) -> None:
+        if not model.has_vectors:
             what, expected = "a model without vectors of users and items", "one that has them, or exact lists"
             raise ArgumentError(what, where="approximate", expected=expected)
         if not 0 < wanted < 1:
             raise ArgumentError(f"{wanted}", where="approximate", expected="a recall above 0 and below 1")
-        self._k, self._seen, self._banned = k, seen, banned
-        vectors = (scorer.user_vectors, scorer.item_vectors)
+        self._model, self._query, self._k = model, query, query.k
+        self._seen = None if query.mask == "nothing" else model.known if query.mask == "known" else model.seen
+        vectors = (model.dot_scores.user_vectors, model.dot_scores.item_vectors)
         self._users, items = (part.detach().float().cpu().contiguous() for part in vectors)
-        self._scorer = DotScores(self._users, items)
         allowed = np.ones(len(items), bool)
-        allowed[[] if banned is None else banned] = False
+        allowed[[] if query.banned is None else query.banned] = False
         self._positions = np.flatnonzero(allowed)  # of the items in the index
         faiss = load_faiss()
         faiss.omp_set_num_threads(torch.get_num_threads())
@@ -69,10 +59,10 @@ class ApproximateLists:
         chosen, others = sample[::2], sample[1::2]
         probed = self._fewest_probes(chosen, cells, wanted)
         measured = others if len(others) else chosen
-        share = recall(self._exact(measured), self.lists(measured).items)
+        share = recall(self._exact(measured), self._found(measured).items)
         self.facts: dict[str, Any] = {
             "wanted": wanted,
-            f"recall@{k}": share,
+            f"recall@{self._k}": share,
             "cells": cells,
             "probed": probed,
         }
@@ -81,15 +71,18 @@ class ApproximateLists:
         expected = self._exact(users)
         for probed in (1 << n for n in range(cells.bit_length() + 1)):
             self._index.nprobe = min(probed, cells)
-            if probed >= cells or recall(expected, self.lists(users).items) >= wanted:
+            if probed >= cells or recall(expected, self._found(users).items) >= wanted:
                 break
         return int(self._index.nprobe)
 
     def _exact(self, users: NDArray[np.int64]) -> TopK:
-        return top_k(self._scorer, users, k=self._k, seen=self._seen, banned=self._banned)
+        return answer(self._model, replace(self._query, users=users))
 
-    def lists(self, users: NDArray[np.int64]) -> TopK:
+    def answer(self, query: ListQuery) -> TopK:
         """The lists of some users; those of users for whom too few items are found are exact."""
+        return self._found(query.users)
+
+    def _found(self, users: NDArray[np.int64]) -> TopK:
         items = np.full((len(users), self._k), -1, np.int64)
         scores = np.full((len(users), self._k), -np.inf, np.float32)
         known = np.zeros(len(users), np.int64) if self._seen is None else self._seen.user_degrees[users]
@@ -105,7 +98,7 @@ class ApproximateLists:
             fine = found >= 0
             found = np.where(fine, self._positions[np.maximum(found, 0)], -1)
             if self._seen is not None:
-                fine &= ~_known(self._seen, users[rows], found)
+                fine &= ~is_masked(self._seen, users[rows], found)
             # the first k that may be recommended, in their order
             place = np.cumsum(fine, axis=1)
             row, column = np.nonzero(fine & (place <= self._k))
@@ -115,19 +108,7 @@ class ApproximateLists:
         if short:
             exact = self._exact(users[short])
             items[short], scores[short] = exact.items, exact.scores
-        return TopK(users, items, scores)
-
-
-def _known(seen: Interactions, users: NDArray[np.int64], items: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each item (B, n) is among those of its user; missing ones, -1, are not."""
-    owner, known = seen.pairs_of(users)
-    keys = owner * np.int64(seen.num_items) + known
-    asked = np.arange(len(users))[:, None] * np.int64(seen.num_items) + items
-    if not len(keys):
-        return np.zeros(items.shape, bool)
-    places = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-    found: NDArray[np.bool_] = (keys[places] == asked) & (items >= 0)
-    return found
+        return TopK(np.arange(len(users)), items, scores)
 
 
 def _build(faiss: Any, vectors: NDArray[np.float32]) -> tuple[Any, int]:

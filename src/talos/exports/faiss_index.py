@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from talos.errors import ArgumentError, MissingExtraError, nearest
-from talos.evaluation.ranking import top_k
 from talos.exports.folders import check_same_lists, export_folder, recall, sample_users, write_ids
-from talos.model.run_directory import Model
+from talos.model.model import Model
+from talos.model.query import ListQuery, answer
 
 __all__ = ["INDEXES", "load_faiss", "write_faiss"]
 
@@ -43,7 +43,7 @@ def write_faiss(
         _write_index(faiss, built, folder / "index.faiss")
         write_ids(folder, model, user_vectors=True, item_vectors=False)
         sample = sample_users(model, _SAMPLE)
-        expected = top_k(table, sample, k=k)
+        expected = answer(model, ListQuery(users=sample, k=k, mask="nothing"))
         asked = np.ascontiguousarray(table.user_vectors[sample].detach().float().cpu().numpy())
         # verify the index as it was stored: read it back from the disk
         scores, items = faiss.read_index(str(folder / "index.faiss")).search(asked, k)
@@ -51,7 +51,7 @@ def write_faiss(
         details["verified_users"] = len(sample)
         if index == "flat":
             details["identical_lists"] = check_same_lists(
-                model, expected, items, scores, what="the flat index"
+                model, sample, expected, items, scores, what="the flat index"
             )
         record.update(details)
     return {**details, "files": ["index.faiss", "items.parquet", "users.parquet"]}

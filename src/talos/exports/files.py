@@ -34,7 +34,7 @@ from talos.files import (
 if TYPE_CHECKING:
     from talos.exports.lists import ListSettings
 
-__all__ = ["FileSink", "check_out", "file_kind", "join_files"]
+__all__ = ["FileSink", "check_out", "file_kind", "join_files", "make_parent"]
 
 _FORMAT = 2  # 1 had no checksums
 _OURS = re.compile(r"part-\d{6}|progress\.json|\..*\.tmp")
@@ -60,6 +60,7 @@ class FileSink:
         """Users and rows in the parts that an interrupted export has left."""
         # beside the folder of the parts, which is removed
         lock = self.path.with_name(f".{self.path.name}.lock")
+        make_parent(self.path)
         try:
             self.folder.mkdir(exist_ok=True)
             self._held.enter_context(locked(lock, guards=self.path, purpose="writing lists"))
@@ -176,15 +177,23 @@ def join_files(parts: Sequence[Path], path: Path, kind: str) -> None:
 
 
 def check_out(path: Path, *, overwrite: bool, folder: bool = False) -> None:
-    """Refuse an `out` whose parent is missing or read-only, that exists, or that is a folder where a file is meant."""
-    if not path.parent.is_dir():
-        raise ArgumentError("no such folder", where=str(path.parent), expected="an existing folder")
-    if not os.access(path.parent, os.W_OK):
-        raise ArgumentError("cannot be written to", where=str(path.parent), expected="a folder for output")
+    """Refuse an `out` in a read-only folder, one that exists, or a folder where a file is meant."""
+    above = next(place for place in path.absolute().parents if place.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise ArgumentError("cannot be written to", where=str(above), expected="a folder for output")
     if path.is_dir() and not folder:
         raise ArgumentError("is a folder", where=str(path), expected="the name of a file")
     if path.exists() and not overwrite:
         raise ArgumentError("exists", where=str(path), expected="a new name", hint="or overwrite=True")
+
+
+def make_parent(path: Path) -> None:
+    """Create the folder that `path` is in."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"cannot be created ({error.strerror})"
+        raise ArgumentError(what, where=str(path.parent), expected="a folder for output") from None
 
 
 def file_kind(path: Path) -> tuple[str, bool]:

@@ -13,18 +13,18 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from talos.baselines import ItemWeights
 from talos.errors import ArgumentError, TalosError, first_line
 from talos.evaluation.ranking import TopK
-from talos.exports.files import check_out
+from talos.exports.files import check_out, make_parent
 from talos.files import locked, remove_leftovers, replace_folder
-from talos.model.run_directory import Model
+from talos.model.model import Model
 
-__all__ = ["check_same_lists", "export_folder", "recall", "sample_users", "write_ids"]
+__all__ = ["check_same_lists", "export_folder", "plain_array", "recall", "sample_users", "write_ids"]
 
 _RECORD = "export.json"
-# What exports write; records of older versions do not list it.
-_FILES = ("users.parquet", "items.parquet", "index.faiss", "model.onnx", "model.onnx.data")
 # Other programs sum a dot product in another order: scores that differ by less than this count as equal.
 _TOLERANCE = 1e-5
 
@@ -42,6 +42,7 @@ def export_folder(
     fingerprint = model.fingerprint()
     record = {"format": 1, "kind": kind, "talos": version("talos-rec"), "model": fingerprint}
     with ExitStack() as stack:
+        make_parent(out)
         lock = out.with_name(f".{out.name}.lock")
         stack.enter_context(locked(lock, guards=out, purpose=f"exporting to {kind}"))
         remove_leftovers(out)
@@ -74,7 +75,7 @@ def _check_replaceable(out: Path, *, overwrite: bool) -> None:
     made: Any = ()
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         made = json.loads((out / _RECORD).read_text(encoding="utf-8"))["files"]
-    known = {_RECORD, *(made if isinstance(made, list) else _FILES)}
+    known = {_RECORD, *(made if isinstance(made, list) else ())}
     strangers = [name for name in names if name not in known]
     if strangers:
         what, expected = (
@@ -91,14 +92,35 @@ def write_ids(folder: Path, model: Model, *, user_vectors: bool, item_vectors: b
     items: dict[str, Any] = {"item_id": train.item_ids.ids}
     if train.item_titles is not None:
         items["title"] = train.item_titles
-    if user_vectors:
-        users["vector"] = model.dot_scores.user_vectors.detach().float().cpu().numpy()
-    if user_vectors and model.thresholds is not None:
-        users["threshold"] = model.thresholds.detach().float().cpu().numpy()
-    if item_vectors:
-        items["vector"] = model.dot_scores.item_vectors.detach().float().cpu().numpy()
+    if isinstance(model.scored_by, ItemWeights):
+        if item_vectors:
+            items |= _weights(model.scored_by)
+    else:
+        if user_vectors:
+            users["vector"] = plain_array(model.dot_scores.user_vectors)
+        if user_vectors and model.scored_by.thresholds is not None:
+            users["threshold"] = plain_array(model.scored_by.thresholds)
+        if item_vectors:
+            items["vector"] = plain_array(model.dot_scores.item_vectors)
     pl.DataFrame(users).write_parquet(folder / "users.parquet")
     pl.DataFrame(items).write_parquet(folder / "items.parquet")
+
+
+def plain_array(tensor: Tensor) -> NDArray[np.float32]:
+    """A tensor on any device as an array of float32."""
+    return np.ascontiguousarray(tensor.detach().float().cpu().numpy())
+
+
+def _weights(weights: ItemWeights) -> dict[str, Any]:
+    """The weights from each item: to all items, or to the positions `others` where most are 0."""
+    tensors = {name: tensor.numpy() for name, tensor in weights.tensors().items()}
+    if len(tensors) == 1:
+        return {"weights": next(iter(tensors.values()))}
+    ends = tensors["item_weights.indptr"][1:-1]
+    named = {"others": "item_weights.indices", "weights": "item_weights.values"}
+    return {
+        column: [part.tolist() for part in np.split(tensors[name], ends)] for column, name in named.items()
+    }
 
 
 def sample_users(model: Model, size: int) -> NDArray[np.int64]:
@@ -109,14 +131,21 @@ def sample_users(model: Model, size: int) -> NDArray[np.int64]:
 
 
 def check_same_lists(
-    model: Model, expected: TopK, items: NDArray[Any], scores: NDArray[Any], *, what: str
+    model: Model,
+    sample: NDArray[np.int64],
+    expected: TopK,
+    items: NDArray[Any],
+    scores: NDArray[Any],
+    *,
+    what: str,
 ) -> float:
-    """Raise unless `items` and `scores` (B, k) are the expected lists, up to the order of equal scores.
+    """Raise unless `items` and `scores` (B, k) are the expected lists of a sample of users, up to ties.
 
     Returns the share of users whose lists are identical.
     """
     table = model.dot_scores
-    users = table.user_vectors[torch.from_numpy(expected.users)].detach().double().cpu().numpy()
+    vectors_of = torch.from_numpy(sample)
+    users = table.user_vectors[vectors_of].detach().double().cpu().numpy()
     there = expected.items >= 0
     margin = _TOLERANCE * max(1.0, float(np.abs(expected.scores[there]).max(initial=0.0)))
     for row in range(len(users)):
@@ -133,7 +162,7 @@ def check_same_lists(
             elif (np.abs(scores[row, :size] - expected.scores[row, :size]) > margin).any():
                 problem = "better items are left out, or items that are masked are in"
         if problem is not None:
-            user = model.train.user_ids.ids[int(expected.users[row])]
+            user = model.train.user_ids.ids[int(sample[row])]
             raise TalosError(
                 f"{what} differs from the model for user {user!r}: {problem}; nothing was written"
             )
@@ -141,6 +170,15 @@ def check_same_lists(
 
 
 def recall(expected: TopK, items: NDArray[Any]) -> float:
-    """The mean share of the exact top K that was found."""
-    pairs = zip(items, expected.items, strict=True)
-    return float(np.mean([len(np.intersect1d(mine, theirs)) / len(theirs) for mine, theirs in pairs]))
+    """The mean share of the exact top K that was found; of users with a list, and without padding.
+
+    >>> expected = TopK(np.array([0]), np.array([[3, 5, -1]]), np.zeros((1, 3), np.float32))
+    >>> recall(expected, np.array([[3, -1, -1]]))
+    0.5
+    """
+    shares = [
+        float(np.isin(theirs[theirs >= 0], mine).mean())
+        for mine, theirs in zip(items, expected.items, strict=True)
+        if (theirs >= 0).any()
+    ]
+    return float(np.mean(shares)) if shares else 1.0

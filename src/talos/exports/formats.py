@@ -12,14 +12,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from talos.baselines import ItemWeights
 from talos.errors import ArgumentError, DataError, nearest
 from talos.exports.faiss_index import write_faiss
-from talos.exports.files import check_out
-from talos.exports.folders import export_folder, write_ids
+from talos.exports.files import check_out, make_parent
+from talos.exports.folders import export_folder, plain_array, write_ids
 from talos.exports.onnx_graph import write_onnx
 from talos.files import expanded, replace_file
+from talos.model.model import Model
 from talos.model.recommender import Recommender
-from talos.model.run_directory import Model
 
 __all__ = ["FORMATS", "export"]
 
@@ -48,8 +49,8 @@ def export(
     >>> import tempfile, torch
     >>> from talos.data.interactions import Interactions
     >>> data = Interactions.from_ids(["ann", "bob"], ["tea", "jam"])
-    >>> eye = torch.eye(2)
-    >>> model = Model(user_vectors=eye, item_vectors=eye, thresholds=None, train=data, valid=None)
+    >>> from talos.model.model import Vectors
+    >>> model = Model(scored_by=Vectors(torch.eye(2), torch.eye(2)), train=data)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     export(model, "npz", f"{folder}/vectors.npz")["users"]
     2
@@ -72,14 +73,17 @@ def export(
         "format": format,
         "users": model.train.num_users,
         "items": model.train.num_items,
-        "dim": int(model.dot_scores.item_vectors.shape[1]),
+        **({"dim": int(model.dot_scores.item_vectors.shape[1])} if model.has_vectors else {}),
         **details,
         "seconds": round(time.perf_counter() - began, 3),
     }
 
 
 def write_parquet(model: Model, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
-    """Write a folder with `users.parquet` (user_id, vector, threshold) and `items.parquet` (item_id, title, vector)."""
+    """Write a folder with `users.parquet` (user_id, vector, threshold) and `items.parquet` (item_id, title, vector).
+
+    A model of weights between items has `weights` in place of vectors, with the positions of the `others` if sparse.
+    """
     with export_folder(out, model, kind="parquet", overwrite=overwrite) as (folder, _):
         write_ids(folder, model, user_vectors=True, item_vectors=True)
     return {"files": ["users.parquet", "items.parquet"]}
@@ -92,18 +96,22 @@ def write_npz(model: Model, out: Path, *, overwrite: bool = False) -> dict[str, 
     arrays: dict[str, NDArray[Any]] = {
         "user_ids": _id_array(model.train.user_ids.ids, "user ids"),
         "item_ids": _id_array(model.train.item_ids.ids, "item ids"),
-        "user_vectors": model.dot_scores.user_vectors.detach().float().cpu().numpy(),
-        "item_vectors": model.dot_scores.item_vectors.detach().float().cpu().numpy(),
         "seen_indptr": seen.indptr,
         "seen_indices": seen.indices,
     }
-    if model.thresholds is not None:
-        arrays["thresholds"] = model.thresholds.detach().float().cpu().numpy()
+    if isinstance(model.scored_by, ItemWeights):
+        arrays |= {name.replace(".", "_"): one.numpy() for name, one in model.scored_by.tensors().items()}
+    else:
+        arrays["user_vectors"] = plain_array(model.dot_scores.user_vectors)
+        arrays["item_vectors"] = plain_array(model.dot_scores.item_vectors)
+        if model.scored_by.thresholds is not None:
+            arrays["thresholds"] = plain_array(model.scored_by.thresholds)
 
     def write(path: Path) -> None:
         with path.open("wb") as file:  # given a name, numpy would add a suffix
             np.savez(file, **arrays)  # type: ignore[arg-type]  # the stubs take a name for the option allow_pickle
 
+    make_parent(out)
     replace_file(out, write)
     return {"arrays": list(arrays)}
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from talos.data.vocabulary import Ids
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
@@ -21,11 +19,10 @@ from talos.evaluation.ranking import TopK
 from talos.exports.databases import PostgresSink, SqliteSink
 from talos.exports.files import FileSink, check_out, file_kind, join_files
 from talos.files import expanded, replace_file
-from talos.model.attributes import Filter, allowed_items
-from talos.model.lists import banned_items, list_frame
+from talos.model.attributes import Filter
+from talos.model.model import Model
+from talos.model.query import ListQuery, iter_answers, list_frame, list_query
 from talos.model.recommender import Recommender
-from talos.model.rerank import check_share, iter_lists
-from talos.model.run_directory import Model
 from talos.progress import Progress, counter
 
 __all__ = ["InterruptedExportError", "ListSettings", "Progress", "progress", "write_lists"]
@@ -48,7 +45,7 @@ class ListSettings:
 
     model: str  # its fingerprint
     k: int
-    filter_seen: bool
+    mask: str  # which items of a user are left out
     banned: str  # a hash of the items that may not be recommended
     users: int
     users_in_a_part: int
@@ -62,7 +59,7 @@ class ListSettings:
         if stored == mine or overwrite:
             return stored == mine
         # users_in_a_part follows from k: alone, it differs only between versions of the library
-        chosen = ("k", "filter_seen", "users", "diversity", "popularity", "approximate")
+        chosen = ("k", "mask", "users", "diversity", "popularity", "approximate")
         names = [name for name in chosen if stored.get(name) != mine[name]]
         difference = (
             ", ".join(f"{name}={stored.get(name)}" for name in names) or "another version of talos-rec"
@@ -96,6 +93,7 @@ def write_lists(
     popularity: float = 0.0,
     approximate: float | None = None,
     filter_seen: bool = True,
+    for_test: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
     group: Group = SINGLE_PROCESS,
@@ -119,6 +117,7 @@ def write_lists(
             lists' items, above 0 and below 1; exact lists if None. Much faster for hundreds of thousands of items.
             Without `diversity` and `popularity`.
         filter_seen: leave out items that the user is known to have.
+        for_test: leave out those of training and validation only; as in `Recommender.recommend`.
         overwrite: replace `out` if it exists, and discard an unfinished export with another model or options.
         progress: called with the number of users done and of all users.
         group: processes that each have a part of the model; each writes the lists of its users to a file beside `out`,
@@ -133,8 +132,8 @@ def write_lists(
     >>> import tempfile, torch
     >>> from talos.data.interactions import Interactions
     >>> data = Interactions.from_ids(["ann", "bob"], ["tea", "jam"])
-    >>> eye = torch.eye(2)
-    >>> model = Model(user_vectors=eye, item_vectors=eye, thresholds=None, train=data, valid=None)
+    >>> from talos.model.model import Vectors
+    >>> model = Model(scored_by=Vectors(torch.eye(2), torch.eye(2)), train=data)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     rows = write_lists(model, f"{folder}/recs.csv", k=1)["rows"]
     ...     print(rows, Path(f"{folder}/recs.csv").read_text().split())
@@ -143,17 +142,29 @@ def write_lists(
     began = time.perf_counter()
     model = source if isinstance(source, Model) else source.fitted_model()
     k = model.list_length(k)
-    allowed = None if filter is None else allowed_items(model.attributes, model.train.item_titles, filter)
-    banned = banned_items(model.train.item_ids, candidates, exclude, filtered=allowed)
+    query, _ = list_query(
+        model,
+        k=k,
+        candidates=candidates,
+        exclude=exclude,
+        filter=filter,
+        diversity=diversity,
+        popularity=popularity,
+        filter_seen=filter_seen,
+        for_test=for_test,
+    )
+    barred = (
+        "" if query.banned is None else hashlib.blake2b(query.banned.tobytes(), digest_size=16).hexdigest()
+    )
     settings = ListSettings(
         model=model.fingerprint(),
         k=k,
-        filter_seen=filter_seen,
-        banned="" if banned is None else hashlib.blake2b(banned.tobytes(), digest_size=16).hexdigest(),
+        mask=query.mask,
+        banned=barred,
         users=model.train.num_users,
         users_in_a_part=max(1, _ROWS_IN_A_PART // k),
-        diversity=check_share("diversity", diversity),
-        popularity=check_share("popularity", popularity),
+        diversity=query.diversity,
+        popularity=query.popularity,
         approximate=approximate,
     )
     if approximate is not None and (diversity or popularity):
@@ -163,7 +174,7 @@ def write_lists(
     show = progress or (lambda done, total: None)
     if group.size == 1:
         sink = _sink(str(out), model, settings, overwrite)
-        finder = _finder(model, settings, banned)
+        finder = _Finder(model, query, approximate)
         name, users, (rows, resumed) = sink.name, settings.users, _write(model, settings, finder, sink, show)
         without = model.users_without_events
     else:
@@ -186,7 +197,7 @@ def write_lists(
                 part.unlink()
 
         all_or_none(group, check, str(out))
-        finder = _finder(model, settings, banned)
+        finder = _Finder(model, query, approximate)
         own = all_or_none(group, write_own, what)
         assert own is not None
         totals = map(float, (settings.users, model.users_without_events, *own))
@@ -199,76 +210,51 @@ def write_lists(
     return done if approximate is None else {**done, "approximate": finder.facts}
 
 
-class _ExactLists:
-    """Finds the lists of some users, a chunk at a time, with the options of an export."""
+class _Finder:
+    """Answers a question about all users for some of them: exactly, or by a Faiss index."""
 
-    def __init__(self, model: Model, settings: ListSettings, banned: NDArray[np.int64] | None) -> None:
+    def __init__(self, model: Model, query: ListQuery, approximate: float | None) -> None:
+        self._model, self._query, self._index = model, query, None
         self.facts: dict[str, Any] = {}
-        self._scorer = model.scorer()
-        self._how: dict[str, Any] = {
-            "k": settings.k,
-            "seen": model.known if settings.filter_seen else None,
-            "banned": banned,
-            "item_vectors": model.item_vectors if settings.diversity else None,
-            "item_degrees": model.item_degrees,
-            "diversity": settings.diversity,
-            "popularity": settings.popularity,
-        }
+        if approximate is not None:
+            from talos.exports.approximate import ApproximateLists
 
-    def __call__(self, users: NDArray[np.int64]) -> Iterator[TopK]:
-        return iter_lists(self._scorer, users, **self._how)
+            self._index = ApproximateLists(model, query, wanted=approximate)
+            self.facts = self._index.facts
 
-
-class _ApproximateLists:
-    """The same by a Faiss index."""
-
-    def __init__(
-        self, model: Model, settings: ListSettings, banned: NDArray[np.int64] | None, wanted: float
-    ) -> None:
-        from talos.exports.approximate import ApproximateLists
-
-        self._lists = ApproximateLists(
-            model,
-            k=settings.k,
-            wanted=wanted,
-            seen=model.known if settings.filter_seen else None,
-            banned=banned,
-        )
-        self.facts = self._lists.facts
-
-    def __call__(self, users: NDArray[np.int64]) -> Iterator[TopK]:
-        yield self._lists.lists(users)
-
-
-def _finder(
-    model: Model, settings: ListSettings, banned: NDArray[np.int64] | None
-) -> _ExactLists | _ApproximateLists:
-    if settings.approximate is None:
-        return _ExactLists(model, settings, banned)
-    return _ApproximateLists(model, settings, banned, settings.approximate)
+    def __call__(self, users: range) -> Iterator[TopK]:
+        query = self._query.block(users)
+        if self._index is None:
+            yield from iter_answers(self._model, query)
+        else:
+            yield self._index.answer(query)
 
 
 def _write(
     model: Model,
     settings: ListSettings,
-    finder: Callable[[NDArray[np.int64]], Iterator[TopK]],
+    finder: _Finder,
     sink: _Sink,
     show: Progress,
 ) -> tuple[int, int]:
     """Write the lists of all users that this process has; the number of rows, and of users done before."""
-    total, size = settings.users, settings.users_in_a_part
+    total, size, titles = settings.users, settings.users_in_a_part, None
+    if isinstance(sink, FileSink) and model.train.item_titles is not None:  # a database can join them
+        titles = pl.DataFrame({"item_id": model.train.item_ids.ids, "title": model.train.item_titles})
     with closing(sink):
         start, rows = sink.begin()
         done = start
         show(done, total)
         try:
             while done < total:
-                users, frames = np.arange(done, min(done + size, total)), []
+                users, frames = range(done, min(done + size, total)), []
+                ids = model.train.user_ids.ids[users.start : users.stop]
                 for lists in finder(users):
-                    ids = model.train.user_ids.decode(lists.users)
                     frames.append(list_frame(lists, ids, model.train.item_ids))
-                    show(int(lists.users[-1]) + 1, total)
+                    show(done + int(lists.users[-1]) + 1, total)
                 part = pl.concat(frames, rechunk=True)
+                if titles is not None:
+                    part = part.join(titles, on="item_id", how="left", maintain_order="left")
                 sink.add(part, done + len(users))
                 done, rows = done + len(users), rows + len(part)
             sink.finish()

@@ -16,9 +16,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from talos.errors import MissingExtraError
-from talos.evaluation.ranking import top_k
 from talos.exports.folders import check_same_lists, export_folder, sample_users, write_ids
-from talos.model.run_directory import Model
+from talos.model.model import Model
+from talos.model.query import ListQuery, answer
 
 __all__ = ["write_onnx"]
 
@@ -52,14 +52,14 @@ def write_onnx(
         onnx.checker.check_model(str(path))
         write_ids(folder, model, user_vectors=False, item_vectors=False)
         sample = sample_users(model, _SAMPLE)
-        expected = top_k(model.dot_scores, sample, k=k, seen=model.known)
+        expected = answer(model, ListQuery(users=sample, k=k))
         settings = runtime.SessionOptions()
         settings.log_severity_level = 3
         session = runtime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
         ids = model.train.user_ids.decode(sample)
         asked = {"user_ids": np.array(ids.to_list(), _kind_of(ids))} if own_ids else {"users": sample}
         items, scores = session.run(["items", "scores"], asked)
-        same = check_same_lists(model, expected, items, scores, what="the ONNX graph")
+        same = check_same_lists(model, sample, expected, items, scores, what="the ONNX graph")
         details: dict[str, Any] = {"k": k, "opset": _OPSET, "verified_users": len(sample), "own_ids": own_ids}
         details["identical_lists"] = same
         record.update(details)

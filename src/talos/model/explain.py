@@ -11,15 +11,63 @@ of scores.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import polars as pl
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from talos.baselines import ItemWeights
+from talos.data.vocabulary import Ids
 from talos.kernels import kth_scores
 from talos.kernels.batch import positive_terms
 from talos.losses import Loss, UserSeparableLoss
 from talos.model.fold_in import loss_of_sample, sample_of_items
+from talos.model.model import Model
+from talos.model.query import ListQuery, codes_of, histories_of, row_vectors
 
-__all__ = ["pull_of_history", "reasons"]
+__all__ = ["contributions", "pull_of_history", "reasons", "shares_of"]
+
+
+def contributions(
+    model: Model, user: str | int | None, item: str | int, *, history: Ids | None, k: int | None
+) -> pl.DataFrame:
+    """What each item of a user's history, or of a history of ids, adds to an item; see `Recommender.explain`."""
+    ids = model.train.item_ids
+    (target,) = codes_of(ids, item, kind="item", where="item")
+    code = -1
+    if user is not None:
+        (code,) = codes_of(model.train.user_ids, user, kind="user", where="user")
+        past = model.seen.pairs_of(np.array([code]))[1]
+        if not model.train.user_degrees[code]:  # ranked by popularity, for which no item of theirs speaks
+            past = past[:0]
+        query = ListQuery(users=np.array([code]), k=1)
+    else:
+        assert history is not None
+        known = histories_of(model, history)
+        past = known.indices
+        query = ListQuery(users=np.array([-1]), k=1, histories=known.where(known.indices != target))
+    codes = past[past != target].astype(np.int64)
+    parts = shares_of(model, query, codes, np.array([target]))[:, 0].double().numpy()
+    order = np.argsort(-parts, kind="stable")
+    order = order[parts[order] > 0][:k]
+    return pl.DataFrame({"item_id": ids.decode(codes[order]), "contribution": parts[order]})
+
+
+def shares_of(model: Model, query: ListQuery, past: NDArray[np.int64], targets: NDArray[np.int64]) -> Tensor:
+    """The share (H, T) of each item of a history in what speaks for each target, for the one row of a question.
+
+    In a model of weights between items these are the shares of the weights.
+    """
+    if isinstance(model.scored_by, ItemWeights):
+        columns = [model.scored_by.column(int(target)) for target in targets]
+        weights = torch.stack(columns, 1)[torch.from_numpy(past)].double().clamp(min=0)
+        return weights / weights.sum(0).clamp(min=1e-12)
+    vector, how = row_vectors(model, query)[0][0], dict[str, Any](k=model.config.k)
+    places = torch.from_numpy(past), torch.from_numpy(targets)
+    return reasons(vector, model.vectors.items.detach(), *places, model.loss(), **how)
 
 
 def reasons(

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from talos.data.interactions import Interactions
 from talos.evaluation.evaluate import measure_lists, users_with_tests
 from talos.evaluation.metrics import RANKING_METRICS, coverage, exposure_gini, mean_popularity_rank
-from talos.evaluation.ranking import DEFAULT_BUDGET, DotScores, FixedScores, Scorer, top_k
-from talos.model.run_directory import ItemModel, Model
+from talos.evaluation.ranking import DEFAULT_BUDGET, DotScores, FixedScores, Scorer, TopK, is_masked, top_k
+from talos.model.model import Model
+from talos.model.query import ListQuery, answer
 
 __all__ = ["Lists", "ScoreSample", "by_activity", "by_popularity", "make_lists", "sample_scores"]
 
@@ -56,8 +57,7 @@ def make_lists(
         users = np.sort(np.random.default_rng(seed).choice(users, most_users, replace=False))
     popularity = torch.tensor(model.train.item_degrees)
 
-    def lists_of(scorer: Scorer) -> Lists:
-        lists = top_k(scorer, users, k=ks[-1], seen=model.seen)
+    def measured(lists: TopK) -> Lists:
         items = lists.items
         shown = [torch.from_numpy(items[:, :k]) for k in ks]
         return Lists(
@@ -66,12 +66,14 @@ def make_lists(
             scores=lists.scores,
             ks=tuple(ks),
             per_user=measure_lists(items, users, test, ks, tuple(RANKING_METRICS), "standard"),
-            coverage=tuple(coverage(head, scorer.num_items) for head in shown),
+            coverage=tuple(coverage(head, test.num_items) for head in shown),
             popularity_rank=tuple(mean_popularity_rank(head, popularity) for head in shown),
-            gini=tuple(exposure_gini(head, scorer.num_items) for head in shown),
+            gini=tuple(exposure_gini(head, test.num_items) for head in shown),
         )
 
-    return lists_of(model.scorer()), lists_of(FixedScores(popularity))
+    by_model = answer(model, ListQuery(users=users, k=ks[-1], mask="trained"))
+    by_popularity = top_k(FixedScores(popularity), users, k=ks[-1], seen=model.seen)
+    return measured(by_model), measured(by_popularity)
 
 
 @dataclass(frozen=True)
@@ -112,21 +114,18 @@ def sample_scores(
         return owner, items.astype(np.int64)
 
     owner = np.repeat(np.arange(len(users)), negatives)
-    num_items = model.train.num_items
-    others = rng.integers(0, num_items, len(owner))
-    known = [rows * num_items + items for rows, items in (model.seen.pairs_of(users), test.pairs_of(users))]
-    other = ~np.isin(owner * num_items + others, np.concatenate(known))
+    others = rng.integers(0, model.train.num_items, len(owner))
+    drawn = others.reshape(len(users), negatives)
+    other = ~(is_masked(model.seen, users, drawn) | is_masked(test, users, drawn)).ravel()
     pairs = (
         sampled(*model.train.pairs_of(users)),
         sampled(*test.pairs_of(users)),
         sampled(owner[other], others[other]),
     )
     # without the prior: thresholds are of the scores that were trained
-    scorer = (
-        model.scorer() if isinstance(model, ItemModel) else DotScores(model.user_vectors, model.item_vectors)
-    )
+    scorer = DotScores(model.vectors.users, model.vectors.items) if model.has_vectors else model.scorer()
     exact, (of_train, of_test, of_others) = _exact_and_centred(scorer, users, k, pairs)
-    learned = model.thresholds
+    learned = model.vectors.thresholds if model.has_vectors else None
     return ScoreSample(
         train=of_train,
         test=of_test,
@@ -194,7 +193,7 @@ def by_popularity(
     rank[np.argsort(-popularity, kind="stable")] = np.arange(len(popularity))
     ends = np.ceil(np.array(POPULARITY_SHARES) * len(popularity) - 1e-9).astype(np.int64)
     owner, items = test.pairs_of(lists[0].users)
-    hits = [_in_lists(one.items[:, :k], owner, items, len(popularity)) for one in lists]
+    hits = [_found(one.items[:, :k], owner, items, test.num_items) for one in lists]
     groups = []
     for low, high, start, end in zip(POPULARITY_SHARES, POPULARITY_SHARES[1:], ends, ends[1:], strict=False):
         here = (rank[items] >= start) & (rank[items] < end)
@@ -205,7 +204,7 @@ def by_popularity(
     return groups
 
 
-def _in_lists(
+def _found(
     lists: NDArray[np.int64], owner: NDArray[np.int64], items: NDArray[np.integer], num_items: int
 ) -> NDArray[np.bool_]:
     """Whether each (row, item) pair is in its row's list."""

@@ -6,45 +6,39 @@ never imports a trainer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import polars as pl
-import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
 
 from talos import losses, registry
 from talos.backbones import Backbone
-from talos.baselines import Baseline, VectorBaseline
-from talos.checks import describe, positive_integer
+from talos.baselines import Baseline
+from talos.checks import describe
 from talos.config import RunConfig
-from talos.data.event_weights import event_columns, event_weights
 from talos.data.interactions import Interactions
-from talos.data.vocabulary import Ids, Vocabulary, as_id_series
+from talos.data.vocabulary import Ids
 from talos.distributed import SINGLE_PROCESS, Group, current
-from talos.errors import ArgumentError, ConfigError
+from talos.errors import ArgumentError, ConfigError, nearest
 from talos.evaluation.evaluate import DEFAULT_KS, Report, evaluate
 from talos.evaluation.metrics import Dialect
-from talos.evaluation.ranking import DotScores, FixedScores, Scorer, top_k
-from talos.model.attributes import Filter, align_items, allowed_items
-from talos.model.baseline import baseline_of, fit_baseline, scores_of_histories
-from talos.model.explain import reasons
-from talos.model.fold_in import fold_in
-from talos.model.lists import FrameKind, OnUnknown, banned_items, list_frame, positions, to_frame
-from talos.model.refit import Fitted, RefitOn, refit_data
-from talos.model.rerank import check_share, lists_of
-from talos.model.run_directory import ItemModel, Model, load_model, lock_run, save_model
+from talos.model.attributes import Filter, align_items
+from talos.model.explain import contributions
+from talos.model.fitting import Fitted, RefitOn, fit, own_part, refit
+from talos.model.model import Model
+from talos.model.query import FrameKind, OnUnknown, answer, list_frame, list_query, nearest_to, to_frame
+from talos.model.store import load_model, lock_run, save_model
 from talos.negatives import Negatives
 from talos.thresholds import Threshold
 
 if TYPE_CHECKING:
-    from talos.data.shards import Share
-    from talos.training import Callback, Trainer
+    from talos.data.shards import Share, SplitShare
+    from talos.data.splits import Split
+    from talos.model.run import Run
+    from talos.training import Callback
 
 __all__ = ["Recommender", "place_of"]
 
@@ -90,17 +84,16 @@ class Recommender:
     ) -> None:
         plain = {"k": k, "seed": seed, "device": device}
         given = {name: value for name, value in plain.items() if value is not None}
-        self.config = _configured(
-            (config or RunConfig()).with_values(given),
-            {
-                "baseline": baseline,
-                "loss": loss,
-                "backbone": backbone,
-                "negatives": negatives,
-                "threshold": threshold,
-            },
-            options,
-        )
+        choices: dict[registry.Kind, Any] = {
+            "baseline": baseline,
+            "loss": loss,
+            "backbone": backbone,
+            "negatives": negatives,
+            "threshold": threshold,
+        }
+        self.config = _configured((config or RunConfig()).with_values(given), choices, options)
+        if options or any(choice is not None for choice in choices.values()):
+            registry.check(self.config)
         self.model: Model | None = None
         self._read_from: str | None = None  # the file that the config is from, if it is somebody else's
         self._fitted: Fitted | None = None  # of the last fit, also in processes that do not have the model
@@ -148,24 +141,8 @@ class Recommender:
             if folder is not None:
                 together = SINGLE_PROCESS if self.config.training.parallel == "none" else group
                 held.enter_context(lock_run(folder, "training", group=together))
-            if self.config.baseline is not None:
-                model = fit_baseline(self.config, train, valid)
-                self.model = replace(model, held_out=_held_out(known, model.train, model.valid))
-                return self
-            from talos.studies.race import make_trainer
-            from talos.training import History
-
-            if folder is not None:
-                callbacks = [History(folder / "history.jsonl"), *callbacks]
-            trainer, race = make_trainer(
-                self.config, train, valid, folder=folder, callbacks=callbacks, group=group, resume=resume
-            )
-            trainer.fit()
-        facts: dict[str, Any] = {"trained_on": {"train": len(train)}, "epochs_from": _epochs_from(trainer)}
-        if race.chosen:
-            facts["race"] = race.as_dict()
-        self._adopt(trainer, facts, _held_out(known, trainer.train, trainer.valid))
-        return self
+            how: dict[str, Any] = {"folder": folder, "resume": resume, "callbacks": callbacks, "group": group}
+            return self._adopt(fit(self.config, train, valid, known, **how))
 
     def refit(
         self,
@@ -199,32 +176,23 @@ class Recommender:
         {'train': 5, 'valid': 1, 'test': 2}
         """
         self._check_imported()
-        before = self._last_fit()
-        data, trained_on = refit_data(before, on)
-        held_out = None if on == "all" else before.held_out
-        facts: dict[str, Any] = {"trained_on": trained_on, "chosen_from": before.as_origin()}
-        attributes = None if self.model is None else self.model.attributes
-        if self.config.baseline is not None:
-            model = fit_baseline(self.config, data, facts=facts)
-            self.model = replace(model, held_out=held_out, attributes=attributes)
-            return self
-        config = self.config.with_values({"training.epochs": int(before.facts["epoch"])})
-        files = None
-        if run is not None:
-            files = Path(run) / "history-refit.jsonl", Path(run) / "checkpoint" / f"refit-{on}"
-            files[1].mkdir(
-                parents=True, exist_ok=True
-            )  # before the first checkpoint, so that `on` is on record
-        path = before.facts.get("race", {}).get("path", [])
-        if self._read_from is not None:
-            from talos.studies.race import check_path
-
-            check_path(path, where=self._read_from)
-        trainer = _trained(config, data, path, files, resume, callbacks, group)
-        facts["epochs_from"] = "refit: the best epoch of the model it was chosen from"
-        self._adopt(trainer, facts, held_out)
-        if self.model is not None:  # the items are the same
-            self.model = replace(self.model, attributes=attributes)
+        before, old = self._last_fit(), self.model
+        self._adopt(
+            refit(
+                before,
+                on,
+                run=None if run is None else Path(run),
+                resume=resume,
+                callbacks=callbacks,
+                group=group,
+                read_from=self._read_from,
+            )
+        )
+        if self.model is not None and old is not None:  # the users and items are the same
+            kept: dict[str, Any] = {"attributes": old.attributes}
+            if on != "all":
+                kept |= {"test": old.test, "test_is_known": old.test_is_known, "later": old.later}
+            self.model = replace(self.model, **kept)
         return self
 
     @classmethod
@@ -263,9 +231,10 @@ class Recommender:
         facts: dict[str, Any] = {"trained_on": {"train": len(train)}, "epoch": epoch}
         facts |= {"epochs_from": epochs_from} | ({"race": dict(race)} if race else {})
         chosen._fitted = Fitted(
+            config=config,
             train=train,
             valid=valid,
-            held_out=_held_out(known, train, valid),
+            test=own_part(known, train)[0],
             facts={**facts, "valid": dict(metrics or {})},
         )
         return chosen
@@ -278,7 +247,13 @@ class Recommender:
         if model.users is not None:
             expected = "all interactions in every process, or one process"
             raise ArgumentError("a share of the interactions", where="refit", expected=expected)
-        return Fitted(train=model.train, valid=model.valid, held_out=model.held_out, facts=model.metadata)
+        return Fitted(
+            config=self.config,
+            train=model.train,
+            valid=model.valid,
+            test=model.held_out,
+            facts=model.metadata,
+        )
 
     def add_known(self, known: Interactions) -> Recommender:
         """Tell a fitted or loaded model what users have beside train and validation; returns self.
@@ -293,43 +268,65 @@ class Recommender:
         """
         model = self.fitted_model()
         aligned, _ = known.aligned_to(model.train)
-        both = aligned if model.held_out is None else aligned.union(model.held_out)
-        self.model = replace(model, held_out=both.difference(model.seen))
+        self.model = replace(model, later=aligned if model.later is None else aligned.union(model.later))
         return self
 
-    def _adopt(self, trainer: Trainer, facts: Mapping[str, Any], held_out: Interactions | None) -> None:
-        """Take over the config and, if this process has them, the trained vectors."""
-        self.config = trainer.config
-        metadata: dict[str, Any] = {
-            "config": trainer.config.as_dict(),
-            "epoch": trainer.position.best_epoch or trainer.position.epoch,
-            **facts,
-            "valid": dict(trainer.position.best_metrics),
-            "threshold_error": trainer.threshold_error(),
-            "loss_state": {
-                name: value.item()
-                for name, value in trainer.objective.loss.named_parameters()
-                if value.ndim == 0
-            },
-            "metrics": {},
-        }
-        train, valid = trainer.train, trainer.valid
-        self._fitted = Fitted(train=train, valid=valid, held_out=held_out, facts=metadata)
-        self.model = None
-        results = trainer.results()
-        if results is None:  # rank 0 of the group has the model
-            return
-        users, items, thresholds = results
-        self.model = Model(
-            user_vectors=users,
-            item_vectors=items,
-            thresholds=thresholds,
-            train=_own(train),
-            valid=None if valid is None else _own(valid),
-            held_out=held_out,
-            metadata=metadata,
-            users=None if isinstance(train, Interactions) else train.users,
-            all_item_degrees=None if isinstance(train, Interactions) else train.item_degrees,
+    def _adopt(self, fitted: Fitted) -> Recommender:
+        """Take over the config and, if this process has it, the model."""
+        self.config, self._fitted = fitted.config, fitted
+        self.model = None if fitted.model is None else replace(fitted.model, read_from=self._read_from)
+        return self
+
+    def fit_run(
+        self,
+        split: Split | SplitShare,
+        out: str | Path,
+        *,
+        refit: RefitOn | None = None,
+        resume: bool = False,
+        items: pl.DataFrame | None = None,
+        loggers: Sequence[str] = (),
+        source: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callback] = (),
+        notify: Callable[[str], None] | None = None,
+    ) -> Run | None:
+        """Fit, refit, measure and save: the run directory that `talos train` writes; returns what was measured.
+
+        Args:
+            split: train, validation and test.
+            out: the run directory.
+            refit: fit again with the chosen settings and epochs on `train+valid`, or on `all`.
+            resume: continue from the newest checkpoint in `out`, if there is one.
+            items: a table of titles and attributes, see `add_items`.
+            loggers: any of `tensorboard`, `mlflow`, `wandb`.
+            source: what the run keeps about the origin of its data.
+            callbacks: as in `fit`.
+            notify: called with one line of text for each message.
+
+        Returns:
+            The metrics on the test part, of ranking by popularity too; None in processes that do not have the model.
+            See `talos.model.run.Run`.
+
+        >>> import tempfile
+        >>> data = Interactions.from_ids([1, 1, 1, 1, 2, 2, 2, 2], [5, 6, 7, 8, 6, 7, 8, 9])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = Recommender(k=1, dim=4, epochs=2).fit_run(data.split(test=0.25, valid=0), f"{folder}/run")
+        ...     run.report.num_users, Recommender.load(f"{folder}/run").evaluate().num_users
+        (2, 2)
+        """
+        from talos.model.run import fit_run
+
+        return fit_run(
+            self,
+            split,
+            Path(out),
+            refit=refit,
+            resume=resume,
+            items=items,
+            loggers=loggers,
+            source=source,
+            callbacks=callbacks,
+            notify=notify,
         )
 
     def partial_fit(self, new: Interactions, *, epochs: int = 1, lr: float | None = None) -> Recommender:
@@ -353,15 +350,14 @@ class Recommender:
 
         _check_interactions("new", new)
         model = self.fitted_model()
-        loss = self._loss(
-            num_items_after(model, new)
-        )  # one with a table of items has a row for each new one too
+        # a loss with a table of items has a row for each new one too
+        loss = model.loss(num_items_after(model, new))
         self.model = update(model, new, loss, self.config, epochs=epochs, lr=lr)
         return self
 
     def evaluate(
         self,
-        test: Interactions | Share,
+        test: Interactions | Share | None = None,
         k: Sequence[int] | int = DEFAULT_KS,
         *,
         dialect: Dialect = "standard",
@@ -375,33 +371,40 @@ class Recommender:
         users and items that the model does not know are left out, and a note of the report counts them. A test set on
         all of which the model was fitted (`refit("all")`) is an error.
 
+        `save` stores the test part with the model, so that a loaded one can be measured without data: what `fit` got
+        as `known`, or else what this was called with last.
+
         A process that has a part of the model evaluates its own users, and all processes of its group must call this
         together.
 
         Args:
-            test: the test interactions.
+            test: the test interactions; those of the model if None.
             k: list lengths.
             dialect: `standard` or `paper`, see `talos.evaluate`.
             group: the processes that evaluate together; None is the group that was started.
             options: further arguments of `talos.evaluate`.
         """
-        _check_interactions("test", test)
         model = self.fitted_model()
+        if test is not None:
+            _check_interactions("test", test)
         group = SINGLE_PROCESS if model.users is None else current() if group is None else group
-        known, _ = _own(test).aligned_to(model.train)
-        if (
-            model.users is None
-            and len(known)
-            and "test" in model.metadata.get("trained_on", {})
-            and not len(known.difference(model.train))
+        measured = own_part(test, model.train)[0] if test is not None else model.test
+        fitted_on = "test" in model.metadata.get("trained_on", {})
+        if measured is None or (
+            fitted_on and model.users is None and measured and not measured.difference(model.train)
         ):
-            what, expected = "the model was fitted on these interactions", "others to measure it on"
-            hint = "`chosen_from` in the metadata has the metrics of the model it was chosen from"
-            raise ArgumentError(what, where="test", expected=expected, hint=hint)
-        lost = len(test) - int(sum(count for (count,) in group.all_gather_numbers([float(len(known))])))
+            raise no_test_part(model)
+        if test is None:
+            lost = int(model.metadata.get("test_left_out", 0))
+        else:
+            found = group.all_gather_numbers([float(len(measured))])
+            lost = len(test) - int(sum(count for (count,) in found))
+            if model.test is None or not model.test_is_known:
+                model.metadata["test_left_out"] = lost
+                self.model = model = replace(model, test=measured, test_is_known=False)
         report = evaluate(
             model.scorer(),
-            known,
+            measured,
             group=group,
             seen=model.train if dialect == "paper" else model.seen,
             ks=[k] if isinstance(k, int | float | str) else k,
@@ -410,14 +413,14 @@ class Recommender:
         )
         if lost:
             report = report.with_note(f"{lost:,} test interactions of unknown users or items left out")
-        cold = (known.user_degrees > 0) & (model.train.user_degrees == 0)
+        cold = (measured.user_degrees > 0) & (model.train.user_degrees == 0)
         count = int(sum(own for (own,) in group.all_gather_numbers([float(cold.sum())])))
         note = f"{count:,} of {report.num_users:,} users have no training events: ranked by popularity"
         return report.with_note(note) if count else report
 
     def recommend(
         self,
-        users: Ids | None = None,
+        users: Ids | str | int | None = None,
         k: int | None = None,
         *,
         history: Ids | Interactions | None = None,
@@ -427,6 +430,7 @@ class Recommender:
         diversity: float = 0.0,
         popularity: float = 0.0,
         filter_seen: bool = True,
+        for_test: bool = False,
         on_unknown: OnUnknown = "raise",
         frame: FrameKind = "polars",
     ) -> Any:
@@ -436,7 +440,7 @@ class Recommender:
         popularity, 0 to 1. Items without training events come last. See `talos.evaluation.popularity`.
 
         Args:
-            users: ids of users; all users of the model if neither users nor a history is given.
+            users: ids of users, or one id; all users of the model if neither users nor a history is given.
             k: list length; the K of training if not given. A list is shorter if fewer items are left.
             history: the items of one person whom the model does not know and who gets a vector by
                 `talos.model.fold_in`, or by the baseline's own means; user_id is then `history`. Or the interactions
@@ -452,59 +456,39 @@ class Recommender:
                 (`talos.model.rerank.BlendedScores`). Scores are then the blend.
             filter_seen: leave out items that the user is known to have: those of training and validation, and what was
                 given to `fit` as `known`.
+            for_test: leave out the items of training and validation only, so that the lists can be measured on the
+                test part, whose items are otherwise left out too.
             on_unknown: unknown users and items are an error (`raise`) or left out (`skip`); with `popular`, unknown
-                users get the most popular items, with the popularity as the score.
+                users get the most popular items.
             frame: `polars` or `pandas`.
         """
         model = self.fitted_model()
-        if users is not None and history is not None:
-            raise ArgumentError("both given", where="users, history", expected="one of them")
-        k = self.config.k if k is None else positive_integer("k", k)
-        item_ids = model.train.item_ids
-        allowed = None if filter is None else allowed_items(model.attributes, model.train.item_titles, filter)
-        banned = banned_items(item_ids, candidates, exclude, on_unknown, filtered=allowed)
-        how: dict[str, Any] = {
-            "banned": banned,
-            "diversity": check_share("diversity", diversity),
-            "popularity": check_share("popularity", popularity),
-            "item_vectors": model.item_vectors if diversity else None,
-            "item_degrees": model.item_degrees,
-        }
-        if history is not None:
-            known = self._known(history, on_unknown)
-            scores = self._scores_of(known)
-            people = np.arange(known.num_users)
-            lists = lists_of(scores, people, k=k, seen=known if filter_seen else None, **how)
-            return to_frame(list_frame(lists, known.user_ids.ids, item_ids), frame)
-        wanted = model.train.user_ids.ids if users is None else as_id_series(users, "users")
-        codes = positions(model.train.user_ids, wanted, kind="user", where="users", on_unknown=on_unknown)
-        known_users, unknown = wanted.filter(pl.Series(codes >= 0)), wanted.filter(pl.Series(codes < 0))
-        seen = model.known if filter_seen else None
-        lists = lists_of(model.scorer(), codes[codes >= 0], k=k, seen=seen, **how)
-        found = list_frame(lists, known_users, item_ids)
-        if len(unknown) and on_unknown == "popular":
-            popular = FixedScores(torch.tensor(model.item_degrees))
-            lists = top_k(popular, np.zeros(len(unknown), np.int64), k=k, banned=banned)
-            found = pl.concat([found, list_frame(lists, unknown, item_ids)])
-            asked = pl.DataFrame({"user_id": wanted.unique(maintain_order=True)}).with_row_index("asked")
-            found = found.join(asked, on="user_id", maintain_order="left").sort("asked", "rank").drop("asked")
-        return to_frame(found, frame)
+        query, named = list_query(
+            model,
+            users,
+            k=k,
+            history=history,
+            candidates=candidates,
+            exclude=exclude,
+            filter=filter,
+            diversity=diversity,
+            popularity=popularity,
+            filter_seen=filter_seen,
+            for_test=for_test,
+            on_unknown=on_unknown,
+        )
+        return to_frame(list_frame(answer(model, query), named, model.train.item_ids), frame)
 
     def similar_items(self, item: str | int, k: int = 10, *, frame: FrameKind = "polars") -> Any:
         """The items nearest to an item by the cosine of their vectors: columns item_id, score, rank.
 
         With a baseline of weights between items, those that the item alone speaks for most.
         """
-        model = self.fitted_model()
-        if isinstance(model, ItemModel):
-            found = self.recommend(history=[item], k=k)
-            return to_frame(found.drop("user_id"), frame)
-        return self._similar("item", item, model.item_vectors, model.item_degrees, k, frame)
+        return self._similar("item", item, k, frame)
 
     def similar_users(self, user: str | int, k: int = 10, *, frame: FrameKind = "polars") -> Any:
         """The users nearest to a user by the cosine of their vectors: columns user_id, score, rank."""
-        model = self.fitted_model()
-        return self._similar("user", user, model.user_vectors, model.train.user_degrees, k, frame)
+        return self._similar("user", user, k, frame)
 
     def explain(
         self,
@@ -531,34 +515,7 @@ class Recommender:
         """
         if (user is None) == (history is None):
             raise ArgumentError("both or neither given", where="user, history", expected="one of them")
-        model = self.fitted_model()
-        (target,) = positions(model.train.item_ids, [item], kind="item", where="item")
-        if user is not None:
-            (code,) = positions(model.train.user_ids, [user], kind="user", where="user")
-            history = model.seen.items_of(user)
-            if not model.train.user_degrees[code]:  # ranked by popularity, for which no item of theirs speaks
-                history = history.clear()
-        assert history is not None
-        others = as_id_series(history, "history")
-        codes = positions(model.train.item_ids, others, kind="item", where="history")
-        codes = np.unique(codes[codes != target])
-        past = torch.from_numpy(codes)
-        if isinstance(model, ItemModel):
-            weights = model.weights.column(int(target))[past].double().clamp(min=0)
-            parts = (weights / weights.sum().clamp(min=1e-12)).numpy()
-        else:
-            if user is None:
-                known = self._known(model.train.item_ids.decode(codes), "raise")
-                vector = self._fold_in(known)[0]
-            else:
-                vector = model.user_vectors[int(model.train.user_ids.encode([user])[0])]
-            wanted = torch.tensor([int(target)])
-            shares = reasons(vector, model.item_vectors, past, wanted, self._loss(), k=self.config.k)
-            parts = shares[:, 0].double().numpy()
-        order = np.argsort(-parts, kind="stable")
-        order = order[parts[order] > 0][:k]
-        named = model.train.item_ids.decode(codes[order])
-        return to_frame(pl.DataFrame({"item_id": named, "contribution": parts[order]}), frame)
+        return to_frame(contributions(self.fitted_model(), user, item, history=history, k=k), frame)
 
     def add_items(self, items: str | Path | pl.DataFrame) -> Recommender:
         """Add titles and attributes of the items, for filters and for whoever shows lists; returns self.
@@ -581,7 +538,7 @@ class Recommender:
         model = self.fitted_model()
         where = "items" if isinstance(items, pl.DataFrame) else str(items)
         titles, attributes, _ = align_items(read_items(items), model.train.item_ids, where=where)
-        parts = {"train": model.train, "valid": model.valid, "held_out": model.held_out}
+        parts = {"train": model.train, "valid": model.valid, "test": model.test, "later": model.later}
         named: dict[str, Any] = {
             name: part.with_titles(titles)
             for name, part in parts.items()
@@ -591,7 +548,7 @@ class Recommender:
         return self
 
     def save(self, folder: str | Path, *, group: Group | None = None, **metadata: Any) -> None:
-        """Write the run directory (see `talos.model.run_directory`); `metadata` is added to `model.json`."""
+        """Write the run directory (see `talos.model.store`); `metadata` is added to `model.json`."""
         model = self.fitted_model()
         model.metadata.update(metadata)
         group = SINGLE_PROCESS if model.users is None else current() if group is None else group
@@ -604,10 +561,8 @@ class Recommender:
         In a group of several processes, each gets its own users' part of the model.
         """
         model = load_model(Path(folder), group=group)
-        config = model.metadata.get("config", {})
-        place = f"{folder}/model.json"
-        recommender = cls(config=RunConfig.from_dict(config, where=place))
-        recommender.model, recommender._read_from = model, place
+        recommender = cls(config=model.config)
+        recommender.model, recommender._read_from = model, model.read_from
         return recommender
 
     def fitted_model(self) -> Model:
@@ -618,151 +573,25 @@ class Recommender:
 
     # ------------------------------------------------------------------- helpers
 
-    def _loss(self, num_items: int | None = None) -> losses.Loss:
-        """The loss the model was trained with, its learnt scalars included; an error for a baseline.
-
-        `num_items` is how many items it is for, if not those of the model.
-        """
-        model, config = self.fitted_model(), self.config
-        if config.baseline is not None:
-            raise ArgumentError(
-                f"the baseline {config.baseline.name!r} was not trained and has no loss",
-                where="Recommender",
-                expected="a trained model for this",
-                hint="a baseline is quick to fit again on all interactions",
-            )
-        self._check_imported()
-        num_items = model.train.num_items if num_items is None else num_items
-        loss = registry.make_loss(config.loss, k=config.k, num_users=1, num_items=num_items)
-        with torch.no_grad():
-            for name, parameter in loss.named_parameters():
-                # an adversary's tables are not stored: with zeros every negative is equally hard
-                parameter.fill_(float(model.metadata.get("loss_state", {}).get(name, 0.0)))
-        return loss
-
     def _check_imported(self) -> None:
         """The config of a run that was loaded does not choose what is imported: see `registry.check_imported`."""
         if self._read_from is not None:
             registry.check_imported(self.config, where=self._read_from)
 
-    def _known(self, history: Ids | Interactions, on_unknown: OnUnknown) -> Interactions:
-        """Histories as interactions with the model's items."""
+    def _similar(self, kind: Literal["user", "item"], one: str | int, k: int, frame: FrameKind) -> Any:
         model = self.fitted_model()
-        columns: dict[str, Any] = {}
-        if isinstance(history, Interactions):
-            people, rows = history.user_ids, history.rows
-            items = history.item_ids.decode(history.indices)
-            columns = {name: getattr(history, name) for name in event_columns(self.config.events)}
-        else:
-            items = as_id_series(history, "history")
-            people, rows = Vocabulary.of(["history"]), np.zeros(len(items), np.int32)
-        codes = positions(model.train.item_ids, items, kind="item", where="history", on_unknown=on_unknown)
-        found = codes >= 0
-        columns = {name: values[found] for name, values in columns.items() if values is not None}
-        return Interactions.from_codes(
-            rows[found], codes[found], user_ids=people, item_ids=model.train.item_ids, **columns
-        )
-
-    def _scores_of(self, known: Interactions) -> Scorer:
-        """The scores of people whom the model does not know."""
-        model = self.fitted_model()
-        if self.config.baseline is not None:
-            return scores_of_histories(model, baseline_of(self.config), known)
-        return model.prior_scores.of(self._fold_in(known), known.user_degrees)
-
-    def _fold_in(self, known: Interactions) -> torch.Tensor:
-        """A vector for each history, by the loss of training; its items count as in training, if it says how much."""
-        model, events = self.fitted_model(), self.config.events
-        ends, places = torch.tensor(known.indptr), torch.tensor(known.indices, dtype=torch.int64)
-        complete = all(getattr(known, name) is not None for name in event_columns(events))
-        weights = event_weights(known, events) if complete else None
-        return fold_in(
-            model.item_vectors,
-            ends,
-            places,
-            self._loss(),
-            k=self.config.k,
-            mean=model.mean_item,
-            weights=None if weights is None else torch.from_numpy(weights),
-        )
-
-    def _similar(
-        self,
-        kind: Literal["user", "item"],
-        one: str | int,
-        vectors: torch.Tensor,
-        degrees: NDArray[np.int64],
-        k: int,
-        frame: FrameKind,
-    ) -> Any:
-        train = self.fitted_model().train
-        ids = train.user_ids if kind == "user" else train.item_ids
-        baseline = None if self.config.baseline is None else baseline_of(self.config)
-        if isinstance(baseline, VectorBaseline) and not baseline.compares_items:
-            what = f"the vectors of {type(baseline).__name__} say nothing about similar {kind}s"
-            raise ArgumentError(what, where=f"similar_{kind}s", expected="another model")
-        positive_integer("k", k)
-        (code,) = positions(ids, [one], kind=kind, where=kind)
-        if not degrees[code]:
-            what = f"{kind} {one!r} has no training events"
-            raise ArgumentError(what, where=kind, expected=f"a {kind} that was trained on")
-        units = F.normalize(vectors)
-        banned = np.union1d(np.flatnonzero(degrees == 0), [code])
-        lists = top_k(DotScores(units[int(code)].unsqueeze(0), units), k=k, banned=banned)
-        rows = list_frame(lists, pl.Series([one]), ids)
+        ids = model.train.user_ids if kind == "user" else model.train.item_ids
+        rows = list_frame(nearest_to(model, kind, one, k), pl.Series([0]), ids)
         return to_frame(rows.drop("user_id").rename({"item_id": f"{kind}_id"}), frame)
 
 
-def _trained(
-    config: RunConfig,
-    train: Interactions,
-    path: Sequence[Mapping[str, Any]],
-    files: tuple[Path, Path] | None,
-    resume: bool,
-    callbacks: Sequence[Callback],
-    group: Group | None,
-) -> Trainer:
-    """A trainer that has finished without validation.
-
-    `path` has the losses of its first epochs, `files` are its history and the folder of its checkpoints.
-    """
-    from talos.training import History, Trainer
-
-    trainer = Trainer(
-        config,
-        train,
-        earlier=path,
-        folder=None if files is None else files[1],
-        callbacks=callbacks if files is None else [History(files[0]), *callbacks],
-        group=current() if group is None else group,
-    )
-    if resume:
-        trainer.resume()
-    trainer.fit()
-    return trainer
-
-
-def _epochs_from(trainer: Trainer) -> str:
-    """How the number of epochs was chosen."""
-    if trainer.position.best_epoch == 0:
-        return "the settings: no validation part"
-    watched = f"{trainer.config.training.metric}@{trainer.config.k}"
-    return f"early stopping: the best validation {watched} of {trainer.position.epoch} epochs"
-
-
-def _held_out(
-    known: Interactions | Share | None, train: Interactions | Share, valid: Interactions | Share | None
-) -> Interactions | None:
-    """What is known beside train and validation, over the vocabularies of train; None if there is nothing.
-
-    A process that has a share stores it even if its own is empty: the others may have some.
-    """
-    if known is None:
-        return None
-    seen = _own(train)
-    rest = _own(known).aligned_to(seen)[0].difference(seen)
-    rest = rest if valid is None else rest.difference(_own(valid))
-    return rest if len(rest) or not isinstance(train, Interactions) else None
+def no_test_part(model: Model) -> ArgumentError:
+    """The error about a model that has no interactions to be measured on."""
+    if "test" in model.metadata.get("trained_on", {}):
+        hint = "`chosen_from` in the metadata has the metrics of the model it was chosen from"
+        what = "the model was fitted on these interactions"
+        return ArgumentError(what, where="test", expected="others to measure it on", hint=hint)
+    return ArgumentError("the model has no test part", where="test", expected="interactions to measure it on")
 
 
 def _check_interactions(name: str, value: object) -> None:
@@ -770,11 +599,6 @@ def _check_interactions(name: str, value: object) -> None:
     if not hasattr(value, "fingerprint"):
         expected = "interactions, as `talos.read` returns them"
         raise ArgumentError(describe(value), where=name, expected=expected)
-
-
-def _own(interactions: Interactions | Share) -> Interactions:
-    """The interactions that this process has."""
-    return interactions if isinstance(interactions, Interactions) else interactions.own
 
 
 def _configured(
@@ -797,25 +621,44 @@ def _configured(
     return config.with_values({place_of(name, config): value for name, value in options.items()})
 
 
-def place_of(name: str, config: RunConfig) -> str:
-    """Where in a config an option given by its bare name belongs.
+# What other libraries call some options.
+_ELSEWHERE = {
+    **dict.fromkeys(("learning_rate", "step_size"), "lr"),
+    **dict.fromkeys(("embedding_dim", "embedding_size", "factors", "n_factors", "rank"), "dim"),
+    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs", "iterations"), "epochs"),
+    **dict.fromkeys(("l2", "reg", "reg_weight", "regularization"), "weight_decay"),
+    "temperature": "tau",
+    "train_batch_size": "batch_size",
+}
 
-    The first that has the option among the optimiser, the training, the events, the chosen backbone and the loss; the
-    loss also gets a name that nobody has, and refuses it when it is made. If there is a baseline, it gets all of them.
-    Dotted names are places already.
+
+def place_of(name: str, config: RunConfig) -> str:
+    """Where in a config an option given by its bare name belongs; an error that suggests a name if nothing has it.
+
+    The first that has the option among the optimiser, the training, the events, the chosen backbone and the loss, or
+    the baseline if there is one. Dotted names are places already.
 
     >>> [place_of(name, RunConfig()) for name in ("epochs", "half_life", "tau", "threshold.lr")]
     ['training.epochs', 'events.half_life', 'loss.tau', 'threshold.lr']
+    >>> place_of("learning_rate", RunConfig())
+    Traceback (most recent call last):
+    talos.errors.ConfigError: learning_rate: no such option (did you mean 'lr'?)
     """
     if "." in name:
         if name.split(".")[0] not in RunConfig.model_fields:
             raise ConfigError("no such section", where=name, expected="one of the config's sections")
         return name
     if config.baseline is not None:
-        return f"training.{name}" if name == "metric" else f"baseline.{name}"
-    options = {"optimizer": config.optimizer, "training": config.training, "events": config.events}
-    for section, held in options.items():
-        if name in type(held).model_fields:
+        sections = {"training": ["metric"], "baseline": registry.options("baseline", config.baseline.name)}
+    else:
+        held = {"optimizer": config.optimizer, "training": config.training, "events": config.events}
+        sections = {section: list(type(one).model_fields) for section, one in held.items()}
+        sections["backbone"] = registry.options("backbone", config.backbone.name)
+        sections["loss"] = registry.options("loss", config.loss.name)
+    for section, names in sections.items():
+        if name in names:
             return f"{section}.{name}"
-    section = "backbone" if name in registry.options("backbone", config.backbone.name) else "loss"
-    return f"{section}.{name}"
+    known = [one for names in sections.values() for one in names]
+    other = _ELSEWHERE.get(name)
+    hint = f"did you mean {other!r}?" if other in known else nearest(name, known)
+    raise ConfigError("no such option", where=name, hint=hint)

@@ -1,11 +1,7 @@
-"""Lists that are more than the best scores: popularity blended in, and similar items kept apart.
-
-Both are options of `Recommender.recommend`, of the export of lists and of the service; all of them call `iter_lists`.
-"""
+"""Re-ranking: popularity blended into the scores, and similar items kept apart (MMR). `talos.model.query` uses both."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,11 +10,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from talos.baselines import ItemWeights
 from talos.errors import ArgumentError
 from talos.evaluation.popularity import popularity_scores
-from talos.evaluation.ranking import DEFAULT_BUDGET, Masks, Scorer, TopK, iter_top_k
+from talos.evaluation.ranking import DEFAULT_BUDGET, Scorer, TopK
 
-__all__ = ["BlendedScores", "check_share", "diversify", "iter_lists", "lists_of", "pool_size"]
+__all__ = ["BlendedScores", "check_share", "diversify", "pool_size"]
 
 # Diversity chooses among the best this many times K items, and among no fewer than the second number.
 _POOL_PER_PLACE = 5
@@ -88,7 +85,7 @@ class BlendedScores:
         )
 
 
-def diversify(lists: TopK, item_vectors: Tensor, *, k: int, diversity: float) -> TopK:
+def diversify(lists: TopK, item_vectors: Tensor | ItemWeights, *, k: int, diversity: float) -> TopK:
     """Choose `k` items of each list so that they differ: maximal marginal relevance (MMR).
 
     The first item stays the best one. Each next one has the largest (1 - λ)·r - λ·max_j cos(v, v_j), where λ is
@@ -97,7 +94,7 @@ def diversify(lists: TopK, item_vectors: Tensor, *, k: int, diversity: float) ->
 
     Args:
         lists: the pool to choose from, best first; padded with item -1, score -inf.
-        item_vectors: (items, d), of any length.
+        item_vectors: (items, d), of any length; or weights between items, whose rows are their vectors.
         k: length of the result.
         diversity: λ, from 0 to 1.
 
@@ -109,7 +106,8 @@ def diversify(lists: TopK, item_vectors: Tensor, *, k: int, diversity: float) ->
     if diversity == 0.0:
         return TopK(lists.users, lists.items[:, :k], lists.scores[:, :k])
     width = lists.items.shape[1]
-    chunk = max(1, DEFAULT_BUDGET // (4 * max(1, width * item_vectors.shape[1])))
+    dim = item_vectors.num_items if isinstance(item_vectors, ItemWeights) else item_vectors.shape[1]
+    chunk = max(1, DEFAULT_BUDGET // (4 * max(1, width * dim)))
     parts = [
         _diversify(
             lists.items[low : low + chunk], lists.scores[low : low + chunk], item_vectors, k, diversity
@@ -125,10 +123,14 @@ def diversify(lists: TopK, item_vectors: Tensor, *, k: int, diversity: float) ->
 
 
 def _diversify(
-    items: NDArray[np.int64], scores: NDArray[np.float32], vectors: Tensor, k: int, diversity: float
+    items: NDArray[np.int64],
+    scores: NDArray[np.float32],
+    vectors: Tensor | ItemWeights,
+    k: int,
+    diversity: float,
 ) -> NDArray[np.int64]:
     """The places (B, k) of the chosen items in their lists; -1 where a list has no more."""
-    device = vectors.device
+    device = vectors.device if isinstance(vectors, Tensor) else torch.device("cpu")
     pool = F.normalize(vectors[torch.from_numpy(np.maximum(items, 0)).to(device)], dim=-1)  # (B, P, d)
     held = torch.from_numpy(items >= 0).to(device)
     values = torch.from_numpy(scores).to(device).double()
@@ -146,55 +148,3 @@ def _diversify(
         held[rows, best] = False
         gain = torch.where(held, relevance - diversity * nearest, -torch.inf)
     return torch.stack(places, 1).cpu().numpy()
-
-
-def iter_lists(
-    scorer: Scorer,
-    users: NDArray[np.integer[Any]],
-    *,
-    k: int,
-    item_vectors: Tensor | None,
-    item_degrees: NDArray[np.integer[Any]],
-    seen: Masks | None = None,
-    banned: NDArray[np.integer[Any]] | None = None,
-    diversity: float = 0.0,
-    popularity: float = 0.0,
-) -> Iterator[TopK]:
-    """The lists of some users, a chunk of users at a time: scored, blended, masked, selected and diversified.
-
-    Args:
-        scorer: the model's scores.
-        users: positions of the users.
-        k: length of the lists, 1 to the number of items.
-        item_vectors: (items, d), for the similarity of items; may be None without `diversity`.
-        item_degrees: (items,), interactions of each item.
-        seen: interactions whose items are masked in their users' lists.
-        banned: items that are masked in every list.
-        diversity: 0 (the best scores) to 1 (after the best one, the most different items), see `diversify`.
-        popularity: 0 (the model alone) to 1 (popularity alone), see `BlendedScores`; scores are then the blend.
-
-    >>> from talos.evaluation.ranking import DotScores
-    >>> vectors, users = torch.eye(3), torch.tensor([[0.3, 0.2, 0.1]])
-    >>> lists = iter_lists(DotScores(users, vectors), np.array([0]), k=2, item_vectors=vectors,
-    ...                    item_degrees=np.array([1, 1, 9]), popularity=1.0)
-    >>> next(lists).items.tolist()
-    [[2, 0]]
-    """
-    diversity, popularity = check_share("diversity", diversity), check_share("popularity", popularity)
-    if not 1 <= k <= scorer.num_items:
-        raise ArgumentError(f"{k}", where="k", expected=f"1 to {scorer.num_items}, the number of items")
-    if popularity:
-        scorer = BlendedScores(scorer, item_degrees, popularity)
-    length = pool_size(k, scorer.num_items) if diversity else k
-    for lists in iter_top_k(scorer, users, k=length, seen=seen, banned=banned):
-        yield lists if item_vectors is None else diversify(lists, item_vectors, k=k, diversity=diversity)
-
-
-def lists_of(scorer: Scorer, users: NDArray[np.integer[Any]], *, k: int, **options: Any) -> TopK:
-    """The lists of `iter_lists` in one piece; `options` are its further arguments."""
-    parts = list(iter_lists(scorer, users, k=k, **options))
-    return TopK(
-        np.concatenate([part.users for part in parts]) if parts else np.empty(0, np.int64),
-        np.concatenate([part.items for part in parts]) if parts else np.empty((0, k), np.int64),
-        np.concatenate([part.scores for part in parts]) if parts else np.empty((0, k), np.float32),
-    )

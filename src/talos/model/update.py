@@ -8,6 +8,7 @@ all users who had no chance to interact with them yet (docs/recommend.md has fig
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from talos.kernels import kth_scores
 from talos.losses import Loss
 from talos.model.attributes import align_items
 from talos.model.fold_in import COSINE_LENGTH, fold_in
-from talos.model.run_directory import Model
+from talos.model.model import Model, Vectors
 from talos.training.trainer import Trainer
 
 __all__ = ["num_items_after", "update"]
@@ -61,7 +62,7 @@ def update(
     New items start at the mean vector of the users who have them, new users are folded in. Then the users with new
     interactions are trained over fixed items, and after that together with the items of these interactions at a
     tenth of the learning rate. Thresholds are exact afterwards; validation interactions become training interactions,
-    and interactions that are only known (`Model.held_out`) stay so unless they are among the new ones.
+    and those of the test part and others that are only known stay so unless they are among the new ones.
 
     Args:
         model: the model to update; it stays as it is.
@@ -90,8 +91,8 @@ def update(
     touched_items = np.unique(new_items[new.indices])
 
     cosine = loss.needs.scores == "cosine"
-    user_table = _spread(model.user_vectors, old_users, len(users))
-    item_table = _spread(model.item_vectors, old_items, len(items))
+    user_table = _spread(model.vectors.users, old_users, len(users))
+    item_table = _spread(model.vectors.items, old_items, len(items))
     # without training events, users and items have no vector of their own yet
     placed = old_users[model.train.user_degrees > 0]
     unknown_users = np.setdiff1d(np.flatnonzero(merged.user_degrees), placed)
@@ -120,28 +121,32 @@ def update(
     for moving, factor in ((touched_items[:0], 1.0), (touched_items, _ITEM_RATE)):
         changes = {"training.epochs": epochs, "optimizer.lr": rate * factor}
         tables = _trained(*tables, merged, touched_users, moving, config.with_values(changes), cosine)
-    user_vectors, item_vectors = tables
-    held_out = model.held_out
-    if held_out is not None:  # over the joined vocabularies, without what has been learnt now
-        held_out = Interactions.from_codes(
-            old_users[held_out.rows],
-            old_items[held_out.indices],
+
+    def kept(part: Interactions | None) -> Interactions | None:
+        """A part over the joined vocabularies, without what has been learnt now."""
+        if part is None:
+            return None
+        return Interactions.from_codes(
+            old_users[part.rows],
+            old_items[part.indices],
             user_ids=users,
             item_ids=items,
             item_titles=merged.item_titles,
-            provenance=held_out.provenance,
+            provenance=part.provenance,
         ).difference(merged)
+
     trained_on = dict(model.metadata.get("trained_on", {"train": len(model.train)}))
     if model.valid is not None:
         trained_on["valid"] = len(train) - len(model.train)
     trained_on["updates"] = trained_on.get("updates", 0) + len(merged) - len(train)
-    return Model(
-        user_vectors=user_vectors,
-        item_vectors=item_vectors,
-        thresholds=kth_scores(*tables, min(config.k, len(items))) if loss.needs.threshold else None,
+    thresholds = kth_scores(*tables, min(config.k, len(items))) if loss.needs.threshold else None
+    return replace(
+        model,
+        scored_by=Vectors(*tables, thresholds),
         train=merged,
         valid=None,
-        held_out=held_out,
+        test=kept(model.test),
+        later=kept(model.later),
         metadata={
             **model.metadata,
             "trained_on": trained_on,

@@ -19,8 +19,8 @@ from talos.data.source_options import SourceOptions
 from talos.errors import ArgumentError
 from talos.evaluation.significance import mean_interval
 from talos.model.measures import Lists
-from talos.model.recommender import Recommender
-from talos.model.run_directory import Model
+from talos.model.model import Model
+from talos.model.recommender import Recommender, no_test_part
 from talos.report.facts import ACCURACY, Measured, measure, setting_rows, trained_on, what_it_is
 from talos.report.svg import fixed
 
@@ -59,6 +59,9 @@ def model_card(
     if recommender.model is None:
         raise ArgumentError("is not fitted", where="recommender", expected="one that was fitted or loaded")
     model, config = recommender.model.on_cpu(), recommender.config
+    test = model.test if test is None else test
+    if test is None and "chosen_from" not in model.metadata:
+        raise no_test_part(model)
     found = None if test is None else measure(model, test, config, most_users=most_users, seed=seed)
     parts = [
         _front_matter(title, license, _data_name(model), config, _headline(model, found)),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from talos.config import RunConfig, flat_settings
 from talos.data.interactions import Interactions
 from talos.model.measures import Lists, by_activity, by_popularity, make_lists
-from talos.model.run_directory import Model
+from talos.model.model import Model
 from talos.report.svg import number
 
 __all__ = ["ACCURACY", "Measured", "measure", "setting_rows", "trained_on", "what_it_is"]

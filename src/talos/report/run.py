@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
-from talos.evaluation.ranking import top_k
 from talos.model.measures import Lists, ScoreSample, sample_scores
-from talos.model.recommender import Recommender
-from talos.model.run_directory import Model
+from talos.model.model import Model
+from talos.model.query import ListQuery, answer
+from talos.model.recommender import Recommender, no_test_part
 from talos.report.facts import ACCURACY, Measured, measure, setting_rows, trained_on, what_it_is
 from talos.report.page import Figure, Section, TextTable, page, table_html, tiles
 from talos.report.svg import COLOURS, Frame, Series, bars, fixed, lines, number, points
@@ -29,7 +29,7 @@ _CARD_HISTORY, _CARD_LENGTH = 6, 10  # items on the card of a sample user: from 
 
 def run_report(
     recommender: Recommender,
-    test: Interactions | None,
+    test: Interactions | None = None,
     history: Sequence[Mapping[str, Any]] = (),
     *,
     refit_history: Sequence[Mapping[str, Any]] = (),
@@ -45,8 +45,8 @@ def run_report(
 
     Args:
         recommender: fitted or loaded.
-        test: the test interactions; matched by id if they have vocabularies of their own. None for a model that was
-            fitted on all the data: the page then has the metrics of the model it was chosen from, marked as such.
+        test: the test interactions, matched by id; those of the model if None. The page of a model that was fitted on
+            all the data has the metrics of the model it was chosen from, marked as such.
         history: the records of `history.jsonl`; without them there are no learning curves.
         refit_history: those of `history-refit.jsonl`, for a refitted model.
         title: title of the page.
@@ -65,6 +65,7 @@ def run_report(
     if model is None:
         raise ArgumentError("is not fitted", where="recommender", expected="one that was fitted or loaded")
     model = model.on_cpu()
+    test = model.test if test is None else test
     config, train = recommender.config, model.train
     k = config.k
     counted = trained_on(model.metadata.get("trained_on", {"train": len(train)}))
@@ -75,6 +76,8 @@ def run_report(
         "Settings", html=table_html(TextTable(["setting", "value"], setting_rows(config, model)))
     )
     if test is None:
+        if "chosen_from" not in model.metadata:
+            raise no_test_part(model)
         cards = _sample_cards(model, None, _own_lists(model, shown_users, seed), shown=shown_users, seed=seed)
         samples = Section("Sample recommendations", html=cards)
         return page(title, subtitle, [_chosen_from(model, k), learning, samples, settings], date=date)
@@ -381,7 +384,7 @@ def _own_lists(model: Model, shown: int, seed: int) -> _UserLists:
     """What a few random users would be recommended."""
     rng, users = np.random.default_rng(seed), np.flatnonzero(model.train.user_degrees)
     users = np.sort(rng.choice(users, min(shown, len(users)), replace=False))
-    lists = top_k(model.scorer(), users, k=min(_CARD_LENGTH, model.train.num_items), seen=model.known)
+    lists = answer(model, ListQuery(users=users, k=min(_CARD_LENGTH, model.train.num_items)))
     return users, lists.items, lists.scores
 
 

@@ -15,7 +15,7 @@ import torch
 import talos.serving
 from talos.data.interactions import Interactions
 from talos.model.recommender import Recommender
-from talos.model.run_directory import Model, save_model
+from talos.model.store import Model, save_model
 from talos.report.page import DARK, LIGHT
 
 from .conftest import PATIENCE, Page, Start

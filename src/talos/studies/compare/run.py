@@ -20,7 +20,7 @@ from talos.evaluation.metrics import RANKING_METRICS, Dialect
 from talos.evaluation.ranking import Scorer
 from talos.evaluation.significance import Alternative
 from talos.files import digest_of, locked, remove_leftovers, replace_text
-from talos.model.baseline import baseline_of, fit_baseline
+from talos.model.fitting import fit_baseline
 from talos.studies.compare.table import ComparisonTable, RunResult, build_table
 from talos.studies.folder import FolderKind, file_name, load_fit, open_folder, read_folder, save_fit
 from talos.studies.race import make_trainer
@@ -114,7 +114,7 @@ def compare(
             if config.baseline is None:
                 Trainer(config, split.train, split.valid)
             else:
-                baseline_of(config).check(split.train)
+                registry.make_baseline(config.baseline).check(split.train)
         except InputError as error:
             raise ConfigError(str(error), where=f"model {name}") from None
     folder = None if out is None else Path(out)

@@ -334,9 +334,9 @@ def _value_of(config: RunConfig, key: str) -> Any:
 def _toy_config(config: RunConfig) -> RunConfig:
     """The config with every `auto` resolved, by a trainer on a handful of interactions that is built and never run."""
     if config.baseline is not None:
-        from talos.model.baseline import baseline_of
+        from talos import registry
 
-        baseline_of(config)
+        registry.make_baseline(config.baseline)
         return config
     from talos.data.interactions import Interactions
     from talos.training import Trainer

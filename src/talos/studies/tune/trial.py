@@ -25,7 +25,7 @@ from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.errors import TalosError
 from talos.files import digest_of, replace_file
-from talos.model.baseline import fit_baseline
+from talos.model.fitting import fit_baseline
 from talos.studies.tune.data import FitParts
 from talos.training import Callback, Trainer
 

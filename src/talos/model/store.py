@@ -1,8 +1,8 @@
 """The run directory: a trained model on disk, which loads without its training data.
 
 - `model.safetensors`: `item_vectors` (items, dim), `user_vectors` (users, dim), `thresholds` (users,) if the loss has
-  them; the interactions of training as CSR in `train.indptr` and `train.indices`, those of validation (`valid`) and
-  those that are only known (`held_out`, such as the test part) likewise. Runs written before there was `held_out` load.
+  them; the interactions of training as CSR in `train.indptr` and `train.indices`, those of validation (`valid`), of
+  the test part (`test`) and others that users are known to have (`later`) likewise.
 - `users.parquet`: `user_id`, ascending; the row is the user's position in every tensor.
 - `items.parquet`: `item_id`, ascending, `title` if items have titles, and their other attributes (see
   `talos.model.attributes`).
@@ -13,11 +13,11 @@ If several processes trained a model, none of which has all users, the tensors o
 
 A baseline of weights between items has no vectors: `model.safetensors` has the dense `item_weights` (items, items)
 instead, or sparse ones as CSR in `item_weights.indptr`, `.indices` and `.values`; row h has what item h adds to the
-scores. Its format is 4, so that a version that knows vectors only says which one is needed.
+scores.
 
 A run whose config weighs interactions (`events`) keeps what the weights come from, so that it can be refitted and
 updated: `train.timestamps` (in seconds), `train.ratings`, `train.repeats`, in the order of `train.indices`, and
-likewise for the other parts. Its format is 5.
+likewise for the other parts.
 
 Training also leaves `history.jsonl` and `checkpoint/` in the directory; neither is read here.
 
@@ -33,7 +33,7 @@ Keys of `model.json`:
 
 | key | value |
 |---|---|
-| `format` | 3; 4 with weights between items; 5 with columns of events; 1 and (`user_files`) 2 lack `sha256` |
+| `format` | 6 |
 | `config` | the run config with every `auto` resolved (`RunConfig.as_dict`) |
 | `epoch` | the epoch of these vectors: the best on validation, or the last |
 | `trained_on` | how many interactions were learnt from, by part: `train`, `valid`, `test`, `updates` |
@@ -45,10 +45,12 @@ Keys of `model.json`:
 | `updates` | how often `partial_fit` was called; absent if never |
 | `metrics` | metrics on the test set; empty if nothing was measured, or the model was fitted on it |
 | `baseline` | `talos train`: metrics of ranking by popularity on the same test set |
-| `source` | `talos train`: the data and the split, for `talos evaluate RUN` |
+| `source` | `talos train`: the data and the split, with fingerprints |
+| `test_is_known` | whether users are known to have the items of the test part, so that no list offers them |
+| `test_left_out` | test interactions of users or items that the model does not know |
 | `fit_seconds` | `talos train`: how long training took |
 | … | whatever else `Recommender.save(folder, name=value)` was given |
-| `shape` | `users`, `items`, `dim`; in format 4 no `dim` |
+| `shape` | `users`, `items`, `dim`; without vectors no `dim` |
 | `versions` | `talos`, `torch`, `python` at the time of saving |
 | `checksums` | SHA-256 of every other file listed above |
 | `user_files` | `[A, B]` of each `users-A-B.safetensors`, in order; absent if there are none |
@@ -57,15 +59,13 @@ Keys of `model.json`:
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -73,22 +73,17 @@ from typing import Any, TypeVar
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from talos.baselines import ItemWeights
-from talos.checks import is_integer
-from talos.config import EventsConfig
 from talos.data.event_weights import event_columns, in_seconds
 from talos.data.interactions import Interactions, Provenance
 from talos.data.parquet import scan_file
 from talos.data.vocabulary import Vocabulary
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.errors import ArgumentError, DataError, TalosError
-from talos.evaluation.popularity import PriorScores, longest_of, popularity_scores
-from talos.evaluation.ranking import DotScores, HistoryScores, Scorer
 from talos.files import (
     checksum_of,
     locked,
@@ -100,13 +95,12 @@ from talos.files import (
     unseal,
 )
 from talos.model.attributes import check_attributes
+from talos.model.model import Model, Vectors
 
 __all__ = [
     "FILES",
     "FORMAT",
     "LOCK",
-    "ItemModel",
-    "Model",
     "copy_model",
     "holds_leftovers_only",
     "load_model",
@@ -114,193 +108,28 @@ __all__ = [
     "save_model",
 ]
 
-FORMAT = 5  # the newest that is read
+FORMAT = 6
 LOCK = ".lock"
 AS_SAVED = "the file as saved"
 FILES = ("model.safetensors", "users.parquet", "items.parquet")
 
-_PARTS = (
-    "train",
-    "valid",
-    "held_out",
-)  # interactions that are stored, by the name of the field and of the tensors
-_DEFAULT_K = 20
+_PARTS = ("train", "valid", "test", "later")  # interactions, by the name of the field and of the tensors
 _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("config", "metrics", "valid", "loss_state", "baseline", "versions"), (dict,)),
     **dict.fromkeys(("threshold_error", "fit_seconds"), (int, float, type(None))),
-    **dict.fromkeys(("epoch", "updates"), (int,)),
+    **dict.fromkeys(("epoch", "updates", "test_left_out"), (int,)),
     "source": (dict, type(None)),
 }
 _LARGEST_HEADER = 1 << 20
 _LARGEST_JSON = 8 << 20
 _MOST_ROWS = 1 << 40
-_OF_VECTORS, _OF_WEIGHTS, _WITH_EVENTS = 3, 4, 5  # the formats that are written
-_FIRST_SEALED = 3  # format of the first `model.json` with a digest of its own
+_OLDER = "Talos 0.2 reads runs up to format 5"
 _ATTEMPTS = 5  # to load a model that is being replaced
 _Result = TypeVar("_Result")
 _STAGED = re.compile(
     r"(?:model\.safetensors|(?:users|items)\.parquet|users-\d+-\d+\.safetensors)\.(?:[0-9a-f]{16}|new|ids\.new)"
 )
 _TEMPORARY = re.compile(rf"\.(?:model\.json|{_STAGED.pattern})\.[^.]+\.tmp")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """A trained model: vectors, thresholds, the interactions it knows, and its metadata.
-
-    Attributes:
-        user_vectors: (users, dim); a score is the dot product with an item vector.
-        item_vectors: (items, dim).
-        thresholds: (users,), the score of the K-th best item; None if the loss has no thresholds.
-        train: the interactions of training.
-        valid: those of validation, over the same vocabularies; None if there were none.
-        held_out: other interactions that these users are known to have, such as those of the test part: the model has
-            learnt nothing from them, metrics do not mask them, and no list offers them. None if there are none.
-        metadata: the content of `model.json`; the module's docstring lists the keys.
-        attributes: a table with one row for each item, in the order of the item vectors; None if there is none.
-        all_item_degrees: training interactions of each item, where `train` holds a part of the users only.
-        users: the positions of the users that this model has, if it is one process's part of a larger model;
-            `user_vectors`, `thresholds`, `train`, `valid` and `held_out` then hold these users only.
-    """
-
-    user_vectors: Tensor
-    item_vectors: Tensor
-    thresholds: Tensor | None
-    train: Interactions
-    valid: Interactions | None
-    held_out: Interactions | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-    users: range | None = None
-    attributes: pl.DataFrame | None = None
-    all_item_degrees: NDArray[np.int64] | None = None
-
-    @property
-    def item_degrees(self) -> NDArray[np.int64]:
-        """The training interactions of each item, of all users: its popularity."""
-        return self.train.item_degrees if self.all_item_degrees is None else self.all_item_degrees
-
-    @property
-    def users_without_events(self) -> int:
-        """How many users have no training interactions: their lists are ranked by popularity."""
-        return int((self.train.user_degrees == 0).sum())
-
-    @property
-    def prior(self) -> float:
-        """How much popularity counts for users with few events, see `talos.evaluation.popularity`."""
-        value = self.metadata.get("config", {}).get("training", {}).get("prior")
-        return float(value) if isinstance(value, int | float) else 0.0
-
-    @cached_property
-    def prior_scores(self) -> PriorScores:
-        """Makes the scorers of users with given vectors and numbers of events."""
-        longest = longest_of(self.user_vectors)
-        return PriorScores(self.item_vectors.detach(), self.item_degrees, prior=self.prior, longest=longest)
-
-    @cached_property
-    def seen(self) -> Interactions:
-        """The interactions of training and validation: what metrics mask in the standard dialect."""
-        return self.train if self.valid is None else self.train.union(self.valid)
-
-    @cached_property
-    def known(self) -> Interactions:
-        """All interactions that users are known to have: what no list offers them."""
-        return self.seen if self.held_out is None else self.seen.union(self.held_out)
-
-    @cached_property
-    def mean_item(self) -> Tensor:
-        """The mean of the item vectors, (dim,), where folding in starts from."""
-        return self.item_vectors.mean(0)
-
-    def list_length(self, k: int | None) -> int:
-        """`k` if this model has as many items; without `k`, the K of training, or all items if they are fewer."""
-        items = self.train.num_items
-        if k is None:
-            return min(int(self.metadata.get("config", {}).get("k", _DEFAULT_K)), items)
-        if not is_integer(k) or not 1 <= k <= items:
-            raise ArgumentError(f"{k!r}", where="k", expected=f"1 to {items}, the number of items")
-        return k
-
-    def scorer(self) -> Scorer:
-        """The scores of this model's users."""
-        return self.dot_scores
-
-    @cached_property
-    def dot_scores(self) -> DotScores:
-        """The same with the vectors that are scored: the learnt ones, and columns for popularity where it counts."""
-        return self.prior_scores.of(self.user_vectors.detach(), self.train.user_degrees)
-
-    def on_cpu(self) -> Model:
-        """The same model with its tensors on the CPU, where numpy can read them."""
-        return replace(
-            self,
-            user_vectors=self.user_vectors.detach().cpu(),
-            item_vectors=self.item_vectors.detach().cpu(),
-            thresholds=None if self.thresholds is None else self.thresholds.detach().cpu(),
-        )
-
-    def scored_with(self) -> tuple[Tensor, ...]:
-        """The tensors that scores are computed from."""
-        return self.user_vectors, self.item_vectors
-
-    def fingerprint(self) -> str:
-        """A hash of everything that lists depend on: vectors or weights, ids and known interactions."""
-        digest = hashlib.blake2b(digest_size=16)
-        for tensor in self.scored_with():
-            digest.update(str(tuple(tensor.shape)).encode())
-            digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
-        for part in (self.train, self.valid):
-            digest.update(b"-" if part is None else part.fingerprint().encode())
-        if self.held_out is not None:
-            digest.update(self.held_out.fingerprint().encode())
-        if self.prior:
-            digest.update(str(self.prior).encode())
-        return digest.hexdigest()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ItemModel(Model):
-    """A model whose scores are sums of weights from the items of a history: a user is its train interactions.
-
-    It has no vectors: what needs them, such as an export to Faiss, gets an error that says so.
-
-    Attributes:
-        weights: from every item of a history to every item.
-    """
-
-    weights: ItemWeights
-    user_vectors: Tensor = field(init=False, repr=False, compare=False)
-    item_vectors: Tensor = field(init=False, repr=False, compare=False)
-    thresholds: Tensor | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("user_vectors", "item_vectors"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        raise ArgumentError(
-            "scores with weights between items and has no vectors",
-            where=f"baseline {self._name()!r}",
-            expected="a model of vectors, such as a trained one or the baseline 'als'",
-        )
-
-    def _name(self) -> str:
-        config = self.metadata.get("config")
-        baseline = config.get("baseline") if isinstance(config, dict) else None
-        return str(baseline.get("name")) if isinstance(baseline, dict) else "unknown"
-
-    def scorer(self) -> Scorer:
-        """The scores of this model's users."""
-        return self.scores_of(self.train)
-
-    def scores_of(self, histories: Interactions) -> HistoryScores:
-        """The scores of people with these histories over the model's items."""
-        return HistoryScores(histories, self.weights, popularity_scores(self.item_degrees))
-
-    def on_cpu(self) -> Model:
-        """The model itself: weights stay on the CPU."""
-        return self
-
-    def scored_with(self) -> tuple[Tensor, ...]:
-        """The tensors that scores are computed from, beside the train interactions."""
-        return tuple(self.weights.tensors().values())
 
 
 # ------------------------------------------------------------------- saving
@@ -436,17 +265,17 @@ def _write_rest(
     ours = ("format", "user_files", "sha256")
     kept = {name: value for name, value in model.metadata.items() if name not in ours}
     shape = {"users": num_users, "items": model.train.num_items}
-    if not isinstance(model, ItemModel):
-        shape["dim"] = model.user_vectors.shape[1]
+    if model.has_vectors:
+        shape["dim"] = model.vectors.users.shape[1]
     versions = {
         "talos": version("talos-rec"),
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    plain = _WITH_EVENTS if _columns(model) else _OF_VECTORS
     metadata = {
-        "format": _OF_WEIGHTS if isinstance(model, ItemModel) else plain,
+        "format": FORMAT,
         **kept,
+        "test_is_known": model.test_is_known,
         **layout,
         "shape": shape,
         "versions": versions,
@@ -555,15 +384,17 @@ def _stored(tensor: Tensor) -> Tensor:
 
 
 def _item_tensors(model: Model) -> dict[str, Tensor]:
-    if isinstance(model, ItemModel):
-        return model.weights.tensors()
-    return {"item_vectors": _stored(model.item_vectors)}
+    if isinstance(model.scored_by, ItemWeights):
+        return model.scored_by.tensors()
+    return {"item_vectors": _stored(model.vectors.items)}
 
 
 def _user_tensors(model: Model) -> dict[str, Tensor]:
-    tensors = {} if isinstance(model, ItemModel) else {"user_vectors": _stored(model.user_vectors)}
-    if model.thresholds is not None:
-        tensors["thresholds"] = _stored(model.thresholds)
+    tensors: dict[str, Tensor] = {}
+    if model.has_vectors:
+        tensors["user_vectors"] = _stored(model.vectors.users)
+        if model.vectors.thresholds is not None:
+            tensors["thresholds"] = _stored(model.vectors.thresholds)
     for name in _PARTS:
         part = getattr(model, name)
         if part is not None:
@@ -579,8 +410,7 @@ def _user_tensors(model: Model) -> dict[str, Tensor]:
 
 def _columns(model: Model) -> tuple[str, ...]:
     """The columns of interactions that the weights of the run's events are computed from."""
-    events = model.metadata.get("config", {}).get("events")
-    return () if events is None or isinstance(model, ItemModel) else event_columns(EventsConfig(**events))
+    return event_columns(model.config.events) if model.has_vectors else ()
 
 
 def _user_ids(model: Model) -> pl.DataFrame:
@@ -690,22 +520,24 @@ def _load_once(folder: Path, group: Group) -> Model:
         for name in _PARTS
         if f"{name}.indptr" in tensors
     }
-    known: dict[str, Any] = {
-        "train": interactions["train"],
-        "valid": interactions.get("valid"),
-        "held_out": interactions.get("held_out"),
-        "metadata": metadata,
-        "users": None if group.size == 1 else wanted,
-        "attributes": attributes,
-    }
+    scored_by = (
+        Vectors(tensors["user_vectors"], scored_with, tensors.get("thresholds"))
+        if isinstance(scored_with, Tensor)
+        else scored_with
+    )
+    degrees = None
     if group.size > 1:
-        counts = torch.tensor(known["train"].item_degrees)
-        known["all_item_degrees"] = group.all_reduce_(counts).numpy()
-    if isinstance(scored_with, ItemWeights):
-        return ItemModel(weights=scored_with, **known)
-    thresholds = tensors.get("thresholds")
+        counts = torch.tensor(interactions["train"].item_degrees)
+        degrees = group.all_reduce_(counts).numpy()
     return Model(
-        user_vectors=tensors["user_vectors"], item_vectors=scored_with, thresholds=thresholds, **known
+        scored_by=scored_by,
+        **interactions,
+        test_is_known=bool(metadata.get("test_is_known", True)),
+        metadata=metadata,
+        users=None if group.size == 1 else wanted,
+        attributes=attributes,
+        all_item_degrees=degrees,
+        read_from=f"{folder}/model.json",
     )
 
 
@@ -740,15 +572,13 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     number = loaded.get("format") if isinstance(loaded, dict) else None
     if type(number) is not int or number < 1:
         raise DataError("has no format number", where=str(path), expected="a run directory of this library")
-    if number > FORMAT:
-        hint = "install a newer talos-rec"
-        raise DataError(f"format {number}", where=str(path), expected=f"at most {FORMAT}", hint=hint)
-    metadata: dict[str, Any] = loaded
-    if number >= _FIRST_SEALED or "sha256" in metadata:
-        try:
-            metadata = unseal(metadata)
-        except (ValueError, RecursionError):
-            raise DataError("differs from its own checksum", where=str(path), expected=AS_SAVED) from None
+    if number != FORMAT:
+        hint = "install a newer talos-rec" if number > FORMAT else _OLDER
+        raise DataError(f"format {number}", where=str(path), expected=f"format {FORMAT}", hint=hint)
+    try:
+        metadata: dict[str, Any] = unseal(loaded)
+    except (ValueError, RecursionError):
+        raise DataError("differs from its own checksum", where=str(path), expected=AS_SAVED) from None
     _check_types(metadata, str(path))
     return metadata
 
@@ -781,10 +611,11 @@ class _Layout:
     def of(cls, metadata: Mapping[str, Any], path: Path) -> _Layout:
         try:
             users, items = (int(metadata["shape"][name]) for name in ("users", "items"))
-            dim = 0 if metadata["format"] == _OF_WEIGHTS else int(metadata["shape"]["dim"])
+            weighs_items = "dim" not in metadata["shape"]
+            dim = 0 if weighs_items else int(metadata["shape"]["dim"])
             if not (0 < users <= _MOST_ROWS and 0 < items <= _MOST_ROWS):
                 raise ValueError(f"shape has {users} users and {items} items")
-            if dim < 1 and metadata["format"] != _OF_WEIGHTS:
+            if dim < 1 and not weighs_items:
                 raise ValueError(f"shape has vectors of length {dim}")
             files = {
                 _user_file(range(*bounds)): range(*map(int, bounds))

@@ -1,0 +1,285 @@
+"""Fitting: from a config and interactions to a model, once on train and again on more data.
+
+A baseline is computed; anything else is trained, after a race between the settings that the config leaves open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import torch
+
+from talos import registry
+from talos.baselines import ItemBaseline, VectorBaseline
+from talos.config import RunConfig
+from talos.data.interactions import Interactions
+from talos.distributed import Group, current
+from talos.errors import ArgumentError, TalosError, nearest
+from talos.evaluation.evaluate import evaluate
+from talos.model.model import Model, Vectors
+
+if TYPE_CHECKING:
+    from talos.data.shards import Share
+    from talos.training import Callback, Trainer
+
+__all__ = ["REFIT_ON", "Fitted", "RefitOn", "fit", "fit_baseline", "own_part", "refit", "refit_data"]
+
+RefitOn: TypeAlias = Literal["train+valid", "all"]
+REFIT_ON: tuple[RefitOn, ...] = get_args(RefitOn)
+
+# What `model.json` keeps of the model that the settings and the number of epochs come from.
+_KEPT = ("trained_on", "epoch", "epochs_from", "valid", "race", "metrics", "baseline", "chosen_from")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """A fit as every process of its group knows it, also those that do not have the model.
+
+    Attributes:
+        config: with every `auto` resolved.
+        train: the interactions that were learnt from.
+        valid: those of early stopping; None if there were none.
+        test: those the model is measured on, over the vocabularies of train; see `Model.test`.
+        facts: the metadata of the model, see `talos.model.store`.
+        model: the model; None in a process that does not have it.
+    """
+
+    config: RunConfig
+    train: Interactions | Share
+    valid: Interactions | Share | None
+    test: Interactions | None
+    facts: Mapping[str, Any]
+    model: Model | None = None
+
+    @property
+    def trained_on(self) -> dict[str, int]:
+        """The number of interactions that were learnt from, by the name of the part."""
+        return dict(self.facts.get("trained_on", {"train": len(self.train)}))
+
+    def as_origin(self) -> dict[str, Any]:
+        """What a refitted model keeps about this fit, as `chosen_from`."""
+        kept = {name: self.facts[name] for name in _KEPT if name in self.facts}
+        return {"trained_on": self.trained_on, **kept}
+
+
+def fit(
+    config: RunConfig,
+    train: Interactions | Share,
+    valid: Interactions | Share | None,
+    test: Interactions | Share | None,
+    *,
+    folder: Path | None,
+    resume: bool,
+    callbacks: Sequence[Callback],
+    group: Group,
+) -> Fitted:
+    """Fit a config to `train`; see `Recommender.fit` for the arguments."""
+    if config.baseline is not None:
+        return _of_baseline(fit_baseline(config, train, valid, test))
+    from talos.studies.race import make_trainer
+    from talos.training import History
+
+    if folder is not None:
+        callbacks = [History(folder / "history.jsonl"), *callbacks]
+    trainer, race = make_trainer(
+        config, train, valid, folder=folder, callbacks=callbacks, group=group, resume=resume
+    )
+    trainer.fit()
+    facts: dict[str, Any] = {"trained_on": {"train": len(train)}, "epochs_from": _epochs_from(trainer)}
+    if race.chosen:
+        facts["race"] = race.as_dict()
+    return _of_trainer(trainer, facts, test)
+
+
+def refit(
+    before: Fitted,
+    on: RefitOn,
+    *,
+    run: Path | None,
+    resume: bool,
+    callbacks: Sequence[Callback],
+    group: Group | None,
+    read_from: str | None,
+) -> Fitted:
+    """Fit once more from scratch on more data; see `Recommender.refit`."""
+    data, trained_on = refit_data(before, on)
+    facts: dict[str, Any] = {"trained_on": trained_on, "chosen_from": before.as_origin()}
+    test = None if on == "all" else before.test
+    if before.config.baseline is not None:
+        return _of_baseline(fit_baseline(before.config, data, None, test, facts=facts))
+    from talos.training import History, Trainer
+
+    config = before.config.with_values({"training.epochs": int(before.facts["epoch"])})
+    checkpoints = None
+    if run is not None:
+        checkpoints = run / "checkpoint" / f"refit-{on}"
+        checkpoints.mkdir(
+            parents=True, exist_ok=True
+        )  # before the first checkpoint, so that `on` is on record
+        callbacks = [History(run / "history-refit.jsonl"), *callbacks]
+    path = before.facts.get("race", {}).get("path", [])
+    if read_from is not None:
+        from talos.studies.race import check_path
+
+        check_path(path, where=read_from)
+    trainer = Trainer(
+        config,
+        data,
+        earlier=path,
+        folder=checkpoints,
+        callbacks=callbacks,
+        group=current() if group is None else group,
+    )
+    if resume:
+        trainer.resume()
+    trainer.fit()
+    facts["epochs_from"] = "refit: the best epoch of the model it was chosen from"
+    return _of_trainer(trainer, facts, test)
+
+
+def _of_trainer(trainer: Trainer, facts: Mapping[str, Any], test: Interactions | Share | None) -> Fitted:
+    """What a trainer that has finished leaves: settings, facts and, if this process has them, vectors."""
+    train, valid, position = trainer.train, trainer.valid, trainer.position
+    named = trainer.objective.loss.named_parameters()
+    metadata: dict[str, Any] = {
+        "config": trainer.config.as_dict(),
+        "epoch": position.best_epoch or position.epoch,
+        **facts,
+        "valid": dict(position.best_metrics),
+        "threshold_error": trainer.threshold_error(),
+        "loss_state": {name: value.item() for name, value in named if value.ndim == 0},
+        "metrics": {},
+    }
+    own, metadata["test_left_out"] = own_part(test, train)
+    fitted = Fitted(config=trainer.config, train=train, valid=valid, test=own, facts=metadata)
+    results = trainer.results()
+    if results is None:  # rank 0 of the group has the model
+        return fitted
+    divided = None if isinstance(train, Interactions) else train
+    model = Model(
+        scored_by=Vectors(*results),
+        train=train if isinstance(train, Interactions) else train.own,
+        valid=valid if isinstance(valid, Interactions | None) else valid.own,
+        test=own,
+        metadata=metadata,
+        users=None if divided is None else divided.users,
+        all_item_degrees=None if divided is None else divided.item_degrees,
+    )
+    return replace(fitted, model=model)
+
+
+def fit_baseline(
+    config: RunConfig,
+    train: Interactions | Share,
+    valid: Interactions | Share | None = None,
+    test: Interactions | Share | None = None,
+    *,
+    facts: Mapping[str, Any] | None = None,
+) -> Model:
+    """Compute the config's baseline from `train`; the validation interactions are measured and masked, not learnt.
+
+    `facts` are added to the metadata.
+
+    >>> config = RunConfig.from_dict({"k": 1, "baseline": {"name": "popularity"}})
+    >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 8])
+    >>> fit_baseline(config, data).vectors.items.flatten().tolist()
+    [1.0, 2.0]
+    """
+    assert config.baseline is not None
+    baseline, name = registry.make_baseline(config.baseline), config.baseline.name
+    if not isinstance(train, Interactions) or not isinstance(valid, Interactions | None):
+        what = f"the baseline {name!r} in a process that has a part of the interactions"
+        raise ArgumentError(what, where="train", expected="all interactions")
+    baseline.check(train)
+    valid = None if valid is None else valid.aligned_to(train)[0]
+    own, left_out = own_part(test, train)
+    metadata: dict[str, Any] = {
+        "config": config.as_dict(),
+        "epoch": 0,
+        "trained_on": {"train": len(train)},
+        **(facts or {}),
+        "valid": {},
+        "threshold_error": None,
+        "loss_state": {},
+        "metrics": {},
+        "test_left_out": left_out,
+    }
+    generator = torch.Generator().manual_seed(config.seed)
+    if isinstance(baseline, ItemBaseline):
+        scored_by: Any = baseline.fit(train, generator)
+    elif isinstance(baseline, VectorBaseline):
+        scored_by = Vectors(*baseline.fit(train, generator))
+    else:
+        expected = "a subclass of VectorBaseline or ItemBaseline"
+        raise ArgumentError(f"{name!r}", where="baseline", expected=expected)
+    if not all(torch.isfinite(tensor).all() for tensor in scored_by.tensors().values()):
+        what = f"the baseline {name!r} has numbers that are not finite; it may need another setting"
+        raise TalosError(what)
+    model = Model(scored_by=scored_by, train=train, valid=valid, test=own, metadata=metadata)
+    measured = None if valid is None else valid.of_users_in(train)
+    if measured is not None and len(measured):
+        metrics = evaluate(model.scorer(), measured, seen=train, ks=[config.k]).metrics
+        watched = f"{config.training.metric}@{config.k}"
+        metadata["valid"] = {watched: metrics[watched]} | metrics  # the watched metric first, as in training
+    return model
+
+
+def _of_baseline(model: Model) -> Fitted:
+    facts = model.metadata
+    return Fitted(
+        config=model.config, train=model.train, valid=model.valid, test=model.test, facts=facts, model=model
+    )
+
+
+def own_part(
+    part: Interactions | Share | None, train: Interactions | Share
+) -> tuple[Interactions | None, int]:
+    """This process's interactions of a part over the vocabularies of train, and how many are left out."""
+    if part is None:
+        return None, 0
+    own = part if isinstance(part, Interactions) else part.own
+    return own.aligned_to(train if isinstance(train, Interactions) else train.own)
+
+
+def _epochs_from(trainer: Trainer) -> str:
+    """How the number of epochs was chosen."""
+    if trainer.position.best_epoch == 0:
+        return "the settings: no validation part"
+    watched = f"{trainer.config.training.metric}@{trainer.config.k}"
+    return f"early stopping: the best validation {watched} of {trainer.position.epoch} epochs"
+
+
+def refit_data(fitted: Fitted, on: RefitOn) -> tuple[Interactions, dict[str, int]]:
+    """The interactions to fit on again, and how many of them are from which part.
+
+    >>> data = Interactions.from_ids([1, 1, 1], [7, 8, 9])
+    >>> train, valid = data.where(data.indices == 0), data.where(data.indices == 1)
+    >>> fitted = Fitted(config=RunConfig(), train=train, valid=valid, test=None, facts={})
+    >>> refit_data(fitted, "train+valid")[1]
+    {'train': 1, 'valid': 1}
+    """
+    if on not in REFIT_ON:
+        raise ArgumentError(f"{on!r}", where="on", expected=" or ".join(REFIT_ON), hint=nearest(on, REFIT_ON))
+    data, valid, test = fitted.train, fitted.valid, fitted.test
+    if not isinstance(data, Interactions) or not isinstance(valid, Interactions | None):
+        expected = "all interactions in every process, or one process"
+        raise ArgumentError("a share of the interactions", where="refit", expected=expected)
+    if on == "train+valid" and not valid:
+        expected = "a fit with early stopping on one"
+        raise ArgumentError("there is no validation part", where="refit", expected=expected)
+    if on == "all" and not test:
+        raise ArgumentError(
+            "no interactions are known beside train and validation",
+            where="refit",
+            expected="a fit that was given them, such as fit(train, valid, known=test)",
+        )
+    counts = fitted.trained_on
+    for name, part in {"valid": valid, "test": test if on == "all" else None}.items():
+        if part:
+            before = len(data)
+            data = data.union(part)
+            counts[name] = len(data) - before
+    return data, counts

@@ -1,0 +1,251 @@
+"""A trained model: what gives scores, the ids, what users have, what is known about items, and its metadata."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from talos import registry
+from talos.baselines import ItemWeights
+from talos.checks import is_integer
+from talos.config import RunConfig
+from talos.data.interactions import Interactions
+from talos.errors import ArgumentError
+from talos.evaluation.popularity import PriorScores, longest_of, popularity_scores
+from talos.evaluation.ranking import DotScores, HistoryScores, ItemRows, Scorer
+from talos.losses import Loss
+
+__all__ = ["Model", "Vectors"]
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Scores are dot products of user vectors (users, dim) and item vectors (items, dim).
+
+    `thresholds` (users,) are the scores of the K-th best items; None for a loss without thresholds.
+    """
+
+    users: Tensor
+    items: Tensor
+    thresholds: Tensor | None = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that scores are computed from, by name."""
+        return {"user_vectors": self.users, "item_vectors": self.items}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A trained model or a baseline, by composition: a source of scores and what is known about users and items.
+
+    Attributes:
+        scored_by: vectors of users and items, or weights between items (a user is then their train interactions).
+        train: the interactions of training.
+        valid: those of validation, over the same vocabularies; None if there were none.
+        test: those the model is measured on; None if there were none, or the model was fitted on them too.
+        test_is_known: whether users are known to have their test items, so that no list offers them. Metrics never
+            mask them.
+        later: interactions that users are known to have beside these; no list offers their items.
+        metadata: the content of `model.json`; the docstring of `talos.model.store` lists the keys.
+        attributes: a table with one row for each item; None if there is none.
+        users: the positions of the users that this model has, if it is one process's part of a larger model; the
+            user vectors and all interactions then hold these users only.
+        all_item_degrees: training interactions of each item, where `train` holds a part of the users only.
+        read_from: the file that the config is from; None if it was not loaded.
+    """
+
+    scored_by: Vectors | ItemWeights
+    train: Interactions
+    valid: Interactions | None = None
+    test: Interactions | None = None
+    test_is_known: bool = True
+    later: Interactions | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    attributes: pl.DataFrame | None = None
+    users: range | None = None
+    all_item_degrees: NDArray[np.int64] | None = None
+    read_from: str | None = None
+
+    # ------------------------------------------------------------------- interactions
+
+    @property
+    def item_degrees(self) -> NDArray[np.int64]:
+        """The training interactions of each item, of all users: its popularity."""
+        return self.train.item_degrees if self.all_item_degrees is None else self.all_item_degrees
+
+    @property
+    def users_without_events(self) -> int:
+        """How many users have no training interactions: their lists are ranked by popularity."""
+        return int((self.train.user_degrees == 0).sum())
+
+    @cached_property
+    def seen(self) -> Interactions:
+        """The interactions of training and validation: what metrics mask in the standard dialect."""
+        return self.train if self.valid is None else self.train.union(self.valid)
+
+    @cached_property
+    def held_out(self) -> Interactions | None:
+        """What users are known to have beside training and validation; None if there is nothing."""
+        parts = [self.test if self.test_is_known else None, self.later]
+        found = None
+        for part in parts:
+            if part is not None:
+                found = part if found is None else found.union(part)
+        return None if found is None else found.difference(self.seen)
+
+    @cached_property
+    def known(self) -> Interactions:
+        """All interactions that users are known to have: what no list offers them."""
+        return self.seen if self.held_out is None else self.seen.union(self.held_out)
+
+    # ------------------------------------------------------------------- scores
+
+    @property
+    def vectors(self) -> Vectors:
+        """The vectors of users and items; an error for a model of weights between items."""
+        if isinstance(self.scored_by, Vectors):
+            return self.scored_by
+        raise ArgumentError(
+            "scores with weights between items and has no vectors",
+            where=f"baseline {self.method!r}",
+            expected="a model of vectors, such as a trained one or the baseline 'als'",
+        )
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether scores are dot products of vectors."""
+        return isinstance(self.scored_by, Vectors)
+
+    @cached_property
+    def prior_scores(self) -> PriorScores:
+        """Makes the scorers of users with given vectors and numbers of events."""
+        longest = longest_of(self.vectors.users)
+        return PriorScores(self.vectors.items.detach(), self.item_degrees, prior=self.prior, longest=longest)
+
+    @cached_property
+    def dot_scores(self) -> DotScores:
+        """The scores of all users with the vectors that are scored: columns for popularity are among them."""
+        return self.prior_scores.of(self.vectors.users.detach(), self.train.user_degrees)
+
+    def scorer(self) -> Scorer:
+        """The scores of this model's users."""
+        return self.dot_scores if self.has_vectors else self.history_scores(self.train)
+
+    def history_scores(self, histories: Interactions | ItemRows) -> HistoryScores:
+        """The scores of people with these histories, for a model of weights between items."""
+        assert isinstance(self.scored_by, ItemWeights)
+        return HistoryScores(histories, self.scored_by, popularity_scores(self.item_degrees))
+
+    def lengths(self, kind: Literal["user", "item"]) -> Tensor:
+        """The length of each user's or item's vector, at least a tiny number."""
+        return self._user_lengths if kind == "user" else self._item_lengths
+
+    @cached_property
+    def _user_lengths(self) -> Tensor:
+        return _lengths(self.vectors.users)
+
+    @cached_property
+    def _item_lengths(self) -> Tensor:
+        return _lengths(self.vectors.items)
+
+    @cached_property
+    def mean_item(self) -> Tensor:
+        """The mean of the item vectors, (dim,), where folding in starts from."""
+        return self.vectors.items.mean(0)
+
+    @cached_property
+    def folded(self) -> OrderedDict[bytes, Tensor]:
+        """Vectors of single histories that were folded in so far; `talos.model.query` keeps the newest ones."""
+        return OrderedDict()
+
+    # ------------------------------------------------------------------- settings
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The config of training."""
+        return RunConfig.from_dict(self.metadata.get("config", {}), where=self.read_from or "config")
+
+    @property
+    def method(self) -> str:
+        """The name of the baseline or the loss."""
+        config = self.config
+        return config.loss.name if config.baseline is None else config.baseline.name
+
+    @property
+    def prior(self) -> float:
+        """How much popularity counts for users with few events, see `talos.evaluation.popularity`."""
+        value = self.config.training.prior
+        return float(value) if isinstance(value, int | float) else 0.0
+
+    def loss(self, num_items: int | None = None) -> Loss:
+        """The loss of training, its learnt scalars included; an error for a baseline.
+
+        `num_items` is how many items it is for, if not those of the model.
+        """
+        config = self.config
+        if config.baseline is not None:
+            raise ArgumentError(
+                f"the baseline {config.baseline.name!r} was not trained and has no loss",
+                where="Recommender",
+                expected="a trained model for this",
+                hint="a baseline is quick to fit again on all interactions",
+            )
+        self.check_imported()
+        num_items = self.train.num_items if num_items is None else num_items
+        loss = registry.make_loss(config.loss, k=config.k, num_users=1, num_items=num_items)
+        with torch.no_grad():
+            for name, parameter in loss.named_parameters():
+                # an adversary's tables are not stored: with zeros every negative is equally hard
+                parameter.fill_(float(self.metadata.get("loss_state", {}).get(name, 0.0)))
+        return loss
+
+    def check_imported(self) -> None:
+        """The config of a loaded run does not choose what is imported: see `registry.check_imported`."""
+        if self.read_from is not None:
+            registry.check_imported(self.config, where=self.read_from)
+
+    def list_length(self, k: int | None) -> int:
+        """`k` if this model has as many items; without `k`, the K of training, or all items if they are fewer."""
+        items = self.train.num_items
+        if k is None:
+            return min(self.config.k, items)
+        if not is_integer(k) or not 1 <= k <= items:
+            raise ArgumentError(f"{k!r}", where="k", expected=f"1 to {items}, the number of items")
+        return k
+
+    # ------------------------------------------------------------------- the whole
+
+    def on_cpu(self) -> Model:
+        """The same model with its tensors on the CPU, where numpy can read them."""
+        if not isinstance(self.scored_by, Vectors):
+            return self
+        vectors = self.scored_by
+        thresholds = None if vectors.thresholds is None else vectors.thresholds.detach().cpu()
+        moved = Vectors(vectors.users.detach().cpu(), vectors.items.detach().cpu(), thresholds)
+        return replace(self, scored_by=moved)
+
+    def fingerprint(self) -> str:
+        """A hash of everything that lists depend on: vectors or weights, ids and known interactions."""
+        digest = hashlib.blake2b(digest_size=16)
+        for tensor in self.scored_by.tensors().values():
+            digest.update(str(tuple(tensor.shape)).encode())
+            digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
+        for part in (self.train, self.valid):
+            digest.update(b"-" if part is None else part.fingerprint().encode())
+        if self.held_out is not None:
+            digest.update(self.held_out.fingerprint().encode())
+        digest.update(str(self.prior).encode())
+        return digest.hexdigest()
+
+
+def _lengths(vectors: Tensor) -> Tensor:
+    return vectors.detach().square().sum(1).sqrt().clamp(min=1e-12)

@@ -1,0 +1,464 @@
+"""The one ranking path: a `ListQuery` in, top-K lists out, for every kind of model.
+
+`Recommender.recommend`, exports, reports and the service state for whom, among which items and how lists are made, and
+add nothing to the ranking. A list is made in this order: a vector or a history for every row, scores, popularity
+blended in, known and banned items masked, the best selected, similar ones kept apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from talos import registry
+from talos.baselines import ItemWeights, VectorBaseline
+from talos.checks import positive_integer
+from talos.data.event_weights import event_columns, event_weights
+from talos.data.interactions import Interactions
+from talos.data.vocabulary import Ids, Vocabulary, as_id_series
+from talos.errors import ArgumentError, DataError, MissingExtraError
+from talos.evaluation.ranking import DotScores, ItemRows, Masks, Scorer, TopK, iter_top_k, top_k
+from talos.model.attributes import Filter, allowed_items
+from talos.model.fold_in import fold_in
+from talos.model.model import Model
+from talos.model.rerank import BlendedScores, check_share, diversify, pool_size
+
+__all__ = [
+    "FrameKind",
+    "ListQuery",
+    "OnUnknown",
+    "answer",
+    "banned_items",
+    "codes_of",
+    "histories_of",
+    "iter_answers",
+    "list_frame",
+    "list_query",
+    "nearest_to",
+    "row_vectors",
+    "sources_of",
+    "to_frame",
+]
+
+OnUnknown: TypeAlias = Literal["raise", "skip", "popular"]
+FrameKind: TypeAlias = Literal["polars", "pandas"]
+_Source: TypeAlias = tuple[Masks, NDArray[np.int64], NDArray[np.int64]]
+Mask: TypeAlias = Literal["known", "trained", "nothing"]
+
+# Rows whose vectors and masks are in memory at a time.
+_ROWS = 8192
+# Vectors of single histories that a model remembers.
+_MOST_FOLDED = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListQuery:
+    """A question: top-K lists for B rows, in positions of the model. `list_query` makes one from ids.
+
+    Attributes:
+        users: (B,) the position of each row's user; -1 for somebody who is not a user of the model.
+        k: list length.
+        histories: B rows of items over the model's items. A row with items gets a vector folded in from these; one
+            without is ranked by its user's own vector, or by popularity if the user is -1 or has no training events.
+        mask: items no list offers: all that a user is `known` to have, those of train and validation (`trained`), or
+            `nothing`. The items of a history are masked unless it is `nothing`.
+        masked: further items to mask, by row.
+        banned: items to mask in every row.
+        diversity: 0 (the best scores) to 1, see `talos.model.rerank.diversify`.
+        popularity: 0 (the model alone) to 1 (popularity alone), see `talos.model.rerank.BlendedScores`.
+        alone: fold in every history by itself and remember its vector, so that the vector does not depend on the
+            other rows in its last digits; otherwise all in one batch, which is faster for many.
+    """
+
+    users: NDArray[np.int64]
+    k: int
+    histories: Interactions | ItemRows | None = None
+    mask: Mask = "known"
+    masked: ItemRows | None = None
+    banned: NDArray[np.int64] | None = None
+    diversity: float = 0.0
+    popularity: float = 0.0
+    alone: bool = False
+
+    def __post_init__(self) -> None:
+        check_share("diversity", self.diversity)
+        check_share("popularity", self.popularity)
+
+    def block(self, rows: range) -> ListQuery:
+        """The same question about consecutive rows."""
+        if rows == range(len(self.users)):
+            return self
+        return replace(
+            self,
+            users=self.users[rows.start : rows.stop],
+            histories=None if self.histories is None else self.histories.user_range(rows),
+            masked=None if self.masked is None else self.masked.user_range(rows),
+        )
+
+    @property
+    def has_history(self) -> NDArray[np.bool_]:
+        """(B,) which rows are ranked by a history."""
+        if self.histories is None:
+            return np.zeros(len(self.users), bool)
+        return self.histories.user_degrees > 0
+
+
+def answer(model: Model, query: ListQuery) -> TopK:
+    """The lists of a question in one piece; `users` of the result are the positions of its rows.
+
+    >>> from talos.model.model import Vectors
+    >>> data = Interactions.from_ids(["ann", "bob"], ["tea", "jam"])
+    >>> model = Model(scored_by=Vectors(torch.eye(2), torch.eye(2)), train=data)
+    >>> answer(model, ListQuery(users=np.array([0, -1]), k=1, mask="nothing")).items.tolist()
+    [[1], [0]]
+    """
+    found = list(iter_answers(model, query))
+    empty = [(np.empty(0, np.int64), np.empty((0, query.k), np.int64), np.empty((0, query.k), np.float32))]
+    columns = zip(*(empty + [(one.users, one.items, one.scores) for one in found]), strict=True)
+    return TopK(*(np.concatenate(column) for column in columns))
+
+
+def iter_answers(model: Model, query: ListQuery) -> Iterator[TopK]:
+    """The same, some rows at a time: memory does not grow with the number of rows."""
+    if not 1 <= query.k <= model.train.num_items:
+        expected = f"1 to {model.train.num_items:,}, the number of items"
+        raise ArgumentError(f"{query.k}", where="k", expected=expected)
+    weights = isinstance(model.scored_by, ItemWeights)
+    vectors: Any = model.scored_by if weights else model.vectors.items.detach()
+    for start in range(0, len(query.users), _ROWS):
+        block = query.block(range(start, min(start + _ROWS, len(query.users))))
+        scorer: Scorer = _scorer(model, block)
+        if query.popularity:
+            scorer = BlendedScores(scorer, model.item_degrees, query.popularity)
+        length = pool_size(query.k, scorer.num_items) if query.diversity else query.k
+        rows = np.arange(len(block.users))
+        for lists in iter_top_k(scorer, rows, k=length, seen=_masks(model, block), banned=query.banned):
+            chosen = diversify(lists, vectors, k=query.k, diversity=query.diversity)
+            yield replace(chosen, users=chosen.users + start)
+
+
+def row_vectors(model: Model, query: ListQuery) -> tuple[Tensor, NDArray[np.int64]]:
+    """The vector of each row (B, d), zero where there is none, and the number of events it was made from (B,)."""
+    trained, folded = query.users >= 0, query.has_history
+    events = np.zeros(len(query.users), np.int64)
+    events[trained] = model.train.user_degrees[query.users[trained]]
+    places = torch.from_numpy(np.where(trained, query.users, 0)).to(model.vectors.users.device)
+    vectors = model.vectors.users.detach()[places]
+    vectors[torch.from_numpy(events == 0).to(vectors.device)] = 0.0
+    if query.histories is not None and folded.any():
+        events[folded] = query.histories.user_degrees[folded]
+        rows = np.flatnonzero(folded)
+        some = (
+            _fold_alone(model, query.histories, rows) if query.alone else _fold(model, query.histories)[rows]
+        )
+        vectors[torch.from_numpy(rows).to(vectors.device)] = some.to(vectors)
+    return vectors, events
+
+
+def _scorer(model: Model, query: ListQuery) -> Scorer:
+    """The scores of the rows of a question."""
+    if model.has_vectors:
+        return model.prior_scores.of(*row_vectors(model, query))
+    plain = np.flatnonzero((query.users >= 0) & ~query.has_history)
+    sources: list[_Source] = [(model.train, plain, query.users[plain])]
+    if query.histories is not None:
+        every = np.arange(len(query.users))
+        sources.append((query.histories, every, every))
+    return model.history_scores(_joined(sources, len(query.users), model.train.num_items))
+
+
+def _masks(model: Model, query: ListQuery) -> ItemRows:
+    """The items that are masked in each row of a question."""
+    trained, every = np.flatnonzero(query.users >= 0), np.arange(len(query.users))
+    sources: list[_Source] = []
+    if query.mask != "nothing":
+        seen = model.known if query.mask == "known" else model.seen
+        sources.append((seen, trained, query.users[trained]))
+        if query.histories is not None:
+            sources.append((query.histories, every, every))
+    if query.masked is not None:
+        sources.append((query.masked, every, every))
+    return _joined(sources, len(every), model.train.num_items)
+
+
+def _joined(sources: list[_Source], num_rows: int, num_items: int) -> ItemRows:
+    """The items of some rows from several sources: of each the rows (n,), and which of its own rows (n,) they are."""
+    owners = [np.empty(0, np.int64)]
+    found = [np.empty(0, np.int64)]
+    for source, rows, codes in sources:
+        owner, items = source.pairs_of(codes)
+        owners.append(rows[owner])
+        found.append(np.asarray(items, np.int64))
+    return ItemRows.of(np.concatenate(owners), np.concatenate(found), num_rows=num_rows, num_items=num_items)
+
+
+# ------------------------------------------------------------------- folding in
+
+
+def _fold(model: Model, histories: Interactions | ItemRows) -> Tensor:
+    """A vector for each history, by the loss of training or the baseline's own means.
+
+    Items count by age, rating or repeats as in training, where the histories have these columns.
+    """
+    indptr = torch.tensor(histories.indptr)
+    items = histories.indices if isinstance(histories, Interactions) else histories.items
+    indices = torch.tensor(items, dtype=torch.int64)
+    if model.config.baseline is not None:
+        model.check_imported()
+        baseline = registry.make_baseline(model.config.baseline)
+        if not isinstance(baseline, VectorBaseline):  # a model.json that somebody changed
+            what, expected = f"{type(baseline).__name__} with a model of vectors", "the baseline of the model"
+            raise ArgumentError(what, where="baseline", expected=expected)
+        return baseline.fold_in(model.vectors.items, indptr, indices)
+    weights, events = None, model.config.events
+    if isinstance(histories, Interactions):
+        complete = all(getattr(histories, name) is not None for name in event_columns(events))
+        weights = event_weights(histories, events) if complete else None
+    with torch.enable_grad():  # some losses take their gradient by autograd
+        return fold_in(
+            model.vectors.items.detach(),
+            indptr,
+            indices,
+            model.loss(),
+            k=model.config.k,
+            mean=model.mean_item,
+            weights=None if weights is None else torch.from_numpy(weights),
+        ).detach()
+
+
+def _fold_alone(model: Model, histories: Interactions | ItemRows, rows: NDArray[np.int64]) -> Tensor:
+    """The vectors of some rows, each folded in by itself."""
+    found = []
+    for row in rows.tolist():
+        one = histories.user_range(range(row, row + 1))
+        columns = (
+            [one.items]
+            if isinstance(one, ItemRows)
+            else [one.indices, one.timestamps, one.ratings, one.repeats]
+        )
+        key = b"|".join(b"" if column is None else column.tobytes() for column in columns)
+        if key not in model.folded:
+            model.folded[key] = _fold(model, one)[0]
+            while len(model.folded) > _MOST_FOLDED:
+                model.folded.popitem(last=False)
+        found.append(model.folded[key])
+    return torch.stack(found)
+
+
+# ------------------------------------------------------------------- ids
+
+
+def codes_of(
+    ids: Vocabulary, wanted: Ids | str | int, *, kind: str, where: str, on_unknown: OnUnknown = "raise"
+) -> NDArray[np.int64]:
+    """The position of each wanted id, or of a single one; -1 for an unknown one unless `on_unknown` is `raise`.
+
+    An integer and the string it is printed as are one id, whichever of them the vocabulary has.
+
+    Args:
+        ids: all users or items.
+        wanted: ids; they may be of both types.
+        kind: user or item, for the error.
+        where: the caller's argument, for the error.
+        on_unknown: an error for an unknown id (`raise`), or -1.
+
+    >>> items = Vocabulary.of(["jam", "tea"])
+    >>> codes_of(items, ["tea", "rye"], kind="item", where="exclude", on_unknown="skip").tolist()
+    [1, -1]
+    >>> codes_of(Vocabulary.of([5, 7]), ["7", 5, "07", 2**80], kind="item", where="", on_unknown="skip").tolist()
+    [1, 0, -1, -1]
+    >>> codes_of(items, "rye", kind="item", where="exclude")
+    Traceback (most recent call last):
+    talos.errors.ArgumentError: exclude: no item 'rye'; expected items that were trained on
+    """
+    listed = _listed(wanted)
+    try:
+        codes = ids.encode_other(Vocabulary(as_id_series(listed, where)))
+    except DataError:  # of both types, or beyond 64 bits
+        if not isinstance(listed, list) or not all(isinstance(one, str | int) for one in listed):
+            raise
+        codes = ids.encode_other(Vocabulary(as_id_series([str(one) for one in listed], where)))
+    if on_unknown == "raise" and (codes < 0).any():
+        first = next(one for one, code in zip(listed, codes, strict=True) if code < 0)
+        expected = f"{kind}s that were trained on"
+        if ids.ids.dtype.is_integer() and isinstance(first, str):
+            expected += ", which are integers"
+        raise ArgumentError(f"no {kind} {first!r}", where=where, expected=expected)
+    return codes
+
+
+def _listed(wanted: Ids | str | int) -> Any:
+    """One id as a list of one."""
+    if isinstance(wanted, str | int | np.integer):
+        return [wanted]
+    return wanted if isinstance(wanted, pl.Series | np.ndarray) else list(wanted)
+
+
+def banned_items(
+    model: Model,
+    *,
+    candidates: Ids | None = None,
+    exclude: Ids | None = None,
+    filter: Filter | None = None,  # noqa: A002
+    allowed: NDArray[np.bool_] | None = None,
+    on_unknown: OnUnknown = "raise",
+) -> NDArray[np.int64] | None:
+    """Positions of the items that may not be recommended; None if all may.
+
+    `allowed` (items,) is the result of a filter that the caller has evaluated.
+    """
+    ids = model.train.item_ids
+    free = np.full(len(ids), candidates is None)
+    for where, wanted, flag in (("candidates", candidates, True), ("exclude", exclude, False)):
+        if wanted is not None:
+            codes = codes_of(ids, wanted, kind="item", where=where, on_unknown=on_unknown)
+            free[codes[codes >= 0]] = flag
+    if filter is not None:
+        free &= allowed_items(model.attributes, model.train.item_titles, filter)
+    if allowed is not None:
+        free &= allowed
+    return None if free.all() else np.flatnonzero(~free)
+
+
+def histories_of(model: Model, history: Ids | Interactions, on_unknown: OnUnknown = "raise") -> Interactions:
+    """Histories as interactions with the model's items; items alone are one history, of a user named `history`."""
+    columns: dict[str, Any] = {}
+    if isinstance(history, Interactions):
+        people, rows = history.user_ids, history.rows
+        items: Any = history.item_ids.decode(history.indices)
+        columns = {name: getattr(history, name) for name in event_columns(model.config.events)}
+    else:
+        items = _listed(history)
+        people, rows = Vocabulary.of(["history"]), np.zeros(len(items), np.int32)
+    codes = codes_of(model.train.item_ids, items, kind="item", where="history", on_unknown=on_unknown)
+    found = codes >= 0
+    columns = {name: values[found] for name, values in columns.items() if values is not None}
+    return Interactions.from_codes(
+        rows[found], codes[found], user_ids=people, item_ids=model.train.item_ids, **columns
+    )
+
+
+def list_query(
+    model: Model,
+    users: Ids | str | int | None = None,
+    *,
+    k: int | None = None,
+    history: Ids | Interactions | None = None,
+    candidates: Ids | None = None,
+    exclude: Ids | None = None,
+    filter: Filter | None = None,  # noqa: A002
+    diversity: float = 0.0,
+    popularity: float = 0.0,
+    filter_seen: bool = True,
+    for_test: bool = False,
+    on_unknown: OnUnknown = "raise",
+) -> tuple[ListQuery, pl.Series]:
+    """A question in the caller's ids, as `Recommender.recommend` takes it, and the id of each row."""
+    if users is not None and history is not None:
+        raise ArgumentError("both given", where="users, history", expected="one of them")
+    if for_test and not filter_seen:
+        raise ArgumentError("without filter_seen", where="for_test", expected="one of them")
+    k = model.config.k if k is None else positive_integer("k", k)
+    mask: Mask = "trained" if for_test else "known" if filter_seen else "nothing"
+    banned = banned_items(model, candidates=candidates, exclude=exclude, filter=filter, on_unknown=on_unknown)
+    how: dict[str, Any] = {
+        "k": k,
+        "mask": mask,
+        "banned": banned,
+        "diversity": diversity,
+        "popularity": popularity,
+    }
+    if history is not None:
+        histories = histories_of(model, history, on_unknown)
+        nobody = np.full(histories.num_users, -1, np.int64)
+        return ListQuery(users=nobody, histories=histories, **how), histories.user_ids.ids
+    known = model.train.user_ids
+    if users is None:
+        return ListQuery(users=np.arange(len(known)), **how), known.ids
+    codes = codes_of(known, users, kind="user", where="users", on_unknown=on_unknown)
+    named = as_id_series(_listed(users), "users")
+    if named.dtype != known.ids.dtype and (codes >= 0).all():
+        named = known.decode(codes)
+    if on_unknown == "skip":
+        named, codes = named.filter(pl.Series(codes >= 0)), codes[codes >= 0]
+    return ListQuery(users=codes, **how), named
+
+
+# ------------------------------------------------------------------- results
+
+
+def list_frame(lists: TopK, users: pl.Series, item_ids: Vocabulary) -> pl.DataFrame:
+    """Lists as one row per recommendation, without padding: columns user_id, item_id, score, rank.
+
+    `users` has the id of each row of the question.
+
+    >>> lists = TopK(np.array([0]), np.array([[1, -1]]), np.array([[0.75, -np.inf]], np.float32))
+    >>> list_frame(lists, pl.Series(["ann"]), Vocabulary.of(["jam", "tea"])).rows()
+    [('ann', 'tea', 0.75, 1)]
+    """
+    rows, columns = np.nonzero(lists.items >= 0)
+    items, scores = item_ids.decode(lists.items[rows, columns]), lists.scores[rows, columns]
+    return pl.DataFrame(
+        {"user_id": users.gather(lists.users[rows]), "item_id": items, "score": scores, "rank": columns + 1}
+    )
+
+
+def to_frame(table: pl.DataFrame, kind: FrameKind) -> Any:
+    """A polars frame as a frame of the library that the caller wants.
+
+    >>> to_frame(pl.DataFrame({"rank": [1]}), "spark")
+    Traceback (most recent call last):
+    talos.errors.ArgumentError: frame: 'spark'; expected polars or pandas
+    """
+    if kind == "polars":
+        return table
+    if kind != "pandas":
+        raise ArgumentError(f"{kind!r}", where="frame", expected="polars or pandas")
+    try:
+        return table.to_pandas()
+    except ImportError:
+        raise MissingExtraError("pandas frames", extra="pandas") from None
+
+
+def nearest_to(model: Model, kind: Literal["user", "item"], one: str | int, k: int) -> TopK:
+    """The users or items nearest to one, by the cosine of their vectors: one list.
+
+    In a model of weights between items, the items that this item alone speaks for most.
+    """
+    positive_integer("k", k)
+    ids = model.train.user_ids if kind == "user" else model.train.item_ids
+    (code,) = codes_of(ids, one, kind=kind, where=kind)
+    degrees = model.train.user_degrees if kind == "user" else model.item_degrees
+    if not degrees[code]:
+        what = f"{kind} {one!r} has no training events"
+        raise ArgumentError(what, where=kind, expected=f"a {kind} that was trained on")
+    k = min(k, len(ids))
+    if kind == "item" and not model.has_vectors:
+        row = ItemRows.of(np.zeros(1, np.int64), np.array([code]), num_rows=1, num_items=len(ids))
+        return answer(model, ListQuery(users=np.array([-1]), histories=row, k=k))
+    if model.config.baseline is not None:
+        baseline = registry.make_baseline(model.config.baseline)
+        if isinstance(baseline, VectorBaseline) and not baseline.compares_items:
+            what = f"the vectors of {type(baseline).__name__} say nothing about similar {kind}s"
+            raise ArgumentError(what, where=f"similar_{kind}s", expected="another model")
+    vectors = (model.vectors.users if kind == "user" else model.vectors.items).detach()
+    lengths = model.lengths(kind)
+    cosines = (vectors @ vectors[code]) / (lengths * lengths[code])
+    banned = np.union1d(np.flatnonzero(degrees == 0), [code])
+    one_number = torch.ones(1, 1, device=cosines.device)
+    return top_k(DotScores(one_number, cosines.unsqueeze(1)), k=k, banned=banned)
+
+
+def sources_of(model: Model, query: ListQuery) -> list[str]:
+    """What each row is ranked by: `folded` from its history, the `model`'s own vector, or as `popular`."""
+    trained = query.users >= 0
+    trained[trained] = model.train.user_degrees[query.users[trained]] > 0
+    names: list[str] = np.where(query.has_history, "folded", np.where(trained, "model", "popular")).tolist()
+    return names
