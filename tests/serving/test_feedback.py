@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import sqlite3
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +18,19 @@ import numpy as np
 import pytest
 
 from talos.data.interactions import Interactions
+from talos.errors import DataError, TalosError
 from talos.model.recommender import Recommender
-from talos.serving.feedback import Event, FeedbackLog, LogReader, read_log
+from talos.serving.feedback import Event, FeedbackLog, is_log, read_log
 
 from .conftest import item_name
 
 Client = Callable[..., Any]
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_bytes().splitlines()]
+def stored(path: Path) -> list[tuple[Any, ...]]:
+    """User, item and id of each event, as any other program reads them."""
+    with closing(sqlite3.connect(path)) as link:
+        return link.execute("SELECT user, item, id FROM events ORDER BY number").fetchall()
 
 
 def events(*pairs: tuple[Any, Any]) -> dict[str, Any]:
@@ -31,14 +38,14 @@ def events(*pairs: tuple[Any, Any]) -> dict[str, Any]:
 
 
 def test_the_next_list_knows_them(client: Client, saved: dict[str, Path], tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
+    log = tmp_path / "log.db"
     service, model = client(saved["first"], feedback=str(log)), Recommender.load(saved["first"])
     news = [item_name(item) for item in (30, 31, 33)]
     answer = service.post(
         "/v1/feedback", json=events(*(("eve", item) for item in news), ("eve", "unheard of"))
     )
     assert answer.json() == {"accepted": 4, "repeated": 0, "unknown_items": 1}
-    assert [one["item"] for one in lines(log)] == [*news, "unheard of"]
+    assert [item for _, item, _ in stored(log)] == [*news, "unheard of"]
     mine = service.get("/v1/recommend/eve", params={"k": 5}).json()["results"][0]
     assert mine["source"] == "folded"
     assert [item["item"] for item in mine["items"]] == model.recommend(history=news, k=5)["item_id"].to_list()
@@ -71,7 +78,7 @@ def test_events_count_as_in_training(client: Client, tmp_path: Path, events_of_r
     data = Interactions.from_ids(*pairs, timestamps=[*stamps.tolist(), start + 300 * day])
     model = Recommender(k=5, dim=8, epochs=3, **events_of_run).fit(data)
     model.save(tmp_path / "run")
-    service = client(tmp_path / "run", feedback=str(tmp_path / "log.jsonl"))
+    service = client(tmp_path / "run", feedback=str(tmp_path / "log.db"))
     new = [(25, 310), (25, 320), (25, 330), (26, 10), (27, 305)]
     sent = [{"user": 0, "item": item, "timestamp": start + at * day} for item, at in new]
     sent += [{"user": 99, "item": item, "timestamp": start + at * day} for item, at in new]
@@ -96,7 +103,7 @@ def test_events_count_as_in_training(client: Client, tmp_path: Path, events_of_r
 
 
 def test_events_with_an_id_count_once(client: Client, saved: dict[str, Path], tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
+    log = tmp_path / "log.db"
     body = {"events": [{"user": "eve", "item": "item30", "id": "e1", "timestamp": 5}]}
     service = client(saved["first"], feedback=str(log))
     assert service.post("/v1/feedback", json=body).json()["accepted"] == 1
@@ -109,54 +116,72 @@ def test_events_with_an_id_count_once(client: Client, saved: dict[str, Path], tm
     assert "talos_unknown_items_total 1" in service.get("/metrics").text
     again = client(saved["first"], feedback=str(log))  # the ids are read from the log at the start
     assert again.post("/v1/feedback", json=body).json()["repeated"] == 2
-    assert lines(log) == body["events"]
+    assert stored(log) == [("eve", "item30", "e1"), ("eve", "unheard of", "e2")]
 
 
-def test_a_torn_line_is_cut_off_and_bad_lines_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    whole = Event("a", "b", 1.0).line()
-    path.write_bytes(whole + b"not json\n" + b'{"user": true, "item": 3}\n' + b'{"user":"c","it')
-    reader = LogReader(path)
-    assert reader.read() == [Event("a", "b", 1.0)]
-    assert reader.bad_lines == 2
-    log = FeedbackLog(path)
-    assert path.read_bytes().endswith(b'"item": 3}\n')
-    assert len(log.append([Event("d", "e\n\u2028", 2.0)])) == 1
-    assert reader.read() == [Event("d", "e\n\u2028", 2.0)]
-    with path.open("ab") as file:
-        file.write(b'{"user":"x"')  # another process dies
-    assert len(log.append([Event("f", "g", 3.0)])) == 1
-    assert reader.read() == [Event("f", "g", 3.0)]
-    reader.close()
+def test_an_id_is_remembered_however_many_follow(tmp_path: Path) -> None:
+    log = FeedbackLog(tmp_path / "log.db")
+    first = [Event("eve", "item1", 1.0, "the first")]
+    assert log.append(first) == first
+    log.append([Event("eve", "item1", 1.0, f"e{number}") for number in range(120_000)])
+    assert log.append(first) == []
+    twice = [Event("eve", "item2", 2.0, "twice"), Event("eve", "item3", 3.0, "twice")]
+    assert log.append(twice) == twice[:1]
+    assert log.events_of("eve")[-1] == ("item2", 2.0)
     log.close()
 
 
-def test_a_full_disk_is_an_error_and_leaves_the_log_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from talos.errors import TalosError
-
-    log = FeedbackLog(tmp_path / "log.jsonl")
+def test_ids_are_kept_as_they_are(tmp_path: Path) -> None:
+    log = FeedbackLog(tmp_path / "log.db")
+    ids: list[str | int] = ["e\n\u2028", "a\0b", "a", "", "\U0001f4a5", "07", 7, -(2**63)]
+    log.append([Event(one, one, 2.0) for one in ids])
+    assert [log.events_of(one) for one in ids] == [[(str(one), 2.0)] for one in ids]
+    assert read_log(log.path)["user"].to_list() == [str(one) for one in ids]
+    assert log.last() == len(ids)
+    assert [(item, first) for _, item, first in log.newer(6)] == [("7", 1), (str(-(2**63)), 1)]
     log.append([Event("a", "b", 1.0)])
-    before = log.path.read_bytes()
-    write = os.write
+    assert log.newer(log.last() - 1) == [(9, "b", 0)]
+    assert list(log.users_between(7, 9)) == [str(-(2**63)), "a"]
+    log.close()
 
-    def half(file: int, data: bytes) -> int:
-        if len(data) < 20:
-            raise OSError(28, "No space left on device")
-        return write(file, data[: len(data) // 2])
 
-    monkeypatch.setattr("talos.serving.feedback.os.write", half)
-    with pytest.raises(TalosError, match="No space left"):
-        log.append([Event("c", "d" * 50, 2.0, "id")])
-    monkeypatch.undo()
-    assert log.path.read_bytes() == before
-    assert len(log.append([Event("c", "d", 2.0, "id")])) == 1
+@pytest.mark.parametrize(
+    "content", [b'{"user": 1, "item": 2}\n', b"SQLite format 3\0" + b"x" * 5000, "another"]
+)
+def test_another_file_is_no_log(tmp_path: Path, content: bytes | str) -> None:
+    path = tmp_path / "other"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        with closing(sqlite3.connect(path)) as link:
+            link.execute(f"CREATE TABLE {content} (user, item)")
+    before = path.read_bytes()
+    assert not is_log(path)
+    with pytest.raises(DataError, match=r"cannot be written .*expected a log of feedback"):
+        FeedbackLog(path)
+    with pytest.raises(DataError, match=r"cannot be read .*expected a log of feedback"):
+        read_log(path)
+    assert path.read_bytes() == before
+
+
+def test_a_full_disk_is_an_error_and_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    log = FeedbackLog(tmp_path / "log.db")
+    log.append([Event("a", "b", 1.0)])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = Path(f"{log.path}-wal").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 6000, limits[1]))  # the first of several pages fits
+    try:
+        with pytest.raises(TalosError, match=r"log.db could not be written"):
+            log.append([Event("c", "d" * 50, 2.0, f"id{number}") for number in range(500)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert read_log(log.path).rows() == [("a", "b", 1.0)]
+    assert len(log.append([Event("c", "d", 2.0, "id1")])) == 1
     log.close()
 
 
 def test_several_writers_and_readers_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
+    path = tmp_path / "log.db"
     logs = [FeedbackLog(path) for _ in range(3)]
 
     def write(log: FeedbackLog, number: int) -> None:
@@ -180,7 +205,7 @@ def test_several_writers_and_readers_at_once(tmp_path: Path) -> None:
 def test_lists_after_a_restart_are_those_before(
     client: Client, saved: dict[str, Path], tmp_path: Path
 ) -> None:
-    log, users = tmp_path / "log.jsonl", ["eve", "user20", "user30", "nobody"]
+    log, users = tmp_path / "log.db", ["eve", "user20", "user30", "nobody"]
     service = client(saved["first"], feedback=str(log))
     for number in range(12):
         service.post("/v1/feedback", json=events((users[number % 2], item_name((7 * number) % 60))))
@@ -189,8 +214,6 @@ def test_lists_after_a_restart_are_those_before(
     before = service.post("/v1/recommend", json=wanted).json()["results"]
     alone = [service.get(f"/v1/recommend/{user}").json()["results"] for user in users]
     assert [one["source"] for one in before] == ["folded", "folded", "model", "popular"]
-    with log.open("ab") as file:
-        file.write(b'{"user":"eve","item":"ite')
     again = client(saved["first"], feedback=str(log))
     assert again.post("/v1/recommend", json=wanted).json()["results"] == before  # to the last digit
     assert [again.get(f"/v1/recommend/{user}").json()["results"] for user in users] == alone
@@ -207,13 +230,11 @@ def test_update_equals_partial_fit(
 ) -> None:
     from talos.cli import main
 
-    path = tmp_path / "log.jsonl"
+    path = tmp_path / "log.db"
     log = FeedbackLog(path)
     pairs = [("eve", "item30"), ("eve", "item31"), ("user20", "brand new"), ("user20", "item40")]
     log.append([Event(user, item, 1.0 + place) for place, (user, item) in enumerate(pairs)])
     log.close()
-    with path.open("ab") as file:
-        file.write(b'{"user":"torn","ite')
     out = tmp_path / "updated"
     monkeypatch.setattr("sys.argv", ["talos", "update", str(run), str(path), "--out", str(out), "--json"])
     with pytest.raises(SystemExit) as ended:
@@ -236,8 +257,6 @@ def test_update_equals_partial_fit(
 def test_a_log_that_cannot_be_written_is_an_error_at_the_start(run: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     line = ["talos", "serve", str(run), "--feedback", str(tmp_path / "folder")]
-    import sys
-
     done = subprocess.run(
         [sys.executable, "-m", *line],
         capture_output=True,

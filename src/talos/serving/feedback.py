@@ -1,35 +1,45 @@
-r"""The log of feedback: JSON lines that are on the disk before they are acknowledged, and that every worker follows.
+"""The log of feedback: one SQLite file that every worker writes to and reads from.
 
-A line is `{"user": …, "item": …, "timestamp": …}`, with `"id"` if the sender gave one. Lines are written under a lock
-of the file, in one piece, and synced. A process that dies while it writes leaves a line without its end; whoever writes
-next cuts it off, and readers never see it. Nothing of an acknowledged request is in it.
+The table `events` has the columns `number`, `user`, `item`, `timestamp` and `id`; ids of users and items are text. In
+WAL mode with `synchronous=FULL` a transaction is on the disk before it is acknowledged, and readers do not wait for
+writers. Events are read by user when asked for, so memory does not grow with the log.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
+import sqlite3
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import polars as pl
 
 from talos.errors import DataError, TalosError
-from talos.files import sync
 
-__all__ = ["Event", "FeedbackLog", "LogReader", "is_log", "read_log"]
+__all__ = ["Event", "FeedbackLog", "is_log", "read_log"]
 
 Id: TypeAlias = str | int
 
-_BLOCK = 4 << 20
-# How many of the newest event ids are remembered, to recognise events that are sent again.
-_REMEMBERED = 100_000
+_KIND = 0x74616C6F  # the application id of the file: "talo"
+_BLOCK = 10_000
+# AUTOINCREMENT: numbers of deleted events are not given again, so "newer than number N" stays true.
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
+PRAGMA application_id = {_KIND};
+CREATE TABLE IF NOT EXISTS events (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, item TEXT NOT NULL, timestamp REAL NOT NULL, id TEXT
+);
+CREATE INDEX IF NOT EXISTS events_by_user ON events (user);
+CREATE UNIQUE INDEX IF NOT EXISTS events_by_id ON events (id) WHERE id IS NOT NULL;
+COMMIT;
+"""
+_INSERT = "INSERT INTO events (user, item, timestamp, id) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_NEWER = """
+SELECT number, item, NOT EXISTS (SELECT 1 FROM events AS b WHERE b.user = a.user AND b.number < a.number)
+FROM events AS a WHERE number > ? ORDER BY number LIMIT ?
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,215 +51,127 @@ class Event:
     timestamp: float
     id: str | None = None
 
-    def line(self) -> bytes:
-        """The event as a line of the log."""
-        values: dict[str, Any] = {"user": self.user, "item": self.item, "timestamp": self.timestamp}
-        if self.id is not None:
-            values["id"] = self.id
-        return json.dumps(values, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-
-    @classmethod
-    def parse(cls, line: bytes) -> Event | None:
-        """The event of a line; None if the line is not one."""
-        try:
-            values = json.loads(line)
-            user, item, known = values["user"], values["item"], values.get("id")
-            if any(isinstance(one, bool) or not isinstance(one, str | int) for one in (user, item)):
-                return None
-            return cls(
-                user, item, float(values.get("timestamp", 0.0)), known if isinstance(known, str) else None
-            )
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return None
-
-
-class LogReader:
-    """Follows a log: `read` returns the events that were added since the last call, whoever added them.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     log = FeedbackLog(Path(folder, "log.jsonl"))
-    ...     reader = LogReader(log.path)
-    ...     _ = log.append([Event("ann", "tea", 1.0)])
-    ...     first, second = reader.read(), reader.read()
-    ...     reader.close(); log.close()
-    >>> first, second
-    ([Event(user='ann', item='tea', timestamp=1.0, id=None)], [])
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.offset = self.bad_lines = 0
-        self._file = -1
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def read(self) -> list[Event]:
-        """The events of all complete lines that are new."""
-        found: list[Event] = []
-        # almost always nothing is new, and asking for the size costs a microsecond
-        while os.fstat(self._file).st_size > self.offset:
-            block = os.pread(self._file, _BLOCK, self.offset)
-            end = block.rfind(b"\n") + 1
-            if end == 0:
-                if len(block) == _BLOCK:  # no line of ours is that long
-                    self.offset += len(block)
-                    self.bad_lines += 1
-                    continue
-                break
-            for line in block[:end].splitlines():
-                event = Event.parse(line)
-                if event is None:
-                    self.bad_lines += bool(line.strip())
-                else:
-                    found.append(event)
-            self.offset += end
-            if len(block) < _BLOCK:
-                break
-        return found
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    # a run that was replaced is read by requests that began before, and goes when the last of them is answered
-    __del__ = close
-
 
 class FeedbackLog:
-    """The end of the log that is written to; safe with several threads and processes.
+    """The log, for several threads and processes at a time.
 
     Args:
         path: the file; created if it does not exist.
 
+    Raises:
+        DataError: the file cannot be written, or is something else.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     log = FeedbackLog(Path(folder, "log.jsonl"))
+    ...     log = FeedbackLog(Path(folder, "log.db"))
     ...     new = [len(log.append([Event("ann", "tea", 1.0, "e1")])) for _ in range(2)]
+    ...     found = log.events_of("ann")
     ...     log.close()
-    >>> new
-    [1, 0]
+    >>> new, found
+    ([1, 0], [('tea', 1.0)])
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise DataError(f"cannot be written ({error.strerror})", where=str(path)) from None
-        sync(path.parent)
-        self._lock = threading.Lock()
-        self._ids: OrderedDict[str, None] = OrderedDict()
-        self._reader = LogReader(path)
-        with self._locked():
-            self._drop_torn_line()
-            self._remember(self._reader.read())
+            # two connections: reads do not wait while a write is synced
+            self._writer, self._reader = _connect(path, "rwc"), _connect(path, "rw")
+        except (OSError, sqlite3.Error) as error:
+            raise _unusable(path, "written", error) from None
 
     def append(self, events: Sequence[Event]) -> list[Event]:
-        """Write events and sync them; those whose id is in the log already are left out. Returns the others.
+        """Write events to the disk; those whose id is in the log already are left out. Returns the others.
 
         Raises:
             TalosError: the disk did not take them; the log is as it was before.
         """
-        with self._locked():
-            self._drop_torn_line()
-            self._remember(self._reader.read())
-            fresh: list[Event] = []
-            for event in events:
-                if event.id is None or event.id not in self._ids:
-                    fresh.append(event)
-                    self._remember([event])
-            if not fresh:
-                return []
-            size = os.fstat(self._file).st_size
-            data = b"".join(event.line() for event in fresh)
-            try:
-                done = 0
-                while done < len(data):
-                    done += os.write(self._file, data[done:])
-                os.fsync(self._file)
-            except OSError as error:
-                os.ftruncate(self._file, size)
-                for event in fresh:
-                    self._ids.pop(event.id or "", None)
-                raise TalosError(f"{self.path} could not be written ({error.strerror})") from error
-        return fresh
+        try:
+            with self._lock, self._writer as link:
+                link.execute("BEGIN IMMEDIATE")
+                rows = ((str(one.user), str(one.item), one.timestamp, one.id) for one in events)
+                return [
+                    one for one, row in zip(events, rows, strict=True) if link.execute(_INSERT, row).rowcount
+                ]
+        except sqlite3.Error as error:
+            raise TalosError(f"{self.path} could not be written ({error})") from error
+
+    def events_of(self, user: Id) -> list[tuple[str, float]]:
+        """Item and time of each event of a user, in the order of writing."""
+        wanted = "SELECT item, timestamp FROM events WHERE user = ? ORDER BY number"
+        return self._reader.execute(wanted, (str(user),)).fetchall()
+
+    def last(self) -> int:
+        """The number of the newest event; 0 without any."""
+        number: int | None = self._reader.execute("SELECT max(number) FROM events").fetchone()[0]
+        return number or 0
+
+    def users_between(self, after: int, upto: int) -> Iterator[str]:
+        """The users of the events with these numbers."""
+        wanted = "SELECT user FROM events WHERE number > ? AND number <= ?"
+        return (user for (user,) in self._reader.execute(wanted, (after, upto)))
+
+    def newer(self, number: int) -> list[tuple[int, str, bool]]:
+        """Of the next few thousand events: number, item, and whether it is the first one of its user."""
+        return self._reader.execute(_NEWER, (number, _BLOCK)).fetchall()
 
     def close(self) -> None:
         """Close the file."""
         self._reader.close()
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._writer.close()
 
-    def _remember(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if event.id is not None:
-                self._ids[event.id] = None
-        while len(self._ids) > _REMEMBERED:
-            self._ids.popitem(last=False)
 
-    def _drop_torn_line(self) -> None:
-        """Cut off what a process that died left after the last line."""
-        size = end = os.fstat(self._file).st_size
-        while end > 0:
-            start = max(0, end - 4096)
-            block = os.pread(self._file, end - start, start)
-            place = block.rfind(b"\n")
-            if place >= 0:
-                end = start + place + 1
-                break
-            end = start
-        if end < size:
-            os.ftruncate(self._file, end)
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    link = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True, timeout=10.0, isolation_level=None, check_same_thread=False,
+    )  # fmt: skip
+    try:
+        (kind,), (version,) = (
+            link.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "schema_version")
+        )
+        if kind != _KIND and (version or mode != "rwc"):
+            raise sqlite3.DatabaseError("another kind of file")
+        if kind != _KIND:
+            link.executescript(_SCHEMA)
+        if mode != "ro":
+            link.execute("PRAGMA journal_mode = WAL")
+            link.execute("PRAGMA synchronous = FULL")
+    except sqlite3.Error:
+        link.close()
+        raise
+    return link
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with self._lock:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-            try:
-                yield
-            finally:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+def _unusable(path: Path, how: str, error: Exception) -> DataError:
+    reason = (isinstance(error, OSError) and error.strerror) or error
+    return DataError(f"cannot be {how} ({reason})", where=str(path), expected="a log of feedback")
 
 
 def is_log(path: Path) -> bool:
-    """Whether a file begins like a log of feedback."""
+    """Whether a file is a log of feedback, by its first bytes."""
     try:
         with path.open("rb") as file:
-            first = file.readline(1 << 16)
+            head = file.read(72)
     except OSError:
         return False
-    return first.startswith(b'{"user":') and (not first.endswith(b"\n") or Event.parse(first) is not None)
+    return head.startswith(b"SQLite format 3\0") and head[68:] == _KIND.to_bytes(4, "big")
 
 
 def read_log(path: Path) -> pl.DataFrame:
-    """The events of a log as a table: user, item, timestamp; a line without its end is left out.
-
-    Ids of users and items are integers if all of them are, else strings.
+    """The events of a log as a table of text ids and times: user, item, timestamp.
 
     Raises:
         DataError: the file is not a log of feedback, or has no events.
     """
     try:
-        reader = LogReader(path)
-    except OSError as error:
-        raise DataError(f"cannot be read ({error.strerror})", where=str(path)) from None
-    try:
-        events = reader.read()
-    finally:
-        reader.close()
-    if not events:
+        link = _connect(path, "ro")
+        rows = link.execute("SELECT user, item, timestamp FROM events ORDER BY number").fetchall()
+        link.close()
+    except sqlite3.Error as error:
+        raise _unusable(path, "read", error) from None
+    if not rows:
         raise DataError("has no events", where=str(path), expected="a log of feedback")
-    if reader.bad_lines:
-        what = f"{reader.bad_lines:,} lines that are not events"
-        raise DataError(what, where=str(path), expected="a log of feedback")
-
-    def ids(name: str) -> pl.Series:
-        values = [getattr(event, name) for event in events]
-        whole = all(isinstance(value, int) for value in values)
-        return pl.Series(name, values if whole else [str(value) for value in values])
-
-    stamps = pl.Series("timestamp", [event.timestamp for event in events], dtype=pl.Float64)
-    return pl.DataFrame([ids("user"), ids("item"), stamps])
+    schema = {"user": pl.String, "item": pl.String, "timestamp": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row")

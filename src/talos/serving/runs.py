@@ -1,7 +1,7 @@
 """The runs that are served: loaded, with the users who had events since, and replaced while requests go on.
 
-A `ServedRun` does not change, but for the users with new events, which only the ranking thread touches. A reload makes
-a new one beside it and replaces the reference; requests that have begun keep the one they began with.
+A `ServedRun` does not change, but for what it remembers of users with new events, which only the ranking thread
+touches. A reload makes a new one beside it and replaces the reference; requests that have begun keep the old one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,24 +33,13 @@ from talos.model.attributes import allowed_items
 from talos.model.fold_in import fold_in
 from talos.model.recommender import Recommender
 from talos.model.run_directory import copy_model
-from talos.serving.feedback import Event, Id, LogReader
+from talos.serving.feedback import FeedbackLog, Id
 
 __all__ = ["RunBook", "ServedRun", "encode", "signature_of"]
 
 _MOST_FILTERS = 64
 _MOST_VECTORS = 100_000
-_MOST_UNKNOWN = 10_000
-
-
-@dataclass(slots=True)
-class _Times:
-    """When a user met an item since the run was trained: the newest time, and how often."""
-
-    newest: float = -1.0
-    count: int = 0
-
-    def add(self, timestamp: float) -> None:
-        self.newest, self.count = max(self.newest, timestamp), self.count + 1
+_MOST_USERS = 50_000
 
 
 class ServedRun:
@@ -65,7 +53,7 @@ class ServedRun:
         insights: figures about the run as a whole that were computed so far, by name; they go when the run goes.
     """
 
-    def __init__(self, folder: Path, log: Path | None = None, shared: Path | None = None) -> None:
+    def __init__(self, folder: Path, log: FeedbackLog | None = None, shared: Path | None = None) -> None:
         self.folder, self.name = folder, folder.resolve().name
         self.recommender, self.version = _loaded(folder, shared)
         self.loaded_at = time.time()
@@ -76,14 +64,12 @@ class ServedRun:
         self.degrees: NDArray[np.int64] = model.train.item_degrees
         self.titles = model.train.item_titles
         self._filters: OrderedDict[str, NDArray[np.int64] | None] = OrderedDict()
-        self._reader = None if log is None else LogReader(log)
+        self._log, self._caught_up = log, 0 if log is None else log.last()
         self._weighed_by = event_columns(self.recommender.config.events)
-        self._extras: dict[Id, dict[int, _Times]] = {}
-        self._vectors: OrderedDict[Id, Tensor] = OrderedDict()
-        self.events = 0
-        self.unknown_items: dict[Id, int] = {}
+        self._news: OrderedDict[str, dict[int, tuple[float, int]]] = OrderedDict()
+        self._vectors: OrderedDict[str, Tensor] = OrderedDict()
+        self._counted, self._counting = [0, 0, 0, 0], threading.Lock()
         self.insights: dict[str, Any] = {}
-        self.catch_up()
 
     # ------------------------------------------------------------------- items
 
@@ -135,29 +121,48 @@ class ServedRun:
 
     # ------------------------------------------------------------------- users
 
-    def catch_up(self) -> int:
-        """Take in the events that were added to the log; returns how many there were."""
-        events = [] if self._reader is None else self._reader.read()
-        if not events:
-            return 0
-        items = encode(self.items, [event.item for event in events]).tolist()
-        users = encode(self.users, [event.user for event in events]).tolist()
-        for event, user, item in zip(events, users, items, strict=True):
-            self._take(event, user, item)
-        self.events += len(events)
-        return len(events)
+    def catch_up(self) -> None:
+        """Forget what is remembered of users who had events since the last call, in any worker."""
+        last = 0 if self._log is None else self._log.last()
+        if self._log is not None and last != self._caught_up:
+            for user in self._log.users_between(self._caught_up, last):
+                self._news.pop(user, None)
+                self._vectors.pop(user, None)
+            self._caught_up = last
 
-    def _take(self, event: Event, code: int, item: int) -> None:
-        """Take in one event; `code` and `item` are the positions of its user and item, -1 for unknown ones."""
-        if item < 0:
-            if event.item in self.unknown_items or len(self.unknown_items) < _MOST_UNKNOWN:
-                self.unknown_items[event.item] = self.unknown_items.get(event.item, 0) + 1
-            return
-        user = _as_kind(event.user, self.users)
-        if user is None or (code >= 0 and item in self.trained_items(code)):
-            return  # no user of this run can have that id, or the run has learnt it
-        self._extras.setdefault(user, {}).setdefault(item, _Times()).add(event.timestamp)
-        self._vectors.pop(user, None)
+    def _new_items(self, user: Id) -> dict[int, tuple[float, int]]:
+        """Newest time and count of each known item of a user's events that the run has not learnt."""
+        kind = _as_kind(user, self.users)
+        if self._log is None or kind is None:
+            return {}  # no user of this run can have that id
+        key = str(kind)
+        if key not in self._news:
+            rows, found = self._log.events_of(key), dict[int, tuple[float, int]]()
+            code = int(encode(self.users, [kind])[0]) if rows else -1
+            learnt = set(self.trained_items(code).tolist()) if code >= 0 else set()
+            items = encode(self.items, [item for item, _ in rows]).tolist()
+            for item, (_, time_) in zip(items, rows, strict=True):
+                if item >= 0 and item not in learnt:
+                    newest, count = found.get(item, (-1.0, 0))
+                    found[item] = max(newest, time_), count + 1
+            self._news[key] = found
+            while len(self._news) > _MOST_USERS:
+                self._news.popitem(last=False)
+        return self._news[key]
+
+    def event_counts(self) -> dict[str, int]:
+        """How many events and users the log has, and how many events about items that the run does not know.
+
+        Only what is newer than the last call is read, in blocks. The first call reads the whole log.
+        """
+        with self._counting:
+            while self._log is not None and (rows := self._log.newer(self._counted[0])):
+                numbers, items, first = zip(*rows, strict=True)
+                unknown = int((encode(self.items, items) < 0).sum())
+                added = (len(rows), sum(first), unknown)
+                self._counted = [numbers[-1], *map(sum, zip(self._counted[1:], added, strict=True))]
+            names = ("events", "users_with_events", "unknown_items")
+            return dict(zip(names, self._counted[1:], strict=True))
 
     def trained_items(self, code: int) -> NDArray[Any]:
         """Positions of the items of a user that the run has learnt, ascending."""
@@ -175,25 +180,26 @@ class ServedRun:
 
     def has_events(self, user: Id) -> bool:
         """Whether this user had events with known items since the run was trained."""
-        return user in self._extras
+        return bool(self._new_items(user))
 
     def history(self, user: Id, code: int) -> NDArray[np.int64]:
         """Positions of a user's items, ascending: what the run has learnt if `code` ≥ 0, and those of new events."""
         return self._with_events(user, np.asarray(self.trained_items(code) if code >= 0 else (), np.int64))
 
     def _with_events(self, user: Id, mine: NDArray[np.int64]) -> NDArray[np.int64]:
-        extras = self._extras.get(user)
-        if not extras:
+        news = self._new_items(user)
+        if not news:
             return mine
-        return np.unique(np.concatenate([mine, np.fromiter(extras, np.int64, len(extras))]))
+        return np.unique(np.concatenate([mine, np.fromiter(news, np.int64, len(news))]))
 
     def vectors_of(self, users: Sequence[tuple[Id, NDArray[np.int64]]]) -> list[Tensor]:
         """Vectors of users with new events, folded in from their histories; computed once for each event."""
         found = []
         for user, past in users:
-            if user not in self._vectors:
-                self._vectors[user] = self.fold_in(past, self._weights(user, past))
-            found.append(self._vectors[user])
+            key = str(user)
+            if key not in self._vectors:
+                self._vectors[key] = self.fold_in(past, self._weights(user, past))
+            found.append(self._vectors[key])
         while len(self._vectors) > _MOST_VECTORS:
             self._vectors.popitem(last=False)
         return found
@@ -207,11 +213,11 @@ class ServedRun:
             return None
         (code,) = encode(self.users, [user]).tolist()
         mine = slice(0, 0) if code < 0 else slice(*self.seen.indptr[code : code + 2])
-        learnt, new = self.trained_items(code) if code >= 0 else (), self._extras.get(user, {})
+        learnt, new = self.trained_items(code) if code >= 0 else (), self._new_items(user)
         times = dict(zip(learnt, () if self._seconds is None else self._seconds[mine], strict=False))
         counts = dict(zip(learnt, () if self.seen.repeats is None else self.seen.repeats[mine], strict=False))
-        times |= {item: one.newest for item, one in new.items()}
-        counts |= {item: one.count for item, one in new.items()}
+        times |= {item: newest for item, (newest, _) in new.items()}
+        counts |= {item: count for item, (_, count) in new.items()}
         history = Interactions.from_codes(
             np.zeros(len(past), np.int32),
             past,
@@ -238,17 +244,6 @@ class ServedRun:
         items, mean = self.model.item_vectors, self.model.mean_item
         with torch.no_grad():
             return fold_in(items, ends, places, self.loss, k=self.k, mean=mean, weights=weights)[0]
-
-    @property
-    def users_with_events(self) -> int:
-        """How many users had events with known items since the run was trained."""
-        return len(self._extras)
-
-    def close(self) -> None:
-        """Stop following the log."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
 
 
 def _loaded(folder: Path, shared: Path | None) -> tuple[Recommender, str]:
@@ -346,7 +341,7 @@ class RunBook:
 
     Args:
         folders: run directories; the first is the default.
-        log: the log of feedback that every run follows.
+        log: the log of feedback that every run reads.
         notify: called with the facts of every reload.
         shared: a folder that the workers share; None for a single one.
     """
@@ -354,7 +349,7 @@ class RunBook:
     def __init__(
         self,
         folders: Sequence[Path],
-        log: Path | None,
+        log: FeedbackLog | None,
         notify: Callable[[dict[str, Any]], None],
         shared: Path | None = None,
     ) -> None:

@@ -42,9 +42,8 @@ class Service:
         self.settings = settings
         self.control = None if settings.control is None else Path(settings.control)
         self.metrics = Metrics(self.control)
-        path = None if settings.feedback is None else Path(settings.feedback)
-        self.log = None if path is None else FeedbackLog(path)
-        self.book = RunBook([Path(run) for run in settings.runs], path, self._note, self.control)
+        self.log = None if settings.feedback is None else FeedbackLog(Path(settings.feedback))
+        self.book = RunBook([Path(run) for run in settings.runs], self.log, self._note, self.control)
         self.ranker = Ranker(self.metrics, max_rows=settings.max_rows)
         self.page = page_files()
         self._insight_thread = ThreadPoolExecutor(1, "insights")

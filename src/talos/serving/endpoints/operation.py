@@ -55,7 +55,6 @@ async def models(request: Request) -> Response:
     def work() -> list[dict[str, Any]]:
         found = []
         for run in service.book.runs.values():
-            run.catch_up()
             facts, config = run.model.metadata, run.recommender.config
             numbers = {
                 name: value for name, value in facts.get("metrics", {}).items() if isinstance(value, float)
@@ -73,15 +72,13 @@ async def models(request: Request) -> Response:
                     "backbone": config.backbone.name,
                     "attributes": [] if run.model.attributes is None else run.model.attributes.columns,
                     "metrics": numbers,
-                    "events": run.events,
-                    "users_with_events": run.users_with_events,
-                    "unknown_items": sum(run.unknown_items.values()),
+                    **run.event_counts(),
                     "reload_error": service.book.errors.get(run.name),
                 }
             )
         return found
 
-    return json_answer({"models": await service.ranker.call(work)})
+    return json_answer({"models": await asyncio.to_thread(work)})
 
 
 @router.post("/v1/model/reload", response_model=schemas.ReloadAnswer, responses=ERRORS)
