@@ -20,6 +20,7 @@ from talos.data.splits import Split, split
 from talos.evaluation.evaluate import Report, evaluate, popularity_report
 from talos.evaluation.popularity import PriorScores
 from talos.evaluation.ranking import DotScores
+from talos.model.query import ListQuery, row_vectors
 from talos.model.recommender import Recommender
 
 from .shapes import shop
@@ -45,11 +46,12 @@ def measure(parts: Split) -> tuple[Recommender, dict[str, Report]]:
     """The default fitted to a split, and reports by four kinds of scores."""
     fitted = Recommender(k=K).fit(parts.train, parts.valid, known=parts.test)
     model, train = fitted.fitted_model(), parts.train
-    plain = PriorScores(model.item_vectors, model.item_degrees)
-    folded = DotScores(fitted._fold_in(train), model.item_vectors)
+    plain = PriorScores(model.vectors.items, model.item_degrees)
+    people = ListQuery(users=np.full(train.num_users, -1), histories=train, k=K)
+    folded = DotScores(row_vectors(model, people)[0], model.vectors.items)
     return fitted, {
         "own vector": evaluate(
-            plain.of(model.user_vectors, train.user_degrees), parts.test, seen=model.seen, ks=[K]
+            plain.of(model.vectors.users, train.user_degrees), parts.test, seen=model.seen, ks=[K]
         ),
         "folded in": evaluate(folded, parts.test, seen=model.seen, ks=[K]),
         "with the prior": fitted.evaluate(parts.test, k=[K]),

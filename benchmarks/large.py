@@ -32,8 +32,9 @@ from talos.evaluation.ranking import DotScores, top_k
 from talos.exports.approximate import ApproximateLists
 from talos.kernels import alternating_least_squares
 from talos.kernels.least_squares import sweeps_for
+from talos.model.model import Model, Vectors
+from talos.model.query import ListQuery
 from talos.model.recommender import Recommender
-from talos.model.store import Model
 
 from .recommending import given_vectors, legacy_matrix
 
@@ -198,7 +199,7 @@ def _quality(parts: Split, best: float) -> dict[str, float]:
     theirs, their_seconds = _timed(lambda: _implicit_als(parts, 15))
     factors = (torch.from_numpy(theirs.user_factors), torch.from_numpy(theirs.item_factors))
     return {
-        "large_recall_of_best": recall(DotScores(model.user_vectors, model.item_vectors)),
+        "large_recall_of_best": recall(DotScores(model.vectors.users, model.vectors.items)),
         "large_implicit_recall_of_best": recall(DotScores(*factors)),
         "large_seconds_over_implicit": our_seconds / their_seconds,
         "large_fit_seconds": our_seconds,
@@ -213,7 +214,7 @@ def _lists(parts: Split, k: int = 100) -> dict[str, float]:
     users, items = alternating_least_squares(
         index.indptr, index.indices, index.num_items, dim=_DIM, generator=rng, sweeps=2
     )
-    model = Model(user_vectors=users, item_vectors=items, thresholds=None, train=parts.train, valid=None)
+    model = Model(scored_by=Vectors(users, items), train=parts.train)
     some: NDArray[np.int64] = np.arange(min(_LISTED_USERS, parts.train.num_users))
     scorer = DotScores(users, items)
     top_k(scorer, some[:100], k=k, seen=parts.train)  # the first call sets up threads
@@ -221,8 +222,9 @@ def _lists(parts: Split, k: int = 100) -> dict[str, float]:
     implicit = given_vectors(users.numpy(), items.numpy())
     rows = legacy_matrix(parts.train.to_scipy().astype(np.float32)[some])
     _, theirs = _timed(lambda: implicit.recommend(some, rows, N=k, filter_already_liked_items=True))
-    near, built = _timed(lambda: ApproximateLists(model, k=k, wanted=0.95, seen=parts.train, banned=None))
-    _, approximate = _timed(lambda: near.lists(some))
+    query = ListQuery(users=some, k=k)
+    near, built = _timed(lambda: ApproximateLists(model, query, wanted=0.95))
+    _, approximate = _timed(lambda: near.answer(query))
     return {
         "large_lists_over_implicit": theirs / exact,
         "large_approximate_over_exact": exact / approximate,

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 
 from talos.data.interactions import Interactions
 from talos.evaluation.ranking import DEFAULT_BUDGET, DotScores, top_k
+from talos.model.model import Model, Vectors
 from talos.model.recommender import Recommender
-from talos.model.store import Model
 
 MEANING = {
     "recommend_over_implicit": "users per second of `recommend`, 10,000 users at K = 20 / implicit's, same vectors",
@@ -31,9 +31,7 @@ def measure(train: Interactions, *, users: int = 10_000, k: int = 20, repeats: i
     user_vectors = F.normalize(torch.randn(train.num_users, 64, generator=generator))
     item_vectors = F.normalize(torch.randn(train.num_items, 64, generator=generator))
     recommender = Recommender(k=k)
-    recommender.model = Model(
-        user_vectors=user_vectors, item_vectors=item_vectors, thresholds=None, train=train, valid=None
-    )
+    recommender.model = Model(scored_by=Vectors(user_vectors, item_vectors), train=train)
     rng = np.random.default_rng(0)
     codes = np.sort(rng.choice(train.num_users, min(users, train.num_users), replace=False))
     ids = train.user_ids.decode(codes)
@@ -106,7 +104,7 @@ def _compare(
 ) -> None:
     model = recommender.model
     assert model is not None
-    ours = top_k(DotScores(model.user_vectors, model.item_vectors), codes, k=k, seen=train).items
+    ours = top_k(DotScores(model.vectors.users, model.vectors.items), codes, k=k, seen=train).items
     same = float((np.sort(ours, 1) == np.sort(theirs, 1)).mean())
     if same < 0.999:  # the last place may go to either of two items whose scores differ by a rounding error
         raise AssertionError(f"implicit's lists agree with ours in {same:.1%} of the places only")

@@ -30,8 +30,8 @@ import torch.nn.functional as F
 
 from talos.data.datasets import synthetic
 from talos.data.interactions import Interactions
+from talos.model.model import Model, Vectors
 from talos.model.recommender import Recommender
-from talos.model.store import Model
 
 MEANING = {
     "serve_batch_over_library": "users per second over HTTP, 1,000 a call / `Recommender.recommend`, same users",
@@ -108,11 +108,11 @@ def _model(users: int, items: int) -> Recommender:
     generator = torch.Generator().manual_seed(0)
     recommender = Recommender(k=_K)
     recommender.model = Model(
-        user_vectors=F.normalize(torch.randn(data.num_users, 64, generator=generator)),
-        item_vectors=F.normalize(torch.randn(data.num_items, 64, generator=generator)),
-        thresholds=None,
+        scored_by=Vectors(
+            F.normalize(torch.randn(data.num_users, 64, generator=generator)),
+            F.normalize(torch.randn(data.num_items, 64, generator=generator)),
+        ),
         train=data,
-        valid=None,
         metadata={"config": recommender.config.as_dict()},
     )
     return recommender
@@ -127,8 +127,8 @@ def _numbers(count: int) -> Any:
 def _save_plain(model: Recommender, folder: Path) -> None:
     """The vectors and the masked items as `plain_server.py` reads them."""
     held = model.fitted_model()
-    np.save(folder / "users.npy", held.user_vectors.numpy())
-    np.save(folder / "items.npy", held.item_vectors.numpy())
+    np.save(folder / "users.npy", held.vectors.users.numpy())
+    np.save(folder / "items.npy", held.vectors.items.numpy())
     np.save(folder / "indptr.npy", held.known.indptr)
     np.save(folder / "indices.npy", held.known.indices)
 

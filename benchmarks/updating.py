@@ -143,7 +143,7 @@ def _partial_fit(
 
 def _vectors(model: Recommender) -> torch.Tensor:
     assert model.model is not None
-    return model.model.item_vectors
+    return model.model.vectors.items
 
 
 def _recall(model: Recommender, test: Interactions) -> float:

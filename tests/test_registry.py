@@ -189,7 +189,7 @@ def test_all_four_of_ones_own_train_together(ours: Any, split: Split, negatives:
     plain = Recommender(k=5, loss="talos", threshold="exact", epochs=2).fit(split.train)
     assert exact.model is not None
     assert plain.model is not None
-    torch.testing.assert_close(exact.model.user_vectors, plain.model.user_vectors)
+    torch.testing.assert_close(exact.model.vectors.users, plain.model.vectors.users)
 
 
 def local_class() -> type[losses.Loss]:

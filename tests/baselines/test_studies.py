@@ -12,7 +12,7 @@ from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.splits import Split
 from talos.errors import ConfigError
-from talos.model import baseline as fitting
+from talos.model import fitting
 from talos.model.recommender import Recommender
 from talos.report import comparison_report
 from talos.studies.compare import compare, load

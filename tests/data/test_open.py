@@ -233,18 +233,14 @@ def test_options_are_stored_as_they_always_were() -> None:
 def test_what_a_run_is_measured_on(clicks: Path, tmp_path: Path) -> None:
     trained = SourceOptions(**COLUMNS, k_core=5, test=0.4)
     source = trained.as_dict(str(clicks))
-    expected = talos.open_split(clicks, trained)
-    assert open_test(source, None, run="run").fingerprint() == expected.test.fingerprint()
     # a PATH is read with the run's columns, and neither cleaned nor split
-    assert len(open_test(source, str(clicks), run="run")) == len(PAIRS)
+    assert len(open_test(source, str(clicks))) == len(PAIRS)
     other = tmp_path / "other.csv"
     other.write_text("buyer,what\nu1,i2\n")
-    assert len(open_test(source, str(other), SourceOptions(user="buyer"), run="run")) == 1
+    assert len(open_test(source, str(other), SourceOptions(user="buyer"))) == 1
     with pytest.raises(DataError, match="no column 'who'"):
-        open_test(source, str(other), run="run")
-    assert len(open_test(None, str(other), SourceOptions(user="buyer", item="what"), run="run")) == 1
-    with pytest.raises(ConfigError, match=r"^run: the run does not say what it was tested on"):
-        open_test(None, None, run="run")
+        open_test(source, str(other))
+    assert len(open_test(None, str(other), SourceOptions(user="buyer", item="what"))) == 1
 
 
 def test_a_run_is_measured_on_the_test_part_of_what_is_split(tmp_path: Path) -> None:
@@ -253,9 +249,9 @@ def test_a_run_is_measured_on_the_test_part_of_what_is_split(tmp_path: Path) -> 
     (folder / "train.csv").write_text("user,item\na,x\na,y\nb,x\n")
     (folder / "test.csv").write_text("user,item\nb,y\n")
     said: list[str] = []
-    test = open_test(None, str(folder), run="run", notify=said.append)
+    test = open_test(None, str(folder), notify=said.append)
     assert test.to_polars().rows() == [("b", "y")]
     assert said == [f"{folder} is split: measuring its test part"]
     (folder / "test.csv").rename(folder / "valid.csv")
     with pytest.raises(DataError, match=r"has a train file and no test file; expected a test set"):
-        open_test(None, str(folder), run="run")
+        open_test(None, str(folder))

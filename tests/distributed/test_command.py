@@ -78,8 +78,8 @@ def test_the_run_directory_is_that_of_one_process(
     alone, both = (Recommender.load(run) for run in (one_process, tmp_path / "both"))
     assert alone.model is not None
     assert both.model is not None
-    np.testing.assert_allclose(both.model.user_vectors, alone.model.user_vectors, atol=1e-4)
-    np.testing.assert_allclose(both.model.item_vectors, alone.model.item_vectors, atol=1e-4)
+    np.testing.assert_allclose(both.model.vectors.users, alone.model.vectors.users, atol=1e-4)
+    np.testing.assert_allclose(both.model.vectors.items, alone.model.vectors.items, atol=1e-4)
     assert both.model.metadata["metrics"] == pytest.approx(alone.model.metadata["metrics"], abs=0.002)
     assert len(read_history(tmp_path / "both" / "history.jsonl")) == 4
     assert both.recommend(["u3"], k=2).height == 2

@@ -18,7 +18,7 @@ import pytest
 
 from talos import Recommender
 from talos.cli import app
-from talos.model.store import Model
+from talos.model.model import Model
 
 OPTIONS = ("--k", "5", "--dim", "8", "--batch-size", "16", "--epochs", "2", "--seed", "3",
            "--set", "training.arithmetic=float32")  # fmt: skip

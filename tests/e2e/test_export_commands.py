@@ -20,8 +20,8 @@ import torch
 
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
+from talos.model.model import Model, Vectors
 from talos.model.recommender import Recommender
-from talos.model.store import Model
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -45,11 +45,12 @@ def save_run(folder: Path, users: int, items: int, k: int, *, thresholds: bool =
     recommender = Recommender(k=k)
     recommender.model = Model(
         # eighths: scores are exact in whatever order they are added up
-        user_vectors=torch.randint(-16, 17, (users, 8)) / 8,
-        item_vectors=torch.randint(-16, 17, (items, 8)) / 8,
-        thresholds=torch.rand(users) if thresholds else None,
+        scored_by=Vectors(
+            torch.randint(-16, 17, (users, 8)) / 8,
+            torch.randint(-16, 17, (items, 8)) / 8,
+            torch.rand(users) if thresholds else None,
+        ),
         train=train,
-        valid=None,
         metadata={"config": recommender.config.as_dict()},
     )
     recommender.save(folder)

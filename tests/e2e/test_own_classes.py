@@ -184,7 +184,7 @@ def test_objects_fit_save_load_and_resume(talos: Talos, clicks: Path) -> None:
         Recommender(**options).fit(split.train, split.valid, run="run", callbacks=[_StopAfter(2)])
     resumed = Recommender(**options).fit(split.train, split.valid, run="run", resume=True)
     assert resumed.model is not None
-    assert torch.equal(resumed.model.user_vectors, whole.model.user_vectors)
+    assert torch.equal(resumed.model.vectors.users, whole.model.vectors.users)
     resumed.save("run")
     loaded = Recommender.load("run")
     assert loaded.config == resumed.config
@@ -198,7 +198,7 @@ def test_objects_fit_save_load_and_resume(talos: Talos, clicks: Path) -> None:
     assert done.returncode == 0, done.stderr
     model = Recommender.load("begun").model
     assert model is not None
-    assert torch.equal(model.user_vectors, whole.model.user_vectors)
+    assert torch.equal(model.vectors.users, whole.model.vectors.users)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
-from talos.model.store import Model
+from talos.model.model import Model, Vectors
 
 Make = Callable[..., Model]
 
@@ -49,9 +49,11 @@ def make() -> Make:
         torch.manual_seed(seed)
         return Model(
             # eighths: products are exact in whatever order they are added up, and some scores are equal
-            user_vectors=torch.randint(-16, 17, (users, dim)) / 8,
-            item_vectors=torch.randint(-16, 17, (items, dim)) / 8,
-            thresholds=torch.rand(users),
+            scored_by=Vectors(
+                torch.randint(-16, 17, (users, dim)) / 8,
+                torch.randint(-16, 17, (items, dim)) / 8,
+                torch.rand(users),
+            ),
             train=parts[0],
             valid=parts[1],
             metadata={"config": {"k": 5}},

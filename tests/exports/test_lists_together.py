@@ -15,7 +15,8 @@ from talos.data.datasets import synthetic
 from talos.distributed import Group
 from talos.errors import ArgumentError, TalosError
 from talos.exports import write_lists
-from talos.model.store import Model, load_model, save_model
+from talos.model.model import Model, Vectors
+from talos.model.store import load_model, save_model
 
 InThreads = Callable[[int, Callable[[Group], Any]], list[Any]]
 
@@ -32,9 +33,7 @@ def run(tmp_path: Path) -> Path:
     parts = synthetic(users=41, items=30, interactions=500, seed=0).split(seed=0)
     rng = torch.Generator().manual_seed(0)
     users, items = torch.randn(41, 4, generator=rng), torch.randn(30, 4, generator=rng)
-    model = Model(
-        user_vectors=users, item_vectors=items, thresholds=None, train=parts.train, valid=parts.valid
-    )
+    model = Model(scored_by=Vectors(users, items), train=parts.train, valid=parts.valid)
     save_model(replace(model, metadata={"config": {"k": 3}}), tmp_path / "run")
     return tmp_path / "run"
 

@@ -12,7 +12,7 @@ import pytest
 CODE = """
 import json, sys
 import numpy as np, polars as pl, torch
-from talos.model.store import Model
+from talos.model.model import Model, Vectors
 from talos.exports import write_lists
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
@@ -21,8 +21,7 @@ train = Interactions.from_codes(
     rng.integers(0, users, 3 * users), rng.integers(0, items, 3 * users),
     user_ids=Vocabulary(pl.Series([f"user{u:08d}" for u in range(users)])),
     item_ids=Vocabulary(pl.Series([f"item{i:08d}" for i in range(items)])))
-model = Model(user_vectors=torch.randn(users, 8), item_vectors=torch.randn(items, 8), thresholds=None, train=train,
-              valid=None)
+model = Model(scored_by=Vectors(torch.randn(users, 8), torch.randn(items, 8)), train=train)
 def status(name):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)) / 1024
 open("/proc/self/clear_refs", "w").write("5")  # the peak starts from here

@@ -142,7 +142,7 @@ def test_validation_goes_by_users_whom_the_model_can_know(parts: Split) -> None:
     settings = {"k": 5, "dim": 8, "epochs": 25}
     one = Recommender(**settings).fit(parts.train, parts.valid).fitted_model()  # type: ignore[arg-type]
     other = Recommender(**settings).fit(parts.train, both).fitted_model()  # type: ignore[arg-type]
-    assert torch.equal(one.user_vectors, other.user_vectors)
+    assert torch.equal(one.vectors.users, other.vectors.users)
     assert one.metadata["valid"] == other.metadata["valid"]
     with pytest.raises(DataError, match="no user of it has training interactions"):
         Recommender(**settings).fit(parts.train, more)  # type: ignore[arg-type]

@@ -180,8 +180,5 @@ def test_hostile_facts(original: Path, tmp_path: Path, path: str, value: Any) ->
     if path == "config" and value == {}:
         Recommender.load(folder)  # all defaults
         return
-    if path == "format" and type(value) is int and value in (1, 2):
-        Recommender.load(folder)  # numbers of older versions
-        return
     with pytest.raises(TalosError):
         Recommender.load(folder)

@@ -15,8 +15,9 @@ from talos.data.datasets import synthetic
 from talos.distributed import Group
 from talos.errors import DataError, TalosError
 from talos.files import sealed_text
+from talos.model.model import Model, Vectors
 from talos.model.recommender import Recommender
-from talos.model.store import Model, load_model, save_model
+from talos.model.store import load_model, save_model
 
 InThreads = Callable[[int, Callable[[Group], Any]], list[Any]]
 
@@ -26,9 +27,11 @@ def whole() -> Model:
     parts = synthetic(users=41, items=30, interactions=500, seed=0).split(seed=0)
     vectors = torch.Generator().manual_seed(0)
     return Model(
-        user_vectors=torch.randn(41, 4, generator=vectors),
-        item_vectors=torch.randn(30, 4, generator=vectors),
-        thresholds=torch.randn(41, generator=vectors),
+        scored_by=Vectors(
+            torch.randn(41, 4, generator=vectors),
+            torch.randn(30, 4, generator=vectors),
+            torch.randn(41, generator=vectors),
+        ),
         train=parts.train,
         valid=parts.valid,
         metadata={"config": {"k": 3}, "metrics": {"recall@3": 0.5}},
@@ -37,11 +40,10 @@ def whole() -> Model:
 
 def part_of(model: Model, users: range) -> Model:
     rows = slice(users.start, users.stop)
-    assert model.thresholds is not None
+    assert model.vectors.thresholds is not None
     return replace(
         model,
-        user_vectors=model.user_vectors[rows],
-        thresholds=model.thresholds[rows],
+        scored_by=Vectors(model.vectors.users[rows], model.vectors.items, model.vectors.thresholds[rows]),
         train=model.train.user_range(users),
         valid=None if model.valid is None else model.valid.user_range(users),
         users=users,
@@ -49,8 +51,8 @@ def part_of(model: Model, users: range) -> Model:
 
 
 def same(found: Model, wanted: Model) -> None:
-    for name in ("user_vectors", "item_vectors", "thresholds"):
-        assert torch.equal(getattr(found, name), getattr(wanted, name)), name
+    for name in ("users", "items", "thresholds"):
+        assert torch.equal(getattr(found.vectors, name), getattr(wanted.vectors, name)), name
     assert found.train.fingerprint() == wanted.train.fingerprint()
     assert found.valid is not None
     assert wanted.valid is not None

@@ -11,6 +11,8 @@ from safetensors.torch import load_file
 
 from talos.data.interactions import Interactions
 from talos.data.splits import Split
+from talos.errors import ArgumentError
+from talos.evaluation.evaluate import evaluate_lists
 from talos.exports import export, write_lists
 from talos.model.recommender import Recommender
 
@@ -64,20 +66,49 @@ def test_metrics_mask_as_if_nothing_more_were_known(model: Recommender, parts: S
     assert found.metrics["recall@3"] > 0
 
 
-def test_a_saved_run_keeps_them_and_an_older_one_loads(
+def test_a_saved_run_keeps_them_and_one_without_them_can_be_told(
     model: Recommender, parts: Split, tmp_path: Path
 ) -> None:
     model.save(tmp_path / "run")
     loaded = Recommender.load(tmp_path / "run")
     assert loaded.recommend(k=20).equals(model.recommend(k=20))
-    assert len(load_file(tmp_path / "run" / "model.safetensors")["held_out.indices"]) == len(parts.test)
-    Recommender(**OPTIONS).fit(parts.train, parts.valid).save(tmp_path / "older")  # has no such tensors
-    older = Recommender.load(tmp_path / "older")
-    assert older.fitted_model().held_out is None
-    assert offered(older.recommend(k=20)) & everything(parts)
-    assert not offered(older.add_known(parts.test).recommend(k=20)) & everything(parts)
-    older.save(tmp_path / "told")
+    assert len(load_file(tmp_path / "run" / "model.safetensors")["test.indices"]) == len(parts.test)
+    Recommender(**OPTIONS).fit(parts.train, parts.valid).save(tmp_path / "untold")
+    untold = Recommender.load(tmp_path / "untold")
+    assert untold.fitted_model().held_out is None
+    assert offered(untold.recommend(k=20)) & everything(parts)
+    assert not offered(untold.add_known(parts.test).recommend(k=20)) & everything(parts)
+    untold.save(tmp_path / "told")
     assert not offered(Recommender.load(tmp_path / "told").recommend(k=20)) & everything(parts)
+
+
+def test_lists_for_the_test_part_leave_out_what_was_learnt_alone(
+    model: Recommender, parts: Split, tmp_path: Path
+) -> None:
+    learnt = {*parts.train.to_polars().rows(), *(parts.valid or parts.train).to_polars().rows()}
+    lists = model.recommend(k=20, for_test=True)
+    assert len(lists) == 30 * 20 - len(learnt)
+    assert not offered(lists) & learnt
+    write_lists(model, tmp_path / "lists.parquet", k=3, for_test=True)
+    report = evaluate_lists(pl.read_parquet(tmp_path / "lists.parquet"), parts.test, ks=[3])
+    assert report.metrics["recall@3"] == pytest.approx(model.evaluate(k=3).metrics["recall@3"])
+    assert report.metrics["recall@3"] > 0
+
+
+def test_a_run_is_measured_without_its_data(model: Recommender, parts: Split, tmp_path: Path) -> None:
+    wanted = model.evaluate(parts.test, k=3).metrics
+    model.save(tmp_path / "run")
+    assert Recommender.load(tmp_path / "run").evaluate(k=3).metrics == wanted
+    plain = Recommender(**OPTIONS).fit(parts.train, parts.valid)
+    with pytest.raises(ArgumentError, match="the model has no test part"):
+        plain.evaluate(k=3)
+    lists = plain.recommend(k=20)
+    assert plain.evaluate(parts.test, k=3).metrics == wanted
+    assert plain.recommend(k=20).equals(lists)  # measured on, and not known
+    plain.save(tmp_path / "plain")
+    again = Recommender.load(tmp_path / "plain")
+    assert again.evaluate(k=3).metrics == wanted
+    assert again.recommend(k=20).equals(lists)
 
 
 def test_lists_and_exports_leave_them_out(model: Recommender, parts: Split, tmp_path: Path) -> None:

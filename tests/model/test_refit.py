@@ -15,8 +15,8 @@ from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.splits import Split
 from talos.errors import ArgumentError
+from talos.model.fitting import RefitOn
 from talos.model.recommender import Recommender
-from talos.model.refit import RefitOn
 from talos.training import Callback, InterruptedRunError
 from talos.training.callbacks import read_history
 

@@ -14,8 +14,8 @@ from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
 from talos.evaluation.ranking import DotScores, TopK, top_k
 from talos.model import rerank
+from talos.model.model import Model, Vectors
 from talos.model.recommender import Recommender
-from talos.model.store import Model
 
 USERS, ITEMS, DIM = 12, 150, 6
 
@@ -33,7 +33,7 @@ def model(request: pytest.FixtureRequest) -> Recommender:
     train = Interactions.from_ids(pairs[:, 0], pairs[:, 1])
     recommender = Recommender(k=7)
     recommender.model = Model(
-        user_vectors=users, item_vectors=items, thresholds=None, train=train, valid=None,
+        scored_by=Vectors(users, items), train=train,
         attributes=pl.DataFrame({"color": ["red", "green", "blue"] * (ITEMS // 3), "size": range(ITEMS)}),
     )  # fmt: skip
     return recommender
@@ -45,8 +45,8 @@ def naive(
     """The list of a user, item by item in plain Python."""
     held = model.fitted_model()
     seen = set(held.train.items_of(user).to_list())
-    vectors = held.item_vectors.double().tolist()
-    me = held.user_vectors[user].double().tolist()
+    vectors = held.vectors.items.double().tolist()
+    me = held.vectors.users[user].double().tolist()
     scores = [math.fsum(a * b for a, b in zip(me, v, strict=True)) for v in vectors]
     if popularity:
         low, high = min(scores), max(scores)
@@ -104,7 +104,7 @@ def test_the_ends_of_the_scales(model: Recommender) -> None:
 
 
 def test_diversity_lowers_the_similarity_of_a_list(model: Recommender) -> None:
-    vectors = F.normalize(model.fitted_model().item_vectors)
+    vectors = F.normalize(model.fitted_model().vectors.items)
 
     def similarity(diversity: float) -> float:
         lists = model.recommend(k=8, diversity=diversity)["item_id"].to_torch().reshape(USERS, 8)

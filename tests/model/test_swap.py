@@ -12,7 +12,7 @@ import pytest
 
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, DataError, InUseError, TalosError
-from talos.model import run_directory
+from talos.model import store
 from talos.model.recommender import Recommender
 from talos.model.store import FILES, load_model, lock_run
 
@@ -64,7 +64,7 @@ def test_a_failed_save_leaves_the_old_model_and_no_files(
 ) -> None:
     old, new = models
     old.save(tmp_path / "run")
-    write = run_directory.replace_file
+    write = store.replace_file
     for fails in range(3):
         left = fails
 
@@ -75,7 +75,7 @@ def test_a_failed_save_leaves_the_old_model_and_no_files(
             left -= 1
             write(path, how)
 
-        monkeypatch.setattr(run_directory, "replace_file", full)
+        monkeypatch.setattr(store, "replace_file", full)
         with pytest.raises(TalosError, match="no space"):
             new.save(tmp_path / "run")
         assert fingerprint(tmp_path / "run") == old.fitted_model().fingerprint()
@@ -92,13 +92,13 @@ def test_every_bit_of_model_json_counts(models: tuple[Recommender, Recommender],
         bad[place] ^= 1 << (place % 8)
         path.write_bytes(bad)
         try:
-            assert run_directory._read_metadata(tmp_path / "run") == wanted
+            assert store._read_metadata(tmp_path / "run") == wanted
         except DataError:
             pass
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_runs_of_older_versions_load(
+@pytest.mark.parametrize("number", [1, 5])
+def test_runs_of_older_versions_are_refused_with_the_version_that_reads_them(
     models: tuple[Recommender, Recommender], tmp_path: Path, number: int
 ) -> None:
     models[0].save(tmp_path / "run")
@@ -106,8 +106,9 @@ def test_runs_of_older_versions_load(
     facts = json.loads(path.read_text())
     del facts["sha256"]
     path.write_text(json.dumps({**facts, "format": number}))
-    assert fingerprint(tmp_path / "run") == models[0].fitted_model().fingerprint()
-    path.write_text(json.dumps(facts))  # but this version never wrote one without a seal
+    with pytest.raises(DataError, match=rf"format {number}; expected format 6 \(Talos 0\.2 reads"):
+        load_model(tmp_path / "run")
+    path.write_text(json.dumps(facts))
     with pytest.raises(DataError, match="differs from its own checksum"):
         load_model(tmp_path / "run")
 

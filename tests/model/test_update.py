@@ -42,9 +42,9 @@ def test_new_users_and_items_get_vectors(planted: Split, model: Recommender) -> 
     newcomers = [user for user in planted.test.user_ids.ids.to_list() if user % 12 == 11]
     report = fresh.evaluate(planted.test.users(newcomers), k=5)
     assert report.metrics["recall@5"] > 0.8
-    assert after.thresholds is not None
-    exact = (after.user_vectors @ after.item_vectors.T).topk(5).values[:, -1]
-    assert torch.allclose(after.thresholds, exact, atol=1e-5)
+    assert after.vectors.thresholds is not None
+    exact = (after.vectors.users @ after.vectors.items.T).topk(5).values[:, -1]
+    assert torch.allclose(after.vectors.thresholds, exact, atol=1e-5)
 
 
 def test_what_is_not_touched_does_not_move(planted: Split, model: Recommender) -> None:
@@ -57,9 +57,9 @@ def test_what_is_not_touched_does_not_move(planted: Split, model: Recommender) -
     assert after is not None
     same_users = [i for i, user in enumerate(before.train.user_ids.ids.to_list()) if user != 0]
     same_items = [i for i, item in enumerate(before.train.item_ids.ids.to_list()) if item != 9]
-    assert torch.allclose(after.user_vectors[same_users], before.user_vectors[same_users], atol=1e-6)
-    assert torch.allclose(after.item_vectors[same_items], before.item_vectors[same_items], atol=1e-6)
-    assert not torch.allclose(after.user_vectors[0], before.user_vectors[0], atol=1e-4)
+    assert torch.allclose(after.vectors.users[same_users], before.vectors.users[same_users], atol=1e-6)
+    assert torch.allclose(after.vectors.items[same_items], before.vectors.items[same_items], atol=1e-6)
+    assert not torch.allclose(after.vectors.users[0], before.vectors.users[0], atol=1e-4)
 
 
 def test_other_kinds_of_ids_are_refused(model: Recommender) -> None:

@@ -45,7 +45,7 @@ def fitted(data: Interactions, way: dict[str, Any]) -> Recommender:
 
 
 def vectors(model: Recommender) -> torch.Tensor:
-    return model.fitted_model().user_vectors
+    return model.fitted_model().vectors.users
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -74,7 +74,7 @@ def test_new_events_count_by_the_same_rule(data: Interactions, way: dict[str, An
     assert torch.equal(from_memory, vectors(from_disk))
     assert torch.allclose(from_memory[1], before, atol=1e-6)  # whoever has no new events stays
     scores = from_disk.fitted_model()
-    new = scores.user_vectors[-1] @ scores.item_vectors.T
+    new = scores.vectors.users[-1] @ scores.vectors.items.T
     if way != WAYS["repeats"]:  # item 3 is newer and rated higher than item 2, by the same new user
         assert new[3] > new[2]
 
@@ -112,7 +112,6 @@ def test_damaged_columns_are_refused(data: Interactions, tmp_path: Path) -> None
             Recommender.load(run)
 
 
-def test_runs_without_weights_are_written_as_before(data: Interactions, tmp_path: Path) -> None:
+def test_runs_without_weights_have_no_columns_of_events(data: Interactions, tmp_path: Path) -> None:
     fitted(data, {}).save(tmp_path / "run")
-    assert json.loads((tmp_path / "run" / "model.json").read_text())["format"] == 3
     assert not [name for name in load_file(tmp_path / "run" / "model.safetensors") if "timestamps" in name]

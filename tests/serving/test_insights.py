@@ -48,7 +48,7 @@ def test_the_map_has_every_item(client: Client, saved: dict[str, Path]) -> None:
     assert found["popularity"] == model.train.item_degrees.tolist()
     assert (found["column"], found["groups"], found["total"]) == ("category", ["even", "odd"], 60)
     assert found["group"] == [place % 2 for place in range(60)]
-    points, shares = principal_axes(model.item_vectors)
+    points, shares = principal_axes(model.vectors.items)
     assert found["variance"] == pytest.approx(shares.tolist(), abs=1e-6)
     spread = points.max(0).values - points.min(0).values
     for name, axis in (("x", 0), ("y", 1)):

@@ -89,7 +89,7 @@ def test_files_get_their_names_while_they_are_read(
     run: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """A reader that found a file under its first name tries again when it is gone from there."""
-    from talos.model import run_directory
+    from talos.model import store
     from talos.model.store import checksum_of, copy_model, load_model
 
     digits, sums = checksum_of(run / name).removeprefix("sha256:")[:16], checksum_of
@@ -103,18 +103,18 @@ def test_files_get_their_names_while_they_are_read(
         return found
 
     (run / name).replace(staged)
-    monkeypatch.setattr(run_directory, "checksum_of", gone_after)
+    monkeypatch.setattr(store, "checksum_of", gone_after)
     assert load_model(run).fingerprint() == Recommender.load(run).fitted_model().fingerprint()
     assert (run / name).is_file()
     (run / name).replace(staged)
-    copy = run_directory.shutil.copyfile
+    copy = store.shutil.copyfile
 
     def gone_before(source: Path, target: Path) -> object:
         if source == staged:
             staged.replace(run / name)
         return copy(source, target)
 
-    monkeypatch.setattr(run_directory.shutil, "copyfile", gone_before)
+    monkeypatch.setattr(store.shutil, "copyfile", gone_before)
     copy_model(run, run.parent / "copy")
     assert load_model(run.parent / "copy").fingerprint() == load_model(run).fingerprint()
 

@@ -162,7 +162,7 @@ def test_vectors_are_mapped_from_the_file(saved: dict[str, Path]) -> None:
         "    for line in open('/proc/self/maps'):\n"
         "        low, high = (int(part, 16) for part in line.split()[0].split('-'))\n"
         "        if low <= address < high: return 'model.safetensors' in line\n"
-        "print(file_at(run.model.item_vectors.data_ptr()), file_at(run.model.user_vectors.data_ptr()))\n"
+        "print(file_at(run.model.vectors.items.data_ptr()), file_at(run.model.vectors.users.data_ptr()))\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(saved["first"])], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -381,7 +381,7 @@ def test_refit_after_a_race(planted: Split) -> None:
     joined = planted.train.union(planted.valid)
     alone = Trainer(settled.with_values({"training.epochs": epoch}), joined, earlier=path)
     alone.fit()
-    assert model.fitted_model().user_vectors.numpy().tobytes() == tables(alone)[0]
+    assert model.fitted_model().vectors.users.numpy().tobytes() == tables(alone)[0]
     assert model.fitted_model().metadata["chosen_from"]["race"]["path"] == path
 
 

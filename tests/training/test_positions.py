@@ -225,7 +225,7 @@ def test_a_recommender_fits_evaluates_and_saves_it(
     users = [0, 7, 31]
     assert loaded.recommend(users, k=3).equals(model.recommend(users, k=3))
     named = Recommender(k=3, backbone="gru_backbone:GRU", **options).fit(train)
-    assert torch.equal(named.fitted_model().user_vectors, model.fitted_model().user_vectors)
+    assert torch.equal(named.fitted_model().vectors.users, model.fitted_model().vectors.users)
 
 
 def test_a_race_and_a_refit_of_it(gru: type[Backbone], walks: tuple[Interactions, Interactions]) -> None:

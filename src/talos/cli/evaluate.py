@@ -106,9 +106,7 @@ def _of_run(
     group = distributed.start()
     recommender = Recommender.load(run, group=group)
     test = test_part(recommender, run, path, data, source)
-    items = recommender.fitted_model().train.num_items
-    lengths = ks or tuple(k for k in _LENGTHS if k <= items) or (items,)
-    report = recommender.evaluate(test, lengths, dialect=dialect)
+    report = recommender.evaluate(test, ks, dialect=dialect)
     distributed.stop()
     return report if group.rank == 0 else None
 

@@ -255,14 +255,22 @@ def evaluate_lists(
     items = np.full((len(users), ks[-1]), -1, np.int64)
     items[row[counted], rank[counted] - 1] = test.item_ids.encode(lists["item_id"])[counted]
     per_user = measure_lists(items, users, test, ks, metrics, dialect)
-    note = f"{missing:,} of {len(users):,} users with test items have no list and count as zero"
+    notes = (
+        [f"{missing:,} of {len(users):,} users with test items have no list and count as zero"]
+        if missing
+        else []
+    )
+    if not any(values.any() for values in per_user.values()):
+        notes.append(
+            "no list has a test item: lists for a test part must not leave its items out (--for-test)"
+        )
     return Report(
         metrics={name: float(values.mean()) for name, values in per_user.items()},
         per_user=per_user,
         user_ids=test.user_ids.decode(users),
         dialect=dialect,
         users_without_list=missing,
-        notes=(note,) if missing else (),
+        notes=tuple(notes),
     )
 
 

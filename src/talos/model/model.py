@@ -100,7 +100,8 @@ class Model:
         for part in parts:
             if part is not None:
                 found = part if found is None else found.union(part)
-        return None if found is None else found.difference(self.seen)
+        found = None if found is None else found.difference(self.seen)
+        return found or None
 
     @cached_property
     def known(self) -> Interactions:

@@ -117,7 +117,7 @@ def answer(model: Model, query: ListQuery) -> TopK:
     >>> data = Interactions.from_ids(["ann", "bob"], ["tea", "jam"])
     >>> model = Model(scored_by=Vectors(torch.eye(2), torch.eye(2)), train=data)
     >>> answer(model, ListQuery(users=np.array([0, -1]), k=1, mask="nothing")).items.tolist()
-    [[1], [0]]
+    [[0], [0]]
     """
     found = list(iter_answers(model, query))
     empty = [(np.empty(0, np.int64), np.empty((0, query.k), np.int64), np.empty((0, query.k), np.float32))]

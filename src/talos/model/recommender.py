@@ -358,7 +358,7 @@ class Recommender:
     def evaluate(
         self,
         test: Interactions | Share | None = None,
-        k: Sequence[int] | int = DEFAULT_KS,
+        k: Sequence[int] | int | None = None,
         *,
         dialect: Dialect = "standard",
         group: Group | None = None,
@@ -379,7 +379,7 @@ class Recommender:
 
         Args:
             test: the test interactions; those of the model if None.
-            k: list lengths.
+            k: list lengths; 10, 20 and 50 if None, as far as there are items.
             dialect: `standard` or `paper`, see `talos.evaluate`.
             group: the processes that evaluate together; None is the group that was started.
             options: further arguments of `talos.evaluate`.
@@ -402,6 +402,8 @@ class Recommender:
             if model.test is None or not model.test_is_known:
                 model.metadata["test_left_out"] = lost
                 self.model = model = replace(model, test=measured, test_is_known=False)
+        if k is None:
+            k = [one for one in DEFAULT_KS if one <= model.train.num_items] or [model.train.num_items]
         report = evaluate(
             model.scorer(),
             measured,

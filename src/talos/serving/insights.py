@@ -15,9 +15,9 @@ import orjson
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.evaluation.ranking import top_k
 from talos.model.measures import by_activity, by_popularity, make_lists
 from talos.model.projection import principal_axes
+from talos.model.query import ListQuery, answer
 from talos.serving.runs import ServedRun
 
 __all__ = ["ItemMap", "exposure", "item_map", "quality"]
@@ -46,7 +46,7 @@ def item_map(run: ServedRun) -> ItemMap:
     shown = np.arange(len(run.items))
     if len(shown) > MOST_ON_MAP:  # the most popular ones
         shown = np.sort(np.argsort(-run.degrees, kind="stable")[:MOST_ON_MAP])
-    points, shares = principal_axes(run.model.item_vectors)
+    points, shares = principal_axes(run.model.vectors.items)
     places = points.numpy()[shown]
     low, high = places.min(0), places.max(0)
     # one scale for both axes, so that distances mean the same in every direction
@@ -78,7 +78,7 @@ def item_map(run: ServedRun) -> ItemMap:
 def quality(run: ServedRun) -> dict[str, Any]:
     """Metrics by list length, by activity of users and by popularity of items, on what was held back from the run."""
     model, k = run.model, run.k
-    test = model.held_out
+    test = model.test
     stored = {
         name: float(value)
         for name, value in model.metadata.get("metrics", {}).items()
@@ -120,7 +120,7 @@ def exposure(run: ServedRun) -> tuple[NDArray[np.int64], int]:
         users = np.sort(chosen)
     if len(users) == 0:
         return np.zeros(len(run.items), np.int64), 0
-    lists = top_k(run.model.scorer(), users, k=min(run.k, len(run.items)), seen=run.known)
+    lists = answer(run.model, ListQuery(users=users, k=min(run.k, len(run.items))))
     return np.bincount(lists.items[lists.items >= 0], minlength=len(run.items)), len(users)
 
 

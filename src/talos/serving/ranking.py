@@ -9,23 +9,21 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from talos.evaluation.ranking import FixedScores, TopK
-from talos.model.explain import reasons
-from talos.model.rerank import lists_of
+from talos.evaluation.ranking import ItemRows
+from talos.model.explain import shares_of
+from talos.model.query import ListQuery, answer, banned_items, sources_of
 from talos.serving.feedback import Id
 from talos.serving.metrics import Metrics
-from talos.serving.runs import ServedRun, encode
+from talos.serving.runs import Past, ServedRun, encode
 
-__all__ = ["ListRequest", "Ranker", "Row", "reasons_of"]
+__all__ = ["ListRequest", "Ranker"]
 
 _REASONS = 3
 
@@ -69,46 +67,11 @@ class ListRequest:
 
 
 @dataclass
-class Row:
-    """One list to make.
-
-    Attributes:
-        user: for whom; None for a history.
-        source: what makes it, as answers say it.
-        vector: None for the most popular items.
-        past: positions of the items that the vector was made from: what reasons are about.
-        events: how many events the vector was made from.
-        known: positions of all items that the user is known to have, which no list offers.
-    """
-
-    user: Id | None
-    source: str
-    vector: Tensor | None
-    past: NDArray[np.int64]
-    known: NDArray[np.int64]
-    events: int = 0
-
-
-@dataclass
 class _Job:
     work: Callable[[], Any] | ListRequest
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
     began: float = field(default_factory=time.perf_counter)
-
-
-@dataclass(frozen=True)
-class _Masks:
-    """The items that are masked in each row; stands in for `Interactions` where lists are made."""
-
-    owner: NDArray[np.int64]  # ascending
-    items: NDArray[np.int64]
-    num_items: int
-
-    def pairs_of(self, codes: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The pairs of consecutive rows."""
-        low, high = np.searchsorted(self.owner, [codes[0], codes[-1] + 1]) if len(codes) else (0, 0)
-        return self.owner[low:high] - (codes[0] if len(codes) else 0), self.items[low:high]
 
 
 class Ranker:
@@ -177,9 +140,8 @@ class Ranker:
             # with diversity, the items to choose from depend on k
             k = (request.k, request.offset) if request.diversity else None
             wanted = json.dumps(request.filter, sort_keys=True) if request.filter else None
-            groups[(id(request.run), request.diversity, request.popularity, k, wanted, alone)].append(
-                (job, request)
-            )
+            shared = (request.diversity, request.popularity, request.filter_seen)
+            groups[(id(request.run), *shared, k, wanted, alone)].append((job, request))
         for job in jobs:
             if not isinstance(job.work, ListRequest):
                 _answer(job, job.work)
@@ -202,138 +164,102 @@ class Ranker:
         return self._lists([request])[0]
 
     def _lists(self, requests: Sequence[ListRequest]) -> list[list[dict[str, Any]]]:
-        """The results of requests to one run with equal filters, diversity and popularity."""
+        """The results of requests to one run that differ in users, exclusions and, without diversity, in k alone."""
         run, first = requests[0].run, requests[0]
         run.catch_up()
-        rows: list[Row] = []
-        for request in requests:
-            rows += self.rows(run, request)
-        owners = [place for place, request in enumerate(requests) for _ in range(request.rows)]
-        banned = run.banned(first.filter)
-        if first.candidates is not None:
-            allowed = np.zeros(len(run.items), bool)
-            codes = encode(run.items, first.candidates)
-            allowed[codes[codes >= 0]] = True
-            if banned is not None:
-                allowed[banned] = False
-            banned = np.flatnonzero(~allowed)
-        excluded = [encode(run.items, request.exclude) for request in requests]
-        excluded = [codes[codes >= 0] for codes in excluded]
-        length = min(max(request.k + request.offset for request in requests), len(run.items))
-        places: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * len(rows)
-        scores: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(rows)
-        for popular in (False, True):
-            chosen = [n for n, row in enumerate(rows) if (row.vector is None) == popular]
-            if not chosen:
-                continue
-            masks = [
-                np.concatenate(
-                    [
-                        rows[n].known if requests[owners[n]].filter_seen else rows[n].known[:0],
-                        excluded[owners[n]],
-                    ]
-                )
-                for n in chosen
-            ]
-            seen = _Masks(
-                np.repeat(np.arange(len(chosen)), [len(mask) for mask in masks]),
-                np.concatenate(masks),
-                len(run.items),
-            )
-            if popular:
-                scorer: Any = FixedScores(torch.tensor(run.degrees))
-            else:
-                vectors = torch.stack([vector for n in chosen if (vector := rows[n].vector) is not None])
-                events = np.array([rows[n].events for n in chosen])
-                scorer = run.model.prior_scores.of(vectors, events)
-            found: TopK = lists_of(
-                scorer,
-                np.arange(len(chosen)),
-                k=length,
-                seen=seen,
-                banned=banned,
-                item_vectors=run.model.item_vectors,
-                item_degrees=run.degrees,
-                diversity=first.diversity,
-                popularity=0.0 if popular else first.popularity,
-            )
-            for n, items, values in zip(chosen, found.items, found.scores, strict=True):
-                places[n], scores[n] = items, values
-        self._metrics.count("lists", len(rows))
+        users, pasts, owners = [], [], []
+        for place, request in enumerate(requests):
+            for user, past in self._rows(run, request):
+                users.append(user)
+                pasts.append(past)
+                owners.append(place)
+        codes = [-1 if user is None else int(encode(run.users, [user])[0]) for user in users]
+        query = ListQuery(
+            users=np.array(codes, np.int64),
+            histories=run.histories(pasts),
+            k=min(max(request.k + request.offset for request in requests), len(run.items)),
+            mask="known" if first.filter_seen else "nothing",
+            masked=_excluded(run, [requests[owner].exclude for owner in owners]),
+            banned=self._banned(run, first),
+            diversity=first.diversity,
+            popularity=first.popularity,
+            alone=True,
+        )
+        lists = answer(run.model, query)
+        self._metrics.count("lists", len(users))
+        self._metrics.count("folded_users", int(query.has_history.sum()))
         cut = [slice(requests[owner].offset, requests[owner].offset + requests[owner].k) for owner in owners]
-        places = [items[part][items[part] >= 0] for items, part in zip(places, cut, strict=True)]
+        places = [items[part][items[part] >= 0] for items, part in zip(lists.items, cut, strict=True)]
         # names of all lists at once: looking them up costs as much for one item as for a thousand
         named = iter(run.describe(np.concatenate(places)))
         results: list[list[dict[str, Any]]] = [[] for _ in requests]
-        for row, owner, codes, values, part in zip(rows, owners, places, scores, cut, strict=True):
+        sources = sources_of(run.model, query)
+        for row, (owner, held, part) in enumerate(zip(owners, places, cut, strict=True)):
+            scores = lists.scores[row][part][: len(held)].tolist()
             items = [
                 {**next(named), "score": score, "rank": rank}
-                for rank, score in enumerate(values[part][: len(codes)].tolist(), part.start + 1)
+                for rank, score in enumerate(scores, part.start + 1)
             ]
             if requests[owner].explain:
-                for item, why in zip(items, reasons_of(run, row.vector, row.past, codes), strict=True):
+                past, user = pasts[row], users[row]
+                if sources[row] == "model" and user is not None:
+                    past = run.history(user, int(query.users[row]))
+                reasons = _reasons(run, query.block(range(row, row + 1)), past, held)
+                for item, why in zip(items, reasons, strict=True):
                     item["reasons"] = why
-            results[owner].append({"user": row.user, "source": row.source, "items": items})
+            results[owner].append({"user": users[row], "source": sources[row], "items": items})
         return results
 
-    def rows(self, run: ServedRun, request: ListRequest) -> list[Row]:
-        """What each list of a request is made from; for the ranking thread."""
+    def _rows(self, run: ServedRun, request: ListRequest) -> list[tuple[Id | None, Past | None]]:
+        """Whose each list of a request is, and the history it is made from; None if from what was trained."""
         visitor = None
         if request.history is not None:
             codes = encode(run.items, request.history)
-            past = np.unique(codes[codes >= 0])
-            if len(past):
-                self._metrics.count("folded_users")
-                visitor = Row(None, "folded", run.fold_in(past), past, past, len(past))
-        nothing = np.empty(0, np.int64)
+            visitor = Past.of(np.unique(codes[codes >= 0]))
         if not request.users:
-            return [visitor or Row(None, "popular", None, nothing, nothing)]
-        codes = encode(run.users, request.users)
-        rows: list[Row] = []
-        live: list[tuple[int, Id, NDArray[np.int64]]] = []
-        trained: list[int] = []
-        for place, (asked, code) in enumerate(zip(request.users, codes.tolist(), strict=True)):
+            return [(None, visitor)]
+        rows: list[tuple[Id | None, Past | None]] = []
+        for asked, code in zip(request.users, encode(run.users, request.users).tolist(), strict=True):
             user = run.user_id(asked)
             if run.has_events(user):
-                past = run.history(user, code)
-                live.append((place, user, past))
-                rows.append(Row(user, "folded", None, past, run.known_items(user, code), len(past)))
-            elif code >= 0 and (events := int(run.model.train.user_degrees[code])):
-                trained.append(place)
-                past, known = run.history(user, code), run.known_items(user, code)
-                rows.append(Row(user, "model", None, past, known, events))
-            elif visitor is not None:
-                known = np.union1d(visitor.known, run.known_items(user, code))
-                rows.append(replace(visitor, user=user, known=known))
-            else:  # unknown, or without training events
-                known = run.known_items(user, code)
-                rows.append(Row(user, "popular", None, nothing, known))
-        if trained:
-            # all at once: every operation of torch lets go of the interpreter, which a busy event loop then holds
-            vectors = run.model.user_vectors[torch.from_numpy(codes[trained])]
-            for place, vector in zip(trained, vectors.unbind(), strict=True):
-                rows[place].vector = vector
-        if live:
-            self._metrics.count("folded_users", len(live))
-            for (place, _, _), vector in zip(live, run.vectors_of([one[1:] for one in live]), strict=True):
-                rows[place].vector = vector
+                rows.append((user, run.history(user, code)))
+            elif code >= 0 and run.model.train.user_degrees[code]:
+                rows.append((user, None))
+            else:
+                rows.append((user, visitor))
         return rows
 
+    def _banned(self, run: ServedRun, request: ListRequest) -> NDArray[np.int64] | None:
+        banned = run.banned(request.filter)
+        if request.candidates is None:
+            return banned
+        allowed = np.ones(len(run.items), bool)
+        allowed[[] if banned is None else banned] = False
+        return banned_items(run.model, candidates=request.candidates, allowed=allowed, on_unknown="skip")
 
-def reasons_of(
-    run: ServedRun, vector: Tensor | None, past: NDArray[np.int64], places: NDArray[np.int64]
+
+def _excluded(run: ServedRun, wanted: Sequence[Sequence[Id]]) -> ItemRows | None:
+    """The items that each row leaves out by request."""
+    codes = [encode(run.items, items) for items in wanted]
+    if not any(map(len, codes)):
+        return None
+    owner, items = np.repeat(np.arange(len(codes)), list(map(len, codes))), np.concatenate(codes)
+    return ItemRows.of(owner[items >= 0], items[items >= 0], num_rows=len(codes), num_items=len(run.items))
+
+
+def _reasons(
+    run: ServedRun, query: ListQuery, past: Past | None, places: NDArray[np.int64]
 ) -> list[list[dict[str, Any]]]:
-    """The few strongest reasons for each item: item, title and share."""
-    if vector is None or not len(past) or not len(places):
+    """The few strongest reasons for each item of one row: item, title and share; none where the model knows none."""
+    explains = run.model.config.baseline is None or not run.model.has_vectors
+    if past is None or not len(past.items) or not len(places) or not explains:
         return [[] for _ in places]
-    shares = reasons(
-        vector, run.model.item_vectors, torch.from_numpy(past), torch.from_numpy(places), run.loss, k=run.k
-    )
-    best = shares.topk(min(_REASONS, len(past)), dim=0)
+    shares = shares_of(run.model, query, past.items, places)
+    best = shares.topk(min(_REASONS, len(past.items)), dim=0)
     found = []
     for codes, values in zip(best.indices.T.numpy(), best.values.T.tolist(), strict=True):
         strong = [n for n, value in enumerate(values) if value > 0]
-        named = run.describe(past[codes[strong]])
+        named = run.describe(past.items[codes[strong]])
         found.append([{**one, "share": values[n]} for one, n in zip(named, strong, strict=True)])
     return found
 

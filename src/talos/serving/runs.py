@@ -13,33 +13,46 @@ import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from filelock import FileLock
 from numpy.typing import NDArray
-from torch import Tensor
 
-from talos.data.event_weights import event_columns, event_weights, in_seconds
+from talos.data.event_weights import event_columns, in_seconds
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError, InputError, TalosError
-from talos.model.attributes import allowed_items
-from talos.model.fold_in import fold_in
-from talos.model.recommender import Recommender
-from talos.model.run_directory import copy_model
+from talos.evaluation.ranking import ItemRows
+from talos.model.model import Model
+from talos.model.query import banned_items, codes_of
+from talos.model.store import copy_model, load_model
 from talos.serving.feedback import FeedbackLog, Id
 
-__all__ = ["RunBook", "ServedRun", "encode", "signature_of"]
+__all__ = ["Past", "RunBook", "ServedRun", "encode", "signature_of"]
 
 _MOST_FILTERS = 64
-_MOST_VECTORS = 100_000
 _MOST_USERS = 50_000
+_UNKNOWN_TIME = -1.0
+
+
+@dataclass(frozen=True)
+class Past:
+    """The items that a list is made from, ascending, with the newest time and the number of events of each."""
+
+    items: NDArray[np.int64]
+    times: NDArray[np.float64]
+    counts: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, items: NDArray[np.int64]) -> Past:
+        """Distinct items that were met once, at an unknown time."""
+        return cls(items, np.full(len(items), _UNKNOWN_TIME), np.ones(len(items), np.int32))
 
 
 class ServedRun:
@@ -55,33 +68,24 @@ class ServedRun:
 
     def __init__(self, folder: Path, log: FeedbackLog | None = None, shared: Path | None = None) -> None:
         self.folder, self.name = folder, folder.resolve().name
-        self.recommender, self.version = _loaded(folder, shared)
+        self.model, self.version = _loaded(folder, shared)
         self.loaded_at = time.time()
-        model = self.recommender.fitted_model()
-        self.model, self.items, self.users = model, model.train.item_ids, model.train.user_ids
-        self.loss, self.k = self.recommender._loss(), self.recommender.config.k
+        self.model.check_imported()
+        model, self.k = self.model, self.model.config.k
+        self.items, self.users = model.train.item_ids, model.train.user_ids
         self.seen, self.known = model.seen, model.known
         self.degrees: NDArray[np.int64] = model.train.item_degrees
         self.titles = model.train.item_titles
         self._filters: OrderedDict[str, NDArray[np.int64] | None] = OrderedDict()
         self._log, self._caught_up = log, 0 if log is None else log.last()
-        self._weighed_by = event_columns(self.recommender.config.events)
+        # events of the log have a time and may repeat, but have no ratings: where ratings count, all count the same
+        columns = event_columns(model.config.events)
+        self._weighs_events = bool(columns) and "ratings" not in columns
         self._news: OrderedDict[str, dict[int, tuple[float, int]]] = OrderedDict()
-        self._vectors: OrderedDict[str, Tensor] = OrderedDict()
         self._counted, self._counting = [0, 0, 0, 0], threading.Lock()
         self.insights: dict[str, Any] = {}
 
     # ------------------------------------------------------------------- items
-
-    @cached_property
-    def item_norms(self) -> Tensor:
-        """The length of each item's vector, at least a tiny number."""
-        return _lengths(self.model.item_vectors)
-
-    @cached_property
-    def user_norms(self) -> Tensor:
-        """The length of each user's vector, at least a tiny number."""
-        return _lengths(self.model.user_vectors)
 
     @cached_property
     def search_text(self) -> pl.Series:
@@ -113,8 +117,7 @@ class ServedRun:
             return None
         key = json.dumps(wanted, sort_keys=True)
         if key not in self._filters:
-            allowed = allowed_items(self.model.attributes, self.titles, wanted)
-            self._filters[key] = None if allowed.all() else np.flatnonzero(~allowed)
+            self._filters[key] = banned_items(self.model, filter=wanted)
             while len(self._filters) > _MOST_FILTERS:
                 self._filters.popitem(last=False)
         return self._filters[key]
@@ -127,18 +130,16 @@ class ServedRun:
         if self._log is not None and last != self._caught_up:
             for user in self._log.users_between(self._caught_up, last):
                 self._news.pop(user, None)
-                self._vectors.pop(user, None)
             self._caught_up = last
 
     def _new_items(self, user: Id) -> dict[int, tuple[float, int]]:
         """Newest time and count of each known item of a user's events that the run has not learnt."""
-        kind = _as_kind(user, self.users)
-        if self._log is None or kind is None:
-            return {}  # no user of this run can have that id
-        key = str(kind)
+        if self._log is None:
+            return {}
+        key = str(user)
         if key not in self._news:
             rows, found = self._log.events_of(key), dict[int, tuple[float, int]]()
-            code = int(encode(self.users, [kind])[0]) if rows else -1
+            code = int(encode(self.users, [user])[0]) if rows else -1
             learnt = set(self.trained_items(code).tolist()) if code >= 0 else set()
             items = encode(self.items, [item for item, _ in rows]).tolist()
             for item, (_, time_) in zip(items, rows, strict=True):
@@ -168,85 +169,61 @@ class ServedRun:
         """Positions of the items of a user that the run has learnt, ascending."""
         return self.seen.indices[self.seen.indptr[code] : self.seen.indptr[code + 1]]
 
-    def known_items(self, user: Id, code: int) -> NDArray[np.int64]:
-        """Positions of all items that a user is known to have: the history, and what the run was held back from."""
-        mine = self.known.indices[self.known.indptr[code] : self.known.indptr[code + 1]] if code >= 0 else ()
-        return self._with_events(user, np.asarray(mine, np.int64))
-
     def user_id(self, asked: Id) -> Id:
-        """An id as the run spells it; as it was asked for if it cannot be one of the run's."""
-        kind = _as_kind(asked, self.users)
-        return asked if kind is None else kind
+        """An id as the run spells it; as it was asked for if the run does not have it."""
+        (code,) = encode(self.users, [asked]).tolist()
+        if code >= 0:
+            found: Id = self.users.ids[code]
+            return found
+        return str(asked) if self.users.ids.dtype == pl.String else asked
 
     def has_events(self, user: Id) -> bool:
         """Whether this user had events with known items since the run was trained."""
         return bool(self._new_items(user))
 
-    def history(self, user: Id, code: int) -> NDArray[np.int64]:
-        """Positions of a user's items, ascending: what the run has learnt if `code` ≥ 0, and those of new events."""
-        return self._with_events(user, np.asarray(self.trained_items(code) if code >= 0 else (), np.int64))
+    def history(self, user: Id, code: int) -> Past:
+        """A user's items: what the run has learnt if `code` ≥ 0, and those of new events."""
+        learnt, news = self.trained_items(code) if code >= 0 else np.empty(0, np.int64), self._new_items(user)
+        past = Past.of(np.union1d(learnt, np.fromiter(news, np.int64, len(news))).astype(np.int64))
+        if code >= 0:
+            places, mine = np.searchsorted(past.items, learnt), slice(*self.seen.indptr[code : code + 2])
+            if self._seconds is not None:
+                past.times[places] = self._seconds[mine]
+            if self.seen.repeats is not None:
+                past.counts[places] = self.seen.repeats[mine]
+        for item, (newest, count) in news.items():
+            place = int(np.searchsorted(past.items, item))
+            past.times[place], past.counts[place] = newest, count
+        return past
 
-    def _with_events(self, user: Id, mine: NDArray[np.int64]) -> NDArray[np.int64]:
-        news = self._new_items(user)
-        if not news:
-            return mine
-        return np.unique(np.concatenate([mine, np.fromiter(news, np.int64, len(news))]))
-
-    def vectors_of(self, users: Sequence[tuple[Id, NDArray[np.int64]]]) -> list[Tensor]:
-        """Vectors of users with new events, folded in from their histories; computed once for each event."""
-        found = []
-        for user, past in users:
-            key = str(user)
-            if key not in self._vectors:
-                self._vectors[key] = self.fold_in(past, self._weights(user, past))
-            found.append(self._vectors[key])
-        while len(self._vectors) > _MOST_VECTORS:
-            self._vectors.popitem(last=False)
-        return found
-
-    def _weights(self, user: Id, past: NDArray[np.int64]) -> Tensor | None:
-        """How much each item of a user's history counts, by the rule of training; None if all count the same.
-
-        Events of the log have a time and may repeat, but have no ratings: where ratings count, all count the same.
-        """
-        if not self._weighed_by or "ratings" in self._weighed_by:
+    def histories(self, pasts: Sequence[Past | None]) -> Interactions | ItemRows | None:
+        """The rows of a question: the items of each past, with their times where training weighs events by age."""
+        counts = [0 if past is None else len(past.items) for past in pasts]
+        if not sum(counts):
             return None
-        (code,) = encode(self.users, [user]).tolist()
-        mine = slice(0, 0) if code < 0 else slice(*self.seen.indptr[code : code + 2])
-        learnt, new = self.trained_items(code) if code >= 0 else (), self._new_items(user)
-        times = dict(zip(learnt, () if self._seconds is None else self._seconds[mine], strict=False))
-        counts = dict(zip(learnt, () if self.seen.repeats is None else self.seen.repeats[mine], strict=False))
-        times |= {item: newest for item, (newest, _) in new.items()}
-        counts |= {item: count for item, (_, count) in new.items()}
-        history = Interactions.from_codes(
-            np.zeros(len(past), np.int32),
-            past,
-            user_ids=Vocabulary.of(["history"]),
-            item_ids=self.items,
-            timestamps=np.array([times.get(item, -1.0) for item in past.tolist()]),
-            repeats=np.array([counts.get(item, 1) for item in past.tolist()], np.int32),
+        found = [past for past in pasts if past is not None]
+        owner, items = (
+            np.repeat(np.arange(len(pasts)), counts),
+            np.concatenate([past.items for past in found]),
         )
-        weights = event_weights(history, self.recommender.config.events)
-        return None if weights is None else torch.from_numpy(weights)
+        if not self._weighs_events:
+            return ItemRows.of(owner, items, num_rows=len(pasts), num_items=len(self.items))
+        return Interactions.from_codes(
+            owner,
+            items,
+            user_ids=Vocabulary(pl.int_range(len(pasts), eager=True)),
+            item_ids=self.items,
+            timestamps=np.concatenate([past.times for past in found]),
+            repeats=np.concatenate([past.counts for past in found]),
+        )
 
     @cached_property
     def _seconds(self) -> NDArray[np.float64] | None:
         """When each interaction of the history happened, in the unit of the log's events."""
         return None if self.seen.timestamps is None else in_seconds(self.seen.timestamps)
 
-    def fold_in(self, history: NDArray[np.int64], weights: Tensor | None = None) -> Tensor:
-        """The vector (d,) of somebody with this history, whose items count as the weights say, or all the same.
 
-        Each is folded in alone: the last digits of a product depend on how many users are in it, and a list after a
-        restart is to be that before it, whoever asked at the same time.
-        """
-        ends, places = torch.tensor([0, len(history)]), torch.from_numpy(history)
-        items, mean = self.model.item_vectors, self.model.mean_item
-        with torch.no_grad():
-            return fold_in(items, ends, places, self.loss, k=self.k, mean=mean, weights=weights)[0]
-
-
-def _loaded(folder: Path, shared: Path | None) -> tuple[Recommender, str]:
+def _loaded(folder: Path, shared: Path | None) -> tuple[Model, str]:
     """A run and its version, from a copy of its files that nobody else writes to.
 
     Vectors are mapped from a file, so that workers share one copy in memory. Whoever overwrites that file in place,
@@ -262,11 +239,11 @@ def _loaded(folder: Path, shared: Path | None) -> tuple[Recommender, str]:
         version = _version(folder)
         copy = copies / version
         if version and copy.is_dir():
-            return Recommender.load(copy), version
+            return load_model(copy), version
         fresh = copies / "new"
         shutil.rmtree(fresh, ignore_errors=True)
         try:
-            recommender, version = _load_copy(folder, fresh)  # of what is there by now
+            model, version = _load_copy(folder, fresh)  # of what is there by now
         except TalosError:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
@@ -274,14 +251,14 @@ def _loaded(folder: Path, shared: Path | None) -> tuple[Recommender, str]:
             if old.is_dir() and old != fresh:  # whoever still uses it has it mapped
                 shutil.rmtree(old, ignore_errors=True)
         fresh.rename(copies / version)
-    return recommender, version
+    return model, version
 
 
-def _load_copy(folder: Path, copy: Path) -> tuple[Recommender, str]:
+def _load_copy(folder: Path, copy: Path) -> tuple[Model, str]:
     """Copy the files of a run and load them; returns the run and its version. Errors name the run itself."""
     copy_model(folder, copy)
     try:
-        return Recommender.load(copy), _version(copy)
+        return load_model(copy), _version(copy)
     except InputError as error:
         where = (error.where or "").replace(str(copy), str(folder))
         raise DataError(error.what, where=where, expected=error.expected, hint=error.hint) from None
@@ -295,36 +272,9 @@ def _version(folder: Path) -> str:
         return ""
 
 
-def _lengths(vectors: Tensor) -> Tensor:
-    return vectors.square().sum(1).sqrt().clamp(min=1e-12)
-
-
-def encode(ids: Vocabulary, wanted: Iterable[Id]) -> NDArray[np.int64]:
-    """Positions of ids as they come in requests, -1 for unknown ones: text of digits is a number if the ids are.
-
-    >>> encode(Vocabulary.of([5, 7]), ["7", 5, "x", 2**80]).tolist()
-    [1, 0, -1, -1]
-    >>> encode(Vocabulary.of(["5", "x"]), [5, "x"]).tolist()
-    [0, 1]
-    """
-    kinds = [_as_kind(one, ids) for one in wanted]
-    known = np.array([one is not None for one in kinds], bool)
-    codes = np.full(len(kinds), -1, np.int64)
-    if known.any():
-        values = [one for one in kinds if one is not None]
-        codes[known] = ids.encode(pl.Series(values, dtype=ids.ids.dtype))
-    return codes
-
-
-def _as_kind(one: Id, ids: Vocabulary) -> Id | None:
-    """An id in the type of a vocabulary; None if it has no such form."""
-    if ids.ids.dtype == pl.String:
-        return str(one)
-    try:
-        number = int(one)
-    except ValueError:
-        return None
-    return number if -(2**63) <= number < 2**63 and (isinstance(one, int) or str(number) == one) else None
+def encode(ids: Vocabulary, wanted: Sequence[Id]) -> NDArray[np.int64]:
+    """Positions of ids as they come in requests, -1 for unknown ones."""
+    return codes_of(ids, wanted, kind="id", where="id", on_unknown="skip")
 
 
 def signature_of(folder: Path) -> tuple[int, int, int] | None:

@@ -14,8 +14,9 @@ import torch
 
 import talos.serving
 from talos.data.interactions import Interactions
+from talos.model.model import Model, Vectors
 from talos.model.recommender import Recommender
-from talos.model.store import Model, save_model
+from talos.model.store import save_model
 from talos.report.page import DARK, LIGHT
 
 from .conftest import PATIENCE, Page, Start
@@ -266,8 +267,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         titles=[f"Product {one}" for one in item],
     )
     model = Model(
-        user_vectors=torch.randn(users, 8, generator=generator), item_vectors=vectors, thresholds=None,
-        train=data, valid=None, metadata={"config": Recommender(k=10, dim=8, loss="sl").config.as_dict()},
+        scored_by=Vectors(torch.randn(users, 8, generator=generator), vectors),
+        train=data, metadata={"config": Recommender(k=10, dim=8, loss="sl").config.as_dict()},
         attributes=pl.DataFrame({"category": [f"kind {one}" for one in kind.tolist()]}),
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("large") / "large"

@@ -65,7 +65,7 @@ def test_it_is_a_refit_with_the_settings_of_the_trial(study: Path, split: Split,
     everything = Recommender(config=loaded.config).fit(
         split.train.union(parts_valid(split)), known=split.test
     )
-    assert torch.equal(everything.fitted_model().item_vectors, model.item_vectors)
+    assert torch.equal(everything.fitted_model().vectors.items, model.vectors.items)
 
 
 def parts_valid(split: Split) -> Interactions:

@@ -115,7 +115,7 @@ async def one_user(request: Request, user: str, model: Name = None) -> Response:
         known = run.user_id(asked)
         if code < 0 and not run.has_events(known):
             raise RequestError(404, f"no user {asked!r}", "user")
-        past = run.history(known, code)
+        past = run.history(known, code).items
         trained = int(run.seen.user_degrees[code]) if code >= 0 else 0
         return {
             **head(run),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
-import torch
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from talos.evaluation.ranking import DotScores, top_k
+from talos.model.query import nearest_to
 from talos.serving import schemas
 from talos.serving.endpoints.shared import (
     ERRORS,
@@ -25,7 +23,7 @@ from talos.serving.endpoints.shared import (
     position_of,
     service_of,
 )
-from talos.serving.ranking import ListRequest, reasons_of
+from talos.serving.ranking import ListRequest
 from talos.serving.runs import encode
 from talos.serving.service import RequestError, Service
 
@@ -112,32 +110,21 @@ async def rank(request: Request, body: schemas.RankBody) -> Response:
     for name in ("history", "items"):
         service.check_count(name, getattr(body, name), service.settings.max_items)
 
-    def work() -> dict[str, Any]:
-        run.catch_up()
-        users = () if body.user is None else (body.user,)
-        (row,) = service.ranker.rows(run, ListRequest(run=run, users=users, history=body.history))
-        codes = encode(run.items, body.items)
-        unknown = [item for item, code in zip(body.items, codes, strict=True) if code < 0]
-        _, first = np.unique(codes, return_index=True)
-        codes = codes[np.sort(first)]
-        codes = codes[codes >= 0]
-        places = torch.from_numpy(codes)
-        if row.vector is None:
-            scores = torch.from_numpy(run.degrees[codes]).float()
-        else:
-            scorer = run.model.prior_scores.of(row.vector.unsqueeze(0), np.array([row.events]))
-            scores = scorer.item_vectors[places] @ scorer.user_vectors[0]
-        order = scores.argsort(descending=True, stable=True).numpy()
-        items = run.describe(codes[order])
-        why = reasons_of(run, row.vector, row.past, codes[order]) if body.explain else None
-        for place, item in enumerate(items):
-            item["score"], item["rank"] = float(scores[int(order[place])]), place + 1
-            if why is not None:
-                item["reasons"] = why[place]
-        return {"source": row.source, "items": items, "unknown": unknown}
-
-    found = await service.ranker.call(work)
-    return json_answer({**head(run), "took_ms": round(1000 * (time.perf_counter() - began), 3), **found})
+    codes = encode(run.items, body.items)
+    unknown = [item for item, code in zip(body.items, codes, strict=True) if code < 0]
+    wanted = ListRequest(
+        run=run,
+        users=() if body.user is None else (body.user,),
+        history=body.history,
+        k=max(1, len(np.unique(codes[codes >= 0]))),
+        candidates=body.items,
+        filter_seen=False,
+        explain=body.explain,
+    )
+    (found,) = await service.ranker.lists(wanted)
+    took = round(1000 * (time.perf_counter() - began), 3)
+    answer = {"source": found["source"], "items": found["items"], "unknown": unknown}
+    return json_answer({**head(run), "took_ms": took, **answer})
 
 
 @router.get("/v1/popular", response_model=schemas.SimilarItemsAnswer, responses=ERRORS)
@@ -148,7 +135,7 @@ async def popular(
     offset: Offset = 0,
     category: Several = [],  # noqa: B006
 ) -> Response:
-    """The most popular items; the score is the number of interactions."""
+    """The most popular items; the score is the popularity, 0 to 1."""
     service = service_of(request)
     run = service.run(model)
     wanted = ListRequest(
@@ -164,21 +151,16 @@ async def popular(
 
 @router.get("/v1/items/{item}/similar", response_model=schemas.SimilarItemsAnswer, responses=ERRORS)
 async def similar_items(request: Request, item: str, model: Name = None, k: Length = None) -> Response:
-    """The items nearest to an item, by the cosine of their vectors."""
+    """The items nearest to an item, by the cosine of their vectors or by the weights between items."""
     service = service_of(request)
     run = service.run(model)
-    degrees = run.degrees
-    code = position_of(run.items, decoded(item, "item"), "item", degrees)
-    length = min(service.length(run, k), len(run.items))
-
-    def work() -> list[dict[str, Any]]:
-        codes, scores = _nearest(run.model.item_vectors, run.item_norms, degrees, code, length)
-        found = run.describe(codes)
-        for place, (one, score) in enumerate(zip(found, scores, strict=True), 1):
-            one["score"], one["rank"] = score, place
-        return found
-
-    return json_answer({**head(run), "items": await service.ranker.call(work)})
+    one = run.items.ids[position_of(run.items, decoded(item, "item"), "item", run.degrees)]
+    lists = await service.ranker.call(lambda: nearest_to(run.model, "item", one, service.length(run, k)))
+    held = lists.items[0] >= 0
+    scores = enumerate(lists.scores[0][held].tolist(), 1)
+    named = zip(run.describe(lists.items[0][held]), scores, strict=True)
+    found = [{**one, "score": score, "rank": rank} for one, (rank, score) in named]
+    return json_answer({**head(run), "items": found})
 
 
 @router.get("/v1/users/{user}/similar", response_model=schemas.SimilarUsersAnswer, responses=ERRORS)
@@ -187,24 +169,12 @@ async def similar_users(request: Request, user: str, model: Name = None, k: Leng
     service = service_of(request)
     run = service.run(model)
     degrees = run.model.train.user_degrees
-    code = position_of(run.users, decoded(user, "user"), "user", degrees)
-    length = min(service.length(run, k), len(run.users))
-
-    def work() -> list[dict[str, Any]]:
-        codes, scores = _nearest(run.model.user_vectors, run.user_norms, degrees, code, length)
-        ids = run.users.decode(codes).to_list()
-        return [
-            {"user": one, "score": score, "rank": place}
-            for place, (one, score) in enumerate(zip(ids, scores, strict=True), 1)
-        ]
-
-    return json_answer({**head(run), "users": await service.ranker.call(work)})
-
-
-def _nearest(vectors: Any, norms: Any, degrees: Any, code: int, k: int) -> tuple[Any, list[float]]:
-    """Positions and cosines of the rows nearest to one row, among those with training events."""
-    cosines = (vectors @ vectors[code]) / (norms * norms[code])
-    banned = np.union1d(np.flatnonzero(degrees == 0), [code])
-    lists = top_k(DotScores(torch.ones(1, 1), cosines.unsqueeze(1)), k=k, banned=banned)
+    one = run.users.ids[position_of(run.users, decoded(user, "user"), "user", degrees)]
+    lists = await service.ranker.call(lambda: nearest_to(run.model, "user", one, service.length(run, k)))
     held = lists.items[0] >= 0
-    return lists.items[0][held], lists.scores[0][held].tolist()
+    ids, scores = run.users.decode(lists.items[0][held]).to_list(), lists.scores[0][held].tolist()
+    found = [
+        {"user": one, "score": score, "rank": rank}
+        for rank, (one, score) in enumerate(zip(ids, scores, strict=True), 1)
+    ]
+    return json_answer({**head(run), "users": found})

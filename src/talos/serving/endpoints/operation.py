@@ -55,7 +55,7 @@ async def models(request: Request) -> Response:
     def work() -> list[dict[str, Any]]:
         found = []
         for run in service.book.runs.values():
-            facts, config = run.model.metadata, run.recommender.config
+            facts, config = run.model.metadata, run.model.config
             numbers = {
                 name: value for name, value in facts.get("metrics", {}).items() if isinstance(value, float)
             }
@@ -66,10 +66,10 @@ async def models(request: Request) -> Response:
                     "loaded_at": run.loaded_at,
                     "users": len(run.users),
                     "items": len(run.items),
-                    "dim": run.model.item_vectors.shape[1],
+                    "dim": run.model.vectors.items.shape[1] if run.model.has_vectors else 0,
                     "k": run.k,
-                    "loss": config.loss.name,
-                    "backbone": config.backbone.name,
+                    "loss": run.model.method,
+                    "backbone": config.backbone.name if config.baseline is None else "none",
                     "attributes": [] if run.model.attributes is None else run.model.attributes.columns,
                     "metrics": numbers,
                     **run.event_counts(),
