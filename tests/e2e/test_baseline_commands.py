@@ -97,7 +97,7 @@ def test_options_are_checked_before_the_data_are_read(talos: Run, tmp_path: Path
 
 def test_exports_of_weights_say_why_not(talos: Run, clicks: Path, tmp_path: Path) -> None:
     talos("train", clicks, "--baseline", "ease", "--k", 5, "--out", tmp_path / "run")
-    done = talos("export", tmp_path / "run", "--format", "parquet", "--out", tmp_path / "vectors")
+    done = talos("export", tmp_path / "run", "--format", "faiss", "--out", tmp_path / "vectors")
     assert done.returncode == 2
     assert "baseline 'ease': scores with weights between items and has no vectors" in done.stderr
     assert not (tmp_path / "vectors").exists()

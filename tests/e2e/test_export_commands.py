@@ -75,7 +75,9 @@ def test_everybodys_lists_in_files_and_a_database(talos: Run, model: Recommender
     }
     assert summary["seconds"] > 0
     assert done.stderr == "50 of 50 users\n"
-    assert pl.read_parquet(tmp_path / "recs.parquet").equals(model.recommend())
+    lists = pl.read_parquet(tmp_path / "recs.parquet")
+    assert lists.drop("title").equals(model.recommend())
+    assert lists["title"][0] == f"Title {int(lists['item_id'][0][4:])}"
 
     plain = talos(
         "recommend", "run", "--all", "--out", "sqlite:///shop.db?table=recs", "--k", 3, "--keep-seen"
@@ -112,10 +114,12 @@ def test_narrowed_lists_and_histories(talos: Run, model: Recommender) -> None:
             "--on-unknown: does not go",
         ),
         (["recommend", "run", "--user", "1", "--on-unknown", "skp"], "did you mean 'skip'"),
-        (["recommend", "run", "--user", "ann"], "integer ids"),
+        (
+            ["recommend", "run", "--user", "ann"],
+            "no user 'ann'; expected users that were trained on, which are int",
+        ),
         (["recommend", "run", "--all", "--out", "r.cvs"], "did you mean '.csv'"),
         (["recommend", "run", "--all", "--out", "r.csv", "--k", "31"], "k: 31; expected 1 to 30"),
-        (["recommend", "run", "--all", "--out", "none/r.csv"], "none: no such folder"),
         (["recommend", "gone", "--all", "--out", "r.csv"], "gone: no such run directory"),
         (["export", "run", "--out", "o"], "--format: is missing; expected parquet, npz, faiss, onnx"),
         (["export", "run", "--format", "onx", "--out", "o"], "did you mean 'onnx'"),
@@ -186,7 +190,7 @@ def test_stopped_and_resumed(talos: Run, start: Start, tmp_path: Path, how: sign
     done = talos(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["resumed_at"] >= 2_000
-    assert pl.read_parquet(tmp_path / "recs.parquet").equals(model.recommend())
+    assert pl.read_parquet(tmp_path / "recs.parquet").drop("title").equals(model.recommend())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["recs.parquet", "run"]
 
 

@@ -215,7 +215,7 @@ def test_wrong_arguments_in_python(clicks: Path) -> None:
         (lambda: model.evaluate(split.test, k="5"), "k"),
         (lambda: model.evaluate(split.test, k=5.0), "k"),
         (lambda: model.evaluate(split.test, k=[3, True]), "k"),
-        (lambda: model.evaluate(None), "test"),
+        (lambda: model.evaluate([1]), "test"),
         (lambda: model.partial_fit(None), "new"),
         (lambda: export(model, "onnx", "vectors", k="5"), "k"),
         (lambda: Recommender(k=3, dim=2.0).fit(split.train), "dim"),

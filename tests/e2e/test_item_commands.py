@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
+
 Talos = Callable[..., subprocess.CompletedProcess[str]]
 QUICK = ("--epochs", 1, "--dim", 4, "--k", 5)
 
@@ -28,9 +30,10 @@ def test_a_table_of_items_is_kept_and_filters_lists(talos: Talos, clicks: Path, 
     assert all(item % 2 == 0 and item >= 20 and item != 22 for item in items)
     done = talos("recommend", "run", "--all", "--out", "recs.csv", "--filter", "kind=odd", "--diversity", 0.3)
     assert done.returncode == 0, done.stderr
-    lines = (tmp_path / "recs.csv").read_text().split()[1:]
-    assert lines
-    assert all(int(line.split(",")[1][4:]) % 2 == 1 for line in lines)
+    lists = pl.read_csv(tmp_path / "recs.csv")
+    assert lists.columns == ["user_id", "item_id", "score", "rank", "title"]
+    assert len(lists)
+    assert (lists["item_id"].str.slice(4).cast(pl.Int64) % 2 == 1).all()
 
 
 def test_columns_of_the_interactions_are_attributes(talos: Talos, clicks: Path) -> None:

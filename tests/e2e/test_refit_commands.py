@@ -88,7 +88,7 @@ def test_a_model_of_all_the_data_shows_whose_figures_it_shows(
     assert bytes_of(tmp_path / "run") == bytes_of(tmp_path / "again")
 
     refused = talos("evaluate", "run", "--k", 5)
-    assert (refused.returncode, "fitted on its test part too (--refit all)" in refused.stderr) == (2, True)
+    assert (refused.returncode, "the model was fitted on these interactions" in refused.stderr) == (2, True)
     (tmp_path / "later.csv").write_text("user,item\nuser00,item20\nuser01,item01\n")
     assert talos("evaluate", "run", "later.csv", "--k", 5).returncode == 0
     done(talos("report", "run"))
@@ -126,12 +126,12 @@ def test_nobody_is_offered_what_the_source_has_for_them(
     ("arguments", "words"),
     [
         (["--refit", "--valid", "0"], "error: --refit: there is no validation part"),
-        (["--refit", "all", "--test", "0"], "error: --refit all: there is no test part to add"),
+        (["--refit", "all", "--test", "0"], "error: --refit: there is no test part to add"),
         (["--refit=everything"], "error: --refit: 'everything'; expected train+valid or all"),
         (["--refit", "al"], "error: --refit: 'al'; expected train+valid or all"),
         (["--refit", "valid"], "error: --refit: 'valid'; expected train+valid or all"),
-        (["--refit", "ALL", "--test", "0"], "error: --refit all: there is no test part to add"),
-        (["--refit=ALL", "--test", "0"], "error: --refit all: there is no test part to add"),
+        (["--refit", "ALL", "--test", "0"], "error: --refit: there is no test part to add"),
+        (["--refit=ALL", "--test", "0"], "error: --refit: there is no test part to add"),
     ],
 )
 def test_what_cannot_be_refitted_is_refused_before_the_first_fit(

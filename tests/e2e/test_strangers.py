@@ -50,11 +50,11 @@ def test_a_run_opens_no_database_by_itself(talos: Talos, shop: str) -> None:
     query = ("--query", "SELECT user, item FROM clicks")
     assert talos("train", shop, *query, "--out", "run", *QUICK).returncode == 0
     metrics = json.loads(Path("run/model.json").read_text())["metrics"]
-    for command in ("evaluate", "report"):
-        done = talos(command, "run")
-        assert done.returncode == 2
-        assert "a run does not open one by itself; expected --data URL" in done.stderr
-        assert "--query" in done.stderr
+    Path("shop.db").rename("elsewhere.db")
+    for command in ("evaluate", "report", "card"):
+        assert talos(command, "run").returncode == 0  # by the test part that the run has
+    assert not Path("shop.db").exists()
+    Path("elsewhere.db").rename("shop.db")
     done = talos("evaluate", "run", "--data", shop)
     assert done.returncode == 2
     assert "the rows of a query, and a run's SQL is not run by itself" in done.stderr
@@ -71,9 +71,12 @@ def test_the_sql_of_a_run_is_not_run(talos: Talos, shop: str, clicks: Path, tmp_
     for address in (shop, "postgresql://127.0.0.1:1/x", f"{shop}?query=SELECT 1 AS user, 2 AS item"):
         query = {"columns": {**source["columns"], "query": "SELECT 1 AS user, 2 AS item"}}
         rewrite(tmp_path / "run" / "model.json", source={**source, "path": address, **query})
+        before = Path("shop.db").read_bytes()
         for command in ("evaluate", "report"):
-            done = talos(command, "run")
-            assert (done.returncode, "does not open one by itself" in done.stderr) == (2, True), done.stderr
+            assert talos(command, "run").returncode == 0  # nothing is opened: the run has its test part
+        done = talos("evaluate", "run", "--data", shop)
+        assert (done.returncode, "a run's SQL is not run by itself" in done.stderr) == (2, True), done.stderr
+        assert Path("shop.db").read_bytes() == before
 
 
 def test_a_study_opens_no_database_by_itself(talos: Talos, shop: str) -> None:
@@ -127,7 +130,7 @@ def test_metadata_of_another_type(talos: Talos, clicks: Path, tmp_path: Path, na
 def test_a_damaged_record_of_the_data(talos: Talos, clicks: Path, tmp_path: Path, source: object) -> None:
     assert talos("train", clicks, "--out", "run", *QUICK).returncode == 0
     rewrite(tmp_path / "run" / "model.json", source=source)
-    done = talos("evaluate", "run")
+    done = talos("evaluate", "run", "--data", clicks)
     assert (done.returncode, "the record of its data" in done.stderr or "source is" in done.stderr) == (
         2,
         True,
@@ -293,8 +296,9 @@ def test_changed_data_are_not_split_again(talos: Talos, clicks: Path, tmp_path: 
     before = talos("evaluate", "run", "--json", "--k", "3")
     rows = clicks.read_text()
     clicks.write_text(rows + "".join(f"user{user:02d},new,T\n" for user in range(40)))
+    assert talos("evaluate", "run", "--json", "--k", "3").stdout == before.stdout
     for command in ("evaluate", "report"):
-        done = talos(command, "run")
+        done = talos(command, "run", "--data", clicks)
         assert done.returncode == 2
         assert (
             f"{clicks}: not the data of run: another train and valid and test part than at training"
@@ -312,7 +316,7 @@ def test_a_changed_test_file_is_noticed(talos: Talos, clicks: Path, tmp_path: Pa
     assert talos("evaluate", "run", "--k", "3").returncode == 0
     test = tmp_path / "parts" / "test.tsv"
     test.write_text("".join(test.read_text().splitlines(keepends=True)[:-3]))
-    done = talos("evaluate", "run")
+    done = talos("evaluate", "run", "--data", "parts")
     assert (done.returncode, "another test part than at training" in done.stderr) == (2, True), done.stderr
 
 
@@ -320,7 +324,9 @@ def test_a_finalised_run_knows_its_data(talos: Talos, clicks: Path) -> None:
     assert talos("tune", clicks, "--out", "study", *TUNED, "--finalize").returncode == 0
     assert talos("evaluate", "study/final", "--k", "3").returncode == 0
     clicks.write_text(clicks.read_text() + "user00,new,T\n")
-    assert talos("evaluate", "study/final").returncode == 2
+    assert talos("evaluate", "study/final", "--data", clicks).returncode == 2
+    clicks.unlink()
+    assert talos("evaluate", "study/final", "--k", "3").returncode == 0
 
 
 # ------------------------------------------------------------------------------------------- modules

@@ -42,7 +42,7 @@ def test_from_clicks_to_recommendations(talos: Run, clicks: Path, tmp_path: Path
     assert files == wanted
     facts = json.loads((tmp_path / "run" / "model.json").read_text())
     assert facts["metrics"] == result["metrics"]
-    assert facts["format"] == 3
+    assert facts["format"] == 6
 
     measured = talos("evaluate", "run", "--k", "5", "--json")
     assert json.loads(measured.stdout)["metrics"]["recall@5"] == pytest.approx(result["metrics"]["recall@5"])
@@ -218,7 +218,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(talos: Run, start: Start, clicks: Pa
     assert final_vectors(tmp_path / "part") == final_vectors(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("moment", ["talos.studies.race.write_sealed", "talos.cli.train._reports"])
+@pytest.mark.parametrize("moment", ["talos.studies.race.write_sealed", "talos.model.run.popularity_report"])
 def test_ctrl_c_outside_of_training_says_how_to_go_on(
     talos: Run, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

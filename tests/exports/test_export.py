@@ -253,7 +253,7 @@ def test_only_exports_are_overwritten(make: Make, tmp_path: Path) -> None:
     assert pl.read_parquet(new / "users.parquet")["vector"].to_numpy()[0].tolist() == (
         make(seed=1).dot_scores.user_vectors[0].tolist()
     )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "vectors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["missing", "new", "vectors"]
 
 
 def test_a_failure_keeps_what_was_there(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

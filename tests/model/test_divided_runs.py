@@ -74,7 +74,7 @@ def test_a_run_of_three_is_read_as_one(run: Path, whole: Model) -> None:
         "users-0-13.safetensors", "users-13-27.safetensors", "users-27-41.safetensors",
     }  # fmt: skip
     facts = json.loads((run / "model.json").read_text())
-    assert facts["format"] == 3
+    assert facts["format"] == 6
     assert len(facts["user_files"]) == 3
     assert facts["metrics"] == {"recall@3": 0.5}
     again = run.parent / "again"  # saved by one, it is an ordinary run

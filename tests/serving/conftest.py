@@ -53,8 +53,12 @@ def fit(seed: int = 0, *, strings: bool = True) -> Recommender:
         data = Interactions.from_ids(users, items)
     else:
         data = Interactions.from_ids([user_name(user) for user in users], [item_name(item) for item in items])
-    model = Recommender(k=5, dim=8, epochs=2, seed=seed).fit(data)
-    ids = data.item_ids.ids
+    return add_attributes(Recommender(k=5, dim=8, epochs=2, seed=seed).fit(data))
+
+
+def add_attributes(model: Recommender) -> Recommender:
+    """Titles, two kinds of categories and a year for the items of a model."""
+    ids = model.fitted_model().train.item_ids.ids
     table = pl.DataFrame(
         {
             "item_id": ids,

@@ -29,7 +29,7 @@ def tested(saved: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     rng = np.random.default_rng(1)
     users = [user_name(user) for user in range(40)]
     held = Interactions.from_ids(users, [item_name(int(item)) for item in rng.integers(0, 60, 40)])
-    model.add_known(held)
+    model.add_known(held).evaluate(held, k=5)
     folder = tmp_path_factory.mktemp("tested") / "tested"
     model.save(folder, metrics={"recall@5": 0.5, "auc": 1})
     return folder
@@ -103,7 +103,7 @@ def test_metrics_are_those_of_the_library(client: Client, tested: Path, saved: d
     service, model = client(tested, saved["second"]), Recommender.load(tested)
     found = service.get("/v1/quality").json()
     assert found["metrics"] == {"recall@5": 0.5, "auc": 1.0}
-    held = model.fitted_model().held_out
+    held = model.fitted_model().test
     assert held is not None
     ks = tuple(found["curves"][0]["ks"])
     report = model.evaluate(held, k=ks).metrics
@@ -130,8 +130,8 @@ def test_a_sample_is_taken_of_many_users(tested: Path, monkeypatch: pytest.Monke
     counts, lists = insights.exposure(run)
     assert (lists, counts.sum()) == (7, 35)
     found = insights.quality(run)
-    assert run.model.held_out is not None
-    assert (found["users"], found["of_users"]) == (7, users_of(run.model.held_out))
+    assert run.model.test is not None
+    assert (found["users"], found["of_users"]) == (7, users_of(run.model.test))
 
 
 def test_figures_are_computed_once_and_go_with_their_run(

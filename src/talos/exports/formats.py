@@ -96,8 +96,6 @@ def write_npz(model: Model, out: Path, *, overwrite: bool = False) -> dict[str, 
     arrays: dict[str, NDArray[Any]] = {
         "user_ids": _id_array(model.train.user_ids.ids, "user ids"),
         "item_ids": _id_array(model.train.item_ids.ids, "item ids"),
-        "seen_indptr": seen.indptr,
-        "seen_indices": seen.indices,
     }
     if isinstance(model.scored_by, ItemWeights):
         arrays |= {name.replace(".", "_"): one.numpy() for name, one in model.scored_by.tensors().items()}
@@ -106,6 +104,7 @@ def write_npz(model: Model, out: Path, *, overwrite: bool = False) -> dict[str, 
         arrays["item_vectors"] = plain_array(model.dot_scores.item_vectors)
         if model.scored_by.thresholds is not None:
             arrays["thresholds"] = plain_array(model.scored_by.thresholds)
+    arrays |= {"seen_indptr": seen.indptr, "seen_indices": seen.indices}
 
     def write(path: Path) -> None:
         with path.open("wb") as file:  # given a name, numpy would add a suffix
