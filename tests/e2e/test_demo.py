@@ -68,6 +68,28 @@ def test_a_table_lists_and_a_page(demo: Callable[..., tuple[str, str]], tmp_path
     assert last.endswith(": talos serve runs/demo")
 
 
+def test_its_run_answers_every_command_without_data(
+    demo: Callable[..., tuple[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.loads(demo("--json")[0])["models"]["talos"]["metrics"]
+    lists = ("recommend", "runs/demo", "--all", "--for-test", "--out", "lists.parquet")
+    for line in (
+        ("report", "runs/demo"),
+        ("card", "runs/demo"),
+        lists,
+        ("evaluate", "runs/demo", "-k", "20", "--json"),
+    ):
+        with pytest.raises(SystemExit) as ended, pytest.MonkeyPatch.context() as patched:
+            patched.setattr(sys, "argv", ["talos", *line])
+            main()
+        assert not ended.value.code, capsys.readouterr().err
+    out = capsys.readouterr().out
+    measured = json.loads(out[out.index("{\n") :])["metrics"]
+    assert measured["recall@20"] == found["recall@20"]
+    assert "Accuracy" in (tmp_path / "runs" / "demo" / "report.html").read_text()
+    assert "Recall@20" in (tmp_path / "runs" / "demo" / "README.md").read_text()
+
+
 def test_the_last_line_names_a_command_that_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "bin" / "talos"
     program.parent.mkdir()

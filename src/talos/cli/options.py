@@ -66,8 +66,7 @@ DataOption: TypeAlias = Annotated[
     typer.Option(
         "--data",
         metavar="PATH",
-        help="The run's own data, named again: where they have moved, or are in a database, "
-        "which a run never opens by itself.",
+        help="Where the training data is now: check it against the run and measure its test part.",
     ),
 ]
 RunArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
