@@ -156,11 +156,11 @@ def run_study(
     wanted = settings.limit(trials)
     if trials is not None and wanted is not None and wanted < trials:
         notify(f"the grid has {wanted:,} points: {wanted:,} trials")
-    deadline = None if budget is None else time.monotonic() + budget
     named = {"storage": None if storage is None else without_password(url)}
     with study_folder(out / MANIFEST, NOUN, settings.as_dict(), {**(facts or {}), **named}):
         write_parts(out / DATA, parts)
         database, study = open_storage(url, settings.study_name)
+        deadline = None if budget is None else time.monotonic() + budget
         search = Search(
             study.study_name, database, settings, out / DATA, wanted=wanted, deadline=deadline, notify=notify
         )
