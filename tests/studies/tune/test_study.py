@@ -62,10 +62,12 @@ def test_trials_share_their_start_and_end_with_the_same_bytes(
     assert len(kept) == 1  # one start for all temperatures
     for row in tuned.summary.rows:
         alone = fit(search.config.with_values(row.parameters), parts, lambda epoch, value: "go on")
-        assert (alone.value, alone.epoch) == (row.value, row.epoch)
+        assert (alone["value"], alone["epoch"]) == (row.value, row.epoch)
     kept[0].write_bytes(b"damaged")
     again = fit(search.config, parts, lambda epoch, value: "go on", shared=kept[0].parent)
-    assert again.value == next(row.value for row in tuned.summary.rows if row.parameters["loss.tau"] == 0.1)
+    assert again["value"] == next(
+        row.value for row in tuned.summary.rows if row.parameters["loss.tau"] == 0.1
+    )
 
 
 def test_a_grid_ends(settings, parts: FitParts, tmp_path: Path) -> None:

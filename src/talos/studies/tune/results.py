@@ -130,22 +130,17 @@ def write_summary(out: Path, summary: Summary) -> None:
 
 def _row(trial: optuna.trial.FrozenTrial) -> TrialRow:
     state = {"COMPLETE": "complete", "PRUNED": "pruned"}.get(trial.state.name, "failed")
-    facts = trial.user_attrs.get("outcome", {})
+    outcome = trial.user_attrs.get("outcome", {})
     lost = "" if state != "failed" else "its worker died too often"
-    curve = tuple(sorted(trial.intermediate_values.items()))
-    value = trial.value if state == "complete" else max((one for _, one in curve), default=None)
     return TrialRow(
         number=trial.number,
         state=state,
-        value=value if state != "failed" else None,
-        epoch=int(facts.get("epoch", 0)),
-        epochs=int(facts.get("epochs", 0)),
-        seconds=float(facts.get("seconds", 0.0)),
+        value=outcome.get("value"),
         runs=1 + len(attempts(trial)),
         parameters=dict(trial.params),
-        curve=curve,
+        curve=tuple(sorted(trial.intermediate_values.items())),
         error=str(trial.user_attrs.get("error", lost)),
-        peak_mb=float(facts.get("peak_mb", 0.0)),
+        **{name: outcome.get(name, 0) for name in ("epoch", "epochs", "seconds", "peak_mb")},
     )
 
 

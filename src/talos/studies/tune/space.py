@@ -42,7 +42,6 @@ _FIXED_BY_CONFIG = {
 }
 _NAMED = ("loss", "backbone", "threshold", "baseline")  # sections of a name with options of its own
 _RANGE = ("low", "high", "log", "step")
-_LARGEST_FILE = 1 << 20
 
 
 Entry: TypeAlias = CategoricalDistribution | FloatDistribution | IntDistribution
@@ -85,8 +84,6 @@ class Space:
     def from_toml(cls, path: Path) -> Space:
         """Read a TOML file."""
         try:
-            if path.stat().st_size > _LARGEST_FILE:
-                raise ConfigError("is too large", where=str(path), expected="a search space")
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             expected = "`default`, `paper` or a TOML file"
@@ -198,16 +195,11 @@ def check_space(space: Space, base: RunConfig, *, where: str = "") -> RunConfig:
     Traceback (most recent call last):
     talos.errors.ConfigError: training.epoch: no such key (did you mean 'epochs'?)
     """
-    for key, value in space.fixed.items():
-        with _located(key, where):
-            base.with_values({key: value})
     corners = [(key, value) for key, entry in space.entries.items() for value in _corners(entry)]
     # the checks that need no torch come first: they find most mistakes before seconds are spent on its import
-    for key, value in corners:
+    for key, value in [*space.fixed.items(), *corners]:
         with _located(key, where):
             base.with_values({key: value})
-            if key.startswith("loss.tau") and isinstance(value, int | float) and value <= 0:
-                raise ConfigError(f"got {value}", expected="a finite number above 0")
     settled = base.with_values(space.fixed)
     for key, value in corners:
         with _located(key, where):
@@ -270,17 +262,17 @@ def default_space(config: RunConfig) -> Space:
 
 
 def _value_of(config: RunConfig, key: str) -> Any:
+    """The value of a key, or its default where the config does not give an option; None if there is none."""
     section, _, name = key.rpartition(".")
     part: Any = getattr(config, section) if section else config
     if section not in _NAMED:
         return getattr(part, name)
-    if name in part.options or section == "threshold":
-        return part.options.get(name)
     from talos import registry
 
     kinds: dict[str, registry.Kind] = {"loss": "loss", "backbone": "backbone", "baseline": "baseline"}
-    default = registry.options(kinds[section], part.name).get(name)
-    return None if default is inspect.Parameter.empty else default
+    defaults = registry.options(kinds[section], part.name) if section in kinds else {}
+    value = {**defaults, **part.options}.get(name)
+    return None if value is inspect.Parameter.empty else value
 
 
 def _toy_config(config: RunConfig) -> RunConfig:

@@ -18,8 +18,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -36,25 +35,16 @@ from talos.model.baseline import fit_baseline
 from talos.studies.tune.data import FitParts, map_parts
 from talos.training import Callback, Trainer
 
-__all__ = ["Report", "TrialOutcome", "Verdict", "fit", "main", "reason_of"]
+__all__ = ["Outcome", "Report", "Verdict", "fit", "main", "reason_of"]
 
 Verdict: TypeAlias = Literal["go on", "prune", "out of time"]
+Outcome: TypeAlias = dict[str, Any]
+"""The result of a trial, as it is stored with it: `value`, the best validation metric (None if there was no
+evaluation), and its `epoch`; how many `epochs` were trained in how many `seconds`, and why it `ended` (`epochs`,
+`patience` or a verdict other than `go on`); all `metrics` of the best epoch, the `resolved` config without any `auto`,
+and `peak_mb`, the peak memory of the process so far."""
 Report: TypeAlias = Callable[[int, float | None], Verdict]
 """Called after every epoch with its number and the validation metric, None if the epoch was not evaluated."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialOutcome:
-    """The result of a trial."""
-
-    value: float | None  # the best validation metric; None if the fit ended before its first evaluation
-    epoch: int  # the epoch of that value
-    epochs: int  # how many epochs were trained
-    seconds: float  # wall-clock time, validation included
-    metrics: Mapping[str, float]  # all validation metrics of that epoch
-    resolved: Mapping[str, Any]  # the config with every `auto` resolved, see `RunConfig.as_dict`
-    ended: str  # why the fit ended: `epochs`, `patience` (early stopping), or a verdict other than `go on`
-    peak_mb: float  # the peak memory of the process so far
 
 
 class _Reporter(Callback):
@@ -75,18 +65,16 @@ class _Reporter(Callback):
             self.trainer.position.finished = True
 
 
-def fit(config: RunConfig, parts: FitParts, report: Report, *, shared: Path | None = None) -> TrialOutcome:
+def fit(config: RunConfig, parts: FitParts, report: Report, *, shared: Path | None = None) -> Outcome:
     """Train on the train part and measure the validation part.
 
     `shared` is a folder in which trials share their initial vectors. A baseline is one epoch, for the pruner.
     """
     began = time.perf_counter()
-    found: dict[str, Any]
     if config.baseline is not None:
         metrics = fit_baseline(config, *parts).metadata["valid"]
-        value = next(iter(metrics.values()))
-        report(1, value)
-        found = {"value": value, "epoch": 1, "epochs": 1, "metrics": metrics, "ended": "epochs"}
+        value, epoch, epochs, ended = next(iter(metrics.values())), 1, 1, "epochs"
+        report(epoch, value)
     else:
         reporter = _Reporter(report)
         initial = None if shared is None else _load_initial(shared, config, parts.train)
@@ -94,20 +82,20 @@ def fit(config: RunConfig, parts: FitParts, report: Report, *, shared: Path | No
         if shared is not None and initial is None:
             _save_initial(shared, config, trainer)
         trainer.fit()
-        at, ended, config = trainer.position, str(reporter.verdict), trainer.config
-        if ended == "go on":
-            ended = "patience" if at.finished else "epochs"
-        value = at.best if math.isfinite(at.best) else None
-        metrics = dict(at.best_metrics)
-        found = {
-            "value": value,
-            "epoch": at.best_epoch,
-            "epochs": at.epoch,
-            "metrics": metrics,
-            "ended": ended,
-        }
-    seconds = round(time.perf_counter() - began, 3)
-    return TrialOutcome(**found, seconds=seconds, resolved=config.as_dict(), peak_mb=_peak_megabytes())
+        at, config = trainer.position, trainer.config
+        value, epoch, epochs, metrics = at.best, at.best_epoch, at.epoch, dict(at.best_metrics)
+        ended = "patience" if at.finished else "epochs"
+        ended = ended if reporter.verdict == "go on" else reporter.verdict
+    return {
+        "value": value if math.isfinite(value) else None,
+        "epoch": epoch,
+        "epochs": epochs,
+        "seconds": round(time.perf_counter() - began, 3),
+        "metrics": metrics,
+        "resolved": config.as_dict(),
+        "ended": ended,
+        "peak_mb": _peak_megabytes(),
+    }
 
 
 def main() -> None:
@@ -131,9 +119,7 @@ def main() -> None:
     while line := sys.stdin.readline():
         try:
             config = RunConfig.from_dict(json.loads(line))
-            answer: dict[str, Any] = {
-                "outcome": asdict(fit(config, map_parts(folder), report, shared=folder))
-            }
+            answer: dict[str, Any] = {"outcome": fit(config, map_parts(folder), report, shared=folder)}
         except Exception as error:
             answer = {"error": reason_of(error)}
         print(json.dumps(answer), file=answers, flush=True)

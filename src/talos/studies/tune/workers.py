@@ -37,7 +37,7 @@ from talos.studies.tune.study import (
     point_at,
     retry,
 )
-from talos.studies.tune.trial import Report, TrialOutcome, Verdict, fit, reason_of
+from talos.studies.tune.trial import Outcome, Report, Verdict, fit, reason_of
 from talos.training import InterruptedRunError
 from talos.training.callbacks import stop_signals
 
@@ -46,7 +46,7 @@ __all__ = ["Search", "recover"]
 _POLL = 0.5  # seconds between two looks for trials that other machines may give back
 _TO_END = 30  # seconds that a killed worker may take to end
 
-Fit: TypeAlias = Callable[[RunConfig, Report], TrialOutcome]
+Fit: TypeAlias = Callable[[RunConfig, Report], Outcome]
 
 
 class _NoTrialError(Exception):
@@ -183,12 +183,12 @@ class Search(optuna.Study):
             raise _FailedError from error
         finally:
             self.free.put(fit_config)
-        if outcome.value is None:  # the time was up before the first evaluation
+        if outcome["value"] is None:  # the time was up before the first evaluation
             raise _InterruptedError
-        trial.set_user_attr("outcome", vars(outcome))
-        if outcome.ended == "prune":
+        trial.set_user_attr("outcome", outcome)
+        if outcome["ended"] == "prune":
             raise optuna.TrialPruned
-        return outcome.value
+        return float(outcome["value"])
 
     def _judge(self, trial: optuna.Trial, epoch: int, value: float | None) -> Verdict:
         if value is not None:
@@ -227,7 +227,7 @@ class _Worker:
         self.search, self.threads = search, threads
         self.process: subprocess.Popen[str] | None = None
 
-    def fit(self, config: RunConfig, report: Report) -> TrialOutcome:
+    def fit(self, config: RunConfig, report: Report) -> Outcome:
         """As `talos.studies.tune.trial.fit`; `_InterruptedError` if the process was killed."""
         process = self.process = self.process or self._start()
         if self.search.stopped:
@@ -242,7 +242,7 @@ class _Worker:
         if "error" in answer:
             raise TalosError(answer["error"])
         if "outcome" in answer:
-            return TrialOutcome(**answer["outcome"])
+            return dict(answer["outcome"])
         if self.end() > 0:
             raise TalosError("a worker process failed before it could say why")
         raise _InterruptedError
