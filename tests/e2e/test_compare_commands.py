@@ -65,7 +65,7 @@ def test_a_killed_comparison_goes_on(talos: Run, start: Start, clicks: Path, tmp
     while not list(out.glob("runs/*.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.kill()
-    process.wait()
+    process.wait(timeout=30)
     finished = {path.name: path.read_bytes() for path in out.glob("runs/*.json")}
     assert finished
     done = talos(*arguments)
@@ -105,10 +105,10 @@ def test_a_folder_has_one_comparison_at_a_time(
         time.sleep(0.01)
     second = talos(*arguments)
     process.kill()
-    process.wait()
+    process.wait(timeout=30)
     assert second.returncode == 1, second.stderr
     assert f"process {process.pid}" in second.stderr
-    assert "comparing" in second.stderr
+    assert "working on a comparison" in second.stderr
 
 
 @pytest.mark.parametrize(

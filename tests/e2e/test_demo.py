@@ -69,18 +69,17 @@ def test_a_table_lists_and_a_page(demo: Callable[..., tuple[str, str]], tmp_path
 
 
 def test_its_run_answers_every_command_without_data(
-    demo: Callable[..., tuple[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    demo: Callable[..., tuple[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = json.loads(demo("--json")[0])["models"]["talos"]["metrics"]
     lists = ("recommend", "runs/demo", "--all", "--for-test", "--out", "lists.parquet")
-    for line in (
-        ("report", "runs/demo"),
-        ("card", "runs/demo"),
-        lists,
-        ("evaluate", "runs/demo", "-k", "20", "--json"),
-    ):
-        with pytest.raises(SystemExit) as ended, pytest.MonkeyPatch.context() as patched:
-            patched.setattr(sys, "argv", ["talos", *line])
+    measure = ("evaluate", "runs/demo", "-k", "20", "--json")
+    for line in (("report", "runs/demo"), ("card", "runs/demo"), lists, measure):
+        monkeypatch.setattr(sys, "argv", ["talos", *line])
+        with pytest.raises(SystemExit) as ended:
             main()
         assert not ended.value.code, capsys.readouterr().err
     out = capsys.readouterr().out

@@ -104,10 +104,10 @@ def test_a_study_opens_no_storage_elsewhere_by_itself(
 def test_a_study_that_was_copied_uses_its_own_trials(talos: Talos, clicks: Path) -> None:
     assert talos("tune", clicks, "--out", "study", *TUNED).returncode == 0
     shutil.copytree("study", "copy")
-    Path("study/study.journal").unlink()
+    Path("study/study.db").unlink()
     done = talos("tune", "--out", "copy", "--finalize")
     assert done.returncode == 0, done.stderr
-    assert not Path("study/study.journal").exists()
+    assert not Path("study/study.db").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -42,7 +45,7 @@ def test_the_test_file_does_not_exist_until_the_end(talos: Run, clicks: Path, tm
     values = json.loads(tuned.stdout)
     assert values["trials"] == {"complete": 3, "pruned": 0, "failed": 0}
     assert values["peak_mb"] > 1
-    assert values["dashboard"] == "optuna-dashboard study/study.journal"
+    assert values["dashboard"] == "optuna-dashboard sqlite:///study/study.db"
 
     missing = talos("tune", "--out", "study", "--finalize")
     assert missing.returncode != 0
@@ -81,9 +84,9 @@ def test_one_file_is_split_and_its_test_part_is_kept_nowhere(
     done = talos(*arguments, "--trials", 2)
     assert done.returncode == 0, done.stderr
     assert "MB a worker at most" in done.stdout
-    assert "optuna-dashboard study/study.journal" in done.stderr
+    assert "optuna-dashboard sqlite:///study/study.db" in done.stderr
     written = {path.name for path in (tmp_path / "study").iterdir()}
-    assert written >= {"run.toml", "trials.csv", "report.html", "tune.json", "study.journal", "data"}
+    assert written >= {"run.toml", "trials.csv", "report.html", "tune.json", "study.db", "data"}
     train, valid = (
         np.load(tmp_path / "study" / "data" / f"{name}.indices.npy") for name in ("train", "valid")
     )
@@ -108,7 +111,7 @@ def test_one_file_is_split_and_its_test_part_is_kept_nowhere(
     [
         ("[loss]\ntua = [0.1]\n", (), "loss.tua: the loss 'talos' has no such option (did you mean 'tau' or 'eta'?)"),
         ("[los]\ntau = [0.1]\n", (), "space.toml: los: no such key (did you mean 'loss'?)"),
-        ("[loss]\ntau = []\n", (), "space.toml: loss.tau: an empty list"),
+        ("[loss]\ntau = []\n", (), "space.toml: loss.tau: []; expected a list"),
         ("[loss]\ntau = {low = 0.3, high = 0.1}\n", (), "space.toml: loss.tau: an empty range, 0.3 to 0.1"),
         ("[loss]\ntau = [0.1, -1]\n", (), "space.toml: loss.tau: got -1; expected a finite number above 0"),
         ("[loss\n", (), "space.toml: not TOML"),
@@ -136,6 +139,8 @@ def test_bad_input_is_refused_before_anything_is_read(
 
 
 def test_without_optuna_the_extra_is_named(talos: Run, clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("talos.studies.tune")]:
+        monkeypatch.delitem(sys.modules, name)  # an earlier test has imported them
     monkeypatch.setitem(sys.modules, "optuna", None)
     done = talos("tune", clicks, "--out", "study")
     assert done.returncode == 2
@@ -153,11 +158,11 @@ def test_the_paper_space_is_the_paper_s_grid() -> None:
                 for name, values in grid.items()
                 if backbone == "xsimgcl" or name != "contrast_weight"
             }
-            found = {key.rpartition(".")[2]: entry.values for key, entry in space.entries.items()}
+            found = {key.rpartition(".")[2]: entry.choices for key, entry in space.entries.items()}
             if loss == "aatp":
                 assert settled.threshold.name == "regression"
-                found["lr_quantile"] = space.entries["threshold.lr"].values
-                found["lr"] = space.entries["optimizer.lr"].values
+                found["lr_quantile"] = space.entries["threshold.lr"].choices
+                found["lr"] = space.entries["optimizer.lr"].choices
             assert found == expected
 
 
@@ -203,11 +208,18 @@ def test_compare_tunes_every_loss_with_the_same_number_of_trials(
     assert talos("compare", clicks, "--losses", "sl", "--tuned", 0, "--out", "y").returncode == 2
 
 
-def _wait_for_a_trial(journal: Path) -> None:
+def _wait_for_a_trial(file: Path) -> None:
+    """Wait until a trial has reported an epoch."""
     deadline = time.monotonic() + 90
-    while not (journal.exists() and '"intermediate_value"' in journal.read_text()):
-        assert time.monotonic() < deadline
+    while time.monotonic() < deadline:
+        with (
+            contextlib.suppress(sqlite3.OperationalError),
+            contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database,
+        ):
+            if database.execute("SELECT count(*) FROM trial_intermediate_values").fetchone()[0]:
+                return
         time.sleep(0.05)
+    raise AssertionError("no trial was begun in time")
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -218,7 +230,7 @@ def test_ctrl_c_gives_back_what_was_under_way(
     arguments = ["tune", clicks, "--space", "space.toml", "--k", 5, "--out", "study",
                  "--epochs", 100_000, "--set", "training.patience=100000", "--set", "training.evaluate_every=1",
                  "--set", "backbone.dim=4"]  # fmt: skip
-    journal = tmp_path / "study" / "study.journal"
+    journal = tmp_path / "study" / "study.db"
     process = start(*arguments, "--workers", workers)
     _wait_for_a_trial(journal)
     process.send_signal(signal.SIGINT)
@@ -227,10 +239,9 @@ def test_ctrl_c_gives_back_what_was_under_way(
     assert "run it again to continue" in said
     went_on = talos(*arguments, "--budget", "1s")
     assert went_on.returncode == 0, went_on.stderr
-    text = journal.read_text()
-    assert '"interrupted":true' in text.replace(" ", "")
-    assert '"attempt":0' in text.replace(" ", "")
-    assert '"attempt":1' not in text.replace(" ", "")
+    (row,) = csv.DictReader((tmp_path / "study" / "trials.csv").read_text().splitlines())
+    assert (row["state"], int(row["runs"])) == ("complete", 2)
+    assert row["loss.tau"] in ("0.1", "0.2", "0.3")
 
 
 @pytest.mark.slow
@@ -242,10 +253,11 @@ def test_workers_end_with_the_process_that_started_them(
                  "--k", 5, "--epochs", 300, "--set", "training.patience=1000", "--set", "backbone.dim=4",
                  "--set", "training.evaluate_every=1", "--workers", 2]  # fmt: skip
     process = start(*arguments)
-    _wait_for_a_trial(tmp_path / "study" / "study.journal")
-    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    _wait_for_a_trial(tmp_path / "study" / "study.db")
+    tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
+    listed = [one for task in tasks for one in task.read_text().split()]
     process.kill()
-    process.wait()
+    process.wait(timeout=30)
     assert listed
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and any(Path(f"/proc/{one}").exists() for one in listed):

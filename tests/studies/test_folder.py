@@ -3,41 +3,72 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from talos.config import RunConfig
-from talos.errors import ConfigError, DataError
+from talos.errors import ConfigError, DataError, InUseError
 from talos.studies.compare import CompareSettings
-from talos.studies.folder import FolderKind, first_difference, open_folder, read_folder
+from talos.studies.folder import (
+    first_difference,
+    read_manifest,
+    read_record,
+    study_folder,
+    write_record,
+)
 from talos.studies.tune import Space, TuneSettings
 
-KIND = FolderKind("trip", "trip.json", may_exist=("map",))
+
+def reopen(out: Path, settings: dict[str, Any], **facts: Any) -> None:
+    with study_folder(out / "trip.json", "trip", settings, facts, may_hold=("map",)):
+        pass
 
 
 def test_a_folder_is_reopened_with_equal_settings_only(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert open_folder(out, KIND, {"a": 1}, {"name": "first", "note": "x"}) == {"name": "first", "note": "x"}
-    kept = open_folder(out, KIND, {"a": 1}, {"name": "second", "note": "y"}, keep=("name",))
-    assert kept == {"name": "first", "note": "y"}
-    assert read_folder(out, KIND) == ({"a": 1}, kept)
-    with pytest.raises(ConfigError, match=r"holds a trip with other settings \(a: 1 there, 2 now\)"):
-        open_folder(out, KIND, {"a": 2}, {})
-    # settings of an earlier version may lack a key that has a default by now
-    open_folder(out, KIND, {"a": 1, "b": 0}, {}, parse=lambda stored: {"b": 0, **stored})
+    reopen(out, {"a": (1, 2)}, note="x")
+    reopen(out, {"a": (1, 2)}, note="y")
+    assert read_manifest(out / "trip.json", "trip") == ({"a": [1, 2]}, {"note": "y"})
+    with pytest.raises(ConfigError, match=r"holds a trip with other settings \(a: \[1, 2\] there, 2 now\)"):
+        reopen(out, {"a": 2})
+    assert [entry.name for entry in out.iterdir()] == ["trip.json"]
 
 
 def test_only_an_empty_folder_becomes_one(tmp_path: Path) -> None:
     (tmp_path / "map").mkdir()
-    open_folder(tmp_path, KIND, {}, {})
+    reopen(tmp_path, {})
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").write_text("dear")
     with pytest.raises(ConfigError, match="is not empty"):
-        open_folder(tmp_path / "full", KIND, {}, {})
+        reopen(tmp_path / "full", {})
     with pytest.raises(ConfigError, match="is not a folder"):
-        open_folder(tmp_path / "full" / "letter.txt", KIND, {}, {})
+        reopen(tmp_path / "full" / "letter.txt", {})
     with pytest.raises(DataError, match=r"has no trip\.json"):
-        read_folder(tmp_path / "full", KIND)
+        read_manifest(tmp_path / "full" / "trip.json", "trip")
+
+
+def test_one_process_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
+    with (
+        study_folder(tmp_path / "trip.json", "trip", {}, {}),
+        pytest.raises(InUseError, match="working on a trip"),
+    ):
+        reopen(tmp_path, {})
+    reopen(tmp_path, {})
+
+
+def test_a_record_is_complete_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "fit.json"
+    write_record(path, {"epoch": 3}, {"fit.txt": lambda place: place.write_text("values")})
+    assert read_record(path, ["fit.txt"], hint="fit again") == {"epoch": 3}
+    with pytest.raises(DataError, match=r"other\.txt: is missing .*fit again"):
+        read_record(path, ["other.txt"], hint="fit again")
+    path.with_name("fit.txt").write_text("other values")
+    with pytest.raises(DataError, match=r"fit\.txt: .* differs from its checksum in fit\.json"):
+        read_record(path, ["fit.txt"], hint="fit again")
+    path.write_text(path.read_text().replace("3", "4", 1))
+    with pytest.raises(DataError, match=r"fit\.json: is damaged"):
+        read_record(path, ["fit.txt"], hint="fit again")
 
 
 def test_the_first_difference_is_named() -> None:

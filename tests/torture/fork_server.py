@@ -28,7 +28,7 @@ import talos.data.open
 import talos.data.shards
 import talos.exports
 import talos.report
-import talos.studies.tune.journal
+import talos.studies.tune.search
 import talos.training
 from talos.model.recommender import Recommender
 

@@ -235,10 +235,6 @@ def clear(at: Path) -> list[str]:
     return [name for name in names(at) if name.endswith((".tmp", ".lock", ".new", ".parts"))]
 
 
-# The shared lock of a study's journal stays, as long as there may be other workers.
-STAYS = {"study/study.journal.lock"}
-
-
 def finish(one: Scene, at: Path, wanted: Any, what: str) -> None:
     """After an interruption: nothing is half done, and the same command comes to the same end."""
     one.check(at)

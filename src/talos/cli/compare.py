@@ -155,11 +155,9 @@ def _tune_models(
 
     All spaces are checked before the data are read; searches that the folder has finished are not repeated.
     """
-    from talos.studies.tune.storage import import_optuna
-
-    import_optuna()
     at_least_one(**{"--tuned": trials, "--workers": workers})
     from talos import registry
+    from talos.studies import tune
 
     spaces = {
         # a file or the paper's grids are for losses; a baseline knows its own space
@@ -169,7 +167,6 @@ def _tune_models(
     }
 
     from talos.data.open import open_fit_parts
-    from talos.studies import tune
 
     parts = tune.fit_parts(*open_fit_parts(path, source, notify=say))
     configs, found = dict(models), {}

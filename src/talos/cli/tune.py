@@ -92,10 +92,8 @@ def tune(
     at_least_one(**{"--trials": trials, "--workers": workers})
     seconds = None if budget is None else parse_budget(budget)
     base = training.run_config()
-    from talos.studies.tune import TuneSettings
-    from talos.studies.tune.storage import check_reachable, import_optuna, parse_storage
+    from talos.studies.tune import TuneSettings, check_reachable, parse_storage
 
-    import_optuna()
     check_reachable(parse_storage(storage, out))
     chosen, settled = space_for(space, base)
 
@@ -125,8 +123,7 @@ def tune(
         _finalize(out, path, source, storage, json)
     else:
         again = "" if "://" not in path else f" {shlex.quote(without_password(path))}{as_flags(source)}"
-        again += "" if storage is None else f" --storage {shlex.quote(without_password(storage))}"
-        _print_tuned(tuned, settings, out, page, workers, again, json)
+        _print_tuned(tuned, settings, out, page, workers, again, storage, json)
 
 
 def _finalize(out: Path, path: str | None, options: SourceOptions, storage: str | None, json: bool) -> None:
@@ -199,14 +196,21 @@ def write_report(tuned: Tuned, settings: TuneSettings, out: Path, final: FinalRe
 
 
 def _print_tuned(
-    tuned: Tuned, settings: TuneSettings, out: Path, page: Path, workers: int, again: str, json: bool
+    tuned: Tuned,
+    settings: TuneSettings,
+    out: Path,
+    page: Path,
+    workers: int,
+    again: str,
+    storage: str | None,
+    json: bool,
 ) -> None:
     """Print the best trial, the cost of the search and the next command."""
-    from talos.studies.tune import default_point, read_folder
+    from talos.studies.tune import default_point, parse_storage
 
     summary = tuned.summary
     best, first = summary.best, summary.rows[0]
-    dashboard = f"optuna-dashboard {shlex.quote(str(read_folder(out)[1]['storage']))}"
+    dashboard = f"optuna-dashboard {shlex.quote(without_password(parse_storage(storage, out)))}"
     if json:
         parts = {name: getattr(summary, name) for name in ("open", "importance", "peak_mb")}
         print_json({"out": str(out), "report": str(page), "metric": summary.metric,
@@ -227,6 +231,7 @@ def _print_tuned(
     print_facts(facts, title="the best trial")
     typer.echo(f"\nwritten to {out}: run.toml, trials.csv, report.html")
     say(f"all trials in a browser: {dashboard}")
+    again += "" if storage is None else f" --storage {shlex.quote(without_password(storage))}"
     finalize = f"talos tune{again} --out {shlex.quote(str(out))} --finalize"
     say(f"next: {finalize}   (measures the best config on test, once)")
 

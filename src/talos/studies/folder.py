@@ -1,127 +1,154 @@
-"""The folder of a study: a sealed manifest with its settings, and one sealed result for each finished fit.
+"""The folder of a study: one protocol for comparisons and searches.
 
-A folder belongs to one study. The manifest says which settings and data it was made with; a call with other settings
-is refused and the first difference named, so results of different studies never mix. Results are written once, when
-their fit is finished, so a study that was killed continues with what is missing.
+A folder belongs to one study. Its sealed manifest says which settings and data it was made with; a call with other
+settings is refused and the first difference named, so results of different studies never mix. A lock on the folder
+admits one process at a time. Results are appended as records: files, and a sealed JSON with their checksums that is
+written last, so a record that exists is complete and a study that was killed continues with what is missing.
 """
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import io
+import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
-from talos.data.parquet import scan_file
 from talos.errors import ConfigError, DataError
-from talos.files import checksum_of, is_leftover, read_sealed, replace_file, write_sealed
+from talos.files import checksum_of, locked, read_sealed, replace_file, write_sealed
 
-__all__ = ["FORMAT", "FolderKind", "file_name", "load_fit", "open_folder", "read_folder", "save_fit"]
+__all__ = [
+    "FORMAT",
+    "csv_text",
+    "file_name",
+    "first_difference",
+    "read_manifest",
+    "read_record",
+    "study_folder",
+    "write_record",
+]
 
 FORMAT = 1
+_LOCK = ".lock"
+_LEFTOVER = re.compile(r"\..+\.\w{8}\.tmp")  # what `talos.files` leaves of a write that was killed
 
 
-@dataclass(frozen=True)
-class FolderKind:
-    """What the folders of one kind of study have in common."""
-
-    noun: str  # what messages call the study, such as `comparison`
-    manifest: str  # the name of its manifest
-    may_exist: tuple[str, ...] = ()  # entries that a folder without a manifest may hold already
-
-
-def open_folder(
-    out: Path,
-    kind: FolderKind,
+@contextlib.contextmanager
+def study_folder(
+    manifest: Path,
+    noun: str,
     settings: Mapping[str, Any],
     facts: Mapping[str, Any],
     *,
-    keep: tuple[str, ...] = (),
-    parse: Callable[[Any], Any] = lambda stored: stored,
-) -> dict[str, Any]:
-    """Create the folder of a study, or reopen the one with the same settings; refuse any other content.
+    may_hold: Sequence[str] = (),
+) -> Iterator[None]:
+    """Create the folder of a study, or reopen the one with the same settings, and lock it for the block.
 
-    Settings must be equal to those stored, after `parse` has brought these to the keys of this version. Facts are
-    written beside them and may change from call to call; for those named in `keep` the stored value wins. Returns the
-    facts as written. Both are plain values.
+    Args:
+        manifest: the study's manifest, in its folder.
+        noun: what messages call the study, such as `comparison`.
+        settings: what decides the study; equal to those stored, or refused.
+        facts: plain values written beside the settings; they may change from call to call.
+        may_hold: entries that a folder without a manifest may hold already.
+
+    Raises:
+        ConfigError: the folder holds something else.
+        InUseError: another process works in it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     with study_folder(Path(parent, "out", "trip.json"), "trip", {"days": 3}, {"note": "x"}):
+    ...         read_manifest(Path(parent, "out", "trip.json"), "trip")
+    ({'days': 3}, {'note': 'x'})
     """
-    manifest, kept = out / kind.manifest, dict(facts)
+    out, plain = manifest.parent, json.loads(json.dumps(settings))
     if out.exists() and not out.is_dir():
-        expected = f"a new folder or that of a {kind.noun}"
-        raise ConfigError("is not a folder", where=str(out), expected=expected)
-    if manifest.exists():
-        stored, before = read_folder(out, kind)
-        difference = first_difference(parse(stored), settings)
-        if difference:
-            raise ConfigError(
-                f"holds a {kind.noun} with other settings ({difference})",
-                where=str(out),
-                expected="the same settings and data, or a new folder",
-            )
-        kept |= {name: before[name] for name in keep if name in before}
-    elif out.exists() and any(
-        entry.name not in kind.may_exist and not is_leftover(entry, manifest) for entry in out.iterdir()
-    ):
-        expected = f"a new folder or that of the same {kind.noun}"
-        raise ConfigError("is not empty", where=str(out), expected=expected)
+        raise ConfigError("is not a folder", where=str(out), expected=f"a new folder or that of a {noun}")
+    held = [] if manifest.exists() or not out.exists() else [entry.name for entry in out.iterdir()]
+    if any(name not in (_LOCK, *may_hold) and not _LEFTOVER.fullmatch(name) for name in held):
+        raise ConfigError("is not empty", where=str(out), expected=f"a new folder or that of the same {noun}")
     out.mkdir(parents=True, exist_ok=True)
-    write_sealed(manifest, {"format": FORMAT, "settings": dict(settings), **kept})
-    return kept
+    with locked(out / _LOCK, guards=out, purpose=f"working on a {noun}"):
+        for entry in list(out.rglob(".*.tmp")):
+            if _LEFTOVER.fullmatch(entry.name):
+                shutil.rmtree(entry, ignore_errors=True)
+        difference = first_difference(read_manifest(manifest, noun)[0], plain) if manifest.exists() else ""
+        if difference:
+            what = f"holds a {noun} with other settings ({difference})"
+            raise ConfigError(what, where=str(out), expected="the same settings and data, or a new folder")
+        write_sealed(manifest, {"format": FORMAT, "settings": plain, **facts})
+        yield
 
 
-def read_folder(out: Path, kind: FolderKind) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings and facts that `open_folder` wrote, as plain values."""
-    manifest = out / kind.manifest
+def read_manifest(manifest: Path, noun: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings and facts that `study_folder` wrote, as plain values."""
     if not manifest.is_file():
-        raise DataError(f"has no {kind.manifest}", where=str(out), expected=f"the folder of a {kind.noun}")
+        where, expected = str(manifest.parent), f"the folder of a {noun}"
+        raise DataError(f"has no {manifest.name}", where=where, expected=expected)
     values = read_sealed(manifest, hint="use a new folder")
     del values["format"]
     return values.pop("settings", {}), values
 
 
 def file_name(name: str) -> str:
-    """A name as part of a file name: in lower case, a hyphen for everything but letters and digits."""
+    """A name as part of a file name: in lower case, a hyphen for everything but letters and digits.
+
+    >>> file_name("SL@K, K=5")
+    'sl-k-k-5'
+    """
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def save_fit(folder: Path, stem: str, values: dict[str, Any], per_user: pl.DataFrame, digest: str) -> None:
-    """Write a finished fit: the per-user values as `stem.parquet`, then everything else as sealed `stem.json`.
+def write_record(
+    path: Path, values: Mapping[str, Any], files: Mapping[str, Callable[[Path], object]]
+) -> None:
+    """Write files beside `path`, each by its function, and then `path`: the values and the checksums as sealed JSON.
 
-    The JSON file is written last and has the checksum of the parquet file, so a fit whose JSON file exists is complete.
-    `digest` is that of everything that decides the fit; `load_fit` asks for it.
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_record(Path(folder, "fit.json"), {"epoch": 3}, {"fit.txt": lambda path: path.write_text("x")})
+    ...     read_record(Path(folder, "fit.json"), ["fit.txt"], hint="fit again")
+    {'epoch': 3}
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    table = folder / f"{stem}.parquet"
-    replace_file(table, per_user.write_parquet)
-    stored = {"file": table.name, "sha256": _sha256(table)}
-    write_sealed(
-        folder / f"{stem}.json", {"format": FORMAT, "fingerprint": digest, **values, "per_user": stored}
-    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for name, write in files.items():
+        replace_file(path.with_name(name), write)
+    checksums = {name: checksum_of(path.with_name(name)) for name in files}
+    write_sealed(path, {"format": FORMAT, **values, "checksums": checksums})
 
 
-def load_fit(folder: Path, stem: str, digest: str) -> tuple[dict[str, Any], pl.DataFrame] | None:
-    """The values and per-user table of a finished fit; None if there is none.
+def read_record(path: Path, files: Sequence[str], *, hint: str) -> dict[str, Any]:
+    """The values of a record, after a look at its files.
 
     Raises:
-        DataError: a file is damaged, or its fit was made with other settings or data.
+        DataError: a file is missing or damaged; the message names it and gives the hint.
     """
-    path, table = folder / f"{stem}.json", folder / f"{stem}.parquet"
-    if not path.exists():
-        return None
-    hint = f"delete {path} to fit it again"
     values = read_sealed(path, hint=hint)
-    if values.get("fingerprint") != digest:
-        raise DataError("was made with other settings or data", where=str(path), hint=hint)
-    if not table.is_file() or _sha256(table) != dict(values.get("per_user") or {}).get("sha256"):
-        what = f"is missing or differs from its checksum in {path.name}"
-        raise DataError(what, where=str(table), hint=hint)
-    try:
-        return values, scan_file(table).collect()
-    except pl.exceptions.PolarsError as error:
-        raise DataError(f"is damaged: {error}", where=str(table), hint=hint) from None
+    del values["format"]
+    stored = values.pop("checksums", None)
+    for name in files:
+        file, checksum = path.with_name(name), stored.get(name) if isinstance(stored, dict) else None
+        if not file.is_file() or checksum_of(file) != checksum:
+            what = f"is missing or differs from its checksum in {path.name}"
+            raise DataError(what, where=str(file), hint=hint)
+    return values
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    r"""Rows with the same keys as CSV.
+
+    >>> csv_text([{"model": "sl", "mean": 0.5}])
+    'model,mean\nsl,0.5\n'
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def first_difference(stored: Any, given: Any, key: str = "") -> str:
@@ -133,17 +160,9 @@ def first_difference(stored: Any, given: Any, key: str = "") -> str:
     if stored == given:
         return ""
     if isinstance(stored, Mapping) and isinstance(given, Mapping):
-        names = [*stored, *(name for name in given if name not in stored)]
-        places = {name: f"{key}.{name}".lstrip(".") for name in names}
-        found = (first_difference(stored.get(name), given.get(name), places[name]) for name in names)
-        return next(filter(None, found), f"{key}: other keys")
-    return f"{key}: {_shortened(stored)} there, {_shortened(given)} now"
-
-
-def _shortened(value: Any) -> str:
-    text = "nothing" if value is None else str(value)
-    return text if len(text) <= 40 else f"{text[:37]}…"
-
-
-def _sha256(path: Path) -> str:
-    return checksum_of(path).removeprefix("sha256:")
+        for name in [*stored, *given]:
+            found = first_difference(stored.get(name), given.get(name), f"{key}.{name}".lstrip("."))
+            if found:
+                return found
+    there, now = ("nothing" if value is None else str(value) for value in (stored, given))
+    return f"{key}: {there[:40]} there, {now[:40]} now"

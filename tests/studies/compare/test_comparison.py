@@ -106,7 +106,7 @@ def test_csv_and_latex(finished: tuple[Path, ComparisonTable]) -> None:
     latex = (out / "compare.tex").read_text()
     assert latex.count(r"\\") == 3
     assert all(rule in latex for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
-    assert latex.count(r"\mathbf") >= 2
+    assert latex.count(r"\textbf") >= 2
 
 
 def test_names_cannot_break_latex_or_csv() -> None:

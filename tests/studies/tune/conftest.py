@@ -13,7 +13,7 @@ from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.splits import Split
 from talos.studies.tune import FitParts, Space, TuneSettings, fit_parts
-from talos.studies.tune.storage import quiet
+from talos.studies.tune.study import quiet
 
 MakeSettings = Callable[..., TuneSettings]
 

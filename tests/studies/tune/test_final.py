@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,17 +72,6 @@ def parts_valid(split: Split) -> Interactions:
     return split.valid
 
 
-def test_a_study_from_before_trials_stored_their_settings(study: Path, split: Split, tmp_path: Path) -> None:
-    shutil.copytree(study, tmp_path / "older")
-    journal = tmp_path / "older" / "study.journal"
-    lines = journal.read_text().splitlines(keepends=True)
-    kept = [line for line in lines if '"resolved"' not in line]
-    assert len(kept) < len(lines)
-    journal.write_text("".join(kept))
-    newer, older = (finalize(folder, split).facts for folder in (study, tmp_path / "older"))
-    assert (older["config"], older["metrics"]) == (newer["config"], newer["metrics"])
-
-
 def test_no_trial_after_the_look(study: Path, split: Split, settings, parts: FitParts) -> None:
     finalize(study, split)
     with pytest.raises(ConfigError, match="is finalised: its test part has been evaluated"):
@@ -108,7 +96,7 @@ def test_another_split_is_refused(study: Path, split: Split) -> None:
 
 
 def test_a_study_without_a_finished_trial_cannot_be_finalised(settings, split: Split, study: Path) -> None:
-    (study / "study.journal").unlink()
+    (study / "study.db").unlink()
     with pytest.raises(DataError, match="no trial has a value yet"):
         finalize(study, split)
     with pytest.raises(DataError, match=r"has no tune\.json"):

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from talos import registry
 from talos.config import RunConfig
 from talos.errors import ConfigError
-from talos.studies.tune.space import Choice, Range, Space, check_space, default_point, default_space
+from talos.studies.tune.space import Space, check_space, default_point, default_space
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
@@ -20,14 +21,13 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         "[backbone]\ndim = {low = 8, high = 16, step = 4}\n"
     )
     space = Space.from_toml(path)
-    assert space.entries["loss.tau"] == Choice((0.1, 0.2))
-    assert space.entries["optimizer.lr"] == Range(0.01, 1, log=True)
-    dim = space.entries["backbone.dim"]
-    assert isinstance(dim, Range)
-    assert dim.whole
-    assert dim.contains(12)
-    assert not dim.contains(13)
-    assert not dim.contains(12.0)
+    assert space.entries["loss.tau"] == CategoricalDistribution((0.1, 0.2))
+    assert space.entries["optimizer.lr"] == FloatDistribution(0.01, 1, log=True)
+    assert space.entries["backbone.dim"] == IntDistribution(8, 16, step=4)
+    point = {"loss.tau": 0.1, "optimizer.lr": 0.5, "backbone.dim": 12}
+    assert space.contains(point)
+    for wrong in ({"backbone.dim": 13}, {"backbone.dim": 12.0}, {"loss.tau": 0.3}, {"optimizer.lr": 2.0}):
+        assert not space.contains({**point, **wrong})
     assert space.fixed == {"threshold.name": "exact"}
     assert space.size is None
     assert Space.from_dict(space.as_dict()) == space
@@ -36,16 +36,19 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"loss": {"tau": []}}, "loss.tau: an empty list"),
-        ({"loss": {"tau": [0.1, 0.1]}}, "loss.tau: [0.1, 0.1]; expected each value once"),
-        ({"loss": {"tau": [[0.1]]}}, "loss.tau: [0.1]"),
+        ({"loss": {"tau": []}}, "loss.tau: []; expected a list of different"),
+        ({"loss": {"tau": [0.1, 0.1]}}, "loss.tau: [0.1, 0.1]; expected a list of different"),
+        ({"loss": {"tau": [[0.1]]}}, "loss.tau: [[0.1]]"),
         ({"optimizer": {"lr": {"low": 0.2, "high": 0.1}}}, "optimizer.lr: an empty range, 0.2 to 0.1"),
         ({"optimizer": {"lr": {"low": 0.1, "high": 0.1}}}, "optimizer.lr: an empty range"),
         ({"optimizer": {"lr": {"low": 0.1}}}, "optimizer.lr: an incomplete range"),
-        ({"optimizer": {"lr": {"low": 0, "high": 1, "log": True}}}, "optimizer.lr: a log range from 0"),
+        (
+            {"optimizer": {"lr": {"low": 0.0, "high": 1, "log": True}}},
+            "`low",
+        ),
         ({"optimizer": {"lr": {"low": 0.1, "high": 1, "lgo": True}}}, "no 'lgo' in a range (did you mean"),
         ({"optimizer": {"lr": {"low": "a", "high": 1}}}, "optimizer.lr: low = 'a'"),
-        ({"optimizer": {"lr": {"low": 0.1, "high": 1, "step": 2}}}, "optimizer.lr: step = 2"),
+        ({"optimizer": {"lr": {"low": 0.1, "high": 1, "step": 2}}}, "optimizer.lr: an empty range, 0.1 to 1"),
         ({"optimizer": {"lr": {"low": 0.1, "high": float("inf")}}}, "optimizer.lr: high = inf"),
         ({"k": [10, 20]}, "k: cannot be searched"),
         ({"seed": [1, 2]}, "seed: cannot be searched"),

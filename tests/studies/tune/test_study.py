@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import random
 import signal
-import subprocess
-import sys
+import sqlite3
 import threading
-from dataclasses import replace
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,9 @@ from optuna.trial import TrialState
 import talos
 from talos.data.splits import Split
 from talos.errors import ArgumentError, ConfigError, DataError
-from talos.studies.tune import FitParts, Tuned, TuneSettings, run_study
-from talos.studies.tune.settings import suggest
-from talos.studies.tune.storage import TrialStore, count_trials, open_store, parse_storage
+from talos.studies.tune import FitParts, Tuned, open_study, run_study
+from talos.studies.tune.study import open_storage, parse_storage, retry
 from talos.studies.tune.trial import fit
-from talos.studies.tune.workers import Watcher, signature
 from talos.training import InterruptedRunError
 
 
@@ -65,10 +62,12 @@ def test_trials_share_their_start_and_end_with_the_same_bytes(
     assert len(kept) == 1  # one start for all temperatures
     for row in tuned.summary.rows:
         alone = fit(search.config.with_values(row.parameters), parts, lambda epoch, value: "go on")
-        assert (alone.value, alone.epoch) == (row.value, row.epoch)
+        assert (alone["value"], alone["epoch"]) == (row.value, row.epoch)
     kept[0].write_bytes(b"damaged")
     again = fit(search.config, parts, lambda epoch, value: "go on", shared=kept[0].parent)
-    assert again.value == next(row.value for row in tuned.summary.rows if row.parameters["loss.tau"] == 0.1)
+    assert again["value"] == next(
+        row.value for row in tuned.summary.rows if row.parameters["loss.tau"] == 0.1
+    )
 
 
 def test_a_grid_ends(settings, parts: FitParts, tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ def test_a_budget_ends_the_search(settings, parts: FitParts, tmp_path: Path) -> 
     search = settings(**{"training.epochs": 100_000, "training.patience": 100_000})
     tuned = run_study(search, parts, tmp_path / "out", budget=1.0)
     assert tuned.summary.counts["complete"] == 1  # the only one, ended early with its best value so far
-    assert tuned.study.trials[0].user_attrs["ended"] == "out of time"
+    assert tuned.study.trials[0].user_attrs["outcome"]["ended"] == "out of time"
     again = run_study(search, parts, tmp_path / "out", budget=1.0)
     assert again.summary.counts["complete"] == 2
 
@@ -138,7 +137,7 @@ def test_a_folder_of_other_settings_is_refused(settings, parts: FitParts, tmp_pa
     for wrong in ({"trials": 0}, {"budget": -1.0}, {"workers": 0}):
         with pytest.raises(ArgumentError):
             run_study(settings(), parts, tmp_path / "new", **wrong)
-    with pytest.raises(ConfigError, match="did you mean 'median'"):
+    with pytest.raises(ArgumentError, match="did you mean 'median'"):
         settings(pruner="medium")
     with pytest.raises(ConfigError, match=r"loss\.tau: is a range"):
         settings(sampler="grid")
@@ -178,188 +177,167 @@ def test_python_gives_study_and_recommender(split: Split) -> None:
 
 # --------------------------------------------------------------------- workers that die
 
-
-def take(store: TrialStore, number: int, signed: str | None) -> None:
-    """What a worker does when it takes a trial, without the rest."""
-    store.storage.set_trial_state_values(store.id_of(number), TrialState.RUNNING)
-    if signed is not None:
-        store.storage.set_trial_user_attr(store.id_of(number), "worker", signed)
+LONG = {"training.epochs": 30, "training.patience": 1000}
 
 
-def test_a_trial_of_a_dead_process_is_found_at_once_and_run_again(
-    settings, parts: FitParts, tmp_path: Path
-) -> None:
-    search = settings()
-    place = parse_storage(None, tmp_path / "out")
-    gone = subprocess.Popen([sys.executable, "-c", "pass"])
-    gone.wait()
-    machine = signature().partition(":")[0]
-    store = open_store(place, search.study_name)
-    store.study.enqueue_trial({})
-    take(store, 0, f"{machine}:{gone.pid}:12345")
-    (tmp_path / "out" / "study.journal").rename(tmp_path / "kept.journal")
-    (tmp_path / "out" / "study.journal.lock").unlink(missing_ok=True)
-    tuned = run_study(search, parts, tmp_path / "out", trials=2, storage=str(tmp_path / "kept.journal"))
-    assert [(row.state, row.runs) for row in tuned.summary.rows] == [("complete", 1), ("complete", 2)]
-    assert tuned.study.trials[0].state == TrialState.FAIL
-    # with one worker, what was lost is proposed again from the same place: the defaults
-    again = next(row for row in tuned.summary.rows if row.runs == 2)
-    assert again.parameters == {"loss.tau": 0.1}
+class Running:
+    """A study that another thread runs, and its worker processes."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+
+    def workers(self) -> list[int]:
+        children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+        found = [int(one) for place in children for one in place.read_text().split()]
+        return [one for one in found if b"talos.studies.tune" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+    def wait_for_epochs(self, count: int, limit: float = 120.0) -> None:
+        """Wait until the trials have reported so many epochs."""
+        until = time.monotonic() + limit
+        while time.monotonic() < until:
+            with (
+                contextlib.suppress(sqlite3.OperationalError),
+                contextlib.closing(
+                    sqlite3.connect(f"file:{self.out}/study.db?mode=ro", uri=True)
+                ) as database,
+            ):
+                found = database.execute("SELECT count(*) FROM trial_intermediate_values").fetchone()[0]
+                if found >= count:
+                    return
+            time.sleep(0.02)
+        raise AssertionError("no trial was begun in time")
 
 
-def test_a_trial_of_another_machine_is_given_time(settings, tmp_path: Path) -> None:
-    store = open_store(parse_storage(None, tmp_path), settings().study_name)
-    for _ in range(3):
-        store.study.enqueue_trial({})
-    take(store, 0, "elsewhere:1:1")
-    take(store, 1, signature())
-    take(store, 2, None)
-    now = 0.0
-    watcher = Watcher(grace=0.3, clock=lambda: now)
+def test_the_trial_of_a_killed_worker_is_run_again(settings, parts: FitParts, tmp_path: Path) -> None:
+    running, killed = Running(tmp_path), list[int]()
 
-    def gone() -> list[bool]:
-        running = count_trials(store.study.get_trials(deepcopy=False)).running
-        return [watcher.is_gone(trial) for trial in running]
+    def kill() -> None:
+        for count in (5, 70):
+            running.wait_for_epochs(count)
+            for one in running.workers()[:1]:
+                os.kill(one, signal.SIGKILL)
+                killed.append(one)
 
-    assert gone() == [False, False, False]
-    now = 0.2
-    store.storage.set_trial_user_attr(store.id_of(0), "beat", 1)
-    store.storage.set_trial_user_attr(store.id_of(1), "beat", 1)
-    assert gone() == [False, False, False]
-    now = 0.4
-    assert gone() == [False, False, True]  # the unsigned one never had a heartbeat
-    now = 0.6
-    assert gone() == [True, True, True]
-
-
-def test_a_late_result_of_a_trial_that_was_given_away_does_not_count(
-    settings, parts: FitParts, tmp_path: Path
-) -> None:
-    """A worker that was silent too long finds that its trial was declared lost, and continues with another one."""
-    from talos.studies.tune import workers as module
-
-    search = settings()
-    out = tmp_path / "out"
-    original = module.fit
-    stolen: list[int] = []
-
-    def steal(config, data, report, **options):
-        def judged(epoch: int, value: float | None):
-            store = open_store(parse_storage(None, out), search.study_name)
-            running = count_trials(store.study.get_trials(deepcopy=False)).running
-            if not stolen:
-                stolen.append(running[0].number)
-                store.storage.set_trial_state_values(store.id_of(running[0].number), TrialState.FAIL)
-            return report(epoch, value)
-
-        return original(config, data, judged, **options)
-
-    module.fit = steal
-    try:
-        tuned = run_study(search, parts, out, trials=3)
-    finally:
-        module.fit = original
-    assert tuned.summary.counts["complete"] == 3
-    assert sorted(row.runs for row in tuned.summary.rows) == [1, 1, 2]
-    assert tuned.study.trials[stolen[0]].state == TrialState.FAIL
-
-
-class Killer(threading.Thread):
-    """Kills workers in the middle of trials, and remembers whom."""
-
-    def __init__(self, search: TuneSettings, place: str | None, out: Path, kills: int) -> None:
-        super().__init__(daemon=True)
-        self.search, self.place, self.out, self.kills = search, place, out, kills
-        self.killed: list[int] = []
-        self.over = threading.Event()
-
-    def run(self) -> None:
-        chance, store = random.Random(0), None
-        machine = signature().partition(":")[0]
-        while len(self.killed) < self.kills and not self.over.wait(0.05):
-            if not (self.out / "data" / "valid.indices.npy").exists():
-                continue
-            store = store or open_store(parse_storage(self.place, self.out), self.search.study_name)
-            running = [
-                trial
-                for trial in count_trials(store.study.get_trials(deepcopy=False)).running
-                if str(trial.user_attrs.get("worker", "")).startswith(machine) and trial.intermediate_values
-            ]
-            if not running:
-                continue
-            victim = chance.choice(running)
-            process = int(victim.user_attrs["worker"].split(":")[1])
-            try:
-                os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            self.killed.append(victim.number)
-            while count_trials(store.study.get_trials(deepcopy=False)).running and not self.over.wait(0.05):
-                now = store.storage.get_trial(store.id_of(victim.number))
-                if now.state.is_finished():
-                    break
-
-
-def survive(search: TuneSettings, parts: FitParts, out: Path, storage: str | None, *, workers: int, trials: int,
-            kills: int) -> Tuned:  # fmt: skip
-    killer = Killer(search, storage, out, kills)
+    killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    tuned = run_study(search, parts, out, trials=trials, workers=workers, storage=storage)
-    killer.over.set()
-    killer.join()
-    assert len(killer.killed) == kills
-    summary = tuned.summary
-    assert len(summary.rows) == trials
-    assert summary.open == 0
-    assert summary.counts["complete"] == trials
+    tuned = run_study(settings(**LONG), parts, tmp_path, trials=6, workers=2)
+    killer.join(timeout=150)
+    assert len(killed) == 2
+    assert tuned.summary.counts == {"complete": 6, "pruned": 0, "failed": 0}
+    assert tuned.summary.open == 0
     begun = tuned.study.get_trials(deepcopy=False)
-    complete = [trial for trial in begun if trial.state == TrialState.COMPLETE]
-    assert len(complete) == trials  # none lost, none twice
-    lost = {trial.number for trial in begun if trial.state == TrialState.FAIL}
-    assert lost <= set(killer.killed)  # nothing but what was killed was lost
-    assert sum(row.runs - 1 for row in summary.rows) == len(lost) >= kills - 1  # one may have ended just then
-    assert all(row.runs <= 4 for row in summary.rows)
-    return tuned
+    lost = [trial for trial in begun if trial.state == TrialState.FAIL]
+    assert 1 <= len(lost) <= 2  # a kill may hit a worker between two trials
+    assert sum(row.runs - 1 for row in tuned.summary.rows) == len(lost)
+    again = [row.parameters for row in tuned.summary.rows if row.runs > 1]
+    assert all(trial.params in again for trial in lost)
 
 
-LONG = {"training.epochs": 60, "training.patience": 1000}
+def test_a_trial_that_its_worker_never_survives_is_given_up(
+    settings, parts: FitParts, tmp_path: Path
+) -> None:
+    """As one that needs more memory than there is: it is run four times, and the search goes on."""
+    running = Running(tmp_path)
+    over = threading.Event()
+
+    def kill() -> None:
+        while not over.wait(0.02):
+            for one in running.workers():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    try:
+        with pytest.raises(DataError, match="its worker died too often"):
+            run_study(settings({"loss": {"tau": [0.1, 0.2]}}, **LONG), parts, tmp_path, workers=2)
+    finally:
+        over.set()
+        killer.join(timeout=30)
 
 
-def test_a_killed_worker_loses_nothing(settings, parts: FitParts, tmp_path: Path) -> None:
-    survive(settings(**LONG), parts, tmp_path / "out", None, workers=2, trials=4, kills=1)
+def test_what_a_killed_process_was_running_is_run_again_at_once(
+    settings, parts: FitParts, tmp_path: Path
+) -> None:
+    search = settings()
+    whole = run_study(search, parts, tmp_path / "whole", trials=3)
+    run_study(search, parts, tmp_path / "out", trials=1)
+    _, study = open_storage(parse_storage(None, tmp_path / "out"), search.study_name)
+    with pytest.warns(UserWarning, match="Heartbeat"):
+        study.ask()  # by a process that then dies
+    tuned = run_study(search, parts, tmp_path / "out", trials=3)
+    assert values(tuned) == values(whole)
+    assert [row.runs for row in tuned.summary.rows] == [1, 2, 1]
 
 
-def test_stopped_between_two_values_a_trial_gets_the_same_ones(
+def test_a_trial_of_a_silent_machine_is_run_again_by_another(
     settings, parts: FitParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def values(folder: str) -> list[dict[str, Any]]:
-        study = run_study(settings(), parts, tmp_path / folder, trials=3).study
-        trials = study.get_trials(deepcopy=False)
-        return [trial.params for trial in trials if trial.state == TrialState.COMPLETE]
-
-    wanted, calls = values("whole"), []
-
-    def stopped(trial: Any, space: Any) -> dict[str, Any]:
-        calls.append(trial.number)
-        if len(calls) == 3:
-            first = dict(list(space.entries.items())[:1])
-            suggest(trial, replace(space, entries=first))
-            raise KeyboardInterrupt
-        return suggest(trial, space)
-
-    monkeypatch.setattr("talos.studies.tune.workers.suggest", stopped)
-    with pytest.raises(InterruptedRunError):
-        values("stopped")
-    assert values("stopped") == wanted
+    """Two folders, as on two machines, that share a storage; one of them sends no heartbeats any more."""
+    search, storage = settings(), tmp_path / "shared.db"
+    monkeypatch.setattr("talos.studies.tune.study._GRACE", 3)
+    database, study = open_storage(parse_storage(str(storage), tmp_path), search.study_name)
+    with pytest.warns(UserWarning, match="Heartbeat"):
+        trial = study.ask()
+    database.record_heartbeat(trial._trial_id)
+    began = time.monotonic()
+    tuned = run_study(search, parts, tmp_path / "b", trials=2, storage=str(storage))
+    assert time.monotonic() - began > 2
+    assert tuned.summary.counts["complete"] == 2
+    assert sorted(row.runs for row in tuned.summary.rows) == [1, 2]
+    with pytest.raises(ConfigError, match="which a study does not open by itself"):
+        open_study(tmp_path / "b")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["", "sqlite:///"])
-def test_eight_workers_twenty_trials_five_kills(
-    scheme: str, settings, parts: FitParts, tmp_path: Path
+def test_a_result_that_comes_too_late_does_not_count(settings, parts: FitParts, tmp_path: Path) -> None:
+    """A machine that was silent too long finds that its trial was given to another, and goes on with the next."""
+    search, stolen = settings(**{"training.epochs": 2}), list[int]()
+    _, other = open_storage(parse_storage(str(tmp_path / "shared.db"), tmp_path), search.study_name)
+
+    def steal(line: str) -> None:
+        """After the first trial, take the second one away as soon as it has begun."""
+        if not stolen:
+            stolen.append(1)
+            threading.Thread(target=take, daemon=True).start()
+
+    def take() -> None:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            for trial in other.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                with contextlib.suppress(ValueError, RuntimeError):
+                    retry(other, other.tell(trial.number, state=TrialState.FAIL))
+                    return
+            time.sleep(0.001)
+
+    tuned = run_study(
+        search, parts, tmp_path / "out", trials=4, storage=str(tmp_path / "shared.db"), notify=steal
+    )
+    assert tuned.summary.counts["complete"] == 4
+    assert sorted(row.runs for row in tuned.summary.rows) == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_stopped_in_a_trial_the_search_goes_on_with_it(
+    settings, parts: FitParts, tmp_path: Path, workers: int
 ) -> None:
-    storage = f"{scheme}{tmp_path}/study" if scheme else None
-    survive(settings(**LONG), parts, tmp_path / "out", storage, workers=8, trials=20, kills=5)
+    search = settings(**LONG)
+    running = Running(tmp_path / "out")
+
+    def stop() -> None:
+        running.wait_for_epochs(5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    stopper = threading.Thread(target=stop, daemon=True)
+    stopper.start()
+    with pytest.raises(InterruptedRunError, match=r"stopped after \d of 3 trials; run it again to continue"):
+        run_study(search, parts, tmp_path / "out", trials=3, workers=workers)
+    stopper.join(timeout=30)
+    assert not running.workers()
+    tuned = run_study(search, parts, tmp_path / "out", trials=3)
+    assert tuned.summary.counts["complete"] == 3
+    if workers == 1:
+        whole = run_study(search, parts, tmp_path / "whole", trials=3)
+        assert values(tuned) == values(whole)
 
 
 def test_a_postgresql_server_serves_two_machines(
@@ -375,17 +353,9 @@ def test_a_postgresql_server_serves_two_machines(
     others = threading.Thread(target=machine, args=("b",))
     others.start()
     machine("a")
-    others.join()
+    others.join(timeout=300)
     assert set(found) == {"a", "b"}
-    assert [row.number for row in found["a"].summary.rows] == [row.number for row in found["b"].summary.rows]
-    assert found["a"].summary.counts == {"complete": 8, "pruned": 0, "failed": 0}
-    complete = [t for t in found["a"].study.get_trials(deepcopy=False) if t.state == TrialState.COMPLETE]
-    assert len(complete) == 8
+    assert values(found["a"]) == values(found["b"])
+    # each may begin the last trial before it sees that the other one has
+    assert 8 <= found["a"].summary.counts["complete"] <= 9
     assert "secret" not in (tmp_path / "a" / "tune.json").read_text()
-
-
-@pytest.mark.slow
-def test_killed_workers_on_a_postgresql_server(
-    postgres: str, settings, parts: FitParts, tmp_path: Path
-) -> None:
-    survive(settings(**LONG, seed=1), parts, tmp_path / "out", postgres, workers=4, trials=8, kills=2)

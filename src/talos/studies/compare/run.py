@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,25 +13,27 @@ from typing import Any
 import polars as pl
 
 from talos import registry
+from talos.checks import require
 from talos.config import RunConfig
+from talos.data.parquet import scan_file
 from talos.data.splits import Split
-from talos.errors import ArgumentError, ConfigError, DataError, InputError, TalosError, nearest
+from talos.errors import ConfigError, DataError, InputError, TalosError, nearest
 from talos.evaluation.evaluate import Report, evaluate, users_with_tests
 from talos.evaluation.metrics import RANKING_METRICS, Dialect
 from talos.evaluation.ranking import Scorer
 from talos.evaluation.significance import Alternative
-from talos.files import digest_of, locked, remove_leftovers, replace_text
+from talos.files import digest_of, replace_text
 from talos.model.fitting import fit_baseline
 from talos.studies.compare.table import ComparisonTable, RunResult, build_table
-from talos.studies.folder import FolderKind, file_name, load_fit, open_folder, read_folder, save_fit
+from talos.studies.folder import file_name, read_manifest, read_record, study_folder, write_record
 from talos.studies.race import make_trainer
 from talos.training import InterruptedRunError, Trainer
 from talos.training.callbacks import Records
 
 __all__ = ["CompareSettings", "compare", "load"]
 
-# `compare --tuned` leaves its studies in the folder before the comparison starts
-_COMPARISON = FolderKind("comparison", "compare.json", may_exist=("tuned",))
+_MANIFEST, _NOUN, _RUNS = "compare.json", "comparison", "runs"
+_TUNED = "tuned"  # where `compare --tuned` leaves its studies before the comparison starts
 CURVE_KS = (1, 5, 10, 20, 50)  # always measured as well, for the plots against K
 LIST_METRICS = (
     "coverage",
@@ -61,6 +64,10 @@ class CompareSettings:
         values = self.as_dict()
         return digest_of({**values, "models": values["models"][model], "model": model, "seed": seed})
 
+    def stem(self, model: str, seed: int) -> str:
+        """The name of a fit's files; the number separates models whose names differ only in special characters."""
+        return f"{list(self.models).index(model):02d}-{file_name(model)}-seed{seed}"
+
 
 def compare(
     split: Split,
@@ -89,10 +96,9 @@ def compare(
         alternative: the alternative hypothesis about the first model and each of the others.
         notify: called with a line of progress after each fit.
     """
-    if not models:
-        raise ArgumentError("is empty", where="models", expected="at least one config")
-    if budget is not None and not budget > 0:
-        raise ArgumentError(f"{budget}", where="budget", expected="a number of seconds above 0")
+    require(bool(models), "is empty", where="models", expected="at least one config")
+    fits = budget is None or budget > 0
+    require(fits, f"{budget}", where="budget", expected="a number of seconds above 0")
     if metrics is None:
         k = next(iter(models.values())).k
         metrics = [f"{name}@{k}" for name in ("precision", "recall", "ndcg", "mrr")]
@@ -117,19 +123,20 @@ def compare(
                 registry.make_baseline(config.baseline).check(split.train)
         except InputError as error:
             raise ConfigError(str(error), where=f"model {name}") from None
-    folder = None if out is None else Path(out)
+    view = {"seeds": list(seeds), "metrics": list(metrics), "alternative": alternative}
     with contextlib.ExitStack() as held:
-        if folder is not None:
-            view = {"seeds": list(seeds), "metrics": list(metrics), "alternative": alternative}
-            open_folder(folder, _COMPARISON, settings.as_dict(), {"view": view})
-            held.enter_context(locked(folder / ".lock", guards=folder, purpose="comparing"))
-            _remove_leftovers(folder, settings, seeds)
-        results = _all_results(split, settings, seeds, metrics, folder, notify)
+        folder = Path(out or held.enter_context(tempfile.TemporaryDirectory(prefix="talos-compare-")))
+        manifest, facts = folder / _MANIFEST, {"view": view}
+        held.enter_context(study_folder(manifest, _NOUN, settings.as_dict(), facts, may_hold=(_TUNED,)))
+        try:
+            results = _all_results(split, settings, seeds, metrics, folder, notify)
+        except InterruptedRunError as error:
+            kept = "" if out is None else "; finished fits are kept; run it again to continue"
+            raise InterruptedRunError(f"{error}{kept}") from None
         table = build_table(results, metrics, alternative)
-        if folder is not None:
-            replace_text(folder / "compare.csv", table.to_csv())
-            replace_text(folder / "compare.tex", table.to_latex())
-        return table
+        replace_text(folder / "compare.csv", table.to_csv())
+        replace_text(folder / "compare.tex", table.to_latex())
+    return table
 
 
 def _all_results(
@@ -137,7 +144,7 @@ def _all_results(
     settings: CompareSettings,
     seeds: Sequence[int],
     metrics: Sequence[str],
-    folder: Path | None,
+    folder: Path,
     notify: Callable[[str], None],
 ) -> dict[str, list[RunResult]]:
     """The results of every model, in the order of the seeds: those that the folder has, and fits that are made now."""
@@ -147,16 +154,15 @@ def _all_results(
     jobs = [(name, seed) for seed in seeds for name in models]
     for number, (name, seed) in enumerate(jobs, start=1):
         try:
-            stored = None if folder is None else _load(folder, settings, name, seed)
-            result = stored or _repeated(fixed.get(name), seed) or _fit(split, settings, name, seed)
-            baseline = models[name].baseline
-            if baseline is not None and not registry.resolve("baseline", baseline.name).random:
-                fixed[name] = result
-            if folder is not None and stored is None:
+            result = stored = _load(folder, settings, name, seed)
+            if result is None:
+                result = _repeated(fixed.get(name), seed) or _fit(split, settings, name, seed)
                 _save(folder, settings, result)
         except (InterruptedRunError, KeyboardInterrupt):  # the latter is Ctrl-C between two fits
-            kept = "" if folder is None else "; finished fits are kept; run it again to continue"
-            raise InterruptedRunError(f"stopped in {name}, seed {seed}{kept}") from None
+            raise InterruptedRunError(f"stopped in {name}, seed {seed}") from None
+        baseline = models[name].baseline
+        if baseline is not None and not registry.resolve("baseline", baseline.name).random:
+            fixed[name] = result
         results[name].append(_slim(result, metrics))
         said = "finished before" if stored else f"{result.fit_seconds:.1f} s"
         value = result.report.metrics[metrics[0]]
@@ -164,19 +170,11 @@ def _all_results(
     return results
 
 
-def _remove_leftovers(folder: Path, settings: CompareSettings, seeds: Sequence[int]) -> None:
-    """Remove what a killed comparison left of unfinished writes."""
-    names = [_COMPARISON.manifest, "compare.csv", "compare.tex"]
-    stems = [_file_stem(settings, name, seed) for name in settings.models for seed in seeds]
-    for name in (*names, *(f"runs/{stem}.{kind}" for stem in stems for kind in ("json", "parquet"))):
-        remove_leftovers(folder / name)
-
-
 def load(folder: str | Path) -> ComparisonTable:
     """The table of a finished comparison, from its folder."""
     out = Path(folder)
-    stored, facts = read_folder(out, _COMPARISON)
-    where = str(out / _COMPARISON.manifest)
+    stored, facts = read_manifest(out / _MANIFEST, _NOUN)
+    where = str(out / _MANIFEST)
     try:
         configs = stored["models"].items()
         settings = CompareSettings(
@@ -195,7 +193,7 @@ def load(folder: str | Path) -> ComparisonTable:
             result = _load(out, settings, name, seed)
             if result is None:
                 raise DataError(
-                    f"the fit {_file_stem(settings, name, seed)} is not finished",
+                    f"the fit {settings.stem(name, seed)} is not finished",
                     where=str(out),
                     hint="run the comparison again to continue",
                 )
@@ -205,19 +203,15 @@ def load(folder: str | Path) -> ComparisonTable:
 
 def _check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
     """The seeds as a tuple; a number n means 0 … n-1."""
-    if isinstance(seeds, int):
-        if seeds < 1:
-            raise ArgumentError(f"{seeds}", where="seeds", expected="1 or more")
-        return tuple(range(seeds))
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise ArgumentError(f"{list(seeds)}", where="seeds", expected="distinct numbers of 0 or more")
-    return tuple(seeds)
+    given = range(seeds) if isinstance(seeds, int) else seeds
+    fits = bool(given) and min(given) >= 0 and len(set(given)) == len(given)
+    require(fits, f"{seeds}", where="seeds", expected="1 or more, or distinct numbers of 0 or more")
+    return tuple(given)
 
 
 def _check_metrics(metrics: Sequence[str], num_items: int) -> list[int]:
     """The list lengths in names such as `recall@20`, in ascending order."""
-    known = (*RANKING_METRICS, *LIST_METRICS)
-    lengths = set()
+    known, lengths = (*RANKING_METRICS, *LIST_METRICS), set[int]()
     for metric in metrics:
         name, _, k = metric.partition("@")
         if name not in known:
@@ -226,7 +220,7 @@ def _check_metrics(metrics: Sequence[str], num_items: int) -> list[int]:
             expected = f"a list length of 1 to {num_items:,} after @, such as {name}@{min(20, num_items)}"
             raise ConfigError(f"{metric!r}", where="metrics", expected=expected)
         lengths.add(int(k))
-    if not metrics:
+    if not lengths:
         raise ConfigError("none given", where="metrics", expected="at least one, such as recall@20")
     for metric in metrics:
         name, _, k = metric.partition("@")
@@ -266,14 +260,24 @@ def _repeated(earlier: RunResult | None, seed: int) -> RunResult | None:
 
 def _fit(split: Split, settings: CompareSettings, name: str, seed: int) -> RunResult:
     config = settings.models[name].with_values({"seed": seed})
-    fit = _fit_trained if config.baseline is None else _fit_baseline
+    began, stop = time.perf_counter(), _BudgetStop(settings.budget)
+    scorer: Scorer
+    ended: Any
     try:
-        scorer, facts = fit(config, split, settings)
+        if config.baseline is None:
+            trainer, _ = make_trainer(config, split.train, split.valid, callbacks=[stop])
+            stop.trainer = trainer
+            trainer.fit()
+            scorer, config, at = trainer.scorer(), trainer.config, trainer.position
+            epoch = at.best_epoch or at.epoch
+            ended = "budget" if stop.out_of_time else "patience" if at.finished else "epochs"
+        else:  # learns from train alone, as trained models do
+            scorer, epoch, ended = fit_baseline(config, split.train).scorer(), 0, "computed"
     except InterruptedRunError:
         raise
     except TalosError as error:
         raise TalosError(f"{name}, seed {seed}: {error}") from error
-    seen = split.train
+    seconds, seen = round(time.perf_counter() - began, 3), split.train
     if split.valid is not None and settings.dialect != "paper":  # that dialect does not mask validation
         seen = seen.union(split.valid)
     report = evaluate(
@@ -284,61 +288,38 @@ def _fit(split: Split, settings: CompareSettings, name: str, seed: int) -> RunRe
         dialect=settings.dialect,
         popularity=split.train.item_degrees,
     )
-    return RunResult(model=name, seed=seed, report=report, **facts)
-
-
-def _fit_trained(config: RunConfig, split: Split, settings: CompareSettings) -> tuple[Scorer, dict[str, Any]]:
-    """The scores of a trained model, and what its result says about the fit."""
-    stop = _BudgetStop(settings.budget)
-    began = time.perf_counter()
-    trainer, _ = make_trainer(config, split.train, split.valid, callbacks=[stop])
-    stop.trainer = trainer
-    trainer.fit()
-    at = trainer.position
-    return trainer.scorer(), {
-        "config": trainer.config.as_dict(),
-        "history": stop.lines,
-        "fit_seconds": round(time.perf_counter() - began, 3),
-        "epoch": at.best_epoch or at.epoch,
-        "stopped": "budget" if stop.out_of_time else "patience" if at.finished else "epochs",
-    }
-
-
-def _fit_baseline(
-    config: RunConfig, split: Split, settings: CompareSettings
-) -> tuple[Scorer, dict[str, Any]]:
-    """The same of a baseline, which learns from train alone, as trained models do."""
-    began = time.perf_counter()
-    model = fit_baseline(config, split.train)
-    facts = {"config": config.as_dict(), "history": [], "epoch": 0, "stopped": "computed"}
-    return model.scorer(), facts | {"fit_seconds": round(time.perf_counter() - began, 3)}
-
-
-def _file_stem(settings: CompareSettings, model: str, seed: int) -> str:
-    """The file name of a fit; the number separates models whose names differ only in special characters."""
-    place = list(settings.models).index(model)
-    return f"{place:02d}-{file_name(model)}-seed{seed}"
+    return RunResult(
+        model=name,
+        seed=seed,
+        fit_seconds=seconds,
+        epoch=epoch,
+        stopped=ended,
+        config=config.as_dict(),
+        report=report,
+        history=stop.lines,
+    )
 
 
 def _save(out: Path, settings: CompareSettings, result: RunResult) -> None:
-    report = result.report
-    facts = {
-        name: value for name, value in vars(result).items() if name not in ("report", "config", "history")
-    }
-    values = {**facts, **report.as_dict(), "config": result.config, "history": result.history}
+    """Append a fit to the folder: everything as JSON but the per-user values, which are a table."""
+    stem, report = settings.stem(result.model, result.seed), result.report
+    facts = {name: value for name, value in vars(result).items() if name != "report"}
+    values = {**facts, **report.as_dict(), "fingerprint": settings.digest(result.model, result.seed)}
     per_user = pl.DataFrame({"user_id": report.user_ids, **report.per_user})
-    stem = _file_stem(settings, result.model, result.seed)
-    save_fit(out / "runs", stem, values, per_user, settings.digest(result.model, result.seed))
+    write_record(out / _RUNS / f"{stem}.json", values, {f"{stem}.parquet": per_user.write_parquet})
 
 
 def _load(out: Path, settings: CompareSettings, model: str, seed: int) -> RunResult | None:
     """The stored result of a fit; None if it is not finished. Damaged files and other settings are an error."""
-    stem = _file_stem(settings, model, seed)
-    found = load_fit(out / "runs", stem, settings.digest(model, seed))
-    if found is None:
+    path = out / _RUNS / f"{settings.stem(model, seed)}.json"
+    if not path.exists():
         return None
-    values, frame = found
+    table, hint = path.with_suffix(".parquet"), f"delete {path} to fit it again"
+    values = read_record(path, [table.name], hint=hint)
     try:
+        if values["fingerprint"] != settings.digest(model, seed):
+            raise DataError("was made with other settings or data", where=str(path), hint=hint)
+        frame = scan_file(table).collect()
         report = Report(
             metrics=values["metrics"],
             per_user={name: frame[name].to_numpy() for name in frame.columns if name != "user_id"},
@@ -350,9 +331,4 @@ def _load(out: Path, settings: CompareSettings, model: str, seed: int) -> RunRes
         names = ("model", "seed", "config", "history", "fit_seconds", "epoch", "stopped")
         return RunResult(report=report, **{name: values[name] for name in names})
     except (KeyError, TypeError, pl.exceptions.PolarsError) as error:
-        path = out / "runs" / f"{stem}.json"
-        raise DataError(
-            f"is damaged: {error} is missing or wrong",
-            where=str(path),
-            hint=f"delete {path} to fit it again",
-        ) from None
+        raise DataError(f"is damaged: {error} is missing or wrong", where=str(path), hint=hint) from None

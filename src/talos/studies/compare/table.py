@@ -5,8 +5,6 @@ It prints as text, and is written as CSV and as LaTeX.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy as np
 from talos.errors import ArgumentError, nearest
 from talos.evaluation.evaluate import Report
 from talos.evaluation.significance import Alternative, Comparison, compare_reports, compare_seeds, holm
+from talos.studies.folder import csv_text
 
 __all__ = ["Against", "ComparisonTable", "ModelRow", "RunResult", "build_table", "latex_escape"]
 
@@ -146,35 +145,25 @@ class ComparisonTable:
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """One line for each model and metric; also written to `path`, if given."""
-        rows = [_csv_row(row, metric) for row in self.rows for metric in self.metrics]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return _written(text.getvalue(), path)
+        text = csv_text([_csv_row(row, metric) for row in self.rows for metric in self.metrics])
+        return _written(text, path)
 
     def to_latex(self, path: str | Path | None = None) -> str:
-        """A table for `booktabs`, the best mean of each metric in bold; also written to `path`, if given."""
-        header = [latex_escape(name) for name in ("model", *self.metrics, "seconds")]
+        """The first table for `booktabs`, the best mean of each metric in bold; also written to `path`, if given."""
+        header, rows = self.summary()
         best = {metric: max(row.means[metric] for row in self.rows) for metric in self.metrics}
-        lines = [
-            r"% needs \usepackage{booktabs}",
-            rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
-            r"\toprule",
-            " & ".join(header) + r" \\",
-            r"\midrule",
-        ]
-        for row in self.rows:
-            cells = [latex_escape(row.model)]
-            for metric in self.metrics:
-                marks = self.marks(row, metric).strip().replace("†", r"\dagger")
-                number = f"{row.means[metric]:.4f}"
-                number = rf"\mathbf{{{number}}}" if row.means[metric] == best[metric] else number
-                std = "" if len(row.seeds) < 2 else rf" \pm {row.stds[metric]:.4f}"
-                cells.append(f"${number}{std}{f'^{{{marks}}}' if marks else ''}$")
-            lines.append(" & ".join([*cells, f"{row.fit_seconds[0]:.1f}"]) + r" \\")
-        lines += [r"\bottomrule", r"\end{tabular}", f"% {latex_escape(self.legend)}"]
-        return _written("\n".join(lines) + "\n", path)
+        lines = [" & ".join(map(latex_escape, header))]
+        for row, cells in zip(self.rows, rows, strict=True):
+            bold = [False, *(row.means[metric] == best[metric] for metric in self.metrics), False]
+            texts = [(latex_escape(cell), strong) for cell, strong in zip(cells, bold, strict=True)]
+            lines.append(" & ".join(rf"\textbf{{{text}}}" if strong else text for text, strong in texts))
+        return _written(
+            r"% needs \usepackage{booktabs}"
+            f"\n\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}\n\\toprule\n{lines[0]} \\\\\n\\midrule\n"
+            + "".join(f"{line} \\\\\n" for line in lines[1:])
+            + f"\\bottomrule\n\\end{{tabular}}\n% {latex_escape(self.legend)}\n",
+            path,
+        )
 
     def __str__(self) -> str:
         parts = [_aligned(*self.summary())]

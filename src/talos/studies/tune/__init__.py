@@ -12,7 +12,10 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from talos.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from talos.studies.tune.data import FitParts, fit_parts
@@ -26,32 +29,33 @@ if TYPE_CHECKING:
         stored_final,
     )
     from talos.studies.tune.search import resolve_space, run_study, tune, tune_models
-    from talos.studies.tune.settings import TuneSettings, read_folder
-    from talos.studies.tune.space import Choice, Range, Space, check_space, default_point, default_space
-    from talos.studies.tune.storage import check_reachable, import_optuna, parse_storage
+    from talos.studies.tune.space import Space, check_space, default_point, default_space
+    from talos.studies.tune.study import TuneSettings, check_reachable, parse_storage, read_folder
 
-__all__ = [
-    "Choice", "FinalResult", "FitParts", "Range", "Space", "Summary", "TrialRow", "TuneSettings", "Tuned",
-    "check_reachable", "check_space", "default_point", "default_space", "finalize", "fit_parts", "import_optuna",
-    "open_study", "parse_storage", "read_folder", "resolve_space", "run_study", "stored_final", "tune", "tune_models",
-]  # fmt: skip
+if find_spec("optuna") is None:
+    raise MissingExtraError("tuning", extra="tune")
 
 # names are imported on first use, so that a space can be checked before torch is loaded
-_NAMES_OF = {
-    "space": ("Choice", "Range", "Space", "check_space", "default_point", "default_space"),
-    "storage": ("check_reachable", "import_optuna", "parse_storage"),
-    "settings": ("TuneSettings", "read_folder"),
+_HOME = {
     "data": ("FitParts", "fit_parts"),
     "results": ("FinalResult", "Summary", "TrialRow", "Tuned", "finalize", "open_study", "stored_final"),
     "search": ("resolve_space", "run_study", "tune", "tune_models"),
+    "space": ("Space", "check_space", "default_point", "default_space"),
+    "study": ("TuneSettings", "check_reachable", "parse_storage", "read_folder"),
 }
+
+__all__ = [
+    "FinalResult", "FitParts", "Space", "Summary", "TrialRow", "TuneSettings", "Tuned", "check_reachable",
+    "check_space", "default_point", "default_space", "finalize", "fit_parts", "open_study", "parse_storage",
+    "read_folder", "resolve_space", "run_study", "stored_final", "tune", "tune_models",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _NAMES_OF.items():
+    for module, names in _HOME.items():
         if name in names:
-            return getattr(import_module(f"talos.studies.tune.{module}"), name)
-    raise AttributeError(f"module 'talos.studies.tune' has no attribute {name!r}")
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

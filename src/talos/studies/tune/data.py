@@ -6,6 +6,7 @@ even the existence of a test item can be read from it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tokenize import TokenError
@@ -17,7 +18,7 @@ import polars as pl
 from talos.data.interactions import Interactions, Provenance
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError
-from talos.files import checksum_of, read_sealed, replace_file, write_sealed
+from talos.studies.folder import read_record, write_record
 
 __all__ = ["FitParts", "fit_parts", "map_parts", "write_parts"]
 
@@ -59,38 +60,31 @@ def fit_parts(train: Interactions, valid: Interactions | None) -> FitParts:
 
 
 def write_parts(folder: Path, parts: FitParts) -> None:
-    """Write both parts, each file atomically, and `parts.json` with their checksums."""
-    folder.mkdir(parents=True, exist_ok=True)
-    ids = {"users": parts.train.user_ids.ids, "items": parts.train.item_ids.ids}
-    for name, series in ids.items():
-        replace_file(folder / f"{name}.arrow", series.rename("id").to_frame().write_ipc)
+    """Write both parts as the record `parts.json`."""
+    files: dict[str, Callable[[Path], object]] = {
+        "users.arrow": parts.train.user_ids.ids.rename("id").to_frame().write_ipc,
+        "items.arrow": parts.train.item_ids.ids.rename("id").to_frame().write_ipc,
+    }
     for name, part in parts._asdict().items():
         for kind in ("indptr", "indices"):
-            save = partial(np.save, arr=getattr(part, kind), allow_pickle=False)
-            replace_file(folder / f"{name}.{kind}.npy", save)
-    write_sealed(
-        folder / _INDEX, {"format": 1, "checksums": {name: checksum_of(folder / name) for name in _FILES}}
-    )
+            files[f"{name}.{kind}.npy"] = partial(np.save, arr=getattr(part, kind), allow_pickle=False)
+    write_record(folder / _INDEX, {}, files)
 
 
 def map_parts(folder: Path) -> FitParts:
     """The parts that `write_parts` wrote; their arrays are memory-mapped and shared between processes."""
+    read_record(folder / _INDEX, _FILES, hint=_HINT)
     try:
-        if (folder / _INDEX).exists():  # older versions wrote none
-            for name, checksum in read_sealed(folder / _INDEX, hint=_HINT)["checksums"].items():
-                if name not in _FILES or checksum_of(folder / name) != checksum:
-                    raise ValueError(f"{name} differs from its checksum")
         # scanned, because `read_ipc` takes a path for a pattern
         ids = (
             pl.scan_ipc(folder / f"{name}.arrow", glob=False, hive_partitioning=False).collect()["id"]
             for name in ("users", "items")
         )
         users, items = map(Vocabulary, ids)
-        train, valid = (_map_part(folder, name, users, items) for name in FitParts._fields)
+        return FitParts(*(_map_part(folder, name, users, items) for name in FitParts._fields))
     # numpy's reader of headers passes on what Python's tokenizer says about a damaged one
-    except (OSError, ValueError, KeyError, TokenError, pl.exceptions.PolarsError) as error:
+    except (OSError, ValueError, TokenError, pl.exceptions.PolarsError) as error:
         raise DataError(f"cannot be read ({error})", where=str(folder), hint=_HINT) from None
-    return FitParts(train, valid)
 
 
 def _map_part(folder: Path, name: str, users: Vocabulary, items: Vocabulary) -> Interactions:

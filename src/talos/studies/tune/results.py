@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import optuna
 
 from talos import registry
 from talos.config import RunConfig
+from talos.data.databases import without_passwords
 from talos.data.splits import Split
-from talos.errors import DataError
+from talos.errors import ConfigError, DataError
 from talos.evaluation.evaluate import popularity_report
 from talos.files import read_sealed, replace_text, write_sealed
 from talos.model.recommender import Recommender
-from talos.studies.folder import FORMAT
+from talos.studies.folder import FORMAT, csv_text
 from talos.studies.tune.data import FitParts, fit_parts, map_parts
-from talos.studies.tune.settings import TuneSettings, read_folder
-from talos.studies.tune.storage import (
-    chains,
+from talos.studies.tune.study import (
+    TuneSettings,
+    attempts,
     check_reachable,
-    count_trials,
-    import_optuna,
-    open_store,
+    current_trials,
+    open_storage,
     parse_storage,
-    quiet,
-    recorded_storage,
+    read_folder,
+    storage_errors,
 )
-from talos.training import Callback, plan_for
-
-if TYPE_CHECKING:
-    import optuna
-    from optuna.trial import FrozenTrial
+from talos.training import Callback
 
 __all__ = ["FinalResult", "Summary", "TrialRow", "Tuned", "finalize", "open_study", "stored_final"]
 
@@ -80,21 +76,19 @@ class Summary:
         return {state: states.count(state) for state in ("complete", "pruned", "failed")}
 
 
-def summarise(study: optuna.Study, settings: TuneSettings, wanted: int | None = None) -> Summary:
+def summarise(study: optuna.Study, settings: TuneSettings) -> Summary:
     """The summary of a study; an error if no trial has a value yet."""
-    trials = study.get_trials(deepcopy=False)
-    counts = count_trials(trials, wanted)
-    attempts = {chain[-1].number: len(chain) for chain in chains(trials)}
-    rows = tuple(_row(trial, attempts[trial.number]) for trial in counts.ended)
+    trials = current_trials(study)
+    rows = tuple(_row(trial) for trial in trials if trial.state.is_finished())
     best = _best_row(rows)
     return Summary(
         metric=settings.metric,
         rows=rows,
         best=best,
         config=settings.config.with_values(best.parameters),
-        importance=_importance(counts.finished, list(settings.space.entries)),
+        importance=_importance(study, list(settings.space.entries)),
         peak_mb=max(row.peak_mb for row in rows),
-        open=counts.open,
+        open=len(trials) - len(rows),
     )
 
 
@@ -117,52 +111,49 @@ def write_summary(out: Path, summary: Summary) -> None:
     )
     replace_text(out / "run.toml", head + summary.config.to_toml())
     keys = list(dict.fromkeys(key for row in summary.rows for key in row.parameters))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["trial", "state", summary.metric, "epoch", "epochs", "seconds", "runs", *keys, "error"])
-    for row in summary.rows:
-        value = "" if row.value is None else f"{row.value:.6f}"
-        cells = [row.number, row.state, value, row.epoch, row.epochs, f"{row.seconds:.2f}", row.runs]
-        writer.writerow([*cells, *(row.parameters.get(key, "") for key in keys), row.error])
-    replace_text(out / "trials.csv", text.getvalue())
+    rows = [
+        {
+            "trial": row.number,
+            "state": row.state,
+            summary.metric: "" if row.value is None else f"{row.value:.6f}",
+            "epoch": row.epoch,
+            "epochs": row.epochs,
+            "seconds": f"{row.seconds:.2f}",
+            "runs": row.runs,
+            **{key: row.parameters.get(key, "") for key in keys},
+            "error": row.error,
+        }
+        for row in summary.rows
+    ]
+    replace_text(out / "trials.csv", csv_text(rows))
 
 
-def _row(trial: FrozenTrial, runs: int) -> TrialRow:
+def _row(trial: optuna.trial.FrozenTrial) -> TrialRow:
     state = {"COMPLETE": "complete", "PRUNED": "pruned"}.get(trial.state.name, "failed")
-    facts = trial.user_attrs
+    outcome = trial.user_attrs.get("outcome", {})
     lost = "" if state != "failed" else "its worker died too often"
-    curve = tuple(sorted(trial.intermediate_values.items()))
-    value = trial.value if state == "complete" else max((one for _, one in curve), default=None)
     return TrialRow(
         number=trial.number,
         state=state,
-        value=value if state != "failed" else None,
-        epoch=int(facts.get("epoch", 0)),
-        epochs=int(facts.get("epochs", 0)),
-        seconds=float(facts.get("seconds", 0.0)),
-        runs=runs,
+        value=outcome.get("value"),
+        runs=1 + len(attempts(trial)),
         parameters=dict(trial.params),
-        curve=curve,
-        error=str(facts.get("error", lost)),
-        peak_mb=float(facts.get("peak_mb", 0.0)),
+        curve=tuple(sorted(trial.intermediate_values.items())),
+        error=str(trial.user_attrs.get("error", lost)),
+        **{name: outcome.get(name, 0) for name in ("epoch", "epochs", "seconds", "peak_mb")},
     )
 
 
-def _importance(finished: Sequence[FrozenTrial], keys: list[str]) -> dict[str, float]:
+def _importance(study: optuna.Study, keys: list[str]) -> dict[str, float]:
     """The share of each parameter in what distinguishes good trials (PED-ANOVA); empty if there are too few."""
-    optuna = import_optuna()
-    complete = [trial for trial in finished if trial.state.name == "COMPLETE"]
-    if len(complete) < 4 or len({trial.value for trial in complete}) < 2:
+    complete = [trial.value for trial in study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
+    if len(complete) < 4 or len(set(complete)) < 2:
         return {}
-    with quiet():
-        copy = optuna.create_study(direction="maximize")
-        copy.add_trials(complete)
-        try:
-            found = optuna.importance.get_param_importances(
-                copy, evaluator=optuna.importance.PedAnovaImportanceEvaluator(), params=keys
-            )
-        except (ValueError, RuntimeError, ZeroDivisionError):  # all trials have the same value or parameters
-            return {}
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+    try:
+        found = optuna.importance.get_param_importances(study, evaluator=evaluator, params=keys)
+    except (ValueError, RuntimeError, ZeroDivisionError):  # all trials have the same value or parameters
+        return {}
     return {key: float(found[key]) for key in keys if key in found}
 
 
@@ -196,14 +187,20 @@ class Tuned:
 
 
 def open_study(out: Path, storage: str | None = None) -> tuple[TuneSettings, dict[str, Any], Tuned]:
-    """The settings, facts and current results of a study; nothing is run."""
+    """The settings, facts and current results of a study; nothing is run.
+
+    A record may be a stranger's: a storage outside the study's folder is opened only if it is named again.
+    """
     settings, facts = read_folder(out)
-    address = recorded_storage(facts.get("storage"), out) if storage is None else parse_storage(storage, out)
-    check_reachable(address)
-    with quiet():
-        store = open_store(address, str(facts.get("study", settings.study_name)))
-        summary = summarise(store.study, settings)
-    return settings, facts, Tuned(study=store.study, summary=summary, parts=map_parts(out / DATA), folder=out)
+    if storage is None and facts.get("storage") is not None:
+        what = f"the trials are in {without_passwords(str(facts['storage']))}, which a study does not open by itself"
+        raise ConfigError(what, where="storage", expected="storage= to name it again")
+    url = parse_storage(storage, out)
+    check_reachable(url)
+    with storage_errors(url, ConfigError):
+        _, study = open_storage(url, settings.study_name)
+        summary = summarise(study, settings)
+    return settings, facts, Tuned(study=study, summary=summary, parts=map_parts(out / DATA), folder=out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,12 +291,12 @@ def finalize(
 
 
 def _resolved(tuned: Tuned) -> RunConfig:
-    """The best trial's config with every `auto` as the trial resolved it; trials of older studies did not store it.
+    """The best trial's config with every `auto` as the trial resolved it.
 
     A study may be somebody else's: it does not choose which modules are imported.
     """
     trial = tuned.study.get_trials(deepcopy=False)[tuned.summary.best.number]
-    where, stored = f"trial {trial.number} of the study", trial.user_attrs.get("resolved")
-    config = tuned.config if stored is None else RunConfig.from_dict(stored, where=where)
+    where = f"trial {trial.number} of the study"
+    config = RunConfig.from_dict(trial.user_attrs["outcome"]["resolved"], where=where)
     registry.check_imported(config, where=where)
-    return plan_for(config, tuned.parts.train).config if stored is None else config
+    return config

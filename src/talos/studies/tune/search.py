@@ -9,18 +9,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import optuna
+
+from talos.checks import require
 from talos.config import RunConfig
+from talos.data.databases import without_password
 from talos.data.interactions import Interactions
 from talos.data.splits import Split
 from talos.errors import ArgumentError, ConfigError
 from talos.model.recommender import Recommender
-from talos.studies.folder import file_name
+from talos.studies.folder import file_name, study_folder
 from talos.studies.tune.data import FitParts, fit_parts, map_parts, write_parts
 from talos.studies.tune.results import DATA, FINAL, Tuned, summarise, write_summary
-from talos.studies.tune.settings import Pruner, Sampler, TuneSettings, open_folder
 from talos.studies.tune.space import Space, check_space, default_space
-from talos.studies.tune.storage import check_reachable, import_optuna, open_store, parse_storage, quiet
-from talos.studies.tune.workers import GRACE, HEARTBEAT, Search, WorkerPool
+from talos.studies.tune.study import (
+    MANIFEST,
+    NOUN,
+    Pruner,
+    Sampler,
+    TuneSettings,
+    check_reachable,
+    open_storage,
+    parse_storage,
+    quiet,
+    storage_errors,
+)
+from talos.studies.tune.workers import Search, recover
 
 __all__ = ["DEFAULT_TRIALS", "resolve_space", "run_study", "tune", "tune_models"]
 
@@ -53,7 +67,7 @@ def tune(
         trials: the number of trials; default: 50, or no limit if there is a budget.
         budget: seconds; running trials then end after the current epoch.
         workers: processes on this machine, each with its share of the threads.
-        storage: a file, `sqlite:///FILE` or `postgresql://…`; default: a journal in `out`. Calls with equal
+        storage: a SQLite file, `sqlite:///FILE` or `postgresql://…`; default: a file in `out`. Calls with equal
             settings and data on the same storage work on one study, from any number of machines.
         out: a folder that keeps everything; an interrupted search is continued there.
         sampler: see `TuneSettings`.
@@ -69,7 +83,6 @@ def tune(
     >>> len(study.trials), model.config.loss.options["tau"] in (0.1, 0.2)
     (2, True)
     """
-    optuna = import_optuna()
     base = Recommender(config=config, **options).config
     chosen, where = resolve_space(space, base)
     settled = check_space(chosen, base, where=where)
@@ -125,44 +138,39 @@ def run_study(
     storage: str | None = None,
     notify: Callable[[str], None] = lambda line: None,
     facts: Mapping[str, Any] | None = None,
-    heartbeat: float = HEARTBEAT,
-    grace: float = GRACE,
 ) -> Tuned:
     """Start or continue the study of a folder; writes `run.toml` and `trials.csv` at the end.
 
     Arguments of `tune` mean the same here; `trials` includes those finished before. `facts` are written to `tune.json`
-    beside the settings. `heartbeat` is the number of seconds between a worker's heartbeats, `grace` the number of
-    seconds without one after which it counts as dead.
+    beside the settings.
     """
     for name, number in (("trials", trials), ("budget", budget), ("workers", workers)):
-        if number is not None and not number > 0:
-            raise ArgumentError(f"{number}", where=name, expected="more than 0")
+        require(number is None or number > 0, f"{number}", where=name, expected="more than 0")
     if (out / FINAL).exists():
         what = "is finalised: its test part has been evaluated"
         raise ConfigError(what, where=str(out), expected="a new folder for a new search")
-    address = parse_storage(storage, out)
-    check_reachable(address)
+    url = parse_storage(storage, out)
+    check_reachable(url)
     if trials is None and budget is None:
         trials = DEFAULT_TRIALS
     wanted = settings.limit(trials)
     if trials is not None and wanted is not None and wanted < trials:
         notify(f"the grid has {wanted:,} points: {wanted:,} trials")
-    name = open_folder(out, settings, {**(facts or {}), "storage": address.shown})
-    write_parts(out / DATA, parts)
-    with quiet():
-        store = open_store(address, name)
+    named = {"storage": None if storage is None else without_password(url)}
+    with study_folder(out / MANIFEST, NOUN, settings.as_dict(), {**(facts or {}), **named}):
+        write_parts(out / DATA, parts)
+        database, study = open_storage(url, settings.study_name)
+        deadline = None if budget is None else time.monotonic() + budget
         search = Search(
-            store=store,
-            settings=settings,
-            data=out / DATA,
-            wanted=wanted,
-            deadline=None if budget is None else time.monotonic() + budget,
-            heartbeat=heartbeat,
+            study.study_name, database, settings, out / DATA, wanted=wanted, deadline=deadline, notify=notify
         )
-        WorkerPool(search, workers=workers, notify=notify, grace=grace).run()
-        summary = summarise(store.study, settings, wanted)
-    write_summary(out, summary)
-    return Tuned(study=store.study, summary=summary, parts=map_parts(out / DATA), folder=out)
+        with storage_errors(url):
+            if storage is None:  # its folder is locked: no other process runs these trials
+                recover(study)
+            search.run(workers)
+            summary = summarise(study, settings)
+        write_summary(out, summary)
+    return Tuned(study=study, summary=summary, parts=map_parts(out / DATA), folder=out)
 
 
 def tune_models(

@@ -1,4 +1,4 @@
-"""Search spaces: which keys of the config vary and over which values; and the check that a run could use them.
+"""Search spaces: which keys of the config vary, as Optuna's distributions, and the check that a run could use them.
 
 A space is written like a run config, with a list of values or a range in place of a value:
 
@@ -17,17 +17,18 @@ import contextlib
 import inspect
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from talos.config import RunConfig
 from talos.errors import ConfigError, InputError, nearest
 
-__all__ = ["Choice", "Entry", "Range", "Space", "check_space", "default_point", "default_space"]
+__all__ = ["Entry", "Space", "check_space", "default_point", "default_space"]
 
 _FIXED_BY_CONFIG = {
     "k": "the value of the config: all trials must maximise the same metric",
@@ -40,73 +41,10 @@ _FIXED_BY_CONFIG = {
     "training.evaluate_every": "the value of the config: the pruner compares trials at the same epochs",
 }
 _NAMED = ("loss", "backbone", "threshold", "baseline")  # sections of a name with options of its own
-_LARGEST_FILE = 1 << 20
+_RANGE = ("low", "high", "log", "step")
 
 
-@dataclass(frozen=True)
-class Choice:
-    """One of these values.
-
-    >>> Choice((0.1, 0.2)).corners
-    (0.1, 0.2)
-    """
-
-    values: tuple[Any, ...]
-
-    @property
-    def corners(self) -> tuple[Any, ...]:
-        """Values to check: if all of them are valid, the entry is."""
-        return self.values
-
-    def contains(self, value: Any) -> bool:
-        """Whether a value is one of them."""
-        return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in self.values)
-
-    def as_plain(self) -> Any:
-        """The entry as it is written in a file."""
-        return list(self.values)
-
-
-@dataclass(frozen=True)
-class Range:
-    """A range from low to high: integers if both ends are, on a log scale if `log`, in steps if `step` is given.
-
-    >>> Range(0.01, 1.0, log=True).contains(0.5), Range(32, 128, step=32).corners
-    (True, (32, 128))
-    """
-
-    low: float
-    high: float
-    log: bool = False
-    step: float | None = None
-
-    @property
-    def whole(self) -> bool:
-        """Whether the values are whole numbers."""
-        return isinstance(self.low, int) and isinstance(self.high, int)
-
-    @property
-    def corners(self) -> tuple[Any, ...]:
-        """Values to check: if all of them are valid, the entry is."""
-        return (self.low, self.high)
-
-    def contains(self, value: Any) -> bool:
-        """Whether a value lies in the range."""
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return False
-        if (self.whole and not isinstance(value, int)) or not self.low <= value <= self.high:
-            return False
-        steps = 0 if self.step is None else (value - self.low) / self.step
-        return math.isclose(steps, round(steps))
-
-    def as_plain(self) -> Any:
-        """The entry as it is written in a file."""
-        plain: dict[str, Any] = {"low": self.low, "high": self.high}
-        plain |= {"log": True} if self.log else {}
-        return plain | ({} if self.step is None else {"step": self.step})
-
-
-Entry: TypeAlias = Choice | Range
+Entry: TypeAlias = CategoricalDistribution | FloatDistribution | IntDistribution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +56,7 @@ class Space:
     (['loss.tau', 'optimizer.lr'], None)
     >>> Space.from_dict({"loss": {"tau": []}})
     Traceback (most recent call last):
-    talos.errors.ConfigError: loss.tau: an empty list; expected at least one value
+    talos.errors.ConfigError: loss.tau: []; expected a list of different numbers, strings or booleans
     """
 
     entries: Mapping[str, Entry]
@@ -133,10 +71,8 @@ class Space:
             place = f"{where}: {key}" if where else key
             if key in _FIXED_BY_CONFIG:
                 raise ConfigError("cannot be searched", where=place, expected=_FIXED_BY_CONFIG[key])
-            if isinstance(value, list | tuple):
-                entries[key] = _choice(value, place)
-            elif isinstance(value, Mapping):
-                entries[key] = _range(value, place)
+            if isinstance(value, list | tuple | Mapping):
+                entries[key] = _distribution(value, place)
             else:
                 fixed[key] = value
         if not entries:
@@ -148,8 +84,6 @@ class Space:
     def from_toml(cls, path: Path) -> Space:
         """Read a TOML file."""
         try:
-            if path.stat().st_size > _LARGEST_FILE:
-                raise ConfigError("is too large", where=str(path), expected="a search space")
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             expected = "`default`, `paper` or a TOML file"
@@ -161,8 +95,9 @@ class Space:
     @property
     def size(self) -> int | None:
         """The number of points of the grid; None if an entry is a range."""
-        lengths = [len(entry.values) for entry in self.entries.values() if isinstance(entry, Choice)]
-        return math.prod(lengths) if len(lengths) == len(self.entries) else None
+        entries = self.entries.values()
+        lists = [entry.choices for entry in entries if isinstance(entry, CategoricalDistribution)]
+        return math.prod(map(len, lists)) if len(lists) == len(entries) else None
 
     def point(self, place: int, *, seed: int) -> dict[str, Any]:
         """The point at position `place` of the whole grid in a random order, which follows from the seed.
@@ -171,22 +106,20 @@ class Space:
         >>> len({tuple(space.point(i, seed=0).values()) for i in range(4)})
         4
         """
-        assert self.size is not None
-        code = int(np.random.default_rng(seed).permutation(self.size)[place])
+        code = int(np.random.default_rng(seed).permutation(self.size or 0)[place])
         point = {}
         for key, entry in self.entries.items():
-            assert isinstance(entry, Choice)
-            code, index = divmod(code, len(entry.values))
-            point[key] = entry.values[index]
+            code, index = divmod(code, len(_corners(entry)))
+            point[key] = _corners(entry)[index]
         return point
 
     def contains(self, point: Mapping[str, Any]) -> bool:
         """Whether a point has a valid value for every entry."""
-        return all(key in point and entry.contains(point[key]) for key, entry in self.entries.items())
+        return all(key in point and _holds(entry, point[key]) for key, entry in self.entries.items())
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values by dotted key, which `from_dict` reads back."""
-        return {**{key: entry.as_plain() for key, entry in self.entries.items()}, **self.fixed}
+        return {**{key: _plain(entry) for key, entry in self.entries.items()}, **self.fixed}
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -198,39 +131,55 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{key}", value
 
 
-def _choice(values: list[Any] | tuple[Any, ...], place: str) -> Choice:
-    if not values:
-        raise ConfigError("an empty list", where=place, expected="at least one value")
-    for value in values:
-        if not isinstance(value, str | int | float | bool):
-            raise ConfigError(f"{value!r}", where=place, expected="numbers, strings or booleans in the list")
-    if len(set(map(repr, values))) < len(values):
-        raise ConfigError(f"{list(values)}", where=place, expected="each value once")
-    return Choice(tuple(values))
-
-
-def _range(values: Mapping[str, Any], place: str) -> Range:
-    known = ("low", "high", "log", "step")
-    for name in values:
-        if name not in known:
-            raise ConfigError(f"no {name!r} in a range", where=place, hint=nearest(name, known))
-    for name in ("low", "high", "step"):
-        value = values.get(name, 1)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ConfigError(f"{name} = {value!r}", where=place, expected="a number")
-    if "low" not in values or "high" not in values:
+def _distribution(value: Any, place: str) -> Entry:
+    """The distribution of a list of values or of a range."""
+    if not isinstance(value, Mapping):
+        plain = all(isinstance(one, str | int | float) for one in value)
+        if not value or not plain or len(set(map(repr, value))) < len(value):
+            expected = "a list of different numbers, strings or booleans"
+            raise ConfigError(f"{list(value)}", where=place, expected=expected)
+        return CategoricalDistribution(value)
+    given = {name: one for name, one in value.items() if one is not None}
+    for name, one in given.items():
+        if name not in _RANGE:
+            raise ConfigError(f"no {name!r} in a range", where=place, hint=nearest(name, _RANGE))
+        number = isinstance(one, int | float) and math.isfinite(one)
+        if isinstance(one, bool) != (name == "log") or not number:
+            expected = "true or false" if name == "log" else "a number"
+            raise ConfigError(f"{name} = {one!r}", where=place, expected=expected)
+    if not {"low", "high"} <= given.keys():
         raise ConfigError("an incomplete range", where=place, expected="low and high")
-    low, high, log, step = values["low"], values["high"], values.get("log", False), values.get("step")
-    if not isinstance(log, bool):
-        raise ConfigError(f"log = {log!r}", where=place, expected="true or false")
-    if not low < high:
-        raise ConfigError(f"an empty range, {low} to {high}", where=place, expected="low below high")
-    if log and (low <= 0 or step is not None):
-        what = f"a log range from {low}" if low <= 0 else "a log range with a step"
-        raise ConfigError(what, where=place, expected="low above 0 and no step")
-    if step is not None and not 0 < step <= high - low:
-        raise ConfigError(f"step = {step}", where=place, expected=f"above 0, at most {high - low}")
-    return Range(low, high, log, step)
+    if not given["low"] < given["high"] or given.get("step", 0) > given["high"] - given["low"]:
+        what = f"an empty range, {given['low']} to {given['high']}"
+        raise ConfigError(what, where=place, expected="low below high, by a step at least")
+    try:
+        whole = all(isinstance(one, int) for one in given.values())
+        return IntDistribution(**given) if whole else FloatDistribution(**given)
+    except ValueError as error:  # the message of Optuna, as about a log range from 0
+        raise ConfigError(f"{error}", where=place) from None
+
+
+def _corners(entry: Entry) -> Sequence[Any]:
+    """Values to check: if all of them are valid, the entry is."""
+    return entry.choices if isinstance(entry, CategoricalDistribution) else (entry.low, entry.high)
+
+
+def _plain(entry: Entry) -> Any:
+    """The entry as it is written in a file."""
+    if isinstance(entry, CategoricalDistribution):
+        return list(entry.choices)
+    plain = {name: getattr(entry, name) for name in _RANGE}
+    return {name: value for name, value in plain.items() if value is not None and value is not False}
+
+
+def _holds(entry: Entry, value: Any) -> bool:
+    if isinstance(entry, CategoricalDistribution):
+        return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in entry.choices)
+    fits = isinstance(value, int if isinstance(entry, IntDistribution) else int | float)
+    if not fits or isinstance(value, bool) or not entry.low <= value <= entry.high:
+        return False
+    steps = (value - entry.low) / (entry.step or 1)
+    return entry.step is None or math.isclose(steps, round(steps))
 
 
 def check_space(space: Space, base: RunConfig, *, where: str = "") -> RunConfig:
@@ -246,16 +195,11 @@ def check_space(space: Space, base: RunConfig, *, where: str = "") -> RunConfig:
     Traceback (most recent call last):
     talos.errors.ConfigError: training.epoch: no such key (did you mean 'epochs'?)
     """
-    for key, value in space.fixed.items():
-        with _located(key, where):
-            base.with_values({key: value})
-    corners = [(key, value) for key, entry in space.entries.items() for value in entry.corners]
+    corners = [(key, value) for key, entry in space.entries.items() for value in _corners(entry)]
     # the checks that need no torch come first: they find most mistakes before seconds are spent on its import
-    for key, value in corners:
+    for key, value in [*space.fixed.items(), *corners]:
         with _located(key, where):
             base.with_values({key: value})
-            if key.startswith("loss.tau") and isinstance(value, int | float) and value <= 0:
-                raise ConfigError(f"got {value}", expected="a finite number above 0")
     settled = base.with_values(space.fixed)
     for key, value in corners:
         with _located(key, where):
@@ -318,17 +262,17 @@ def default_space(config: RunConfig) -> Space:
 
 
 def _value_of(config: RunConfig, key: str) -> Any:
+    """The value of a key, or its default where the config does not give an option; None if there is none."""
     section, _, name = key.rpartition(".")
     part: Any = getattr(config, section) if section else config
     if section not in _NAMED:
         return getattr(part, name)
-    if name in part.options or section == "threshold":
-        return part.options.get(name)
     from talos import registry
 
     kinds: dict[str, registry.Kind] = {"loss": "loss", "backbone": "backbone", "baseline": "baseline"}
-    default = registry.options(kinds[section], part.name).get(name)
-    return None if default is inspect.Parameter.empty else default
+    defaults = registry.options(kinds[section], part.name) if section in kinds else {}
+    value = {**defaults, **part.options}.get(name)
+    return None if value is inspect.Parameter.empty else value
 
 
 def _toy_config(config: RunConfig) -> RunConfig:

@@ -1,5 +1,8 @@
 """One trial: a fit that reports its validation metric after each evaluation and can be stopped early.
 
+`fit` runs in the process of the search, or in a worker process (`main`) that is given configs one after another and
+answers in lines of JSON. A worker knows nothing of the study and its storage: it may be killed at any moment.
+
 Trials share their initial vectors. If training starts from a factorisation of the data (`training.init`), the first
 trial that needs it writes the result beside the prepared data and the others load it. Initial vectors depend on the
 data, the backbone, the kind of initialisation and the seed, not on what is searched, so a trial that loads them ends
@@ -9,10 +12,13 @@ with the same bytes as one that computes them.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
+import os
+import resource
+import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -26,96 +32,103 @@ from talos.data.interactions import Interactions
 from talos.errors import TalosError
 from talos.files import digest_of, replace_file
 from talos.model.fitting import fit_baseline
-from talos.studies.tune.data import FitParts
+from talos.studies.tune.data import FitParts, map_parts
 from talos.training import Callback, Trainer
 
-__all__ = ["TrialOutcome", "Verdict", "fit", "peak_megabytes"]
+__all__ = ["Outcome", "Report", "Verdict", "fit", "main", "reason_of"]
 
-Verdict: TypeAlias = Literal["go on", "prune", "out of time", "taken over"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialOutcome:
-    """The result of a trial."""
-
-    value: float | None  # the best validation metric; None if the fit ended before its first evaluation
-    epoch: int  # the epoch of that value
-    epochs: int  # how many epochs were trained
-    seconds: float  # wall-clock time, validation included
-    metrics: Mapping[str, float]  # all validation metrics of that epoch
-    resolved: Mapping[str, Any]  # the config with every `auto` resolved, see `RunConfig.as_dict`
-    ended: str  # why the fit ended: `epochs`, `patience` (early stopping), or a verdict other than `go on`
+Verdict: TypeAlias = Literal["go on", "prune", "out of time"]
+Outcome: TypeAlias = dict[str, Any]
+"""The result of a trial, as it is stored with it: `value`, the best validation metric (None if there was no
+evaluation), and its `epoch`; how many `epochs` were trained in how many `seconds`, and why it `ended` (`epochs`,
+`patience` or a verdict other than `go on`); all `metrics` of the best epoch, the `resolved` config without any `auto`,
+and `peak_mb`, the peak memory of the process so far."""
+Report: TypeAlias = Callable[[int, float | None], Verdict]
+"""Called after every epoch with its number and the validation metric, None if the epoch was not evaluated."""
 
 
-class _TrialReporter(Callback):
+class _Reporter(Callback):
     """A callback that reports the validation metric of every epoch and ends the fit when the verdict says so."""
 
     trainer: Trainer
     verdict: Verdict = "go on"
 
-    def __init__(self, report: Callable[[int, float | None], Verdict]) -> None:
+    def __init__(self, report: Report) -> None:
         self.report = report
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Report the epoch; the metric that is maximised comes first in a record."""
-        value = next(iter(record["metrics"].values()), None)
-        verdict = self.report(record["epoch"], value)
+        verdict = self.report(record["epoch"], next(iter(record["metrics"].values()), None))
         over = self.trainer.position.finished or record["epoch"] == self.trainer.config.training.epochs
         if verdict != "go on" and not over:
             self.verdict = verdict
             self.trainer.position.finished = True
 
 
-def fit(
-    config: RunConfig,
-    parts: FitParts,
-    report: Callable[[int, float | None], Verdict],
-    *,
-    shared: Path | None = None,
-) -> TrialOutcome:
+def fit(config: RunConfig, parts: FitParts, report: Report, *, shared: Path | None = None) -> Outcome:
     """Train on the train part and measure the validation part.
 
-    `report` is called after every epoch with its number and the validation metric (None if the epoch was not
-    evaluated), and returns whether to go on. `shared` is a folder in which trials share their initial vectors.
+    `shared` is a folder in which trials share their initial vectors. A baseline is one epoch, for the pruner.
     """
-    if config.baseline is not None:
-        return _fit_baseline(config, parts, report)
-    reporter, began = _TrialReporter(report), time.perf_counter()
-    initial = None if shared is None else _load_initial(shared, config, parts.train)
-    trainer = reporter.trainer = Trainer(config, *parts, callbacks=[reporter], backbone=initial)
-    if shared is not None and initial is None:
-        _save_initial(shared, config, trainer)
-    trainer.fit()
-    at = trainer.position
-    ended = reporter.verdict
-    return TrialOutcome(
-        value=at.best if math.isfinite(at.best) else None,
-        epoch=at.best_epoch,
-        epochs=at.epoch,
-        seconds=round(time.perf_counter() - began, 3),
-        metrics=dict(at.best_metrics),
-        resolved=trainer.config.as_dict(),
-        ended=ended if ended != "go on" else "patience" if at.finished else "epochs",
-    )
-
-
-def _fit_baseline(
-    config: RunConfig, parts: FitParts, report: Callable[[int, float | None], Verdict]
-) -> TrialOutcome:
-    """A baseline is computed and measured in one go: as one epoch, for the pruner."""
     began = time.perf_counter()
-    metrics = fit_baseline(config, *parts).metadata["valid"]
-    value = next(iter(metrics.values()))
-    report(1, value)
-    return TrialOutcome(
-        value=value,
-        epoch=1,
-        epochs=1,
-        seconds=round(time.perf_counter() - began, 3),
-        metrics=metrics,
-        resolved=config.as_dict(),
-        ended="epochs",
-    )
+    if config.baseline is not None:
+        metrics = fit_baseline(config, *parts).metadata["valid"]
+        value, epoch, epochs, ended = next(iter(metrics.values())), 1, 1, "epochs"
+        report(epoch, value)
+    else:
+        reporter = _Reporter(report)
+        initial = None if shared is None else _load_initial(shared, config, parts.train)
+        trainer = reporter.trainer = Trainer(config, *parts, callbacks=[reporter], backbone=initial)
+        if shared is not None and initial is None:
+            _save_initial(shared, config, trainer)
+        trainer.fit()
+        at, config = trainer.position, trainer.config
+        value, epoch, epochs, metrics = at.best, at.best_epoch, at.epoch, dict(at.best_metrics)
+        ended = "patience" if at.finished else "epochs"
+        ended = ended if reporter.verdict == "go on" else reporter.verdict
+    return {
+        "value": value if math.isfinite(value) else None,
+        "epoch": epoch,
+        "epochs": epochs,
+        "seconds": round(time.perf_counter() - began, 3),
+        "metrics": metrics,
+        "resolved": config.as_dict(),
+        "ended": ended,
+        "peak_mb": _peak_megabytes(),
+    }
+
+
+def main() -> None:
+    """The main function of a worker process.
+
+    It reads its job and then one config after another as lines of JSON. It answers each config with the epochs as
+    they end, each of which is answered with a verdict, and with the outcome or an error.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints is no answer
+    job = json.loads(sys.stdin.readline())
+    # at the end: what is there can add modules and replace none
+    sys.path += [place for place in job["search_path"] if place not in sys.path]
+    folder = Path(job["data"])
+
+    def report(epoch: int, value: float | None) -> Any:
+        print(json.dumps({"epoch": epoch, "value": value}), file=answers, flush=True)
+        line = sys.stdin.readline()
+        return json.loads(line) if line else sys.exit()  # an orphan ends
+
+    while line := sys.stdin.readline():
+        try:
+            config = RunConfig.from_dict(json.loads(line))
+            answer: dict[str, Any] = {"outcome": fit(config, map_parts(folder), report, shared=folder)}
+        except Exception as error:
+            answer = {"error": reason_of(error)}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def reason_of(error: Exception) -> str:
+    """Why a trial failed, in one line of at most 500 characters."""
+    text = str(error) if isinstance(error, TalosError) else f"{type(error).__name__}: {error}"
+    return text[:500]
 
 
 def _load_initial(folder: Path, config: RunConfig, train: Interactions) -> Backbone | None:
@@ -155,12 +168,9 @@ def _initial_name(config: RunConfig) -> str:
     return f"start-{digest_of(decides)[:16]}.safetensors"
 
 
-def peak_megabytes() -> float:
+def _peak_megabytes() -> float:
     """The peak resident memory of this process in megabytes, memory-mapped data included."""
     with contextlib.suppress(OSError):  # `getrusage` may report the peak of the process that started this one
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return round(int(line.split()[1]) / 1024, 1)
-    import resource  # not on every system
-
+        status = Path("/proc/self/status").read_text()
+        return round(int(status.partition("VmHWM:")[2].split()[0]) / 1024, 1)
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
