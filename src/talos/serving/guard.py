@@ -76,9 +76,6 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it on."""
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
-            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

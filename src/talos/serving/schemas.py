@@ -350,6 +350,6 @@ class ReloadAnswer(BaseModel):
 class HealthAnswer(BaseModel):
     """Whether the service can answer; a run that could not be reloaded is named with the reason."""
 
-    status: Literal["ok", "ready", "starting"]
+    status: Literal["ok", "ready"]
     models: dict[str, str]
     reload_errors: dict[str, str]
