@@ -89,6 +89,17 @@ def test_every_worker_knows_feedback_and_reloads(
     assert '"worker ended"' in service.text
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_workers_end_with_the_process_that_started_them(
+    server: Callable[..., Any], saved: dict[str, Path]
+) -> None:
+    service = server(saved["first"], "--workers", 2)
+    workers = workers_of(service)
+    assert len(workers) == 2
+    service.stop(signal.SIGKILL)
+    until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+
+
 def test_sigterm_lets_requests_finish(server: Callable[..., Any], saved: dict[str, Path]) -> None:
     service = server(saved["first"])
     service.client.get("/readyz").raise_for_status()
@@ -151,6 +162,17 @@ def test_bad_starts_are_one_message(saved: dict[str, Path], tmp_path: Path) -> N
         assert "Traceback" not in done.stderr
         assert "\x1b" not in done.stderr
         assert done.stderr.count("error:") == 1
+
+
+def test_workers_import_nothing_from_the_current_folder(tmp_path: Path) -> None:
+    for module in ("pickle", "socket", "signal", "hashlib"):
+        (tmp_path / f"{module}.py").write_text("open('it-ran', 'w').close(); raise SystemExit(1)\n")
+    # as the installed command, which does not look there either
+    code = "import sys; del sys.path[0]; from talos.cli import main; main()"
+    line = [sys.executable, "-c", code, "serve", "nowhere", "--workers", "2", "--port", "0"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "nowhere: no such run directory" in done.stderr
+    assert not (tmp_path / "it-ran").exists()
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc")

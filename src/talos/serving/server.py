@@ -22,7 +22,6 @@ import h11
 import torch
 import uvicorn
 from prometheus_client.multiprocess import mark_process_dead
-from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
@@ -110,13 +109,12 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
         if settings.feedback is not None:
             FeedbackLog(Path(settings.feedback)).close()  # created once, before several workers open it
         Path(folder, "reloads").touch()
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        os.environ |= {"PROMETHEUS_MULTIPROC_DIR": folder, "PYTHONSAFEPATH": "1"}  # for the workers
         config = _config(replace(settings, control=folder))
-        _Workers(config, [listening], Path(folder), partial(started, address)).run()
-        for failure in Path(folder).glob("failed-*"):
-            error = WorkerError(failure.read_text(encoding="utf-8", errors="replace"))
-            error.exit_code = int(failure.name.removeprefix("failed-"))
-            raise error
+        workers = _Workers(config, [listening], Path(folder), partial(started, address))
+        workers.run()
+        if workers.failure is not None:
+            raise workers.failure
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -170,8 +168,8 @@ def _application(settings: Settings) -> Guard:
             app = create_app(settings)
         except TalosError as error:
             text = str(error).encode(errors="backslashreplace")
-            (control / f"failed-{error.exit_code}").write_bytes(text)
-            sys.exit(STARTUP_FAILURE)
+            (control / f"failed-{os.getpid()}").write_bytes(text)
+            sys.exit(error.exit_code)
         (control / f"ready-{os.getpid()}").touch()
     # All that was imported and loaded stays. Left to the garbage collector, it would be searched again and again under
     # load, and nothing would be answered for 0.15 s each time.
@@ -196,6 +194,7 @@ class _Workers(Multiprocess):
     ) -> None:
         super().__init__(config, sockets)
         self._folder, self._ready, self._said = folder, ready, False
+        self.failure: WorkerError | None = None
 
     def keep_subprocess_alive(self) -> None:
         # uvicorn also asks each worker for a sign of life, and kills one that is still importing or loading
@@ -205,7 +204,12 @@ class _Workers(Multiprocess):
             worker.kill()  # closes its pipe
             worker.join()
             mark_process_dead(worker.pid, str(self._folder))  # type: ignore[no-untyped-call]
-            if worker.exitcode == STARTUP_FAILURE:  # another one would fare no better
+            if not (self._folder / f"ready-{worker.pid}").exists():  # another one would fare no better
+                reason = self._folder / f"failed-{worker.pid}"
+                self.failure = WorkerError(
+                    reason.read_text("utf-8", "replace") if reason.exists() else "a worker could not start"
+                )
+                self.failure.exit_code = 2 if worker.exitcode == 2 else 1
                 self.should_exit.set()
                 return
             line = {"event": "worker ended", "code": worker.exitcode}
