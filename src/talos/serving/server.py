@@ -118,25 +118,25 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
 
 
 def _listen(settings: Settings) -> socket.socket:
+    v6 = ":" in settings.host
     try:
-        found = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        listening = socket.create_server(
+            (settings.host, settings.port),
+            family=socket.AF_INET6 if v6 else socket.AF_INET,
+            backlog=2048,
+            dualstack_ipv6=v6 and socket.has_dualstack_ipv6(),
         )
-        family, _, _, _, address = found[0]
-        # asyncio turns Nagle's algorithm off for sockets that say they are TCP. With it the body of an answer, which is
-        # written after its head, would wait for the client's delayed acknowledgement: 40 ms with each request.
-        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if sys.platform == "linux":  # connections inherit it: one whose client reads nothing is cut off
-            listening.setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(1000 * settings.deadline))
-            )
-        listening.bind(address)
-        listening.listen(2048)
     except OSError as error:
         where = f"{settings.host}:{settings.port}"
-        what = f"{where} cannot be listened on ({error.strerror})"
+        reason = str(error.strerror).partition(" (while ")[0]
+        what = f"{where} cannot be listened on ({reason})"
         raise ConfigError(what, where="port", expected="a free port of this machine") from None
+    # Connections inherit the options. With Nagle's algorithm the body of an answer, which is written after its head,
+    # would wait for the client's delayed acknowledgement: 40 ms with each request.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if sys.platform == "linux":  # one whose client reads nothing is cut off
+        milliseconds = max(1, int(1000 * settings.deadline))
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     return listening
 
 
