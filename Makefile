@@ -28,7 +28,7 @@ test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_JOBS) --dist loadfile
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest --timeout 7200 -m slow
 
 # The short pass of commands on the other Pythons of this machine, with torch: several GB where the index has no CPU build.
 test-pythons:
@@ -94,7 +94,7 @@ smoke: wheel
 
 # The compiled core against the readable version on random input, longer than `make test` does.
 fuzz: $(READY)
-	TALOS_FUZZ_CALLS=10000 $(BIN)/python -m pytest tests/kernels/test_fuzz.py
+	TALOS_FUZZ_CALLS=10000 $(BIN)/python -m pytest --timeout 0 tests/kernels/test_fuzz.py
 
 # Kills, failing disks, damaged files, processes at once, and a soak: each row to its full number of tries, or for so many
 # seconds, from a seed. The progress file lets a run that was stopped go on. `make test` has a short version of each.
@@ -105,7 +105,7 @@ torture: $(READY)
 	mkdir -p $(dir $(TALOS_TORTURE_PROGRESS))
 	TALOS_TORTURE_SECONDS=$(TALOS_TORTURE_SECONDS) TALOS_TORTURE_SEED=$(TALOS_TORTURE_SEED) \
 		TALOS_TORTURE_PROGRESS=$(TALOS_TORTURE_PROGRESS) RUST_BACKTRACE=0 \
-		$(BIN)/python -m pytest -s -m 'torture or not torture' tests/torture \
+		$(BIN)/python -m pytest --timeout 0 -s -m 'torture or not torture' tests/torture \
 		tests/serving/test_torture.py tests/serving/test_schema.py
 
 clean:

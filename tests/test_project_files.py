@@ -34,10 +34,9 @@ def test_the_workflow_runs_what_is_run_here() -> None:
 def test_the_citation_names_software_and_paper() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert (citation["cff-version"], citation["license"]) == ("1.2.0", project["license"])
+    assert citation["license"] == project["license"]
     paper = citation["preferred-citation"]
     assert paper["title"] in (ROOT / "README.md").read_text().replace("*", "").replace("\n", " ")
-    assert paper["authors"][0]["family-names"] == "Zhang"
 
 
 @pytest.mark.parametrize("name", ["bug", "idea"])

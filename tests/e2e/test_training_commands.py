@@ -251,7 +251,7 @@ def kill_and_resume(talos: Run, start: Start, clicks: Path, folder: Path, delay:
     process = start(*arguments)
     time.sleep(delay)
     process.kill()
-    process.wait()
+    process.wait(60)
     if (folder / "model.json").exists():
         return 0
     done = talos(*arguments, "--resume")
@@ -263,7 +263,14 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     talos: Run, start: Start, clicks: Path, tmp_path: Path
 ) -> None:
     assert talos("train", clicks, "--out", "whole", *LONG).returncode == 0
-    kill_and_resume(talos, start, clicks, tmp_path / "killed", 3.0)
+    killed = tmp_path / "killed"
+    process = start("train", clicks, "--out", killed, *LONG)
+    _wait_for(killed / "history.jsonl", process)
+    process.kill()
+    process.wait(60)
+    assert not (killed / "model.json").exists()
+    resumed = talos("train", clicks, "--out", killed, *LONG, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
     assert final_vectors(tmp_path / "killed") == final_vectors(tmp_path / "whole")
 
 

@@ -126,6 +126,14 @@ def client(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
         one.__exit__(None, None, None)
 
 
+def until(true: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until something is true, and fail if it is not within `seconds`."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"not within {seconds:g} s"
+        time.sleep(0.01)
+
+
 class Server:
     """`talos serve` as a process of its own, on a free port; `text` is what it has said on standard error."""
 
@@ -140,7 +148,7 @@ class Server:
         self.text, self._said = "", threading.Event()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        self._said.wait()
+        assert self._said.wait(120), self.text
         found = re.search(r"at (http://\S+)", self.text)
         assert found is not None, self.text
         self.url = found[1]
@@ -222,8 +230,7 @@ class Forked:
         """End it as a crash does, and wait until it is gone."""
         self.client.close()
         os.kill(self.pid, signal.SIGKILL)
-        while Path(f"/proc/{self.pid}").exists():
-            time.sleep(0.005)
+        until(lambda: not Path(f"/proc/{self.pid}").exists())
 
 
 @pytest.fixture

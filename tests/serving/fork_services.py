@@ -35,7 +35,7 @@ def serve_in_child(job: dict[str, Any]) -> None:
         os.close(answer)
 
     try:
-        serve(Settings.from_json(json.dumps(job["settings"])), started)
+        serve(Settings(**job["settings"]), started)
     except BaseException:
         os.write(2, traceback.format_exc().encode())
         if answers:

@@ -191,6 +191,7 @@ def test_the_page_is_served_with_a_strict_policy(guarded: Any) -> None:
     assert answer.headers["x-content-type-options"] == "nosniff"
     kinds = {
         "app.js": "text/javascript; charset=utf-8",
+        "index.html": "text/html; charset=utf-8",
         "style.css": "text/css; charset=utf-8",
         "icon.svg": "image/svg+xml",
     }
@@ -205,15 +206,13 @@ def test_the_page_is_served_with_a_strict_policy(guarded: Any) -> None:
 def test_only_the_files_of_the_page_are_served(guarded: Any) -> None:
     paths = [
         "/page/",
-        "/page/none.js",
         "/page/..%2fapp.py",
         "/page/%2e%2e/app.py",
-        "/page/index.html",
         "/favicon.ico",
     ]
     for path in (*paths, "/v1/map", "/v1/quality", "/v1/users", "/v1/items/item33/exposure"):
         assert guarded.get(path).status_code == 401, path
     headers = {"authorization": "Bearer a-long-secret"}
-    for path in paths:
+    for path in (*paths, "/page/none.js"):
         assert guarded.get(path, headers=headers).status_code == 404, path
     assert guarded.get("/v1/map", headers=headers).status_code == 200

@@ -15,7 +15,7 @@ from talos.errors import ConfigError, InUseError
 from talos.model.recommender import Recommender
 from talos.model.store import LOCK, lock_run
 
-from .conftest import fit
+from .conftest import fit, until
 
 Client = Callable[..., Any]
 USER, HELD_OUT = "user20", "item50"
@@ -58,8 +58,7 @@ def test_a_save_over_the_served_run_is_watched(
     service, second = client(run, watch=True), fit(1)
     before = service.get("/readyz").json()["models"]["run"]
     second.save(run)
-    while service.get("/readyz").json()["models"]["run"] == before:
-        pass
+    until(lambda: service.get("/readyz").json()["models"]["run"] != before)
     assert service.get("/readyz").json()["reload_errors"] == {}
     assert items_of(service) == second.recommend([USER], k=60)["item_id"].to_list()
 
@@ -127,17 +126,17 @@ def test_an_update_holds_the_lock_of_its_out(run: Path, tmp_path: Path) -> None:
     def hold() -> None:
         with lock_run(tmp_path / "run2", "talos train"):
             held.set()
-            done.wait()
+            done.wait(60)
 
     other = threading.Thread(target=hold)
     other.start()
-    held.wait()
+    assert held.wait(60)
     try:
         with pytest.raises(InUseError, match="talos train"):
             update(**arguments)
     finally:
         done.set()
-        other.join()
+        other.join(60)
     update(**arguments)
     model = Recommender.load(tmp_path / "run2").fitted_model()
     assert HELD_OUT in model.train.items_of(USER).to_list()

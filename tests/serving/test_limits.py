@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
-import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 
 from talos.errors import ConfigError
 from talos.serving.settings import Settings
+
+from .conftest import until
 
 Client = Callable[..., Any]
 
@@ -109,43 +112,12 @@ def test_pages_of_others_are_not_answered(client: Client, saved: dict[str, Path]
     )
 
 
-def test_too_many_at_a_time_get_503_at_once(client: Client, saved: dict[str, Path]) -> None:
-    service = client(saved["first"], max_concurrency=2)
-    ranker = service.app._app.state.service.ranker
-    entered, leave = threading.Event(), threading.Event()
-
-    def block() -> None:
-        entered.set()
-        leave.wait(60)
-
-    real = ranker._lists
-    ranker._lists = lambda requests: (block(), real(requests))[1]
-    answers: list[int] = []
-    waiting = [
-        threading.Thread(target=lambda: answers.append(service.get("/v1/recommend/user20").status_code))
-        for _ in range(2)
-    ]
-    for thread in waiting:
-        thread.start()
-    assert entered.wait(60)
-    metrics = service.app._metrics
-    while metrics.value("in_flight") < 2:  # the second one has come as well
-        pass
-    refused = service.get("/v1/recommend/user20")
-    assert refused.status_code == 503
-    assert refused.headers["retry-after"] == "1"
-    assert service.get("/livez").status_code == 200
-    assert service.get("/readyz").status_code == 200
-    assert "talos_in_flight 2" in service.get("/metrics").text
-    leave.set()
-    for thread in waiting:
-        thread.join()
-    assert answers == [200, 200]
-
-
-def test_a_busy_service_refuses_and_goes_on(fork: Callable[..., Any], saved: dict[str, Path]) -> None:
-    """By the bytes of a request, on a connection that stays open; health is answered all the same."""
-    service = fork(saved["first"], max_concurrency=1, deadline=60.0)
+@pytest.mark.parametrize("access_log", [False, True])  # refused by its bytes; refused when it is parsed
+def test_a_busy_service_refuses_and_goes_on(
+    fork: Callable[..., Any], saved: dict[str, Path], access_log: bool
+) -> None:
+    """On a connection that stays open; health is answered all the same."""
+    service = fork(saved["first"], max_concurrency=1, deadline=60.0, access_log=access_log)
     host, port = service.url.removeprefix("http://").split(":")
 
     def get(path: bytes, *more: bytes) -> bytes:
@@ -179,8 +151,7 @@ def test_a_busy_service_refuses_and_goes_on(fork: Callable[..., Any], saved: dic
         socket.create_connection((host, int(port)), timeout=60) as link,
     ):
         slow.sendall(whole[:-5])
-        while "talos_in_flight 1" not in service.client.get("/metrics").text:
-            pass
+        until(lambda: "talos_in_flight 1" in service.client.get("/metrics").text)
         one = get(b"/v1/recommend/user20?k=3")
         odd = get(b"/v1/recommend/user20", b"content-length: 5") + b"hello"
         asked = (one, whole, one, get(b"/livez"), odd, one, get(b"/v1/popular", b"X: y"), get(b"/readyz"))
@@ -191,44 +162,57 @@ def test_a_busy_service_refuses_and_goes_on(fork: Callable[..., Any], saved: dic
         assert 'talos_requests_total{route="recommend",status="503"} 5' in text
         assert 'talos_requests_total{route="popular",status="503"} 1' in text
         assert statuses(slow, whole[-5:]) == [fine]
-        while "talos_in_flight 0" not in service.client.get("/metrics").text:
-            pass
+        until(lambda: "talos_in_flight 0" in service.client.get("/metrics").text)
         assert statuses(link, one, whole) == [fine, fine]
 
 
-def test_only_plain_requests_are_refused_unparsed(client: Client, saved: dict[str, Path]) -> None:
-    guard = client(saved["first"], max_concurrency=1).app
-    plain = b"POST /v1/rank HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}"
-    assert guard.refuse_early(plain) is None  # not busy
-    guard._in_flight = 1
-    assert guard.refuse_early(plain)
-    for strange in (
-        plain[:-1],
-        plain + b"GET",
-        plain.replace(b"content-length: 2", b"content-length: 2\r\nContent-Length: 3"),
-        plain.replace(b"content-length: 2", b"content-length: 2x"),
-        plain.replace(b"host: a", b"host: a\r\ntransfer-encoding: chunked"),
-        plain.replace(b"host: a", b"host: a\r\nConnection: close"),
-        plain.replace(b"host: a", b"x: a"),
-        plain.replace(b"POST", b"GET"),
-        plain.replace(b"POST", b"PUT"),
-        plain.replace(b"HTTP/1.1", b"HTTP/1.0"),
-        plain.replace(b"/v1/rank", b"/livez"),
-        b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n",
-        b"",
-    ):
-        assert guard.refuse_early(strange) is None, strange
-    guard._in_flight = 0
+def test_a_busy_service_reads_requests_as_an_idle_one_does(
+    fork: Callable[..., Any], saved: dict[str, Path]
+) -> None:
+    """What is not plainly one whole request is parsed: it is refused as such, and the connection stays in step."""
+    service = fork(saved["first"], max_concurrency=1, deadline=60.0)
+    host, port = service.url.removeprefix("http://").split(":")
+    kind = b"content-type: application/json\r\nhost: localhost\r\n"
+    plain = b"POST /v1/rank HTTP/1.1\r\n%bcontent-length: 2\r\n\r\n{}" % kind
+    health = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    asked: list[tuple[bytes, list[bytes], bool]] = [  # statuses, and whether the service closes
+        (plain + health, [b"503", b"200"], False),
+        (plain[:-1] + b"}" + plain, [b"503", b"503"], False),
+        (health + plain, [b"200", b"503"], False),
+        (plain.replace(b"POST", b"GET"), [b"503"], False),
+        (plain.replace(b"POST", b"PUT"), [b"503"], False),
+        (plain.replace(b"/v1/rank", b"/livez"), [b"405"], False),
+        (plain.replace(b"-length: 2", b"-length: 2\r\nContent-Length: 3"), [b"400"], True),
+        (plain.replace(b"-length: 2", b"-length: 2x"), [b"400"], True),
+        (plain.replace(b"host: localhost", b"x: localhost"), [b"400"], True),
+        (plain.replace(b"host:", b"Connection: close\r\nhost:"), [b"503"], True),
+        (plain.replace(b"HTTP/1.1", b"HTTP/1.0"), [b"503"], True),
+    ]
+    with socket.create_connection((host, int(port)), timeout=60) as slow:
+        slow.sendall(b"POST /v1/recommend HTTP/1.1\r\n%bcontent-length: 9\r\n\r\n{" % kind)
+        until(lambda: "talos_in_flight 1" in service.client.get("/metrics").text)
+        for data, statuses, closes in asked:
+            with socket.create_connection((host, int(port)), timeout=60) as link:
+                link.sendall(data)
+                answer = b""
+                while len(found := re.findall(rb"HTTP/1.1 (\d+) ", answer)) < len(statuses) or closes:
+                    piece = link.recv(65536)
+                    answer += piece
+                    if not piece:
+                        break
+                assert found == statuses, (data, answer)
+                if not closes:  # it is in step: a further request has its own answer
+                    link.settimeout(60)
+                    time.sleep(0.01)
+                    link.sendall(health)
+                    assert b"200 OK" in link.recv(65536) + link.recv(65536), data
 
 
 def test_a_request_is_given_up_at_its_deadline(client: Client, saved: dict[str, Path]) -> None:
-    service = client(saved["first"], deadline=0.05)
-    ranker = service.app._app.state.service.ranker
-    leave, real = threading.Event(), ranker._lists
-    ranker._lists = lambda requests: (leave.wait(60), real(requests))[1]
-    assert service.get("/v1/recommend/user20").status_code == 504
-    leave.set()
-    ranker._lists = real
+    service = client(saved["first"], deadline=1e-4)  # less than reading the request takes
+    answer = service.get("/v1/recommend/user20")
+    assert (answer.status_code, answer.json()["error"]) == (504, "not done within 0.0001 s")
+    assert service.get("/livez").status_code == 200
 
 
 def test_the_access_log_is_json(

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,21 +18,22 @@ from typing import Any
 import httpx
 import pytest
 
-from talos.serving.server import _answer, _listen
+from talos.serving.server import _listen, serve
 from talos.serving.settings import Settings
 
-from .conftest import copied
+from .conftest import copied, until
 
 
 def workers_of(service: Any) -> list[int]:
-    """The processes that a service has started."""
+    """The workers that a service has started, without the process in which multiprocessing tracks resources."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             rest = path.read_text().rpartition(")")[2].split()
+            line = path.with_name("cmdline").read_bytes()
         except OSError:  # it has ended meanwhile
             continue
-        if int(rest[1]) == service.process.pid and rest[0] != "Z":
+        if int(rest[1]) == service.process.pid and rest[0] != "Z" and b"spawn_main" in line:
             found.append(int(path.parent.name))
     return sorted(found)
 
@@ -75,20 +75,29 @@ def test_every_worker_knows_feedback_and_reloads(
         client.post("/v1/model/reload").raise_for_status()
         assert client.get("/readyz").json()["models"]["run"] != before
     with only(second, service) as client:  # looks every half second
-        while client.get("/readyz").json()["models"]["run"] == before:
-            pass
+        until(lambda: client.get("/readyz").json()["models"]["run"] != before)
     text = httpx.get(f"{service.url}/metrics", timeout=60).text
     assert 'talos_requests_total{route="recommend",status="2xx"} 4' in text  # of both together
     # a worker that dies is replaced by one that knows as much
     os.kill(first, signal.SIGKILL)
-    while not (new := set(workers_of(service)) - {first, second}):
-        time.sleep(0.05)
-    (third,) = new
+    until(lambda: set(workers_of(service)) - {first, second})
+    (third,) = set(workers_of(service)) - {first, second}
     with only(third, service) as client:
         assert client.get("/v1/recommend/item30").json()["results"][0]["source"] == "folded"
         assert client.get("/readyz").json()["models"]["run"] != before
     assert service.stop() in (0, -signal.SIGTERM)
     assert '"worker ended"' in service.text
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_workers_end_with_the_process_that_started_them(
+    server: Callable[..., Any], saved: dict[str, Path]
+) -> None:
+    service = server(saved["first"], "--workers", 2)
+    workers = workers_of(service)
+    assert len(workers) == 2
+    service.stop(signal.SIGKILL)
+    until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
 
 
 def test_sigterm_lets_requests_finish(server: Callable[..., Any], saved: dict[str, Path]) -> None:
@@ -117,16 +126,18 @@ def test_sigterm_lets_requests_finish(server: Callable[..., Any], saved: dict[st
     asking = threading.Thread(target=ask)
     asking.start()
     assert begun.wait(60)
-    while "talos_in_flight 1" not in service.client.get("/metrics").text:  # the request is being read
-        pass
+    until(lambda: "talos_in_flight 1" in service.client.get("/metrics").text)  # the request is being read
     service.process.send_signal(signal.SIGTERM)
-    while True:  # until nothing new is accepted
+
+    def refused() -> bool:
         try:
-            httpx.get(f"{service.url}/livez", timeout=60)
+            return httpx.get(f"{service.url}/livez", timeout=60) is None
         except httpx.HTTPError:
-            break
+            return True
+
+    until(refused)
     term.set()
-    asking.join()
+    asking.join(60)
     assert statuses == [200]
     assert service.process.wait(60) in (0, -signal.SIGTERM)
 
@@ -144,12 +155,24 @@ def test_bad_starts_are_one_message(saved: dict[str, Path], tmp_path: Path) -> N
             capture_output=True,
             text=True,
             env=environment,
+            timeout=120,
         )
         assert done.returncode == 2, done.stderr
         assert message in done.stderr
         assert "Traceback" not in done.stderr
         assert "\x1b" not in done.stderr
         assert done.stderr.count("error:") == 1
+
+
+def test_workers_import_nothing_from_the_current_folder(tmp_path: Path) -> None:
+    for module in ("pickle", "socket", "signal", "hashlib"):
+        (tmp_path / f"{module}.py").write_text("open('it-ran', 'w').close(); raise SystemExit(1)\n")
+    # as the installed command, which does not look there either
+    code = "import sys; del sys.path[0]; from talos.cli import main; main()"
+    line = [sys.executable, "-c", code, "serve", "nowhere", "--workers", "2", "--port", "0"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "nowhere: no such run directory" in done.stderr
+    assert not (tmp_path / "it-ran").exists()
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc")
@@ -190,15 +213,16 @@ def test_answers_leave_at_once(saved: dict[str, Path]) -> None:
     assert asyncio.run(look()) == 1
 
 
-def test_the_garbage_collector_leaves_what_was_loaded_alone(
-    saved: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_garbage_collector_leaves_what_was_loaded_alone(saved: dict[str, Path]) -> None:
     frozen: list[int] = []
-    monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: frozen.append(gc.get_freeze_count()))
-    settings = Settings(runs=(str(saved["first"]),), port=0)
+
+    def look(address: str) -> None:
+        frozen.append(gc.get_freeze_count())
+        raise KeyboardInterrupt
+
     try:
-        with _listen(settings) as listening:
-            _answer(settings, listening, lambda: None)
+        with pytest.raises(KeyboardInterrupt):
+            serve(Settings(runs=(str(saved["first"]),), port=0), look)
     finally:
         gc.unfreeze()
     assert frozen[0] > 10_000

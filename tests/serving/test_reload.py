@@ -10,7 +10,7 @@ import pytest
 
 from talos.model.recommender import Recommender
 
-from .conftest import copied
+from .conftest import copied, until
 
 Client = Callable[..., Any]
 
@@ -50,11 +50,9 @@ def test_watching(client: Client, saved: dict[str, Path], run: Path, monkeypatch
     service = client(run, watch=True)
     before = service.get("/readyz").json()["models"]["run"]
     copied(saved["second"], run)
-    while service.get("/readyz").json()["models"]["run"] == before:
-        pass
+    until(lambda: service.get("/readyz").json()["models"]["run"] != before)
     (run / "model.json").write_text("{")
-    while not service.get("/readyz").json()["reload_errors"]:
-        pass
+    until(lambda: service.get("/readyz").json()["reload_errors"])
     assert service.get("/v1/recommend/user20").status_code == 200
 
 

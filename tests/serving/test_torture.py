@@ -12,7 +12,6 @@ import re
 import socket
 import sqlite3
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -21,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from .conftest import HOSTILE, SEED, Forked, copied, item_name, times
+from .conftest import HOSTILE, SEED, Forked, copied, item_name, times, until
 
 Fork = Callable[..., Forked]
 
@@ -133,7 +132,7 @@ def _load_and_kill(service: Forked, ledger: Ledger, rng: random.Random) -> int:
 
     def kill() -> None:
         for _ in range(wanted):
-            answered.acquire()
+            assert answered.acquire(timeout=60)
         enough.wait(rng.uniform(0.0, 0.02))  # within the next requests, wherever they are by then
         service.kill()
 
@@ -406,8 +405,7 @@ def test_half_sent_requests_are_closed(fork: Fork, saved: dict[str, Path]) -> No
             wanted = ["200"] if before else []
             assert _statuses(answer) in (wanted, [*wanted, "408"]), (before, data, answer)
     assert service.client.get("/livez").status_code == 200
-    while service.open_files() > files:
-        time.sleep(0.01)
+    until(lambda: service.open_files() <= files)
     assert "Traceback" not in service.text
 
 
@@ -422,9 +420,7 @@ def test_a_reader_who_does_not_read_is_cut_off(fork: Fork, saved: dict[str, Path
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         link.connect((host, int(port)))
         link.sendall(request + b"content-length: %d\r\n\r\n" % len(body) + body)
-        while service.open_files() == files:  # until it is connected
-            time.sleep(0.01)
-        while service.open_files() > files:  # until it is cut off
-            time.sleep(0.05)
+        until(lambda: service.open_files() > files)  # it is connected
+        until(lambda: service.open_files() <= files)  # it is cut off
     assert service.client.get("/v1/recommend/user20").status_code == 200
     assert "Traceback" not in service.text

@@ -17,18 +17,21 @@ def serve(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN…", help="Run directories; the first is the default model.")
     ],
-    host: Annotated[str, typer.Option(help="The address; other than loopback only with keys.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="The address; listening beyond loopback requires API keys.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 for a free one.")] = 8080,
     feedback: Annotated[
-        Path | None, typer.Option("--feedback", metavar="LOG", help="The log that new events are written to.")
+        Path | None,
+        typer.Option("--feedback", metavar="LOG", help="SQLite file for new events; created if absent."),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Reload a run when it is saved anew.")] = False,
     read_key_file: Annotated[
-        Path | None, typer.Option("--read-key-file", help="A file with the key that lists need.")
+        Path | None, typer.Option("--read-key-file", help="API key file for read requests.")
     ] = None,
     admin_key_file: Annotated[
         Path | None,
-        typer.Option("--admin-key-file", help="A file with the key that feedback and reloading need."),
+        typer.Option("--admin-key-file", help="API key file for feedback and reloading."),
     ] = None,
     without_keys: Annotated[
         bool, typer.Option("--without-keys", help="Listen on any address without keys.")

@@ -80,9 +80,8 @@ def _read(path: Path, source: SourceOptions, model: Model) -> Interactions:
 
     options = {name: value for name, value in source.given().items() if name in source.reading()}
     if not options and is_log(path):
-        table = read_log(path)
-        users, items = table["user"], table["item"]
-        stamps: Any = table["timestamp"].to_numpy()
+        users, items, times = read_log(path)
+        stamps: Any = times.to_numpy()
     else:
         data = read(path, **options)
         table = data.to_polars()

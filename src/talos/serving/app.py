@@ -14,13 +14,13 @@ from starlette.exceptions import HTTPException
 
 from talos.errors import InputError
 from talos.serving.endpoints import ROUTERS
-from talos.serving.guard import Guard, error_body
+from talos.serving.guard import Guard, error_answer
 from talos.serving.service import RequestError, Service
 from talos.serving.settings import Keys, Settings
 
 __all__ = ["create_app"]
 
-# What a request that reaches no endpoint is at fault with.
+# The field that is named for a request that reaches no endpoint.
 _FIELDS = {400: "body", 404: "path", 405: "method"}
 
 
@@ -28,9 +28,8 @@ def create_app(settings: Settings) -> Guard:
     """The ASGI application of one worker."""
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.service = service
-        yield
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        yield {"guard": guard}  # the state of the lifespan, which the server's protocol reads
         await asyncio.to_thread(service.close)
 
     service = Service(settings)
@@ -41,14 +40,10 @@ def create_app(settings: Settings) -> Guard:
     for router in ROUTERS:
         app.include_router(router)
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(RequestError, _refused)
-    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(HTTPException, _http_error)  # type: ignore[arg-type]
     app.add_exception_handler(InputError, _input_error)
-    return Guard(app, settings=settings, keys=Keys.load(settings), metrics=service.metrics)
-
-
-def _error(status: int, error: str, field: str | None = None, headers: Any = None) -> Response:
-    return Response(error_body(error, field), status, headers=headers, media_type="application/json")
+    guard = Guard(app, settings=settings, keys=Keys.load(settings), metrics=service.metrics)
+    return guard
 
 
 async def _invalid(request: Request, error: Any) -> Response:
@@ -56,18 +51,15 @@ async def _invalid(request: Request, error: Any) -> Response:
     first = error.errors()[0]
     place = [str(part) for part in first["loc"]]
     if first["type"] == "json_invalid":
-        return _error(422, "the body is not JSON", "body")
+        return error_answer(422, "the body is not JSON", "body")
     kept = [part for part in place[1:] if not part.startswith(("constrained", "function-"))]
-    return _error(422, str(first["msg"])[:500], ".".join(kept)[:500] or place[0])
+    return error_answer(422, str(first["msg"])[:500], ".".join(kept)[:500] or place[0])
 
 
-async def _refused(request: Request, error: Any) -> Response:
-    return _error(error.status, error.error, error.field)
-
-
-async def _http_error(request: Request, error: Any) -> Response:
-    return _error(error.status_code, str(error.detail), _FIELDS.get(error.status_code), error.headers)
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    field = error.field if isinstance(error, RequestError) else _FIELDS.get(error.status_code)
+    return error_answer(error.status_code, str(error.detail), field, error.headers)
 
 
 async def _input_error(request: Request, error: Any) -> Response:
-    return _error(422, str(error), error.where)
+    return error_answer(422, str(error), error.where)

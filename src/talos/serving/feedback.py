@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import polars as pl
 
@@ -23,7 +23,7 @@ __all__ = ["Event", "FeedbackLog", "is_log", "read_log"]
 Id: TypeAlias = str | int
 
 _KIND = 0x74616C6F  # the application id of the file: "talo"
-_BLOCK = 10_000
+_BLOCK = 1000
 # AUTOINCREMENT: numbers of deleted events are not given again, so "newer than number N" stays true.
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
@@ -73,7 +73,7 @@ class FeedbackLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.Lock()
+        self._writing, self._reading = threading.Lock(), threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # two connections: reads do not wait while a write is synced
@@ -88,7 +88,7 @@ class FeedbackLog:
             TalosError: the disk did not take them; the log is as it was before.
         """
         try:
-            with self._lock, self._writer as link:
+            with self._writing, self._writer as link:
                 link.execute("BEGIN IMMEDIATE")
                 rows = ((str(one.user), str(one.item), one.timestamp, one.id) for one in events)
                 return [
@@ -99,22 +99,25 @@ class FeedbackLog:
 
     def events_of(self, user: Id) -> list[tuple[str, float]]:
         """Item and time of each event of a user, in the order of writing."""
-        wanted = "SELECT item, timestamp FROM events WHERE user = ? ORDER BY number"
-        return self._reader.execute(wanted, (str(user),)).fetchall()
+        return self._read("SELECT item, timestamp FROM events WHERE user = ? ORDER BY number", str(user))
 
     def last(self) -> int:
         """The number of the newest event; 0 without any."""
-        number: int | None = self._reader.execute("SELECT max(number) FROM events").fetchone()[0]
+        ((number,),) = self._read("SELECT max(number) FROM events")
         return number or 0
 
-    def users_between(self, after: int, upto: int) -> Iterator[str]:
+    def users_between(self, after: int, upto: int) -> list[str]:
         """The users of the events with these numbers."""
-        wanted = "SELECT user FROM events WHERE number > ? AND number <= ?"
-        return (user for (user,) in self._reader.execute(wanted, (after, upto)))
+        wanted = "SELECT DISTINCT user FROM events WHERE number > ? AND number <= ?"
+        return [user for (user,) in self._read(wanted, after, upto)]
 
     def newer(self, number: int) -> list[tuple[int, str, bool]]:
-        """Of the next few thousand events: number, item, and whether it is the first one of its user."""
-        return self._reader.execute(_NEWER, (number, _BLOCK)).fetchall()
+        """Of the next thousand events: number, item, and whether it is the first one of its user."""
+        return self._read(_NEWER, number, _BLOCK)
+
+    def _read(self, wanted: str, *values: str | int) -> list[Any]:
+        with self._reading:  # a statement that another thread is about to step would be bound anew
+            return self._reader.execute(wanted, values).fetchall()
 
     def close(self) -> None:
         """Close the file."""

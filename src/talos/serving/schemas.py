@@ -121,6 +121,11 @@ class ReloadBody(_Body):
 # ----------------------------------------------------------------------------- answers
 
 
+class _OfRun(BaseModel):
+    model: str
+    version: str
+
+
 class ErrorAnswer(BaseModel):
     """What was wrong, and with which field."""
 
@@ -128,21 +133,29 @@ class ErrorAnswer(BaseModel):
     field: str | None = None
 
 
-class Reason(BaseModel):
-    """An item of the history that speaks for a recommended one, and its share in all that does."""
+class NamedItem(BaseModel):
+    """An item with its title."""
 
     item: IdField
     title: str | None
+
+
+class Reason(NamedItem):
+    """An item of the history that speaks for a recommended one, and its share in all that does."""
+
     share: float
 
 
-class ListedItem(BaseModel):
-    """One place of a list."""
+class SimilarItem(NamedItem):
+    """An item with a score."""
 
-    item: IdField
-    title: str | None
     score: float
     rank: int
+
+
+class ListedItem(SimilarItem):
+    """One place of a list."""
+
     reasons: list[Reason] | None = None
 
 
@@ -154,40 +167,25 @@ class UserList(BaseModel):
     items: list[ListedItem]
 
 
-class ListsAnswer(BaseModel):
+class ListsAnswer(_OfRun):
     """Lists, all of one version of one model."""
 
-    model: str
-    version: str
     took_ms: float
     results: list[UserList]
 
 
-class RankAnswer(BaseModel):
+class RankAnswer(_OfRun):
     """The items in order, and those that the model does not know."""
 
-    model: str
-    version: str
     took_ms: float
     source: Literal["model", "folded", "popular"]
     items: list[ListedItem]
     unknown: list[IdField]
 
 
-class SimilarItem(BaseModel):
-    """An item with a score."""
-
-    item: IdField
-    title: str | None
-    score: float
-    rank: int
-
-
-class SimilarItemsAnswer(BaseModel):
+class SimilarItemsAnswer(_OfRun):
     """Items, best first."""
 
-    model: str
-    version: str
     items: list[SimilarItem]
 
 
@@ -199,38 +197,23 @@ class SimilarUser(BaseModel):
     rank: int
 
 
-class SimilarUsersAnswer(BaseModel):
+class SimilarUsersAnswer(_OfRun):
     """Users, most similar first."""
 
-    model: str
-    version: str
     users: list[SimilarUser]
 
 
-class NamedItem(BaseModel):
-    """An item with its title."""
-
-    item: IdField
-    title: str | None
-
-
-class ItemAnswer(BaseModel):
+class ItemAnswer(_OfRun, NamedItem):
     """What is known about an item; `popularity_rank` is 1 for the most popular one."""
 
-    model: str
-    version: str
-    item: IdField
-    title: str | None
     attributes: dict[str, bool | int | float | str | list[str] | None]
     interactions: int
     popularity_rank: int
 
 
-class UserAnswer(BaseModel):
+class UserAnswer(_OfRun):
     """What is known about a user."""
 
-    model: str
-    version: str
     user: IdField
     source: Literal["model", "folded", "popular"]
     interactions: int
@@ -238,11 +221,9 @@ class UserAnswer(BaseModel):
     history: list[NamedItem]
 
 
-class ItemsAnswer(BaseModel):
+class ItemsAnswer(_OfRun):
     """Items whose id or title contains a text; `cursor` continues the search."""
 
-    model: str
-    version: str
     items: list[NamedItem]
     cursor: str | None
 
@@ -254,20 +235,16 @@ class CountedUser(BaseModel):
     interactions: int
 
 
-class UsersAnswer(BaseModel):
+class UsersAnswer(_OfRun):
     """Users of the run whose id contains a text; `cursor` continues the search."""
 
-    model: str
-    version: str
     users: list[CountedUser]
     cursor: str | None
 
 
-class ExposureAnswer(BaseModel):
+class ExposureAnswer(_OfRun):
     """In how many of the first `k` places of the users' lists an item is; `of_lists` are all users or a sample."""
 
-    model: str
-    version: str
     item: IdField
     k: int
     lists: int
@@ -275,7 +252,7 @@ class ExposureAnswer(BaseModel):
     share: float
 
 
-class MapAnswer(BaseModel):
+class MapAnswer(_OfRun):
     """Items on a plane: the n-th value of each list is about the n-th item.
 
     `x` and `y` are from 0 to 65,535 on one scale: near items have a large cosine. `variance` is the share of the
@@ -283,8 +260,6 @@ class MapAnswer(BaseModel):
     `column` is the attribute that the groups are values of. Of more than 100,000 items (`total`), the most popular.
     """
 
-    model: str
-    version: str
     total: int
     variance: list[float]
     items: list[IdField]
@@ -315,7 +290,7 @@ class Slice(BaseModel):
     popularity: float
 
 
-class QualityAnswer(BaseModel):
+class QualityAnswer(_OfRun):
     """How good the lists are.
 
     `metrics` were stored with the run. The rest is measured by the service on the items held back from the run (its
@@ -324,8 +299,6 @@ class QualityAnswer(BaseModel):
     rank of their item.
     """
 
-    model: str
-    version: str
     k: int
     metrics: dict[str, float]
     users: int
@@ -343,11 +316,9 @@ class FeedbackAnswer(BaseModel):
     unknown_items: int
 
 
-class OneModel(BaseModel):
+class OneModel(_OfRun):
     """A run that is served."""
 
-    model: str
-    version: str
     default: bool
     loaded_at: float
     users: int
@@ -379,6 +350,6 @@ class ReloadAnswer(BaseModel):
 class HealthAnswer(BaseModel):
     """Whether the service can answer; a run that could not be reloaded is named with the reason."""
 
-    status: Literal["ok", "ready", "starting"]
+    status: Literal["ok", "ready"]
     models: dict[str, str]
     reload_errors: dict[str, str]

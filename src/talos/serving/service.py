@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from talos.errors import TalosError
+from starlette.exceptions import HTTPException
+
 from talos.serving.feedback import FeedbackLog
 from talos.serving.metrics import Metrics
-from talos.serving.page_files import page_files
 from talos.serving.ranking import Ranker
 from talos.serving.runs import RunBook, ServedRun
 from talos.serving.settings import Settings
@@ -27,12 +27,12 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 _Result = TypeVar("_Result")
 
 
-class RequestError(Exception):
+class RequestError(HTTPException):
     """A request that cannot be answered: the status, what is wrong, and with which field."""
 
     def __init__(self, status: int, error: str, field: str | None = None) -> None:
-        super().__init__(error)
-        self.status, self.error, self.field = status, error, field
+        super().__init__(status, error)
+        self.field = field
 
 
 class Service:
@@ -40,18 +40,17 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.control = None if settings.control is None else Path(settings.control)
-        self.metrics = Metrics(self.control)
+        self.metrics = Metrics()
         self.log = None if settings.feedback is None else FeedbackLog(Path(settings.feedback))
-        self.book = RunBook([Path(run) for run in settings.runs], self.log, self._note, self.control)
+        control = None if settings.control is None else Path(settings.control)
+        self.book = RunBook([Path(run) for run in settings.runs], self.log, self._note, control)
         self.ranker = Ranker(self.metrics, max_rows=settings.max_rows)
-        self.page = page_files()
         self._insight_thread = ThreadPoolExecutor(1, "insights")
+        # a byte for each reload that a worker was told to do; the others reload what has changed
+        self._reloads = None if control is None else control / "reloads"
         self._closing = threading.Event()
-        self._asked = self._reloads_asked()
-        self._watcher: threading.Thread | None = None
-        if settings.watch or self.control is not None:
-            self._watcher = threading.Thread(target=self._watch, name="watching", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name="watching", daemon=True)
+        if settings.watch or control is not None:
             self._watcher.start()
 
     def run(self, name: str | None) -> ServedRun:
@@ -91,21 +90,19 @@ class Service:
 
     def reload(self, name: str | None) -> list[dict[str, str]]:
         """Load one run or all of them anew, here and in the other workers."""
-        names = list(self.book.runs) if name is None else [self.run(name).name]
         done = []
-        for one in names:
+        for one in list(self.book.runs) if name is None else [name]:
             old, new = self.book.reload(one)
             done.append({"model": one, "version": new.version, "before": old.version})
-        if self.control is not None:
-            with (self.control / "reloads").open("ab") as file:
+        if self._reloads is not None:
+            with self._reloads.open("ab") as file:
                 file.write(b".")
-            self._asked += 1
         return done
 
     def close(self) -> None:
         """Finish what was begun."""
         self._closing.set()
-        if self._watcher is not None:
+        if self._watcher.is_alive():
             self._watcher.join()
         self.ranker.close()
         self._insight_thread.shutdown(cancel_futures=True)
@@ -113,27 +110,16 @@ class Service:
             self.log.close()
 
     def _watch(self) -> None:
-        """Reload runs that were saved anew, or that another worker was told to reload."""
+        """Reload runs that were saved anew, if told to watch them or if any worker was told to reload."""
+        seen = asked = self._asked()
         while not self._closing.wait(_SECONDS_BETWEEN_LOOKS):
-            asked = self._reloads_asked()
-            if asked > self._asked:
-                self._asked = asked
-                for name in self.book.runs:
-                    try:
-                        self.book.reload(name)
-                    except TalosError:
-                        continue
-            elif self.settings.watch:
+            asked = self._asked()
+            if self.settings.watch or asked > seen:
                 self.book.reload_changed()
+            seen = asked
 
-    def _reloads_asked(self) -> int:
-        """How many reloads any worker was told to do."""
-        if self.control is None:
-            return 0
-        try:
-            return (self.control / "reloads").stat().st_size
-        except OSError:
-            return 0
+    def _asked(self) -> int:
+        return 0 if self._reloads is None else self._reloads.stat().st_size
 
     def _note(self, facts: dict[str, Any]) -> None:
         self.metrics.count("failed_reloads" if "error" in facts else "reloads")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from talos.errors import ConfigError
 
@@ -21,9 +19,9 @@ class Settings:
 
     Attributes:
         runs: run directories; the first is the default model. A model's name is the name of its directory.
-        host: the address to listen on; other than loopback only with keys, or with `without_keys`.
+        host: the address to listen on; beyond loopback, keys or `without_keys` are required.
         port: 0 for a free one.
-        feedback: the log of events; None refuses feedback.
+        feedback: the log of events, a SQLite file; None refuses feedback.
         watch: reload a run when its `model.json` changes.
         read_key_file: a file with the key for reading; None lets everybody read.
         admin_key_file: a file with the key for feedback and reloading, which may also read.
@@ -63,21 +61,19 @@ class Settings:
 
     def __post_init__(self) -> None:
         names = [Path(run).resolve().name for run in self.runs]
-        if not names:
-            raise ConfigError("no run", where="RUN", expected="a run directory")
-        for name in names:
-            if names.count(name) > 1:
-                raise ConfigError(f"two runs are called {name!r}", where="RUN", expected="different names")
+        twice = next((name for name in names if names.count(name) > 1), None)
         whole = ("workers", "max_body", "max_k", "max_users", "max_items", "max_concurrency", "max_rows")
-        for name in whole:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{getattr(self, name)}", where=name, expected="1 or more")
-        if not 0 < self.deadline < float("inf"):
-            raise ConfigError(f"{self.deadline}", where="deadline", expected="seconds above 0")
-        if not 0 <= self.port < 65536:
-            raise ConfigError(f"{self.port}", where="port", expected="0 to 65535")
-        keys = self.read_key_file or self.admin_key_file
-        if not keys and not self.without_keys and not is_loopback(self.host):
+        rules = [
+            (bool(names), "RUN", "no run", "a run directory"),
+            (twice is None, "RUN", f"two runs are called {twice!r}", "different names"),
+            *((getattr(self, name) >= 1, name, f"{getattr(self, name)}", "1 or more") for name in whole),
+            (0 < self.deadline < float("inf"), "deadline", f"{self.deadline}", "seconds above 0"),
+            (0 <= self.port < 65536, "port", f"{self.port}", "0 to 65535"),
+        ]
+        for held, where, what, expected in rules:
+            if not held:
+                raise ConfigError(what, where=where, expected=expected)
+        if self.needs_no_key and not self.without_keys and not is_loopback(self.host):
             raise ConfigError(
                 f"{self.host!r} without keys",
                 where="host",
@@ -85,19 +81,10 @@ class Settings:
                 hint="read_key_file=FILE and admin_key_file=FILE set keys; without_keys=True allows it all the same",
             )
 
-    def as_json(self) -> str:
-        """All settings as text; `from_json` reads it."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Settings:
-        """Settings from the text of `as_json`.
-
-        >>> Settings.from_json(Settings(runs=("run",)).as_json()) == Settings(runs=("run",))
-        True
-        """
-        values: dict[str, Any] = json.loads(text)
-        return cls(**{**values, "runs": tuple(values["runs"])})
+    @property
+    def needs_no_key(self) -> bool:
+        """Whether every process that can connect is trusted."""
+        return not (self.read_key_file or self.admin_key_file)
 
 
 def is_loopback(host: str) -> bool:

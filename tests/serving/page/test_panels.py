@@ -26,7 +26,7 @@ PANELS = ("lists", "map", "quality", "traffic")
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("log") / "clicks.jsonl"
+    return tmp_path_factory.mktemp("log") / "clicks.db"
 
 
 @pytest.fixture(scope="module")

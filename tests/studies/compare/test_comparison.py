@@ -208,7 +208,8 @@ def test_a_budget_ends_a_fit_with_its_epoch(split: Split) -> None:
     table = compare(split, {"talos": endless}, seeds=1, budget=0.2)
     (run,) = table.results["talos"]
     assert run.stopped == "budget"
-    assert 0.2 <= run.fit_seconds < 10
+    assert run.fit_seconds >= 0.2
+    assert 1 <= run.history[-1]["epoch"] < 100_000
 
 
 def test_an_interrupt_keeps_what_is_finished(

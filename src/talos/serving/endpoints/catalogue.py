@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import polars as pl
 from fastapi import APIRouter, Query, Request
@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from talos.serving import schemas
 from talos.serving.endpoints.shared import (
     ERRORS,
-    Name,
+    Run,
     decoded,
     head,
     json_answer,
@@ -27,34 +27,23 @@ __all__ = ["router"]
 
 _HISTORY_SHOWN = 1000
 
+Text: TypeAlias = Annotated[str, Query(max_length=1000)]
+Cursor: TypeAlias = Annotated[str | None, Query(max_length=40)]
+Limit: TypeAlias = Annotated[int, Query(ge=1, le=1000)]
+
 router = APIRouter()
 
 
 @router.get("/v1/items", response_model=schemas.ItemsAnswer, responses=ERRORS)
-async def items(
-    request: Request,
-    q: Annotated[str, Query(max_length=1000)] = "",
-    cursor: Annotated[str | None, Query(max_length=40)] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    model: Name = None,
-) -> Response:
+async def items(run: Run, q: Text = "", cursor: Cursor = None, limit: Limit = 50) -> Response:
     """Items whose id or title contains a text, in the order of their ids."""
-    service = service_of(request)
-    run = service.run(model)
     codes, after = await _search(run, lambda: run.search_text, q, cursor, limit)
     return json_answer({**head(run), "items": run.describe(codes), "cursor": after})
 
 
 @router.get("/v1/users", response_model=schemas.UsersAnswer, responses=ERRORS)
-async def users(
-    request: Request,
-    q: Annotated[str, Query(max_length=1000)] = "",
-    cursor: Annotated[str | None, Query(max_length=40)] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    model: Name = None,
-) -> Response:
+async def users(run: Run, q: Text = "", cursor: Cursor = None, limit: Limit = 50) -> Response:
     """Users of the run whose id contains a text, in the order of their ids."""
-    run = service_of(request).run(model)
     codes, after = await _search(run, lambda: run.user_text, q, cursor, limit)
     counts = run.seen.user_degrees[codes].tolist()
     named = zip(run.users.decode(codes).to_list(), counts, strict=True)
@@ -86,9 +75,8 @@ async def _search(
 
 
 @router.get("/v1/items/{item}", response_model=schemas.ItemAnswer, responses=ERRORS)
-async def one_item(request: Request, item: str, model: Name = None) -> Response:
+async def one_item(item: str, run: Run) -> Response:
     """What is known about an item."""
-    run = service_of(request).run(model)
     code = position_of(run.items, decoded(item, "item"), "item")
     degree = int(run.degrees[code])
     rank_ = int((run.degrees > degree).sum()) + 1
@@ -104,10 +92,9 @@ async def one_item(request: Request, item: str, model: Name = None) -> Response:
 
 
 @router.get("/v1/users/{user}", response_model=schemas.UserAnswer, responses=ERRORS)
-async def one_user(request: Request, user: str, model: Name = None) -> Response:
+async def one_user(request: Request, user: str, run: Run) -> Response:
     """A user's history, with the items of new events; a user without any is 404."""
-    service = service_of(request)
-    run, asked = service.run(model), decoded(user, "user")
+    asked = decoded(user, "user")
 
     def work() -> dict[str, Any]:
         run.catch_up()
@@ -126,4 +113,4 @@ async def one_user(request: Request, user: str, model: Name = None) -> Response:
             "history": run.describe(past[:_HISTORY_SHOWN]),
         }
 
-    return json_answer(await service.ranker.call(work))
+    return json_answer(await service_of(request).ranker.call(work))

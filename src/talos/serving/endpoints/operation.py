@@ -14,7 +14,7 @@ from talos.serving import schemas
 from talos.serving.endpoints.shared import ERRORS, head, json_answer, service_of
 from talos.serving.feedback import Event
 from talos.serving.runs import encode
-from talos.serving.service import RequestError, Service
+from talos.serving.service import RequestError
 
 __all__ = ["router"]
 
@@ -94,21 +94,13 @@ async def reload(request: Request, body: schemas.ReloadBody | None = None) -> Re
     return json_answer({"reloaded": done})
 
 
-def _health(service: Service, status: str) -> Response:
-    errors = dict(service.book.errors)
-    return json_answer({"status": status, "models": service.book.versions, "reload_errors": errors})
-
-
 @router.get("/livez", response_model=schemas.HealthAnswer)
-async def livez(request: Request) -> Response:
-    """Whether the process answers."""
-    return _health(service_of(request), "ok")
-
-
 @router.get("/readyz", response_model=schemas.HealthAnswer)
-async def readyz(request: Request) -> Response:
+async def health(request: Request) -> Response:
     """Whether lists can be made, of which versions, and which reloads have failed."""
-    return _health(service_of(request), "ready")
+    book, live = service_of(request).book, request.scope["path"] == "/livez"
+    status = "ok" if live else "ready"
+    return json_answer({"status": status, "models": book.versions, "reload_errors": dict(book.errors)})
 
 
 @router.get("/metrics", response_class=PlainTextResponse, responses={401: {"model": schemas.ErrorAnswer}})

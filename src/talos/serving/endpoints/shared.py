@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 
 import numpy as np
 import orjson
-from fastapi import Query, Request
+from fastapi import Depends, Query, Request
 from fastapi.responses import Response
 from numpy.typing import NDArray
 
@@ -22,6 +22,7 @@ __all__ = [
     "Length",
     "Name",
     "Offset",
+    "Run",
     "Several",
     "Shares",
     "decoded",
@@ -47,6 +48,13 @@ def service_of(request: Request) -> Service:
     """The service that a request was sent to."""
     service: Service = request.app.state.service
     return service
+
+
+async def _run_of(request: Request, model: Name = None) -> ServedRun:
+    return service_of(request).run(model)
+
+
+Run: TypeAlias = Annotated[ServedRun, Depends(_run_of)]
 
 
 def decoded(part: str, field: str) -> str:
