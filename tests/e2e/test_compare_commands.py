@@ -56,6 +56,38 @@ def test_compare_writes_everything_and_goes_on(talos: Run, clicks: Path, tmp_pat
     assert "Traceback" not in damaged.stderr
 
 
+def test_runs_are_compared_on_the_test_part_that_they_carry(talos: Run, clicks: Path, tmp_path: Path) -> None:
+    small = ("--k", 5, "--dim", 4, "--epochs", 3, "--tau", 0.2)
+    for name, options in (
+        ("one", small),
+        ("other", ("--baseline", "ease", "--k", 5)),
+        ("split", (*small, "--split-seed", 7)),
+    ):
+        assert talos("train", clicks, *options, "--out", tmp_path / name).returncode == 0
+    wanted = {
+        name: json.loads((tmp_path / name / "model.json").read_text())["metrics"] for name in ("one", "other")
+    }
+    clicks.unlink()
+    done = talos("compare", tmp_path / "one", tmp_path / "other", "--json")
+    assert done.returncode == 0, done.stderr
+    first, second = json.loads(done.stdout)["models"]
+    for row, name in ((first, "one"), (second, "other")):
+        assert row["metrics"]["recall@5"] == pytest.approx(wanted[name]["recall@5"])
+    against = second["against"]["recall@5"]
+    assert against["difference"] == pytest.approx(wanted["one"]["recall@5"] - wanted["other"]["recall@5"])
+    for line, words in (
+        (("compare", tmp_path / "one", tmp_path / "split"), "has another test part than the first run"),
+        (("compare", tmp_path / "one"), "one run; expected two or more"),
+        (("compare", tmp_path / "one", tmp_path / "other", "--losses", "sl"), "--losses: together with runs"),
+        (
+            ("compare", tmp_path / "one", clicks),
+            "is no run directory; expected one PATH of data, or runs alone",
+        ),
+    ):
+        refused = talos(*line)
+        assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
+
+
 def test_a_killed_comparison_goes_on(talos: Run, start: Start, clicks: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("compare", clicks, "--losses", "sl", "--seeds", 3, "--k", 5, "--out", out,

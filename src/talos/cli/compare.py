@@ -12,7 +12,6 @@ import typer
 from talos.cli.options import (
     Json,
     Offer,
-    PathArgument,
     TrainingOptions,
     at_least_one,
     parse_budget,
@@ -27,6 +26,7 @@ from talos.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from talos.config import RunConfig
+    from talos.studies.compare import ComparisonTable
 
 __all__ = ["compare", "configs_for"]
 
@@ -40,11 +40,16 @@ _DECIDED_ELSEWHERE = {
 
 @with_options
 def compare(
-    path: PathArgument,
-    losses: Annotated[
-        str,
-        typer.Option("--losses", help="Short names with commas; the first is compared with each other one."),
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH…", help="A file, a folder, a dataset's name or a database URL; or run directories."
+        ),
     ],
+    losses: Annotated[
+        str | None,
+        typer.Option("--losses", help="Short names with commas; the first is compared with each other one."),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for results, tables and page.")] = None,
     backbones: Annotated[
         str, typer.Option("--backbones", help="Short names or module:Class, with commas.")
@@ -93,10 +98,22 @@ def compare(
     source: SourceOptions,
     json: Json = False,
 ) -> None:
-    """Compare losses, backbones and baselines on one data set over several seeds.
+    """Compare losses, backbones and baselines on one data set over several seeds; or runs that are finished.
 
-    The same command continues after a stop.
+    The same command continues after a stop. Runs are compared on the test part that they carry.
     """
+    shown_metrics = None if metrics is None else _names(metrics, "--metrics")
+    if all((Path(one) / "model.json").is_file() for one in paths):
+        _compare_runs(
+            paths, out, losses, json, metrics=shown_metrics, dialect=dialect, alternative=alternative
+        )
+        return
+    if len(paths) > 1:
+        stranger = next(one for one in paths if not (Path(one) / "model.json").is_file())
+        raise ConfigError("is no run directory", where=stranger, expected="one PATH of data, or runs alone")
+    (path,) = paths
+    if losses is None:
+        raise ConfigError("is missing", where="--losses", expected="short names with commas")
     if out is None:
         raise ConfigError("is missing", where="--out", expected="a folder for the results")
     at_least_one(**{"--seeds": seeds})
@@ -121,7 +138,7 @@ def compare(
         models,
         seeds,
         out=out,
-        metrics=None if metrics is None else _names(metrics, "--metrics"),
+        metrics=shown_metrics,
         dialect=dialect,
         budget=seconds,
         alternative=alternative,
@@ -134,12 +151,28 @@ def compare(
         tuning = {"tuned": found} if found else {}
         print_json({"out": str(out), "report": str(page), **table.as_dict(), **tuning})
         return
+    _print_table(table)
+    say(f"written to {out}: compare.csv, compare.tex, compare.html, runs/")
+
+
+def _compare_runs(runs: Sequence[str], out: Path | None, losses: str | None, json: bool, **how: Any) -> None:
+    from talos.studies.compare import compare_runs
+
+    for flag, given in (("--losses", losses), ("--out", out)):
+        if given is not None:
+            raise ConfigError("together with runs", where=flag, expected="a PATH of data")
+    if len(runs) < 2:
+        raise ConfigError("one run", where="RUN", expected="two or more, or a PATH of data with --losses")
+    table = compare_runs(runs, **how)
+    print_json(table.as_dict()) if json else _print_table(table)
+
+
+def _print_table(table: ComparisonTable) -> None:
     print_table(*table.summary(), title=f"test, {table.num_users:,} users")
     if len(table.rows) > 1:
         typer.echo("")
         print_table(*table.significance(), title=f"{table.first} against the others")
     typer.echo("\n" + textwrap.fill(table.legend, 100))
-    say(f"written to {out}: compare.csv, compare.tex, compare.html, runs/")
 
 
 def _tune_models(

@@ -13,6 +13,16 @@
 from __future__ import annotations
 
 from talos.studies.compare.run import CompareSettings, compare, load
+from talos.studies.compare.runs import compare_runs
 from talos.studies.compare.table import Against, ComparisonTable, ModelRow, RunResult
 
-__all__ = ["Against", "CompareSettings", "ComparisonTable", "ModelRow", "RunResult", "compare", "load"]
+__all__ = [
+    "Against",
+    "CompareSettings",
+    "ComparisonTable",
+    "ModelRow",
+    "RunResult",
+    "compare",
+    "compare_runs",
+    "load",
+]

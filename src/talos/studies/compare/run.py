@@ -30,7 +30,7 @@ from talos.studies.race import make_trainer
 from talos.training import InterruptedRunError, Trainer
 from talos.training.callbacks import Records
 
-__all__ = ["CompareSettings", "compare", "load"]
+__all__ = ["CompareSettings", "check_metrics", "compare", "load"]
 
 _MANIFEST, _NOUN, _RUNS = "compare.json", "comparison", "runs"
 _TUNED = "tuned"  # where `compare --tuned` leaves its studies before the comparison starts
@@ -103,7 +103,7 @@ def compare(
         k = next(iter(models.values())).k
         metrics = [f"{name}@{k}" for name in ("precision", "recall", "ndcg", "mrr")]
     items = split.train.num_items
-    asked = _check_metrics(metrics, items)
+    asked = check_metrics(metrics, items)
     list_metrics = any(metric.partition("@")[0] in LIST_METRICS for metric in metrics)
     curve = {k for k in CURVE_KS if k <= (asked[-1] if list_metrics else items)}
     seeds = _check_seeds(seeds)
@@ -209,7 +209,7 @@ def _check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(given)
 
 
-def _check_metrics(metrics: Sequence[str], num_items: int) -> list[int]:
+def check_metrics(metrics: Sequence[str], num_items: int) -> list[int]:
     """The list lengths in names such as `recall@20`, in ascending order."""
     known, lengths = (*RANKING_METRICS, *LIST_METRICS), set[int]()
     for metric in metrics:
