@@ -206,7 +206,7 @@ def test_databases(tmp_path, write, monkeypatch):
         connection.executemany("INSERT INTO clicks VALUES (?, ?)", [("a", 1), (5, 2)])
     url = f"sqlite:///{tmp_path}/shop.db"
     cases = [
-        (url, {}, "tables clicks, other; expected query='SQL' or table='NAME'"),
+        (url, {}, r"tables clicks, other; expected \?table=NAME at the end of the URL, or query='SQL'"),
         (url, {"table": "click"}, "no such table: click.*did you mean 'clicks'"),
         (url, {"table": "other"}, "no user column among 'a'"),
         (url, {"table": "clicks"}, "column 'user_id': mixed types int, str"),

@@ -168,7 +168,7 @@ def _by_name(wanted: WantedColumn, names: Sequence[str], where: str) -> int:
     raise DataError(
         f"no column {given!r}",
         where=where,
-        expected=f"the {wanted.role} column, one of {_listing(names)}",
+        expected=f"the name of the {wanted.role} column",
         hint=nearest(given, names),
     )
 

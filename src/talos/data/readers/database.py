@@ -91,7 +91,7 @@ class _Database:
         if len(names) == 1:
             return names[0]
         found = f"tables {', '.join(names)}" if names else "no table"
-        raise DataError(found, where=self.shown, expected="query='SQL' or table='NAME' to say what to read")
+        raise DataError(found, where=self.shown, expected="?table=NAME at the end of the URL, or query='SQL'")
 
     def _table_names(self) -> list[str]:
         with self._errors():
