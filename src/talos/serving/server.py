@@ -34,10 +34,6 @@ from talos.serving.settings import Keys, Settings
 __all__ = ["serve"]
 
 
-class WorkerError(TalosError):
-    """A worker could not start."""
-
-
 class _Protocol(H11Protocol):
     """uvicorn's HTTP, with two additions: a time limit for the head of a request, and early refusals.
 
@@ -194,19 +190,19 @@ class _Workers(Multiprocess):
     ) -> None:
         super().__init__(config, sockets)
         self._folder, self._ready, self._said = folder, ready, False
-        self.failure: WorkerError | None = None
+        self.failure: TalosError | None = None
 
     def keep_subprocess_alive(self) -> None:
         # uvicorn also asks each worker for a sign of life, and kills one that is still importing or loading
         for place, worker in enumerate(self.processes):
-            if worker.process.is_alive():
+            if worker.process.is_alive() or self.should_exit.is_set():
                 continue
             worker.kill()  # closes its pipe
             worker.join()
             mark_process_dead(worker.pid, str(self._folder))  # type: ignore[no-untyped-call]
             if not (self._folder / f"ready-{worker.pid}").exists():  # another one would fare no better
                 reason = self._folder / f"failed-{worker.pid}"
-                self.failure = WorkerError(
+                self.failure = TalosError(
                     reason.read_text("utf-8", "replace") if reason.exists() else "a worker could not start"
                 )
                 self.failure.exit_code = 2 if worker.exitcode == 2 else 1
