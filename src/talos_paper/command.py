@@ -60,12 +60,13 @@ def reproduce(
     list_: Annotated[
         bool, typer.Option("--list", help="List the tables and which of their runs are missing.")
     ] = False,
-    estimate: Annotated[
-        bool, typer.Option("--estimate", help="Train nothing; write estimate.md, what the runs will cost.")
-    ] = False,
     pages: Annotated[
         bool, typer.Option("--pages", help="Train nothing; only write tables and pages from the results.")
     ] = False,
+    form: Annotated[
+        Literal["markdown", "html", "latex"],
+        typer.Option("--format", help="Of the tables; html and latex write no other pages and no plots."),
+    ] = "markdown",
     json: Json = False,
 ) -> None:
     """Make the tables of the paper again, the most informative runs first. Repeat the command to continue."""
@@ -90,13 +91,6 @@ def reproduce(
         return
     if not tables and not pages:
         raise ConfigError("no table is named", where="TABLE", expected="a name from --list, or `all`")
-    if estimate:
-        from talos_paper.estimate import write_estimate
-
-        cells = write_estimate(selection, store, folder=data, notify=say)
-        if json:
-            print_json({"cells": [{**asdict(cell), "hours": cell.hours} for cell in cells]})
-        return
     result: dict[str, Any] = {}
     if not pages:
         seconds = None if budget is None else parse_budget(budget)
@@ -106,7 +100,7 @@ def reproduce(
             say(f"skipped {what}: {why}")
     from talos_paper.pages import write_pages
 
-    written = write_pages(store)
+    written = write_pages(store, form)
     say(f"{len(written)} pages, tables and plots in {out}")
     if json:
         print_json({"out": str(out), **result})
@@ -125,23 +119,14 @@ def _print_status(selection: Selection, store: ResultStore, json: bool) -> None:
             line["table"],
             line["dataset"],
             f"{line['done']}/{line['runs']}",
-            "core" if line["core"] else "",
+            "core" * line["core"],
             line["paper"],
         ]
         for line in lines
     ]
     print_table(["table", "data set", "runs", "", "in the paper"], rows)
-    typer.echo("")
+    for line in lines:
+        if line["core"] and line["missing"]:
+            typer.echo(f"missing: {line['table']} {line['dataset']}: {', '.join(line['missing'])}")
     for what, why in NOT_RUN.items():
         typer.echo(f"no command: {what}: {why}")
-    missing = [
-        f"{line['table']} {line['dataset']}: {name}"
-        for line in lines
-        if line["core"]
-        for name in line["missing"]
-    ]
-    if missing:
-        typer.echo(f"\nmissing from the core set: {len(missing)}")
-        typer.echo("\n".join(f"  {name}" for name in missing[:20]))
-        if len(missing) > 20:
-            typer.echo(f"  … and {len(missing) - 20} more (--json has all)")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -17,12 +15,10 @@ from numpy.typing import NDArray
 from talos.data.splits import Split
 from talos.evaluation.significance import compare, holm
 from talos.training import Callback, Trainer
-from talos_paper import data as paper_data
-from talos_paper import inconsistency, theory
-from talos_paper.equal import equal_recipe
+from talos_paper import datasets, inconsistency, theory
 from talos_paper.experiments import EXPERIMENTS, Row
-from talos_paper.recipes import LOSSES, Fidelity, Protocol, Recipe, recipe
-from talos_paper.results import ResultStore, versions
+from talos_paper.recipes import LOSSES, Fidelity, Recipe, equal_recipe, recipe
+from talos_paper.results import ResultStore, StoredRun, run_name, versions
 from talos_paper.runs import Runner
 
 __all__ = ["measure", "save_significance", "significance_tests"]
@@ -36,31 +32,28 @@ def measure(experiment: str, dataset: str, *, folder: Path | None) -> dict[str, 
     """Make a measurement: plain values, with the versions and the data they were made with."""
     if experiment == "theory":
         return {"versions": versions(), **theory.measure()}
-    split = paper_data.load(dataset, folder=folder)
+    split = datasets.load(dataset, folder=folder)
     values = {"statistics": _statistics, "efficiency": _efficiency, "inconsistency": inconsistency.measure}
     return {
         "dataset": dataset,
         "versions": versions(),
-        "split": paper_data.split_facts(split),
-        "notes": list(paper_data.notes_on(dataset)),
+        "split": datasets.split_facts(split),
+        "notes": list(datasets.notes_on(dataset)),
         **values[experiment](split, dataset),
     }
 
 
-def _statistics(split: Split, dataset: str) -> dict[str, Any]:
+def _statistics(split: Split, _: str) -> dict[str, Any]:
     """Users, items and interactions of all parts together."""
-    users = np.zeros(split.train.num_users, bool)
-    items = np.zeros(split.train.num_items, bool)
-    total = 0
-    for part in split.parts.values():
-        users |= part.user_degrees > 0
-        items |= part.item_degrees > 0
-        total += len(part)
+    parts = list(split.parts.values())
+    users = int(np.any([part.user_degrees > 0 for part in parts], axis=0).sum())
+    items = int(np.any([part.item_degrees > 0 for part in parts], axis=0).sum())
+    total = sum(len(part) for part in parts)
     return {
-        "users": int(users.sum()),
-        "items": int(items.sum()),
+        "users": users,
+        "items": items,
         "interactions": total,
-        "density": round(total / (int(users.sum()) * int(items.sum())), 6),
+        "density": round(total / (users * items), 6),
     }
 
 
@@ -69,19 +62,19 @@ def _statistics(split: Split, dataset: str) -> dict[str, Any]:
 
 def _efficiency(split: Split, dataset: str) -> dict[str, Any]:
     """Seconds per epoch of every loss under each protocol, and their ratios to SL."""
-    found: dict[str, Any] = {"threads": torch.get_num_threads(), "protocols": {}}
-    protocols: dict[Protocol, Callable[[str], Recipe]] = {
+    protocols: dict[str, Callable[[str], Recipe]] = {
         "paper": lambda loss: recipe(dataset, "mf", loss, fidelity="paper"),
         "fast": lambda loss: recipe(dataset, "mf", loss, fidelity="fast"),
         "equal": lambda loss: equal_recipe(dataset, "mf", loss),
     }
+    found: dict[str, Any] = {}
     for protocol, recipe_of in protocols.items():
         seconds = _seconds_per_epoch(split, recipe_of)
-        found["protocols"][protocol] = {
+        found[protocol] = {
             loss: {"seconds": round(value, 3), "ratio": round(value / seconds["sl"], 3)}
             for loss, value in seconds.items()
         }
-    return found
+    return {"threads": torch.get_num_threads(), "protocols": found}
 
 
 def _seconds_per_epoch(
@@ -96,11 +89,11 @@ def _seconds_per_epoch(
     for _ in range(rounds):
         for loss in LOSSES:
             trainer = Trainer(recipe_of(loss).candidates()[0].config(0), split.train)
-            clock = _StepClock(1 + min(steps, max(1, len(trainer.batches) - 1)))
+            clock = _StepClock(1 + min(steps, max(1, len(trainer.batches) - 1)))  # steps of one epoch
             trainer.callbacks = [clock]
             with contextlib.suppress(_EnoughStepsError):
                 trainer.fit()
-            found = median(clock.times[1:]) * len(trainer.batches)
+            found = float(np.median(np.diff(clock.ends))) * len(trainer.batches)
             best[loss] = min(found, best.get(loss, found))
     return best
 
@@ -110,27 +103,16 @@ class _EnoughStepsError(Exception):
 
 
 class _StepClock(Callback):
-    """Times single steps, and ends training after a number of them."""
+    """Notes when each step ends, and ends training after a number of them."""
 
     def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.times: list[float] = []
-
-    def on_start(self, epoch: int, epochs: int, steps: int) -> None:
-        """Start the clock."""
-        self.last = time.perf_counter()
+        self.steps, self.ends = steps, list[float]()
 
     def on_step(self, epoch: int, step: int, loss: float) -> None:
-        """Note the time of the step."""
-        now = time.perf_counter()
-        self.times.append(now - self.last)
-        self.last = now
-        if len(self.times) == self.steps:
+        """Note the time."""
+        self.ends.append(time.perf_counter())
+        if len(self.ends) == self.steps:
             raise _EnoughStepsError
-
-    def on_epoch(self, record: dict[str, Any]) -> None:
-        """Start the clock again: what happens between epochs belongs to no step."""
-        self.last = time.perf_counter()
 
 
 # ----------------------------------------------------------------------------------------------- significance tests
@@ -158,83 +140,67 @@ def save_significance(
 
 
 def significance_tests(
-    rows: list[Row], store: ResultStore, runner: Runner, before: dict[str, Any]
+    rows: Sequence[Row], store: ResultStore, runner: Runner, before: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Group → metric → rival → p-value; None where nothing is new."""
+    """Group → metric → rival → p-value; None where nothing is new.
+
+    Args:
+        rows: of a table; a variant of Talos, with a comma in its name, is no rival.
+        store: the results.
+        runner: has the per-user metrics.
+        before: the tests of an earlier call.
+    """
     inputs: dict[str, dict[str, list[str]]] = {}
     groups: dict[str, dict[str, Any]] = {}
     for group in dict.fromkeys(row.group for row in rows):
-        members = {
-            row.method: row for row in rows if row.group == group and not row.method.startswith("talos,")
-        }
-        if "talos" not in members:
-            continue
-        talos = _per_user(members["talos"], store, runner)
-        earlier = _Earlier(before.get("inputs", {}).get(group, {}), before.get("groups", {}).get(group, {}))
-        used: dict[str, list[str]] = {}
-        made: dict[str, dict[str, Any]] = {}
+        members = {row.method: row for row in rows if row.group == group and "," not in row.method}
+        talos = members.pop("talos", None)
+        mine = None if talos is None else _per_user(talos, store, runner)
+        used: dict[str, list[str]] = before.get("inputs", {}).get(group, {})
+        now, made = dict[str, list[str]](), dict[str, dict[str, Any]]()
         for method, row in members.items():
-            if method == "talos":
+            if talos is None:
                 continue
-            other = _per_user(row, store, runner)
-            kept = earlier.against(members["talos"], row, store)
-            if (
-                talos is not None
-                and other is not None
-                and (kept is None or len(talos[0]) > len(earlier.talos))
-            ):
-                used |= {"talos": talos[0], method: other[0]}
-                made[method] = {
-                    metric: _test(talos[1][metric], other[1][metric], method) for metric in _TESTED
-                }
+            theirs, kept = _per_user(row, store, runner), _kept(before, group, (talos, row), store)
+            if mine and theirs and (kept is None or len(mine[0]) > len(used["talos"])):
+                now |= {"talos": mine[0], method: theirs[0]}
+                made[method] = {name: _test(mine[1][name], theirs[1][name], method) for name in _TESTED}
             elif kept is not None:
-                used |= {"talos": earlier.talos, method: earlier.inputs[method]}
+                now |= {"talos": used["talos"], method: used[method]}
                 made[method] = kept
         if made:
-            inputs[group], groups[group] = used, _corrected(made)
+            inputs[group], groups[group] = now, _corrected(made)
     if not groups or (inputs, groups) == (before.get("inputs"), before.get("groups")):
         return None
     return {"inputs": inputs, "groups": groups, "versions": versions()}
 
 
-@dataclass(frozen=True)
-class _Earlier:
-    """The tests of a group that are stored already."""
+def _kept(
+    before: Mapping[str, Any], group: str, pair: tuple[Row, Row], store: ResultStore
+) -> dict[str, Any] | None:
+    """Metric → stored test between two rows; None if there is none, or the runs behind it are not the rows' any more.
 
-    inputs: dict[str, list[str]]
-    tests: dict[str, Any]
+    The name of a run says its settings; that its figures are still those of the test, the difference says.
+    """
+    used = before.get("inputs", {}).get(group, {})
+    found = {}
+    for metric in _TESTED:
+        means = []
+        for row in pair:
+            figures = {name: run.metrics[metric] for name, run in _runs(row, store).items()}
+            means.append(np.mean([figures.get(name, np.nan) for name in used.get(row.method, [""])]))
+        tests = before.get("groups", {}).get(group, {}).get(metric, {}).get("against", {})
+        found[metric] = tests.get(pair[1].method)
+        if found[metric] is None or not abs(means[0] - means[1] - found[metric]["difference"]) < _ROUNDING:
+            return None
+    return found
 
-    @property
-    def talos(self) -> list[str]:
-        """The runs of Talos behind them."""
-        return self.inputs.get("talos", [])
 
-    def against(self, talos: Row, rival: Row, store: ResultStore) -> dict[str, Any] | None:
-        """Metric → test against a rival; None if there is none, or the runs behind it are not the rows' any more."""
-        means = [self._means(row, store) for row in (talos, rival)]
-        found = {
-            metric: self.tests.get(metric, {}).get("against", {}).get(rival.method) for metric in _TESTED
-        }
-        for metric, test in found.items():
-            if test is None or not all(means):
-                return None
-            # the name of a run says its settings; that the figures are still those of the test, the difference says
-            if abs(means[0][metric] - means[1][metric] - test["difference"]) > _ROUNDING:
-                return None
-        return found
-
-    def _means(self, row: Row, store: ResultStore) -> dict[str, float]:
-        """The tested metrics, averaged over the runs behind the tests; empty if the row has not all of them."""
-        resolved = store.resolved(row.recipe)
-        names = self.inputs.get(row.method, [])
-        if resolved is None or not names:
-            return {}
-        runs = {
-            store.run_path(resolved, run.seed).stem: run for run in store.runs(resolved, max(row.seeds, 5))
-        }
-        if not set(names) <= set(runs):
-            return {}
-        return {metric: float(np.mean([runs[name].metrics[metric] for name in names])) for metric in _TESTED}
+def _runs(row: Row, store: ResultStore) -> dict[str, StoredRun]:
+    """Name without the data set → run, of every seed that is stored."""
+    recipe = store.resolved(row.recipe)
+    found = [] if recipe is None else store.runs(recipe, max(row.seeds, 5))
+    return {run_name(recipe, run.seed).partition("/")[2]: run for run in found if recipe is not None}
 
 
 def _test(talos: NDArray[np.float64], other: NDArray[np.float64], rival: str) -> dict[str, Any]:
@@ -248,18 +214,16 @@ def _test(talos: NDArray[np.float64], other: NDArray[np.float64], rival: str) ->
     }
 
 
-def _corrected(made: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _corrected(made: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Metric → rival → its test, with the p-value corrected for the number of rivals."""
     found = {}
     for metric in _TESTED:
         corrected = holm([tests[metric]["p_values"]["t"] for tests in made.values()])
-        found[metric] = {
-            "test": _TEST,
-            "against": {
-                rival: {**tests[metric], "p": p}
-                for (rival, tests), p in zip(made.items(), corrected, strict=True)
-            },
+        against = {
+            rival: {**tests[metric], "p": p}
+            for (rival, tests), p in zip(made.items(), corrected, strict=True)
         }
+        found[metric] = {"test": _TEST, "against": against}
     return found
 
 
@@ -267,14 +231,11 @@ def _per_user(
     row: Row, store: ResultStore, runner: Runner
 ) -> tuple[list[str], dict[str, NDArray[np.float64]]] | None:
     """The runs of a row and each user's metrics, averaged over them; None without per-user metrics."""
-    resolved = store.resolved(row.recipe)
-    if resolved is None:
-        return None
     frames = {}
-    for seed in range(max(row.seeds, 5)):
-        frame = runner.per_user(resolved, seed)
-        if frame is not None and store.run_path(resolved, seed).exists():
-            frames[store.run_path(resolved, seed).stem] = frame.sort("user_id")
+    for name in _runs(row, store):
+        frame = runner.per_user(f"{row.dataset}/{name}")
+        if frame is not None:
+            frames[name] = frame.sort("user_id")
     if not frames:
         return None
     return list(frames), {

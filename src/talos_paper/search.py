@@ -93,19 +93,3 @@ class OptionSearch:
             here = min(range(len(values)), key=lambda place: abs(values[place] - value))
         others = [place for place in range(len(values)) if values[place] != value]
         return [values[place] for place in sorted(others, key=lambda place: abs(place - here))]
-
-    def total_epochs(self, start: Setting) -> int:
-        """Epochs of a search in which every new setting is a little worse than the ones before, all trained anew.
-
-        >>> OptionSearch(grid={"a": (1, 2), "b": (1, 2)}, epochs=(5, 15, 40)).total_epochs({"a": 1, "b": 1})
-        95
-        """
-        done: dict[tuple[Any, ...], int] = {}
-
-        def train(one: Setting, epochs: int) -> tuple[float, Trial]:
-            key = tuple(one.values())
-            done[key] = max(epochs, done.get(key, 0))
-            return -list(done).index(key), {}
-
-        self.run(start, train)
-        return sum(done.values())

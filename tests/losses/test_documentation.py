@@ -30,11 +30,6 @@ def test_two_tower_example():
     assert talos > plain - 0.02
 
 
-def test_the_example_adds_five_lines():
-    source = (ROOT / "examples" / "two_tower.py").read_text("utf-8")
-    assert [int(n) for n in re.findall(r"  # (\d)$", source, re.M)] == [1, 2, 3, 4, 5]
-
-
 def test_benchmarks_give_what_they_print():
     times = runpy.run_path(str(ROOT / "benchmarks" / "losses.py"))["loss_times"](rows=8, columns=8, repeats=1)
     assert set(times["seconds"]) == {*times["over_sl"]}

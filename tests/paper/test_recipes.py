@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from talos.errors import ConfigError
@@ -74,7 +76,7 @@ def test_keys_follow_the_settings() -> None:
 
 def test_a_run_that_rows_share_is_planned_once() -> None:
     found = planned_runs(Selection(dataset="beauty", seeds=1))
-    keys = [(run.row.recipe.key, run.seed) for run in found]
+    keys = [(row.recipe.key, seed) for row, seed in found]
     assert len(keys) == len(set(keys))
     wanted = sum(len(EXPERIMENTS[name].rows("beauty")) for name in EXPERIMENTS)
     assert len(keys) < wanted
@@ -82,8 +84,8 @@ def test_a_run_that_rows_share_is_planned_once() -> None:
 
 def test_the_most_informative_comes_first() -> None:
     order = [
-        (run.row.recipe.backbone, run.row.method, run.seed)
-        for run in planned_runs(Selection(tables=["overall"], dataset="beauty"))
+        (row.recipe.backbone, row.method, seed)
+        for row, seed in planned_runs(Selection(tables=["overall"], dataset="beauty"))
     ]
     assert order[0] == ("mf", "talos", 0)
     assert (
@@ -116,3 +118,13 @@ def test_times_are_only_measured_where_asked_for_by_name() -> None:
         "gowalla",
         "games",
     ]
+
+
+@pytest.mark.parametrize("backbone", ["lightgcn", "xsimgcl"])
+@pytest.mark.parametrize("loss", ["bpr", "llpauc"])
+def test_on_graphs_validation_may_also_prefer_what_is_not_searched(backbone: str, loss: str) -> None:
+    candidates = recipe("beauty", backbone, loss).candidates()
+    assert len(candidates) > 1
+    begun = replace(recipe("beauty", backbone, loss), search=())
+    assert begun in candidates
+    assert len({candidate.key for candidate in candidates}) == len(candidates)

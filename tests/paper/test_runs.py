@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,21 +12,21 @@ import pytest
 import torch
 
 from talos.errors import DataError
-from talos.files import sealed_text
+from talos.files import digest_of, sealed_text
 from talos.training import Trainer
-from talos_paper import data as paper_data
-from talos_paper.experiments import Row
+from talos_paper import datasets
+from talos_paper.experiments import by_name
 from talos_paper.measurements import significance_tests
 from talos_paper.recipes import Recipe, recipe
 from talos_paper.reproduce import Selection, reproduce, status
-from talos_paper.results import ResultStore
+from talos_paper.results import ResultStore, run_name
 from talos_paper.runs import OutOfTimeError, Runner, fresh_threshold_error
 from talos_paper.search import OptionSearch
 
 
 def test_a_run_is_kept_and_not_made_again(runner: Runner, store: ResultStore, short: Recipe) -> None:
     first = runner.run(short, 0)
-    path = store.run_path(short, 0)
+    path = store.path("runs")
     written = path.stat().st_mtime_ns
     assert runner.run(short, 0) == first == store.run(short, 0)
     assert path.stat().st_mtime_ns == written
@@ -171,39 +172,52 @@ def test_fresh_thresholds_are_measured_on_vectors_that_stay(runner: Runner, shor
 
 
 def test_a_loss_without_thresholds_has_no_fresh_error(runner: Runner, short: Recipe) -> None:
-    run = runner.run(recipe("beauty", "mf", "bpr", changes={"training.epochs": 1}, search=()), 0)
+    run = runner.run(recipe("beauty", "mf", "bpr", changes={"training.epochs": 1}), 0)
     assert run.fresh_threshold_error is None
 
 
-@pytest.mark.parametrize("damage", ["metric", "seed", "hash", "cut", "not-json"])
-def test_a_file_that_was_changed_is_refused(
+@pytest.mark.parametrize("damage", ["metric", "seed", "name", "hash", "cut", "not-json"])
+def test_a_line_that_was_changed_is_refused(
     runner: Runner, store: ResultStore, short: Recipe, damage: str
 ) -> None:
     runner.run(short, 0)
-    path = store.run_path(short, 0)
-    values = json.loads(path.read_text())
+    runner.run(short, 1)
+    path = store.path("runs")
+    first, second = path.read_text().splitlines()
+    values = json.loads(second)
     if damage == "metric":
         values["metrics"]["recall@20"] = 0.9
     elif damage == "seed":
         values["seed"] = 7
+    elif damage == "name":
+        values["name"] = "beauty/another"
     elif damage == "hash":
         del values["sha256"]
     text = json.dumps(values)
-    path.write_text({"cut": text[: len(text) // 2], "not-json": "hello"}.get(damage, text))
-    with pytest.raises(DataError, match=path.name):
-        store.run(short, 0)
-    with pytest.raises(DataError, match="delete it and run"):
-        store.check()
+    path.write_text(f"{first}\n" + {"cut": text[: len(text) // 2], "not-json": "hello"}.get(damage, text))
+    for read in (lambda: store.run(short, 0), lambda: store.names("runs")):
+        with pytest.raises(DataError, match=r"runs.jsonl:2: .*\(delete the line"):
+            read()
 
 
-def test_a_file_that_was_only_laid_out_anew_is_accepted(
+def test_a_line_that_was_only_laid_out_anew_is_accepted(
     runner: Runner, store: ResultStore, short: Recipe
 ) -> None:
     kept = runner.run(short, 0)
-    path = store.run_path(short, 0)
+    path = store.path("runs")
     path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
     assert store.run(short, 0) == kept
-    assert store.check() == 1
+    assert store.names("runs") == [run_name(short, 0)]
+
+
+def test_stores_of_one_folder_see_what_the_other_saved(tmp_path: Path) -> None:
+    one, other = ResultStore(tmp_path), ResultStore(tmp_path)
+    for place in range(5):
+        (one, other)[place % 2].save_measurement(f"number-{place}", {"value": place, "word": "τ\u2028"})
+    assert one.names("measurements") == other.names("measurements") == [f"number-{n}" for n in range(5)]
+    lines = [json.loads(line) for line in (tmp_path / "measurements.jsonl").read_text().split("\n")[:-1]]
+    for line in lines:
+        assert line.pop("sha256") == digest_of(line)
 
 
 def test_results_hold_no_paths(runner: Runner, store: ResultStore, short: Recipe, small_data: Path) -> None:
@@ -238,7 +252,7 @@ def test_data_that_are_not_there_are_skipped_with_the_reason(
 
 
 def test_a_temporal_split_is_by_time_and_warm(small_data: Path) -> None:
-    found = paper_data.load("beauty", "temporal", folder=small_data)
+    found = datasets.load("beauty", "temporal", folder=small_data)
     train, test = found.train, found.test
     assert train.timestamps is not None
     assert test.timestamps is not None
@@ -260,7 +274,7 @@ def test_a_checkpoint_of_other_settings_is_left_and_the_run_begins_anew(
     facts = json.loads(state.read_text())
     facts["config"]["training"]["patience"] = 3
     state.write_text(sealed_text(facts))
-    other.deadline = None
+    other.deadline = math.inf
     assert other.run(short, 0).metrics == whole.metrics
     assert "starts from the beginning" in said[0]
 
@@ -270,10 +284,10 @@ def test_tests_against_rivals_outlive_the_per_user_metrics_and_not_their_runs(
 ) -> None:
     changes = {"training.epochs": 2, "backbone.dim": 8, "negatives": "8"}
     rows = [
-        Row(
-            dataset="beauty",
+        replace(
+            by_name("ablation").rows("beauty")[0],
             method=loss,
-            recipe=recipe("beauty", "mf", loss, fidelity="paper", changes=changes, search=()),
+            recipe=recipe("beauty", "mf", loss, fidelity="paper", changes=changes),
         )
         for loss in ("talos", "sl", "psl")
     ]
