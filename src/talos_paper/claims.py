@@ -14,18 +14,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from talos.evaluation.significance import holm
 from talos_paper import published
 from talos_paper.datasets import DATASETS
 from talos_paper.experiments import EXPERIMENTS
-from talos_paper.results import ResultStore, run_name
-from talos_paper.tables import NORMAL, RowResult, groups, percent, rows_of, shown_metric, shown_name
+from talos_paper.results import ResultStore
+from talos_paper.tables import RowResult, compared, groups, percent, rows_of, shown_metric, shown_name
 
-__all__ = ["Claim", "claims", "compared", "paired_tests"]
+__all__ = ["Claim", "claims"]
 
 Values: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = dict[str, RowResult]
-Tests: TypeAlias = Mapping[tuple[str, ...], Values]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +54,14 @@ def claims(store: ResultStore) -> Iterator[Claim]:
     >>> list(claims(ResultStore(pathlib.Path(tempfile.mkdtemp()))))
     []
     """
-    tests = paired_tests(store)
     for facts in published.read_toml("claims")["claim"]:
         table, text, kind = facts["table"], facts["text"], facts["kind"]
         for dataset in facts.get("datasets", EXPERIMENTS[table].datasets):
             found = groups(rows_of(EXPERIMENTS[table], dataset, store))
             rows = {group: {row.spec.method: row for row in found[group] if row.runs} for group in found}
-            title = DATASETS.get(dataset, dataset)
-            if kind in _COMPARISONS:
-                for group, metric, ours, rivals in _COMPARISONS[kind](facts, rows):
+            title, tests = DATASETS.get(dataset, dataset), store.measurement(f"tests-{dataset}") or {}
+            if kind == "ahead":
+                for group, metric, ours, rivals in _compared(facts, rows):
                     verdict, numbers = compared(ours, rivals, metric, tests)
                     of_backbone = group == ours.spec.recipe.backbone
                     where = f"{title}, {shown_name(group)}" if of_backbone else title
@@ -83,97 +80,18 @@ def claims(store: ResultStore) -> Iterator[Claim]:
 # ----------------------------------------------------------------------------------------------- comparisons
 
 
-def paired_tests(store: ResultStore) -> Tests:
-    """Every stored test of Talos against a rival, by metric and the first run of each behind it."""
-    found: dict[tuple[str, ...], Values] = {}
-    for name in store.names("measurements"):
-        kept = store.measurement(name) or {}
-        dataset = name.split("-", 2)[-1]  # of significance-TABLE-DATASET
-        for group, metrics in kept["groups"].items() if name.startswith("significance-") else ():
-            runs = {method: f"{dataset}/{names[0]}" for method, names in kept["inputs"][group].items()}
-            for metric, tests in metrics.items():
-                for rival, test in tests["against"].items():
-                    found[metric, runs["talos"], runs[rival]] = test
-    return found
-
-
-def compared(ours: RowResult, rivals: Rows, metric: str, tests: Tests) -> tuple[str, str]:
-    """The verdict on a row against its rivals, and the difference to the best of them with its 95 % interval.
-
-    Args:
-        ours: the row that is judged.
-        rivals: name → row.
-        metric: what is compared.
-        tests: see `paired_tests`; a rival without one is compared by standard errors and marked †.
-    """
-    found = {}
-    for name, row in rivals.items():
-        first = [run_name(one.recipe, one.runs[0].seed) for one in (ours, row)]
-        test = tests.get((metric, *first))
-        if test and test["effect_size"]:
-            difference = test["difference"]
-            half = NORMAL * difference / test["effect_size"] / math.sqrt(ours.runs[0].users)
-            found[name] = (difference, half, test["p_values"]["t"], "")
-        else:
-            difference = (ours.mean(metric) or 0.0) - (row.mean(metric) or 0.0)
-            half = math.hypot(ours.half_width(metric) or 0.0, row.half_width(metric) or 0.0)
-            p = math.erfc(abs(difference) * NORMAL / half / math.sqrt(2)) if half else 1.0
-            found[name] = (difference, half, p, "†")
-    corrected = holm([p for _, _, p, _ in found.values()])
-    signs = [math.copysign(p < 0.05, one[0]) for one, p in zip(found.values(), corrected, strict=True)]
-    best = max(rivals, key=lambda name: rivals[name].mean(metric) or 0.0)
-    difference, half, _, mark = found[best]
-    verdict = "behind" if min(signs) == -1 else "ahead" if min(signs) == 1 else "level"
-    return verdict, f"{difference:+.4f} ± {half:.4f}{mark} ({shown_name(best)})"
-
-
-_Compared: TypeAlias = Iterator[tuple[str, str, RowResult, Rows]]
-
-
-def _best(facts: Values, rows: Mapping[str, Rows]) -> _Compared:
+def _compared(facts: Values, rows: Mapping[str, Rows]) -> Iterator[tuple[str, str, RowResult, Rows]]:
     """Group, metric, row and rivals."""
     for group, members in rows.items():
-        ours = facts.get("ours", "talos")
-        named = facts.get("rivals", [name for name in members if "," not in name])
-        rivals = {name: members[name] for name in named if name in members and name != ours}
-        if ours in members and rivals and group in facts.get("groups", rows):
-            for metric in (*facts["metrics"], *facts.get("more", {}).get(group, [])):
-                yield group, metric, members[ours], rivals
-
-
-def _own_k(facts: Values, rows: Mapping[str, Rows]) -> _Compared:
-    for group, members in rows.items():
-        trained = [name for name in members if name.startswith("talos@")]
-        for name in trained:
-            among = facts.get("among_talos", False)
-            rivals = {one: row for one, row in members.items() if (one in trained) == among and one != name}
-            if rivals:
-                yield group, f"recall@{name.removeprefix('talos@')}", members[name], rivals
-
-
-def _slatk(_: Values, rows: Mapping[str, Rows]) -> _Compared:
-    for group, members in rows.items():
-        if (
-            group != "temporal shift" and len(members) == 2
-        ):  # that comparison is one of the table of temporal shift
-            metric = next(iter(members["talos"].spec.published), "precision@20")
-            yield group, metric, members["talos"], {"sl@k": members["sl@k"]}
-
-
-def _negatives(_: Values, rows: Mapping[str, Rows]) -> _Compared:
-    """The runs whose thresholds are measured have 1,024 negatives."""
-    members = rows.get("mf", {})
-    if {"regression", "monte-carlo"} <= set(members):
-        yield "mf", "precision@20", members["regression"], {"sl@k": members["monte-carlo"]}
-        yield "mf", "recall@20", members["regression"], {"sl@k": members["monte-carlo"]}
-
-
-_COMPARISONS: dict[str, Callable[[Values, Mapping[str, Rows]], _Compared]] = {
-    "best": _best,
-    "own-k": _own_k,
-    "slatk": _slatk,
-    "negatives": _negatives,
-}
+        for one in facts["comparisons"]:
+            name = one.get("ours", "talos")
+            named = one.get("rivals", [rival for rival in members if "," not in rival and rival != name])
+            rivals = {rival: members[rival] for rival in named if rival in members}
+            wanted = one.get("group", group) == group and group not in facts.get("not_groups", [])
+            if wanted and name in members and rivals:
+                own = members[name].spec.metrics  # one, where groups differ in it
+                for metric in own if len(own) == 1 else one["metrics"]:
+                    yield group, metric, members[name], rivals
 
 
 # -------------------------------------------------------------------------- true or not; all rows have runs

@@ -1,4 +1,4 @@
-"""`talos reproduce`: the paper's tables and figures made again, with the published number beside ours."""
+"""`talos reproduce`: the paper's tables and figures made again; `talos leaderboard`: the public splits."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from talos.cli.options import Json, parse_budget
+from talos.cli.options import Json, at_least_one, parse_budget
 from talos.cli.output import print_json, print_table, say
 
 if TYPE_CHECKING:
     from talos_paper.reproduce import Selection
     from talos_paper.results import ResultStore
 
-__all__ = ["reproduce"]
+__all__ = ["leaderboard", "reproduce"]
 
 DEFAULT_OUT = Path("results")
 DEFAULT_WORK = Path("runs") / "reproduce"
@@ -79,7 +79,7 @@ def reproduce(
         tables=tables or ["all"],
         dataset=dataset,
         backbone=backbone,
-        losses=None if loss is None else [name.strip() for name in loss.split(",")],
+        losses=_names(loss),
         seeds=seeds,
         fidelity=fidelity,
         core=core,
@@ -130,3 +130,63 @@ def _print_status(selection: Selection, store: ResultStore, json: bool) -> None:
             typer.echo(f"missing: {line['table']} {line['dataset']}: {', '.join(line['missing'])}")
     for what, why in NOT_RUN.items():
         typer.echo(f"no command: {what}: {why}")
+
+
+def leaderboard(
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", help="Only these splits, separated by commas.")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option("--methods", help="Only these rows, separated by commas; --list names them.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", help="Fits on all of train; three where the seed matters.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            help="Folder with gowalla-lightgcn/ and yelp2018-lightgcn/; if not given, the one that TALOS_DATA names.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder that results are read from and written to.")
+    ] = Path("results"),
+    work: Annotated[Path, typer.Option("--work", help="Folder for checkpoints of unfinished fits.")] = Path(
+        "runs"
+    )
+    / "leaderboard",
+    list_: Annotated[bool, typer.Option("--list", help="List the rows and their candidates.")] = False,
+    pages: Annotated[
+        bool, typer.Option("--pages", help="Fit nothing; only write the page from the results.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Settings from a validation part of train, one fit on all of train, test once. Repeat the command to continue."""
+    from talos.files import replace_text
+    from talos_paper.leaderboard import METHODS, candidates_of, leaderboard_page, run_leaderboard
+    from talos_paper.results import ResultStore
+
+    at_least_one(**{"--seeds": seeds})
+    if list_:
+        rows = {name: candidates_of(one) for name, one in METHODS.items()}
+        words = [
+            f"{name}: {METHODS[name]['title']}, candidates: {len(tried)}" for name, tried in rows.items()
+        ]
+        print_json(rows) if json else typer.echo("\n".join(words))
+        return
+    store = ResultStore(out)
+    if not pages:
+        only: dict[str, Any] = {"datasets": _names(dataset), "methods": _names(methods), "seeds": seeds}
+        run_leaderboard(store, **only, folder=data, work=work, notify=say)
+    written, text = [], leaderboard_page(store)
+    if text is not None:
+        written.append(str(out / "leaderboard.md"))
+        replace_text(out / "leaderboard.md", text)
+    print_json({"out": str(out), "written": written}) if json else typer.echo(
+        "\n".join(written) or "no results yet"
+    )
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]

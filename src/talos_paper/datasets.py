@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from talos.checks import one_of
 from talos.data import datasets, readers, splits
 from talos.data.datasets.cache import LOCAL, local_copy
 from talos.data.splits import Split
-from talos.errors import ConfigError, DataError, nearest
+from talos.errors import DataError
 
 __all__ = ["DATASETS", "Scenario", "load", "notes_on", "split_facts", "why_absent"]
 
@@ -41,8 +42,7 @@ def load(dataset: str, scenario: Scenario = "iid", *, folder: Path | None = None
     Raises:
         DataError: the data are not there, or have no timestamps for a temporal split.
     """
-    if dataset not in DATASETS:
-        raise ConfigError(f"{dataset!r} is not known", where="--dataset", hint=nearest(dataset, DATASETS))
+    one_of("--dataset", dataset, tuple(DATASETS))
     reason = why_absent(dataset, scenario, folder=folder)
     if reason is not None:
         raise DataError(reason, where=dataset, expected=f"the data in --data or {LOCAL}")

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from talos.errors import ConfigError, nearest
 from talos_paper import published
 from talos_paper.recipes import LOSSES, Fidelity, Recipe, equal_recipe, recipe, schedule_of
 
-__all__ = ["EXPERIMENTS", "NOT_RUN", "Experiment", "Row", "by_name"]
+__all__ = ["EXPERIMENTS", "NOT_RUN", "Experiment", "Row"]
 
 _DATA = published.read_toml("tables")
 _METRICS = ("precision@20", "recall@20", "ndcg@20", "mrr@20")
@@ -77,7 +76,7 @@ class Experiment:
     def rows(self, dataset: str, fidelity: Fidelity = "fast") -> list[Row]:
         """The rows for a data set, in the order of the table; none for a measurement.
 
-        >>> [row.method for row in by_name("inflation").rows("beauty")]
+        >>> [row.method for row in EXPERIMENTS["inflation"].rows("beauty")]
         ['talos', 'talos w/o denominator']
         """
         found = []
@@ -146,17 +145,6 @@ def _recipe(
         settings={name: one for name, one in settings.items() if name not in spec.get("drop", [])},
         search=tuple(spec.get("search_of", {}).get(loss, spec.get("search", made.search))),
     )
-
-
-def by_name(name: str) -> Experiment:
-    """The experiment of a name.
-
-    >>> by_name("ablation").title
-    'Ablation'
-    """
-    if name not in EXPERIMENTS:
-        raise ConfigError(f"{name!r} is not known", where="TABLE", hint=nearest(name, [*EXPERIMENTS, "all"]))
-    return EXPERIMENTS[name]
 
 
 EXPERIMENTS: dict[str, Experiment] = {

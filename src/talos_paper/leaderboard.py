@@ -20,18 +20,19 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
+import torch
 
-from talos.cli.options import Json, at_least_one
-from talos.cli.output import print_json, say
-from talos.errors import ConfigError, DataError, nearest
+from talos.checks import one_of
+from talos.config import RunConfig
+from talos.data import readers, splits
+from talos.data.datasets.cache import LOCAL, local_copy
+from talos.data.interactions import Interactions
+from talos.errors import DataError
+from talos.model.recommender import Recommender
 from talos_paper.published import read_toml
-
-if TYPE_CHECKING:  # `talos --help` imports this module, so what imports torch is imported where it is needed
-    from talos.data.interactions import Interactions
-    from talos_paper.results import ResultStore
+from talos_paper.results import ResultStore, versions
 
 __all__ = [
     "LITERATURE",
@@ -39,7 +40,6 @@ __all__ = [
     "SPLITS",
     "candidates_of",
     "hold_out",
-    "leaderboard",
     "leaderboard_page",
     "load",
     "run_leaderboard",
@@ -79,10 +79,7 @@ def candidates_of(method: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def load(dataset: str, folder: Path | None = None) -> tuple[Interactions, Interactions]:
     """Train and test of a public split, over the same ids."""
-    from talos.data import readers, splits
-    from talos.data.datasets.cache import LOCAL, local_copy
-
-    _check([dataset], SPLITS, "--dataset")
+    one_of("--dataset", dataset, tuple(SPLITS))
     place = local_copy(dataset, folder)
     if place is None or not readers.is_parts(place):
         what = f"no folder {dataset}/ with train and test files"
@@ -94,14 +91,11 @@ def load(dataset: str, folder: Path | None = None) -> tuple[Interactions, Intera
 
 def hold_out(train: Interactions) -> tuple[Interactions, Interactions]:
     """Train without a tenth of every user's interactions, and that tenth."""
-    from talos.data import splits
-
     drawn = splits.split(train, test=_HELD_OUT, valid=0.0, seed=_SEED, paper=True)
     return drawn.train, drawn.test
 
 
 def _timed(fit: Callable[[], object]) -> dict[str, float]:
-    """The seconds of a fit."""
     began, clock = time.perf_counter(), time.process_time()
     fit()
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - clock
@@ -118,12 +112,6 @@ def stored_name(dataset: str, method: str) -> str:
     'leaderboard/gowalla-lightgcn/als'
     """
     return f"leaderboard/{dataset}/{method}"
-
-
-def _check(names: Sequence[str], known: Mapping[str, object], where: str) -> None:
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"{name!r} is not known", where=where, hint=nearest(name, known))
 
 
 def run_leaderboard(
@@ -148,7 +136,8 @@ def run_leaderboard(
         notify: called with a line after each step.
     """
     methods = list(METHODS) if methods is None else methods
-    _check(methods, METHODS, "--methods")
+    for name in methods:
+        one_of("--methods", name, tuple(METHODS))
     for dataset in SPLITS if datasets is None else datasets:
         train, test = load(dataset, folder)
         data = (train, test, *hold_out(train))
@@ -178,12 +167,6 @@ def _run_method(
     notify: Callable[[str], None],
 ) -> None:
     """Choose and fit what is missing; the result is stored after each fit."""
-    import torch
-
-    from talos.config import RunConfig
-    from talos.model.recommender import Recommender
-    from talos_paper.results import versions
-
     train, test, rest, valid = data
     name, metric = stored_name(dataset, method["name"]), f"{METRIC}@{K}"
     candidates = [{**one, **_chosen_loss(method, dataset, store)} for one in candidates_of(method)]
@@ -307,65 +290,3 @@ def _settings(chosen: Mapping[str, Any], tried: int) -> str:
     shown = [(key, value) for key, value in found.items() if key not in ("name", "dim")]
     words = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in shown]
     return f"{', '.join(words) or '–'}{f' (best of {tried})' if tried > 1 else ''}"
-
-
-# ---------------------------------------------------------------------------------------------- command
-
-
-def leaderboard(
-    dataset: Annotated[
-        str | None, typer.Option("--dataset", help="Only these splits, separated by commas.")
-    ] = None,
-    methods: Annotated[
-        str | None, typer.Option("--methods", help="Only these rows, separated by commas; --list names them.")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option("--seeds", help="Fits on all of train; three where the seed matters.")
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            help="Folder with gowalla-lightgcn/ and yelp2018-lightgcn/; if not given, the one that TALOS_DATA names.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder that results are read from and written to.")
-    ] = Path("results"),
-    work: Annotated[Path, typer.Option("--work", help="Folder for checkpoints of unfinished fits.")] = Path(
-        "runs"
-    )
-    / "leaderboard",
-    list_: Annotated[bool, typer.Option("--list", help="List the rows and their candidates.")] = False,
-    pages: Annotated[
-        bool, typer.Option("--pages", help="Fit nothing; only write the page from the results.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Settings from a validation part of train, one fit on all of train, test once. Repeat the command to continue."""
-    from talos.files import replace_text
-    from talos_paper.results import ResultStore
-
-    at_least_one(**{"--seeds": seeds})
-    if list_:
-        rows = {name: candidates_of(one) for name, one in METHODS.items()}
-        words = [
-            f"{name}: {METHODS[name]['title']}, candidates: {len(tried)}" for name, tried in rows.items()
-        ]
-        print_json(rows) if json else typer.echo("\n".join(words))
-        return
-    store = ResultStore(out)
-    if not pages:
-        only: dict[str, Any] = {"datasets": _names(dataset), "methods": _names(methods), "seeds": seeds}
-        run_leaderboard(store, **only, folder=data, work=work, notify=say)
-    written, text = [], leaderboard_page(store)
-    if text is not None:
-        written.append(str(out / "leaderboard.md"))
-        replace_text(out / "leaderboard.md", text)
-    print_json({"out": str(out), "written": written}) if json else typer.echo(
-        "\n".join(written) or "no results yet"
-    )
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",")]

@@ -6,14 +6,14 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from talos.errors import ConfigError, nearest
+from talos.checks import one_of, require
 from talos_paper import datasets
-from talos_paper.experiments import EXPERIMENTS, Experiment, Row, by_name
+from talos_paper.experiments import EXPERIMENTS, Experiment, Row
 from talos_paper.recipes import BACKBONES, LOSSES, Fidelity
 from talos_paper.results import ResultStore, run_name
 
@@ -43,30 +43,20 @@ class Selection:
     core: bool = False
 
     def check(self) -> None:
-        """Raise a `ConfigError` for a name that does not exist."""
-        self.experiments()
-        choices: tuple[tuple[str, Sequence[str | None], Collection[str]], ...] = (
-            ("--dataset", [self.dataset], datasets.DATASETS),
-            ("--backbone", [self.backbone], BACKBONES),
-            ("--loss", list(self.losses or []), LOSSES),
-        )
-        for where, names, known in choices:
-            for name in names:
-                if name is not None and name not in known:
-                    raise ConfigError(f"{name!r} is not known", where=where, hint=nearest(name, known))
-        if self.seeds is not None and self.seeds < 1:
-            raise ConfigError(f"{self.seeds}", where="--seeds", expected="1 or more")
-
-    def experiments(self) -> list[Experiment]:
-        """The experiments, in the order of the paper."""
-        wanted = [by_name(name).name for name in self.tables if name != "all"]
-        return [
-            one for name, one in EXPERIMENTS.items() if name in wanted or not wanted or "all" in self.tables
-        ]
+        """Raise an `ArgumentError` for a name that does not exist."""
+        losses = [("--loss", loss, LOSSES) for loss in self.losses or ()]
+        tables = [("TABLE", name, ["all", *EXPERIMENTS]) for name in self.tables]
+        named = [("--dataset", self.dataset, datasets.DATASETS), ("--backbone", self.backbone, BACKBONES)]
+        for where, name, known in (*tables, *named, *losses):
+            if name is not None:
+                one_of(where, name, tuple(known))
+        seeds = 1 if self.seeds is None else self.seeds
+        require(seeds >= 1, f"{seeds}", where="--seeds", expected="1 or more")
 
     def places(self) -> Iterator[tuple[Experiment, str]]:
         """The experiments with their data sets."""
-        for experiment in self.experiments():
+        wanted = list(EXPERIMENTS) if "all" in self.tables or not self.tables else self.tables
+        for experiment in (one for name, one in EXPERIMENTS.items() if name in wanted):
             for dataset in experiment.datasets:
                 if self.dataset in (None, dataset) and (dataset in experiment.core or not self.core):
                     yield experiment, dataset

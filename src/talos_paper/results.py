@@ -19,8 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from talos.errors import DataError
 from talos.files import digest_of, locked, replace_text, unseal
-from talos_paper.recipes import Recipe
-from talos_paper.search import Searched
+from talos_paper.recipes import Recipe, Searched
 
 __all__ = ["ResultStore", "StoredRun", "run_name", "versions"]
 
@@ -42,11 +41,9 @@ class StoredRun:
         stopped: `patience` after early stopping, `epochs` otherwise.
         users: number of users with test items.
         valid: validation metrics at the best epoch.
-        metrics: test metrics.
+        metrics: test metrics; with thresholds also `error`, their mean absolute difference from the exact ones, and
+            `fresh error`, the same after one more epoch in which only thresholds are updated.
         stderr: standard errors of the metrics over users.
-        threshold_error: mean absolute difference from the exact thresholds; None without thresholds.
-        fresh_threshold_error: the same after one more epoch in which only thresholds are updated, so that none is
-            older than the vectors; None without thresholds and for runs that did not measure it.
         curve: epoch, loss and validation metric at each evaluation.
         scores: mean positive score, mean score and mean threshold after each epoch, if the recipe has `probe`.
     """
@@ -62,8 +59,6 @@ class StoredRun:
     valid: dict[str, float]
     metrics: dict[str, float]
     stderr: dict[str, float]
-    threshold_error: float | None
-    fresh_threshold_error: float | None = None
     curve: list[list[float | None]] = field(repr=False)
     scores: list[list[float]] = field(repr=False, default_factory=list)
 
@@ -91,10 +86,7 @@ class ResultStore:
     def run(self, recipe: Recipe, seed: int) -> StoredRun | None:
         """The result of a recipe and a seed; None if there is none."""
         found = self._values("runs", run_name(recipe, seed))
-        try:
-            return None if found is None else StoredRun(**found)
-        except TypeError as error:
-            raise DataError(f"{run_name(recipe, seed)}: {error}", where=str(self.path("runs"))) from None
+        return None if found is None else StoredRun(**found)
 
     def runs(self, recipe: Recipe, seeds: int) -> list[StoredRun]:
         """The results of seeds 0 to `seeds` - 1, as far as they exist."""

@@ -26,15 +26,10 @@ from talos.training import History, InterruptedRunError, Trainer
 from talos.training.batches import generator_for
 from talos.training.callbacks import read_history
 from talos_paper.datasets import notes_on, split_facts
-from talos_paper.recipes import Recipe
+from talos_paper.recipes import Recipe, Searched, Settings, Trial
 from talos_paper.results import ResultStore, StoredRun, run_name, versions
-from talos_paper.search import Searched, Setting, Trial
 
 __all__ = ["OutOfTimeError", "Runner", "fresh_threshold_error"]
-
-METRICS = ("precision", "recall", "ndcg", "mrr")
-_PROBED_USERS = 1000
-_PROBED_ITEMS = 1000
 
 
 class OutOfTimeError(TalosError):
@@ -54,18 +49,15 @@ class _TimedHistory(History):
         self.out_of_time = False
 
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
-        """Start the clock."""
         super().on_start(epoch, epochs, steps)
         self.clock = time.process_time()
 
     def on_step(self, epoch: int, step: int, loss: float) -> None:
-        """Stop the fit if the deadline has passed."""
         assert self.trainer is not None
         if time.monotonic() >= self.deadline:
             self.out_of_time = self.trainer.stop_requested = True
 
     def on_epoch(self, record: dict[str, Any]) -> None:
-        """Write the record, with processor time in place of the wall clock."""
         assert self.trainer is not None
         now = time.process_time()
         kept = {name: record[name] for name in ("epoch", "loss", "metrics")}
@@ -80,8 +72,8 @@ def _mean_scores(trainer: Trainer) -> list[float]:
 
     rng, train = np.random.default_rng(0), trainer.own_train
     active = np.flatnonzero(train.user_degrees)
-    users = np.sort(rng.choice(active, min(_PROBED_USERS, len(active)), replace=False))
-    items = np.sort(rng.choice(train.num_items, min(_PROBED_ITEMS, train.num_items), replace=False))
+    users = np.sort(rng.choice(active, min(1000, len(active)), replace=False))
+    items = np.sort(rng.choice(train.num_items, min(1000, train.num_items), replace=False))
     user_vectors, item_vectors = trainer.vectors()
     indices, ends = torch.from_numpy(train.indices.astype(np.int64)), train.indptr
     own = [(item_vectors[indices[ends[u] : ends[u + 1]]] @ user_vectors[u]).mean() for u in users]
@@ -125,9 +117,16 @@ class Runner:
         # As the paper measures: items of train are masked, those of validation are not.
         scores = DotScores(*trainer.vectors())
         report = evaluate(
-            scores, split.test, seen=split.train, ks=chosen.ks, metrics=METRICS, dialect="paper"
+            scores,
+            split.test,
+            seen=split.train,
+            ks=chosen.ks,
+            metrics=("precision", "recall", "ndcg", "mrr"),
+            dialect="paper",
         )
-        at, error, fresh = trainer.position, trainer.threshold_error(), fresh_threshold_error(trainer)
+        at = trainer.position
+        errors = {"error": trainer.threshold_error(), "fresh error": fresh_threshold_error(trainer)}
+        measured = {**report.metrics, **{name: error for name, error in errors.items() if error is not None}}
         run = StoredRun(
             made_with={
                 "dataset": chosen.dataset,
@@ -149,13 +148,11 @@ class Runner:
             stopped="patience" if at.finished else "epochs",
             users=report.num_users,
             valid={name: round(value, 6) for name, value in at.best_metrics.items()},
-            metrics={name: round(value, 6) for name, value in report.metrics.items()},
+            metrics={name: round(value, 6) for name, value in measured.items()},
             stderr={
                 name: round(float(values.std(ddof=1) / np.sqrt(len(values))), 6)
                 for name, values in report.per_user.items()
             },
-            threshold_error=None if error is None else round(error, 6),
-            fresh_threshold_error=None if fresh is None else round(fresh, 6),
             curve=_curve(history),
             scores=[line["scores"] for line in history if "scores" in line],
         )
@@ -188,7 +185,7 @@ class Runner:
             best = max(range(len(trials)), key=lambda place: trials[place][recipe.watched])
             return Searched([dict(one) for one in recipe.search], trials, best)
 
-        def train(setting: Setting, epochs: int) -> tuple[float, Trial]:
+        def train(setting: Settings, epochs: int) -> tuple[float, Trial]:
             trial = self._trial(recipe.with_settings(setting), split, until=epochs)
             return trial[recipe.watched], trial
 

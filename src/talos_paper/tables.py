@@ -19,10 +19,10 @@ from talos_paper.results import ResultStore, StoredRun
 
 __all__ = [
     "CONTRADICTING",
-    "NORMAL",
     "REMARKS",
     "RowResult",
     "TableText",
+    "compared",
     "groups",
     "measurement_tables",
     "percent",
@@ -92,12 +92,7 @@ class RowResult:
     recipe: Recipe  # with the settings that its search chose
 
     def values(self, metric: str) -> list[float]:
-        """The metric of each run; `error` is the threshold error, `fresh error` that with the vectors held still."""
-        if metric in ERRORS:
-            found = [
-                run.threshold_error if metric == "error" else run.fresh_threshold_error for run in self.runs
-            ]
-            return [value for value in found if value is not None]
+        """The metric of each run that has it."""
         return [run.metrics[metric] for run in self.runs if metric in run.metrics]
 
     def mean(self, metric: str) -> float | None:
@@ -158,7 +153,7 @@ def tables_of(
     Args:
         dataset: name of the data set.
         rows: of an experiment.
-        tests: group → the stored tests of Talos against its rivals.
+        tests: see `compared`.
         more: the end of each title.
     """
     made = []
@@ -174,12 +169,12 @@ def tables_of(
             chosen = metrics[start : start + width]
             named = ", ".join(shown_metric(metric) for metric in chosen)
             title = f"{DATASETS[dataset]}, {shown_name(group)}: {named}{more}"
-            made.append(_table(title, members, chosen, (tests or {}).get(group)))
+            made.append(_table(title, members, chosen, tests or {}))
     return made
 
 
 def _table(
-    title: str, rows: Sequence[RowResult], metrics: Sequence[str], tests: Mapping[str, Any] | None
+    title: str, rows: Sequence[RowResult], metrics: Sequence[str], tests: Mapping[str, Any]
 ) -> TableText:
     """Published number, ours and the difference for some metrics; the best of ours is bold, * is significant."""
     equal = rows[0].spec.recipe.fidelity == "equal"  # what differs from the paper is then the same for all
@@ -193,7 +188,7 @@ def _table(
         for place, (line, row) in enumerate(zip(lines, rows, strict=True)):
             if best is not None and row.mean(metric) == best:
                 bold.add((place, len(line) + printed))
-            ours = _number(row.mean(metric)) + _star(row, metric, tests)
+            ours = _number(row.mean(metric)) + _star(row, rows, metric, tests)
             half = row.half_width(metric)
             cell = ours if half is None else f"{ours} ± {half:.4f}"
             theirs = _number(row.spec.published.get(metric))
@@ -201,7 +196,11 @@ def _table(
     header += ["seeds", "epochs", _CHOSEN] if equal else ["seeds", _DEVIATIONS]
     for line, row in zip(lines, rows, strict=True):
         line += [str(len(row.runs) or ""), *(_epochs_and_choice(row) if equal else [_deviations(row)])]
-    return TableText(title=title, header=header, rows=lines, bold=frozenset(bold), notes=_notes(rows, tests))
+    notes = _notes(rows)
+    if any("*" in cell for line in lines for cell in line):
+        words = "paired t-test over users, two-sided, Holm-corrected over the rivals, p < 0.05"
+        notes.append(f"*: better than every rival that was run, {words}.")
+    return TableText(title=title, header=header, rows=lines, bold=frozenset(bold), notes=notes)
 
 
 def _deviations(row: RowResult) -> str:
@@ -222,13 +221,52 @@ def _number(value: float | None, digits: int = 4, scale: float = 1) -> str:
     return "–" if value is None else f"{scale * value:,.{digits}f}"
 
 
-def _star(row: RowResult, metric: str, tests: Mapping[str, Any] | None) -> str:
-    """A star for Talos where it is above every rival that was run with p < 0.05."""
-    found = (tests or {}).get(metric, {}).get("against", {}) if row.spec.method == "talos" else {}
-    return "*" if found and all(one["difference"] > 0 and one["p"] < 0.05 for one in found.values()) else ""
+def _star(row: RowResult, rows: Sequence[RowResult], metric: str, tests: Mapping[str, Any]) -> str:
+    """A star for Talos where it is above every rival that was run, by paired tests."""
+    names = {one.spec.method: one for one in rows if one.runs and "," not in one.spec.method}
+    rivals = {name: one for name, one in names.items() if name != "talos"}
+    paired = all(metric in tests.get(f"{row.recipe.key} {one.recipe.key}", {}) for one in rivals.values())
+    if row.spec.method != "talos" or not rivals or not paired:
+        return ""
+    return "*" if compared(row, rivals, metric, tests)[0] == "ahead" else ""
 
 
-def _notes(rows: Sequence[RowResult], tests: Mapping[str, Any] | None) -> list[str]:
+def compared(
+    ours: RowResult, rivals: Mapping[str, RowResult], metric: str, tests: Mapping[str, Any]
+) -> tuple[str, str]:
+    """The verdict on a row against its rivals, and the difference to the best of them with its 95 % interval.
+
+    *ahead*: significantly above every rival; *behind*: significantly below one; *level*: neither. p < .05 after Holm's
+    correction over the rivals.
+
+    Args:
+        ours: the row that is judged.
+        rivals: name → row.
+        metric: what is compared.
+        tests: the keys of two recipes → the stored test, paired over users, between their runs; a rival without one is
+            compared by the standard errors of both and marked †.
+    """
+    found = {}
+    for name, row in rivals.items():
+        test = tests.get(f"{ours.recipe.key} {row.recipe.key}", {}).get(metric)
+        if test and test["effect_size"]:
+            difference = test["difference"]
+            half = NORMAL * difference / test["effect_size"] / math.sqrt(ours.runs[0].users)
+            found[name] = (difference, half, test["p_values"]["t"], "")
+        else:
+            difference = (ours.mean(metric) or 0.0) - (row.mean(metric) or 0.0)
+            half = math.hypot(ours.half_width(metric) or 0.0, row.half_width(metric) or 0.0)
+            p = math.erfc(abs(difference) * NORMAL / half / math.sqrt(2)) if half else 1.0
+            found[name] = (difference, half, p, "†")
+    corrected = holm([p for _, _, p, _ in found.values()])
+    signs = [math.copysign(p < 0.05, one[0]) for one, p in zip(found.values(), corrected, strict=True)]
+    best = max(rivals, key=lambda name: rivals[name].mean(metric) or 0.0)
+    difference, half, _, mark = found[best]
+    verdict = "behind" if min(signs) == -1 else "ahead" if min(signs) == 1 else "level"
+    return verdict, f"{difference:+.4f} ± {half:.4f}{mark} ({shown_name(best)})"
+
+
+def _notes(rows: Sequence[RowResult]) -> list[str]:
     seen = dict.fromkeys(note for row in rows for run in row.runs for note in run.notes)
     notes = [f"Data: {'; '.join(seen)}."] if seen else []
     spread = {row.spec.method: std for row in rows if (std := row.std("recall@20")) is not None}
@@ -240,9 +278,6 @@ def _notes(rows: Sequence[RowResult], tests: Mapping[str, Any] | None) -> list[s
         notes.append(
             f"Talos against each rival over seeds, Welch's t-test of R@20, Holm-corrected, p: {found}."
         )
-    if tests:
-        some = next(iter(tests.values()))
-        notes.append(f"*: better than every rival that was run, {some['test']}, p < 0.05.")
     return notes
 
 
@@ -350,7 +385,6 @@ def _inconsistency(dataset: str, measured: Mapping[str, Any]) -> list[TableText]
 
 
 def _theory(_: str, measured: Mapping[str, Any]) -> list[TableText]:
-    """The interval of τ for each ε, and both sides of the bound."""
     intervals = TableText(
         title="Temperatures for which the bound is proven",
         header=["ε", "from τ", "to τ"],

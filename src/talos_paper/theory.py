@@ -240,7 +240,6 @@ def convergence(
 
 
 def _kth(scores: Tensor, k: int) -> Tensor:
-    """The K-th best score of each row."""
     require(
         1 <= k <= scores.shape[1], f"{k}", where="k", expected=f"1 to {scores.shape[1]}, the number of items"
     )

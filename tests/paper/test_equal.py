@@ -6,7 +6,7 @@ import pytest
 
 from talos.data.interactions import Interactions
 from talos.training.plan import plan_for
-from talos_paper.experiments import by_name
+from talos_paper.experiments import EXPERIMENTS
 from talos_paper.recipes import BACKBONES, GRIDS, LOSSES, equal_recipe
 
 
@@ -47,7 +47,7 @@ def test_losses_differ_in_nothing_but_their_options(dataset: str, backbone: str)
 
 
 def test_rows() -> None:
-    rows = by_name("equal").rows("games")
+    rows = EXPERIMENTS["equal"].rows("games")
     assert [row.method for row in rows if row.group == "mf"] == list(LOSSES)
     assert all(row.seeds == 3 for row in rows if row.group == "mf")
     for backbone in BACKBONES[1:]:

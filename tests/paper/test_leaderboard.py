@@ -12,8 +12,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from talos.errors import ConfigError, DataError
+from talos.errors import ArgumentError, DataError
 from talos.model.recommender import Recommender
+from talos_paper.command import leaderboard as command
 from talos_paper.leaderboard import (
     LITERATURE,
     METHODS,
@@ -25,7 +26,6 @@ from talos_paper.leaderboard import (
     run_leaderboard,
     stored_name,
 )
-from talos_paper.leaderboard import leaderboard as command
 from talos_paper.results import ResultStore
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -221,9 +221,9 @@ def test_other_candidates_or_data_are_refused(
 
 def test_wrong_names(data: Path, tmp_path: Path) -> None:
     store = ResultStore(tmp_path / "out")
-    with pytest.raises(ConfigError, match="--methods: 'kn' is not known"):
+    with pytest.raises(ArgumentError, match="--methods: got 'kn'"):
         run_leaderboard(store, methods=["kn"], folder=data)
-    with pytest.raises(ConfigError, match="--dataset: 'gowalla' is not known"):
+    with pytest.raises(ArgumentError, match="--dataset: got 'gowalla'"):
         run_leaderboard(store, datasets=["gowalla"], folder=data)
     with pytest.raises(DataError, match="no folder gowalla-lightgcn/"):
         run_leaderboard(store, folder=tmp_path / "nothing")

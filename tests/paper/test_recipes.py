@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from talos.errors import ConfigError
+from talos.errors import ArgumentError
 from talos_paper import published
 from talos_paper.experiments import EXPERIMENTS, Row
 from talos_paper.recipes import BACKBONES, LOSSES, recipe
@@ -107,7 +107,7 @@ def test_the_most_informative_comes_first() -> None:
     ],
 )
 def test_names_that_nothing_has_are_refused(asked: Selection, where: str) -> None:
-    with pytest.raises(ConfigError, match=where):
+    with pytest.raises(ArgumentError, match=where):
         asked.check()
 
 

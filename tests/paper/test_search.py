@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talos_paper.recipes import GRIDS
-from talos_paper.search import OptionSearch, Trial
+from talos_paper.recipes import GRIDS, OptionSearch, Trial
 
 GRID = {"a": (0, 1, 2, 3), "b": (0, 1, 2), "c": (0, 1)}
 Train = Callable[[Mapping[str, Any], int], tuple[float, Trial]]
