@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from talos_paper import published
 from talos_paper.datasets import DATASETS
-from talos_paper.experiments import EXPERIMENTS
+from talos_paper.recipes import EXPERIMENTS
 from talos_paper.results import ResultStore
 from talos_paper.tables import RowResult, compared, groups, percent, rows_of, shown_metric, shown_name
 
@@ -123,7 +123,6 @@ def _one_peak(_: Values, rows: Rows) -> tuple[bool, str]:
 
 
 def _limit(facts: Values, given: Any) -> tuple[bool, str]:
-    """A value among the measurements, or the threshold error of a row."""
     if "path" in facts:
         value = float(functools.reduce(operator.getitem, facts["path"], given))
     else:

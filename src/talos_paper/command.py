@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
     from talos_paper.results import ResultStore
 
 __all__ = ["leaderboard", "reproduce"]
-
-DEFAULT_OUT = Path("results")
-DEFAULT_WORK = Path("runs") / "reproduce"
 
 
 def reproduce(
@@ -49,10 +45,10 @@ def reproduce(
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Folder that results are read from and written to.")
-    ] = DEFAULT_OUT,
-    work: Annotated[
-        Path, typer.Option("--work", help="Folder for checkpoints of unfinished runs.")
-    ] = DEFAULT_WORK,
+    ] = Path("results"),
+    work: Annotated[Path, typer.Option("--work", help="Folder for checkpoints of unfinished runs.")] = Path(
+        "runs/reproduce"
+    ),
     budget: Annotated[
         str | None,
         typer.Option("--budget", help="Stop after this time, such as 30m; the same command continues later."),
@@ -94,9 +90,8 @@ def reproduce(
     result: dict[str, Any] = {}
     if not pages:
         seconds = None if budget is None else parse_budget(budget)
-        tally = run(selection, store, work=work, folder=data, budget=seconds, notify=say)
-        result = asdict(tally)
-        for what, why in tally.skipped.items():
+        result = run(selection, store, work=work, folder=data, budget=seconds, notify=say)
+        for what, why in result["skipped"].items():
             say(f"skipped {what}: {why}")
     from talos_paper.pages import write_pages
 
@@ -107,7 +102,7 @@ def reproduce(
 
 
 def _print_status(selection: Selection, store: ResultStore, json: bool) -> None:
-    from talos_paper.experiments import NOT_RUN
+    from talos_paper.recipes import NOT_RUN
     from talos_paper.reproduce import status
 
     lines = status(selection, store)
@@ -153,9 +148,8 @@ def leaderboard(
         Path, typer.Option("--out", help="Folder that results are read from and written to.")
     ] = Path("results"),
     work: Annotated[Path, typer.Option("--work", help="Folder for checkpoints of unfinished fits.")] = Path(
-        "runs"
-    )
-    / "leaderboard",
+        "runs/leaderboard"
+    ),
     list_: Annotated[bool, typer.Option("--list", help="List the rows and their candidates.")] = False,
     pages: Annotated[
         bool, typer.Option("--pages", help="Fit nothing; only write the page from the results.")

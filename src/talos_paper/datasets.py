@@ -16,8 +16,6 @@ __all__ = ["DATASETS", "Scenario", "load", "notes_on", "split_facts", "why_absen
 
 Scenario: TypeAlias = Literal["iid", "temporal"]
 
-SPLIT_SEED = 0
-
 DATASETS: dict[str, str] = {
     "beauty": "Beauty",
     "gowalla": "Gowalla",
@@ -52,9 +50,9 @@ def load(dataset: str, scenario: Scenario = "iid", *, folder: Path | None = None
         if parts.valid is not None:
             return splits.predefined(parts.train, parts.valid, parts.test)
         # a tenth of train becomes validation where there is no such file
-        drawn = splits.split(parts.train, test=0.1, valid=0.0, seed=SPLIT_SEED, paper=True)
+        drawn = splits.split(parts.train, test=0.1, valid=0.0, seed=0, paper=True)
         split = splits.predefined(drawn.train, drawn.test, parts.test)
-        return replace(split, how={"by": "predefined", "valid": 0.1, "seed": SPLIT_SEED})
+        return replace(split, how={"by": "predefined", "valid": 0.1, "seed": 0})
     if dataset == "movielens-100k":
         info = datasets.info(dataset)
         data = datasets.load(info)
@@ -64,29 +62,25 @@ def load(dataset: str, scenario: Scenario = "iid", *, folder: Path | None = None
         assert place is not None  # `why_absent` would have said so
         data = readers.read(place / "interactions.tsv")
     if scenario == "temporal":
-        return splits.split(data, by="time", seed=SPLIT_SEED, paper=True).warm()
-    return splits.split(data, seed=SPLIT_SEED, paper=True)
+        return splits.split(data, by="time", seed=0, paper=True).warm()
+    return splits.split(data, seed=0, paper=True)
 
 
 def notes_on(dataset: str, scenario: Scenario = "iid") -> tuple[str, ...]:
     """What differs between the split that `load` returns and the paper's, in words."""
-    notes = [_DIFFERENCES[dataset, scenario]] if (dataset, scenario) in _DIFFERENCES else []
-    if scenario == "temporal":
-        notes.append("users and items that train never saw are left out of the test part")
-    return tuple(notes)
+    late = (
+        "users and items that train never saw are left out of the test part" if scenario == "temporal" else ""
+    )
+    return tuple(note for note in (_DIFFERENCES.get((dataset, scenario)), late) if note)
 
 
 def why_absent(dataset: str, scenario: Scenario = "iid", *, folder: Path | None = None) -> str | None:
     """Why a data set cannot be loaded here; None if it can."""
-    if dataset == "made-up":
-        return None
     if dataset == "movielens-100k":
         return None if datasets.is_cached(datasets.info(dataset)) else "`talos data get movielens-100k` first"
-    if local_copy(dataset, folder) is None:
+    if dataset != "made-up" and local_copy(dataset, folder) is None:
         return f"no folder {dataset}/ in --data or {LOCAL}"
-    if scenario == "temporal" and dataset != "beauty":
-        return "no timestamps"
-    return None
+    return "no timestamps" if scenario == "temporal" and dataset != "beauty" else None
 
 
 def split_facts(split: Split) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from itertools import product
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,8 +36,6 @@ __all__ = [
     "random_lists",
 ]
 
-Lists: TypeAlias = NDArray[np.bool_]
-Shares: TypeAlias = dict[str, dict[str, float]]
 
 SOURCES: Mapping[str, str] = MappingProxyType(
     {
@@ -50,9 +48,11 @@ SOURCES: Mapping[str, str] = MappingProxyType(
 
 DEFAULT_SOURCE = "train"
 
-_DRAWS = ("users", "interactions")
-_TIES = ("strict", "half", "booleans", "full", "left-out")
-READINGS = tuple(f"{draw}-{ties}" for draw, ties in product(_DRAWS, _TIES))
+READINGS = tuple(
+    f"{draw}-{ties}"
+    for draw in ("users", "interactions")
+    for ties in ("strict", "half", "booleans", "full", "left-out")
+)
 """Ways to read the paper's description, each named by how users are drawn, a dash, and how ties count.
 
 How the user of a pair of lists is drawn: `users`, each user equally likely; `interactions`, the user of a random
@@ -94,7 +94,7 @@ def inconsistency(
     alpha: float = 0.5,
     beta: float = 0.1,
     seed: int = 0,
-) -> Shares:
+) -> dict[str, dict[str, float]]:
     """The share of pairs of random lists for which a metric and top-K accuracy prefer different lists.
 
     Args:
@@ -139,7 +139,7 @@ def inconsistency(
     }
 
 
-def random_lists(counts: NDArray[np.integer], positions: int, rng: np.random.Generator) -> Lists:
+def random_lists(counts: NDArray[np.integer], positions: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     """(rows, positions), True at the positives: row r has `counts[r]` of them at positions chosen uniformly.
 
     >>> random_lists(np.array([1, 3, 4]), 4, np.random.default_rng(0)).sum(axis=1).tolist()
@@ -173,7 +173,7 @@ def contradictions(metric: NDArray[np.float64], accuracy: NDArray[np.float64], *
     return float(counted[ties])
 
 
-def distance_to_paper(shares: Shares, dataset: str) -> float:
+def distance_to_paper(shares: dict[str, dict[str, float]], dataset: str) -> float:
     """Root mean square difference between the eight shares of a data set and those of Table 1.
 
     >>> everywhere = {"precision@20": 0.3, "recall@20": 0.3}
@@ -188,7 +188,7 @@ def distance_to_paper(shares: Shares, dataset: str) -> float:
     return math.sqrt(sum(squares) / len(squares))
 
 
-def _measured(lists: Lists, k: int, alpha: float, beta: float) -> dict[str, NDArray[np.float64]]:
+def _measured(lists: NDArray[np.bool_], k: int, alpha: float, beta: float) -> dict[str, NDArray[np.float64]]:
     """Metric → its value for every list, computed by `talos.evaluation.metrics`."""
     hits = torch.from_numpy(lists)
     relevant = hits.sum(1)

@@ -146,17 +146,6 @@ def run_leaderboard(
             _run_method(METHODS[name], dataset, data, store, seeds, place, notify)
 
 
-def _chosen_loss(method: Mapping[str, Any], dataset: str, store: ResultStore) -> dict[str, Any]:
-    """The settings of the loss that another row's choice has, by dotted name; none for a row of its own."""
-    name = method.get("loss_of")
-    other = (store.measurement(stored_name(dataset, name)) or {}) if name else {}
-    if name and "best" not in other:
-        expected = f"--methods {name} first: its settings are taken"
-        raise DataError(f"{name} has no result yet", where=method["name"], expected=expected)
-    loss = other["trials"][other["best"]]["config"]["loss"] if name else {}
-    return {f"loss.{option}": value for option, value in loss.items()}
-
-
 def _run_method(
     method: Mapping[str, Any],
     dataset: str,
@@ -166,10 +155,18 @@ def _run_method(
     work: Path | None,
     notify: Callable[[str], None],
 ) -> None:
-    """Choose and fit what is missing; the result is stored after each fit."""
     train, test, rest, valid = data
     name, metric = stored_name(dataset, method["name"]), f"{METRIC}@{K}"
-    candidates = [{**one, **_chosen_loss(method, dataset, store)} for one in candidates_of(method)]
+    other = stored_name(
+        dataset, method.get("loss_of", method["name"])
+    )  # its choice has the settings of the loss
+    chosen = store.measurement(other) or {}
+    if "loss_of" in method and "best" not in chosen:
+        expected = f"--methods {method['loss_of']} first: its settings are taken"
+        raise DataError(f"{method['loss_of']} has no result yet", where=method["name"], expected=expected)
+    loss = chosen["trials"][chosen["best"]]["config"]["loss"] if "loss_of" in method else {}
+    given = {f"loss.{option}": value for option, value in loss.items()}
+    candidates = [{**one, **given} for one in candidates_of(method)]
     protocol = {
         "candidates": candidates,
         "decided_by": f"validation {metric}",
@@ -241,29 +238,24 @@ def leaderboard_page(store: ResultStore) -> str | None:
     ]
     for dataset, title in SPLITS.items():
         ours = list(_ours(store, dataset))
-        printed = [_printed(one, *one[dataset]) for one in LITERATURE if dataset in one]
+        printed = [
+            (
+                one[dataset][0],
+                [
+                    *(one["method"], one.get("dim", "–"), *(f"{figure:.4f}" for figure in one[dataset])),
+                    *(one.get("chosen_on", "–"), one["source"], ""),
+                ],
+            )
+            for one in LITERATURE
+            if dataset in one
+        ]
         if ours:
-            rows = sorted([*ours, *printed], key=lambda row: -row[0])
-            parts += [f"## {title}\n", _table(header, [cells for _, cells in rows])]
+            rows = [cells for _, cells in sorted([*ours, *printed], key=lambda row: -row[0])]
+            lines = [f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *rows)]
+            parts += [f"## {title}\n", "".join(lines)]
     return (
         "\n".join([_DATA["page"]["head"].lstrip(), *parts, _DATA["page"]["tail"].lstrip()]) if parts else None
     )
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *rows))
-
-
-def _printed(one: Mapping[str, Any], recall: float, ndcg: float) -> tuple[float, list[str]]:
-    figures = [f"{recall:.4f}", f"{ndcg:.4f}"]
-    return recall, [
-        one["method"],
-        one.get("dim", "–"),
-        *figures,
-        one.get("chosen_on", "–"),
-        one["source"],
-        "",
-    ]
 
 
 def _ours(store: ResultStore, dataset: str) -> Iterator[tuple[float, list[str]]]:

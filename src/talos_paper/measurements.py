@@ -16,8 +16,7 @@ from talos.data.splits import Split
 from talos.evaluation.significance import compare
 from talos.training import Callback, Trainer
 from talos_paper import datasets, inconsistency, theory
-from talos_paper.experiments import EXPERIMENTS, Row
-from talos_paper.recipes import LOSSES, Fidelity, Recipe, equal_recipe, recipe
+from talos_paper.recipes import EXPERIMENTS, LOSSES, Fidelity, Recipe, Row, equal_recipe, recipe
 from talos_paper.results import ResultStore, run_name, versions
 from talos_paper.runs import Runner
 
@@ -58,7 +57,6 @@ def _statistics(split: Split, _: str) -> dict[str, Any]:
 
 
 def _efficiency(split: Split, dataset: str) -> dict[str, Any]:
-    """Seconds per epoch of every loss under each protocol, and their ratios to SL."""
     protocols: dict[str, Callable[[str], Recipe]] = {
         "paper": lambda loss: recipe(dataset, "mf", loss, fidelity="paper"),
         "fast": lambda loss: recipe(dataset, "mf", loss, fidelity="fast"),
@@ -177,11 +175,10 @@ def _per_user(
     row: Row, store: ResultStore, runner: Runner
 ) -> tuple[str, list[str], dict[str, NDArray[np.float64]]] | None:
     """The key of a row's recipe, its runs, and each user's metrics, averaged over them; None without such metrics."""
-    recipe = store.resolved(row.recipe)
-    runs = [] if recipe is None else store.runs(recipe, max(row.seeds, 5))
-    names = [run_name(recipe, run.seed) for run in runs if recipe is not None]
+    recipe = store.resolved(row.recipe) or row.recipe
+    names = [run_name(recipe, run.seed) for run in store.runs(row.recipe, max(row.seeds, 5))]
     frames = {name: frame for name in names if (frame := runner.per_user(name)) is not None}
-    if recipe is None or not frames:
+    if not frames:
         return None
     sorted_ = [frame.sort("user_id") for frame in frames.values()]
     values = {

@@ -16,18 +16,17 @@ from talos.report.standalone import standalone
 from talos_paper import published
 from talos_paper.claims import claims
 from talos_paper.datasets import DATASETS
-from talos_paper.experiments import EXPERIMENTS, Experiment
 from talos_paper.leaderboard import leaderboard_page
-from talos_paper.recipes import shown_setting
+from talos_paper.recipes import EXPERIMENTS, Experiment, shown_setting
 from talos_paper.reproduce import Selection, status
 from talos_paper.results import ResultStore
 from talos_paper.tables import (
     CONTRADICTING,
+    MEASURED,
     REMARKS,
     RowResult,
     TableText,
     groups,
-    measurement_tables,
     rows_of,
     shown_metric,
     shown_name,
@@ -37,7 +36,6 @@ from talos_paper.tables import (
 __all__ = ["Format", "html", "latex", "markdown", "searches_page", "write_pages"]
 
 Format: TypeAlias = Literal["markdown", "html", "latex"]
-Lines: TypeAlias = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 Block: TypeAlias = str | TableText | tuple[str, Figure]  # a paragraph, a table, or a plot with its file
 
 _TEXT = published.read_toml("remarks")
@@ -73,7 +71,6 @@ def write_pages(store: ResultStore, form: Format = "markdown") -> list[Path]:
 
 
 def _introduction(experiment: Experiment) -> list[str]:
-    """What there is to know before the tables, a paragraph each."""
     first = [f"In the paper: {experiment.paper}.", f"    talos reproduce {experiment.name}"]
     return [*first, *_remarks(experiment.name, None), *([_TEXT["how_to_read"]] if experiment.specs else [])]
 
@@ -82,26 +79,24 @@ def _blocks(experiment: Experiment, dataset: str, store: ResultStore) -> list[Bl
     """The tables, remarks and plots of an experiment on a data set; none without results."""
     name, measured = experiment.name, store.measurement(f"{experiment.name}-{dataset}")
     rows = rows_of(experiment, dataset, store)
+    given: Any = measured
     if measured is not None:
-        tables, plots = (
-            measurement_tables(name, dataset, measured),
-            measurement_plots(name, dataset, measured),
-        )
+        tables = MEASURED[name](dataset, measured)
     elif any(row.runs for row in rows):
         tests = store.measurement(f"tests-{dataset}") or {}
-        tables, plots = tables_of(dataset, rows, tests), plots_of(name, dataset, rows)
+        tables, given = tables_of(dataset, rows, tests), groups([row for row in rows if row.runs])
         known = {row.spec.recipe.key for row in rows}
         others = [row for row in rows_of(experiment, dataset, store, "paper") if row.runs]
         if any(row.spec.recipe.key not in known for row in others):
             tables += tables_of(dataset, others, more=", the paper's own protocol")
     else:
         return []
+    plots = _PLOTS[name](dataset, given) if name in _PLOTS else ()
     files = [(f"plots/{name}-{dataset}-{place}.svg", plot) for place, plot in enumerate(plots, start=1)]
     return [*tables, *_misprints(name, dataset), *_remarks(name, dataset), *files]
 
 
 def _misprints(experiment: str, dataset: str) -> list[str]:
-    """The known misprints among the published numbers of this experiment, as sentences."""
     name = "games" if (experiment, dataset) == ("slatk", "beauty") else dataset
     everything = (*published.NUMBERS, *published.IMPROVEMENTS)
     found = [one.misprint for one in everything if one.table.startswith(experiment) and one.dataset == name]
@@ -144,7 +139,6 @@ def markdown(title: str, blocks: Sequence[Block]) -> str:
 
 
 def _emphasised(table: TableText, place: int, row: Sequence[str], before: str, after: str) -> list[str]:
-    """The cells of a row, the bold ones between two marks."""
     return [f"{before}{c}{after}" if (place, column) in table.bold else c for column, c in enumerate(row)]
 
 
@@ -218,39 +212,21 @@ def latex(title: str, blocks: Sequence[Block]) -> str:
 # ----------------------------------------------------------------------------------- plots: what no table shows
 
 
-_NO_TABLE = TextTable([], [])  # the page has the numbers
-
-
-def plots_of(experiment: str, dataset: str, rows: Sequence[RowResult]) -> list[Figure]:
-    """The plots of an experiment on a data set; none without runs."""
-    make = _OF_ROWS.get(experiment)
-    return list(make(DATASETS[dataset], groups([row for row in rows if row.runs]))) if make else []
-
-
-def measurement_plots(experiment: str, dataset: str, measured: Mapping[str, Any]) -> list[Figure]:
-    """The plots of an experiment that needs no fit."""
-    make = {"inconsistency": _inconsistency, "theory": _theory}.get(experiment)
-    return list(make(dataset, measured)) if make else []
-
-
-def _lines(title: str, label: str, x: str, y: str, drawn: Lines, **options: Any) -> Figure:
+def _lines(
+    title: str,
+    label: str,
+    x: str,
+    y: str,
+    drawn: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    **options: Any,
+) -> Figure:
     series = [svg.Series(name, xs, ys) for name, (xs, ys) in drawn.items()]
-    return Figure(title, svg.lines(series, svg.Frame(label, x, y), **options), _NO_TABLE, legend=list(drawn))
+    return Figure(
+        title, svg.lines(series, svg.Frame(label, x, y), **options), TextTable([], []), legend=list(drawn)
+    )
 
 
-def _learning(name: str, rows: Mapping[str, Sequence[RowResult]]) -> Iterator[Figure]:
-    """Validation metric of seed 0 against epochs, for as many methods as there are colours."""
-    for group, members in rows.items():
-        drawn = {}
-        for row in [row for row in members if row.runs[0].curve][: svg.COLOURS]:
-            looks = [(float(epoch or 0), float(value or 0)) for epoch, _, value in row.runs[0].curve]
-            drawn[shown_name(row.spec.method)] = ([one for one, _ in looks], [one for _, one in looks])
-        label = f"Line chart of validation P@20 against epochs for {', '.join(drawn)}"
-        title = f"{name}, {shown_name(group)}: learning curves"
-        yield _lines(title, label, "epoch", "validation P@20", drawn, whole=True)
-
-
-def _temperature(name: str, rows: Mapping[str, Sequence[RowResult]]) -> Iterator[Figure]:
+def _temperature(dataset: str, rows: Mapping[str, Sequence[RowResult]]) -> Iterator[Figure]:
     found = {row.spec.method: row for row in rows["mf"]}
     rival = found.pop("sl", None)
     taus = [float(row.spec.recipe.settings["loss.tau"]) for row in found.values()]
@@ -261,10 +237,12 @@ def _temperature(name: str, rows: Mapping[str, Sequence[RowResult]]) -> Iterator
             drawn["SL at its best"] = ([taus[0], taus[-1]], [best, best])
         shown = shown_metric(metric)
         label = f"Line chart of {shown} against temperature"
-        yield _lines(f"{name}: {shown} against τ", label, "temperature τ", shown, drawn, zero=False)
+        yield _lines(
+            f"{DATASETS[dataset]}: {shown} against τ", label, "temperature τ", shown, drawn, zero=False
+        )
 
 
-def _inflation(name: str, rows: Mapping[str, Sequence[RowResult]]) -> Iterator[Figure]:
+def _inflation(dataset: str, rows: Mapping[str, Sequence[RowResult]]) -> Iterator[Figure]:
     for row in rows["mf"]:
         scores = row.runs[0].scores
         epochs = list(range(1, len(scores) + 1))
@@ -274,16 +252,8 @@ def _inflation(name: str, rows: Mapping[str, Sequence[RowResult]]) -> Iterator[F
         }
         told = ", ".join(f"{word} {ys[-1]:.3f}" for word, (_, ys) in drawn.items())
         label = f"Line chart of mean scores against epochs; at the end {told}"
-        title = f"{name}: {shown_name(row.spec.method)}"
+        title = f"{DATASETS[dataset]}: {shown_name(row.spec.method)}"
         yield _lines(title, label, "epoch", "mean score", drawn, whole=True)
-
-
-_OF_ROWS: dict[str, Callable[[str, Mapping[str, Sequence[RowResult]]], Iterator[Figure]]] = {
-    "overall": _learning,
-    "equal": _learning,
-    "temperature": _temperature,
-    "inflation": _inflation,
-}
 
 
 def _inconsistency(dataset: str, measured: Mapping[str, Any]) -> Iterator[Figure]:
@@ -295,7 +265,7 @@ def _inconsistency(dataset: str, measured: Mapping[str, Any]) -> Iterator[Figure
     frame = svg.Frame("Bar chart of the share of contradicting pairs", "metric", "contradicting pairs, %")
     drawn = svg.bars(list(CONTRADICTING.values()), [("paper", theirs), ("ours", ours)], frame)
     title = f"{DATASETS[dataset]}: pairs that a metric orders against P@20"
-    yield Figure(title, drawn, _NO_TABLE, legend=("paper", "ours"), key="box")
+    yield Figure(title, drawn, TextTable([], []), legend=("paper", "ours"), key="box")
 
 
 def _theory(_: str, measured: Mapping[str, Any]) -> Iterator[Figure]:
@@ -335,6 +305,14 @@ def _theory(_: str, measured: Mapping[str, Any]) -> Iterator[Figure]:
         {"mean of ‖∇L‖²": (steps, means), "allowed by the theorem": (steps, allowed)},
         zero=False,
     )
+
+
+_PLOTS: dict[str, Callable[[str, Any], Iterator[Figure]]] = {
+    "temperature": _temperature,
+    "inflation": _inflation,
+    "inconsistency": _inconsistency,
+    "theory": _theory,
+}
 
 
 # -------------------------------------------------------------------------------------------------- searches
@@ -433,11 +411,7 @@ def _readme(store: ResultStore) -> str:
     if not missing:
         lines.append("No run of these tables is missing. What the data do not allow:\n")
     for line in missing:
-        core, data = (
-            "core set" if line["core"] else "optional",
-            DATASETS.get(line["dataset"], line["dataset"]),
-        )
         names = f": {', '.join(line['missing'])}" if line["missing"] and line["done"] else ""
         count = f"{line['runs'] - line['done']} of {line['runs']} runs"
-        lines.append(f"- {line['table']}, {data} ({core}): {count}{names}")
+        lines.append(f"- {line['table']}, {line['dataset']}{' (core set)' * line['core']}: {count}{names}")
     return "\n".join([*lines, _NOT_POSSIBLE])

@@ -39,7 +39,6 @@ __all__ = [
 ]
 
 _DATA = Path(__file__).parent / "data"
-_KEYS = ("table", "dataset", "backbone", "method", "metric", "setting")
 
 
 def read_toml(name: str) -> dict[str, Any]:
@@ -164,7 +163,11 @@ def value(**keys: str | None) -> float | None:
     """
     found = numbers(**keys)
     if len(found) > 1:
-        differ = [key for key in _KEYS if len({getattr(entry, key) for entry in found}) > 1]
+        differ = [
+            key
+            for key in ("table", "dataset", "backbone", "method", "metric", "setting")
+            if len({getattr(entry, key) for entry in found}) > 1
+        ]
         what, hint = f"{len(found)} published numbers match", "they differ in " + ", ".join(differ)
         raise ArgumentError(what, where="value", expected="one", hint=hint)
     return found[0].value if found else None

@@ -7,17 +7,16 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from talos.checks import one_of, require
 from talos_paper import datasets
-from talos_paper.experiments import EXPERIMENTS, Experiment, Row
-from talos_paper.recipes import BACKBONES, LOSSES, Fidelity
+from talos_paper.recipes import BACKBONES, EXPERIMENTS, LOSSES, Experiment, Fidelity, Row
 from talos_paper.results import ResultStore, run_name
 
-__all__ = ["Selection", "Tally", "planned_runs", "reproduce", "status"]
+__all__ = ["Selection", "planned_runs", "reproduce", "status"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +75,11 @@ class Selection:
         """
         if self.losses is not None or self.backbone is not None:
             return []
-        found = [(one, dataset) for one, dataset in self.places() if not one.specs]
-        return [pair for pair in found if pair[0].name != "efficiency" or "efficiency" in self.tables]
+        return [
+            (one, dataset)
+            for one, dataset in self.places()
+            if not one.specs and (one.name != "efficiency" or "efficiency" in self.tables)
+        ]
 
 
 def planned_runs(selection: Selection) -> list[tuple[Row, int]]:
@@ -96,16 +98,6 @@ def planned_runs(selection: Selection) -> list[tuple[Row, int]]:
     return list(unique.values())
 
 
-@dataclass
-class Tally:
-    """How many results a call made, found already there and left undone, and what it skipped: name → reason."""
-
-    made: int = 0
-    found: int = 0
-    left: int = 0
-    skipped: dict[str, str] = field(default_factory=dict)
-
-
 def reproduce(
     selection: Selection,
     store: ResultStore,
@@ -114,7 +106,7 @@ def reproduce(
     folder: Path | None = None,
     budget: float | None = None,
     notify: Callable[[str], None] = lambda line: None,
-) -> Tally:
+) -> dict[str, Any]:
     """Make the selected results that are missing, until the budget is used up.
 
     Args:
@@ -124,6 +116,9 @@ def reproduce(
         folder: with the data sets, a subfolder each.
         budget: seconds; when they are over the current fit is saved and left.
         notify: called with a line of progress.
+
+    Returns:
+        How many results the call made, found already there and left undone, and what it `skipped`: name → reason.
     """
     from talos_paper.measurements import measure, save_significance
     from talos_paper.runs import OutOfTimeError, Runner
@@ -131,7 +126,8 @@ def reproduce(
     selection.check()
     deadline = math.inf if budget is None else time.monotonic() + budget
     load = functools.lru_cache(maxsize=2)(functools.partial(datasets.load, folder=folder))
-    runner, tally = Runner(store, work, load, deadline, notify), Tally()
+    runner = Runner(store, work, load, deadline, notify)
+    tally: dict[str, Any] = {"made": 0, "found": 0, "left": 0, "skipped": {}}
 
     def measured(table: str, dataset: str) -> None:
         store.save_measurement(f"{table}-{dataset}", measure(table, dataset, folder=folder))
@@ -139,8 +135,7 @@ def reproduce(
 
     jobs: list[tuple[bool, str, datasets.Scenario, Callable[[], object]]] = []
     for row, seed in planned_runs(selection):
-        resolved = store.resolved(row.recipe)
-        done = resolved is not None and store.run(resolved, seed) is not None
+        done = seed in [run.seed for run in store.runs(row.recipe, seed + 1)]
         jobs.append((done, row.dataset, row.recipe.scenario, functools.partial(runner.run, row.recipe, seed)))
     for experiment, dataset in selection.measurements():
         done = store.measurement(f"{experiment.name}-{dataset}") is not None
@@ -148,32 +143,32 @@ def reproduce(
     for done, dataset, scenario, make in jobs:
         reason = datasets.why_absent(dataset, scenario, folder=folder)
         if done:
-            tally.found += 1
+            tally["found"] += 1
         elif reason is not None:
-            tally.skipped[f"{dataset} ({scenario})"] = reason
+            tally["skipped"][f"{dataset} ({scenario})"] = reason
         else:
-            before = tally.made
+            before = tally["made"]
             with contextlib.suppress(OutOfTimeError):
                 if time.monotonic() < deadline:
                     make()
-                    tally.made += 1
-            tally.left += tally.made == before
-    if tally.left:
-        notify(f"the budget is used up, {tally.left} results are left; the same command continues with them")
+                    tally["made"] += 1
+            tally["left"] += tally["made"] == before
+    if tally["left"]:
+        notify(
+            f"the budget is used up, {tally['left']} results are left; the same command continues with them"
+        )
     save_significance(store, runner, selection.fidelity, notify)
     return tally
 
 
 def status(selection: Selection, store: ResultStore) -> list[dict[str, Any]]:
     """For every experiment and data set: how many of its runs are there, and which are missing."""
-    stored, lines = set(store.names("runs")), []
+    lines = []
     for experiment, dataset in selection.places():
         done, wanted, missing = 0, 0, []
         for row in experiment.rows(dataset, selection.fidelity):
-            resolved, seeds = store.resolved(row.recipe), selection.seeds or row.seeds
-            here = 0
-            if resolved is not None:
-                here = len(stored & {run_name(resolved, seed) for seed in range(seeds)})
+            seeds = selection.seeds or row.seeds
+            here = len(store.runs(row.recipe, seeds))
             wanted, done = wanted + seeds, done + here
             if here < seeds and (row.core or dataset not in experiment.core):
                 name = f"{row.group} {row.method}"

@@ -80,8 +80,7 @@ class ResultStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._read_at: dict[Kind, object] = {}
-        self._lines: dict[Kind, dict[str, str]] = {}
+        self._known: dict[Kind, tuple[object, dict[str, str]]] = {}  # what was read, and of which file
 
     def run(self, recipe: Recipe, seed: int) -> StoredRun | None:
         """The result of a recipe and a seed; None if there is none."""
@@ -89,8 +88,9 @@ class ResultStore:
         return None if found is None else StoredRun(**found)
 
     def runs(self, recipe: Recipe, seeds: int) -> list[StoredRun]:
-        """The results of seeds 0 to `seeds` - 1, as far as they exist."""
-        found = (self.run(recipe, seed) for seed in range(seeds))
+        """The results of seeds 0 to `seeds` - 1, as far as they exist, with the settings that the search chose."""
+        chosen = self.resolved(recipe)
+        found = [] if chosen is None else [self.run(chosen, seed) for seed in range(seeds)]
         return [run for run in found if run is not None]
 
     def save_run(self, recipe: Recipe, run: StoredRun) -> None:
@@ -151,7 +151,7 @@ class ResultStore:
             return {}
         stat = path.stat()
         now = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-        if self._read_at.get(kind) != now:
+        if kind not in self._known or self._known[kind][0] != now:
             lines: dict[str, str] = {}
             for number, line in enumerate(path.read_text(encoding="utf-8").rstrip("\n").split("\n"), start=1):
                 try:
@@ -159,8 +159,8 @@ class ResultStore:
                 except (ValueError, KeyError) as error:
                     hint = "delete the line and run `talos reproduce` again"
                     raise DataError(f"is damaged: {error}", where=f"{path}:{number}", hint=hint) from None
-            self._lines[kind], self._read_at[kind] = lines, now
-        return self._lines[kind]
+            self._known[kind] = (now, lines)
+        return self._known[kind][1]
 
     def _save(self, kind: Kind, name: str, values: Mapping[str, Any]) -> None:
         # through JSON and back, so that the checksum is of what will be read: no tuples, no numpy numbers

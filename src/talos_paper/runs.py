@@ -44,21 +44,18 @@ class _TimedHistory(History):
 
     def __init__(self, path: Path, *, deadline: float, probe: bool) -> None:
         super().__init__(path)
-        self.deadline, self.probe = deadline, probe
-        self.trainer: Trainer | None = None
-        self.out_of_time = False
+        self.trainer: Trainer  # once there is one
+        self.deadline, self.probe, self.out_of_time = deadline, probe, False
 
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
         super().on_start(epoch, epochs, steps)
         self.clock = time.process_time()
 
     def on_step(self, epoch: int, step: int, loss: float) -> None:
-        assert self.trainer is not None
         if time.monotonic() >= self.deadline:
             self.out_of_time = self.trainer.stop_requested = True
 
     def on_epoch(self, record: dict[str, Any]) -> None:
-        assert self.trainer is not None
         now = time.process_time()
         kept = {name: record[name] for name in ("epoch", "loss", "metrics")}
         more = {"scores": _mean_scores(self.trainer)} if self.probe else {}
@@ -207,8 +204,7 @@ class Runner:
             }
         path = self._folder(candidate, 0) / ("trial.json" if until is None else f"trial-{until}.json")
         if path.exists():
-            kept: dict[str, Any] = json.loads(path.read_text())
-            return kept
+            return dict(json.loads(path.read_text()))
         try:
             trainer, history = self._fit(candidate, 0, split, until=until)
         except (InterruptedRunError, OutOfTimeError, InputError):
@@ -232,7 +228,6 @@ class Runner:
     def _fit(
         self, recipe: Recipe, seed: int, split: Split, *, until: int | None = None
     ) -> tuple[Trainer, list[dict[str, Any]]]:
-        folder = self._folder(recipe, seed)
         try:
             trainer, history = self._resume(recipe, seed, split, until)
             if until is None or trainer.position.epoch <= until:
@@ -241,7 +236,7 @@ class Runner:
         except InputError as error:  # a checkpoint of other data or settings
             reason = str(error)
         self.notify(f"{recipe.key} seed {seed} starts from the beginning: {reason}")
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self._folder(recipe, seed), ignore_errors=True)
         return self._resume(recipe, seed, split, until)
 
     def _resume(

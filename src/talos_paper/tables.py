@@ -12,19 +12,18 @@ import numpy as np
 from talos.evaluation.significance import holm
 from talos_paper import published
 from talos_paper.datasets import DATASETS
-from talos_paper.experiments import Experiment, Row
 from talos_paper.inconsistency import SOURCES
-from talos_paper.recipes import Fidelity, Recipe, shown_setting
+from talos_paper.recipes import Experiment, Fidelity, Recipe, Row, shown_setting
 from talos_paper.results import ResultStore, StoredRun
 
 __all__ = [
     "CONTRADICTING",
+    "MEASURED",
     "REMARKS",
     "RowResult",
     "TableText",
     "compared",
     "groups",
-    "measurement_tables",
     "percent",
     "rows_of",
     "shown_metric",
@@ -43,8 +42,6 @@ _NAMES = {
     "recall": "R",
     "ndcg": "NDCG",
     "mrr": "MRR",
-}
-LOSS_NAMES = {
     "talos": "Talos",
     "sl": "SL",
     "bsl": "BSL",
@@ -68,9 +65,9 @@ def shown_name(name: str) -> str:
     >>> shown_name("talos@50"), shown_name("talos w/o quantile"), shown_name("sl@k"), shown_name("regression")
     ('Talos@50', 'Talos w/o quantile', 'SL@K', 'regression')
     """
-    if name in LOSS_NAMES:
-        return LOSS_NAMES[name]
-    return LOSS_NAMES["talos"] + name.removeprefix("talos") if name.startswith("talos") else name
+    if name in _NAMES:
+        return _NAMES[name]
+    return _NAMES["talos"] + name.removeprefix("talos") if name.startswith("talos") else name
 
 
 def shown_metric(metric: str) -> str:
@@ -131,12 +128,14 @@ def rows_of(
     experiment: Experiment, dataset: str, store: ResultStore, fidelity: Fidelity = "fast"
 ) -> list[RowResult]:
     """Every row of an experiment on a data set, with the results of its runs."""
-    found = []
-    for row in experiment.rows(dataset, fidelity):
-        resolved = store.resolved(row.recipe)
-        runs = [] if resolved is None else store.runs(resolved, max(row.seeds, 5))
-        found.append(RowResult(spec=row, runs=runs, recipe=resolved or row.recipe))
-    return found
+    return [
+        RowResult(
+            spec=row,
+            runs=store.runs(row.recipe, max(row.seeds, 5)),
+            recipe=store.resolved(row.recipe) or row.recipe,
+        )
+        for row in experiment.rows(dataset, fidelity)
+    ]
 
 
 def groups(rows: Sequence[RowResult]) -> dict[str, list[RowResult]]:
@@ -296,11 +295,6 @@ def _over_seeds(rows: Sequence[RowResult], metric: str) -> dict[str, float]:
 # ---------------------------------------------------------------------------------------- tables of measurements
 
 
-def measurement_tables(experiment: str, dataset: str, measured: Mapping[str, Any]) -> list[TableText]:
-    """The tables of an experiment that needs no fit."""
-    return _MADE_BY[experiment](dataset, measured)
-
-
 def _data_note(measured: Mapping[str, Any]) -> list[str]:
     return [f"Data: {'; '.join(measured['notes'])}."] if measured["notes"] else []
 
@@ -413,12 +407,13 @@ def _theory(_: str, measured: Mapping[str, Any]) -> list[TableText]:
     return [intervals, bound]
 
 
-_MADE_BY: dict[str, Callable[[str, Mapping[str, Any]], list[TableText]]] = {
+MEASURED: dict[str, Callable[[str, Mapping[str, Any]], list[TableText]]] = {
     "statistics": _statistics,
     "efficiency": _efficiency,
     "inconsistency": _inconsistency,
     "theory": _theory,
 }
+"""Experiment without a fit → the tables of a data set and what was measured."""
 
 
 def percent(value: float | None) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,8 +32,6 @@ __all__ = [
     "tau_interval",
     "worst_cases",
 ]
-
-Values: TypeAlias = dict[str, Any]
 
 
 def tau_interval(epsilon: float) -> tuple[float, float]:
@@ -111,7 +109,7 @@ def bound_curve(
     k: int = 20,
     signal: float = 0.5,
     seed: int = 0,
-) -> list[Values]:
+) -> list[dict[str, Any]]:
     """Both sides of the bound at several τ, on the same made-up scores.
 
     Returns:
@@ -146,7 +144,7 @@ def bound_curve(
     return points
 
 
-def worst_cases(scores: Sequence[float], taus: Sequence[float], *, threshold: float) -> list[Values]:
+def worst_cases(scores: Sequence[float], taus: Sequence[float], *, threshold: float) -> list[dict[str, Any]]:
     """The worst-case distribution of one user's negatives that Talos optimises against, at several temperatures.
 
     With g_j = log σ(s_j - β) and Q̂ uniform over the n negatives:
@@ -195,7 +193,7 @@ def convergence(
     positives: int = 10,
     k: int = 5,
     seed: int = 0,
-) -> Values:
+) -> dict[str, Any]:
     """Gradient descent on the scores themselves: the full form as loss, β the exact K-th best score at each step.
 
     The step size is 1/Λ with Λ = 1/τ² + 1/(2τ), which bounds the curvature of the loss in the scores: each of
@@ -260,22 +258,19 @@ def _full_loss(scores: Tensor, positive: Tensor, beta: Tensor, tau: float) -> Te
     return values[torch.searchsorted(owner, torch.arange(len(scores)))]
 
 
-_EPSILONS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
-_TAUS = (0.05, 0.06, 0.07, 0.08, 0.085, 0.09, 0.095, 0.1, 0.11, 0.12, 0.15, 0.2, 0.3, 0.5, 1.0)
-_SHOWN_STEPS = 40
-
-
-def measure() -> Values:
+def measure() -> dict[str, Any]:
     """All of the above as plain values to plot, on made-up scores from fixed seeds."""
     negatives = torch.linspace(-1, 1, 21, dtype=torch.float64).tolist()
     descent = convergence()
-    every = max(1, len(descent["loss"]) // _SHOWN_STEPS)
+    every = len(descent["loss"]) // 40
     shown = {name: descent[name][::every] for name in ("running_mean", "allowed", "loss")}
-    intervals = [(epsilon, *tau_interval(epsilon)) for epsilon in _EPSILONS]
+    intervals = [(epsilon, *tau_interval(epsilon)) for epsilon in (1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)]
     return {
         "epsilon": 1e-3,
         "intervals": [{"epsilon": epsilon, "low": low, "high": high} for epsilon, low, high in intervals],
-        "bound": bound_curve(_TAUS),
+        "bound": bound_curve(
+            [0.05, 0.06, 0.07, 0.08, 0.085, 0.09, 0.095, 0.1, 0.11, 0.12, 0.15, 0.2, 0.3, 0.5, 1.0]
+        ),
         "negatives": [round(value, 3) for value in negatives],
         "threshold": 0.5,
         "worst": worst_cases(negatives, (0.05, 0.1, 0.2, 0.5), threshold=0.5),

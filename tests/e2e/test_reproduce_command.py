@@ -16,7 +16,7 @@ import pytest
 
 from talos.cli import plugins
 from talos.data.datasets import synthetic
-from talos_paper.experiments import EXPERIMENTS
+from talos_paper.recipes import EXPERIMENTS
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]

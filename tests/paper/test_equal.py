@@ -6,8 +6,7 @@ import pytest
 
 from talos.data.interactions import Interactions
 from talos.training.plan import plan_for
-from talos_paper.experiments import EXPERIMENTS
-from talos_paper.recipes import BACKBONES, GRIDS, LOSSES, equal_recipe
+from talos_paper.recipes import BACKBONES, EXPERIMENTS, GRIDS, LOSSES, equal_recipe
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,8 @@ import pytest
 from talos.errors import DataError
 from talos_paper import published
 from talos_paper.claims import Claim, claims, compared
-from talos_paper.experiments import EXPERIMENTS
 from talos_paper.pages import latex, searches_page, write_pages
-from talos_paper.recipes import Fidelity, Recipe, Searched, recipe
+from talos_paper.recipes import EXPERIMENTS, Fidelity, Recipe, Searched, recipe
 from talos_paper.results import ResultStore, StoredRun, run_name
 from talos_paper.runs import Runner
 from talos_paper.tables import rows_of, tables_of

@@ -8,8 +8,7 @@ import pytest
 
 from talos.errors import ArgumentError
 from talos_paper import published
-from talos_paper.experiments import EXPERIMENTS, Row
-from talos_paper.recipes import BACKBONES, LOSSES, recipe
+from talos_paper.recipes import BACKBONES, EXPERIMENTS, LOSSES, Row, recipe
 from talos_paper.reproduce import Selection, planned_runs
 
 ROWS = [

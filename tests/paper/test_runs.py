@@ -15,9 +15,8 @@ from talos.errors import DataError
 from talos.files import digest_of, sealed_text
 from talos.training import Trainer
 from talos_paper import datasets
-from talos_paper.experiments import EXPERIMENTS
 from talos_paper.measurements import significance_tests
-from talos_paper.recipes import OptionSearch, Recipe, recipe
+from talos_paper.recipes import EXPERIMENTS, OptionSearch, Recipe, recipe
 from talos_paper.reproduce import Selection, reproduce, status
 from talos_paper.results import ResultStore, run_name
 from talos_paper.runs import OutOfTimeError, Runner, fresh_threshold_error
@@ -231,11 +230,11 @@ def test_the_budget_ends_a_call_and_the_next_goes_on(
     asked = Selection(tables=["inflation"], dataset="beauty")
     options = {"work": tmp_path / "work", "folder": small_data}
     stopped = reproduce(asked, store, budget=0.05, **options)  # type: ignore[arg-type]
-    assert (stopped.made, stopped.left) == (0, 2)
+    assert (stopped["made"], stopped["left"]) == (0, 2)
     done = reproduce(asked, store, **options)  # type: ignore[arg-type]
-    assert (done.made, done.found, done.left) == (2, 0, 0)
+    assert (done["made"], done["found"], done["left"]) == (2, 0, 0)
     again = reproduce(asked, store, **options)  # type: ignore[arg-type]
-    assert (again.made, again.found, again.left) == (0, 2, 0)
+    assert (again["made"], again["found"], again["left"]) == (0, 2, 0)
     (line,) = status(asked, store)
     assert (line["done"], line["missing"]) == (2, [])
 
@@ -245,9 +244,8 @@ def test_data_that_are_not_there_are_skipped_with_the_reason(
 ) -> None:
     monkeypatch.delenv("TALOS_DATA", raising=False)
     done = reproduce(Selection(tables=["inflation"]), store, work=tmp_path / "work", folder=tmp_path)
-    assert done.made == 0
-    assert done.skipped is not None
-    assert "no folder beauty/" in done.skipped["beauty (iid)"]
+    assert done["made"] == 0
+    assert "no folder beauty/" in done["skipped"]["beauty (iid)"]
 
 
 def test_a_temporal_split_is_by_time_and_warm(small_data: Path) -> None:
