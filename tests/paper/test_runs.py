@@ -15,7 +15,7 @@ from talos.errors import DataError
 from talos.files import digest_of, sealed_text
 from talos.training import Trainer
 from talos_paper import datasets
-from talos_paper.measurements import significance_tests
+from talos_paper.measurements import new_tests
 from talos_paper.recipes import EXPERIMENTS, OptionSearch, Recipe, recipe
 from talos_paper.reproduce import Selection, reproduce, status
 from talos_paper.results import ResultStore, run_name
@@ -276,41 +276,36 @@ def test_a_checkpoint_of_other_settings_is_left_and_the_run_begins_anew(
     assert "starts from the beginning" in said[0]
 
 
-def test_tests_against_rivals_outlive_the_per_user_metrics_and_not_their_runs(
+def test_tests_against_rivals_are_made_once_and_found_by_their_recipes(
     runner: Runner, store: ResultStore, tmp_path: Path
 ) -> None:
     changes = {"training.epochs": 2, "backbone.dim": 8, "negatives": "8"}
-    rows = [
+    talos, sl, psl = (
         replace(
             EXPERIMENTS["ablation"].rows("beauty")[0],
             method=loss,
             recipe=recipe("beauty", "mf", loss, fidelity="paper", changes=changes),
         )
         for loss in ("talos", "sl", "psl")
-    ]
-    for row in rows:
-        runner.run(row.recipe, 0)
-    whole = significance_tests(rows, store, runner, {})
-    assert whole is not None
-    assert set(whole["groups"]["mf"]["recall@20"]["against"]) == {"sl", "psl"}
-
-    empty = replace(runner, work=tmp_path / "empty")
-    assert significance_tests(rows, store, empty, whole) is None, "nothing is new"
-    (rows[2], other) = (replace(rows[2], recipe=rows[2].recipe.with_settings({"loss.tau": 0.3})), rows[2])
-    runner.run(rows[2].recipe, 0)
-    left = significance_tests(rows, store, empty, whole)
-    assert left is not None
-    assert set(left["groups"]["mf"]["recall@20"]["against"]) == {"sl"}, "the row has another run now"
-    again = significance_tests(rows, store, runner, whole)
-    assert again is not None
-    assert again["inputs"]["mf"]["sl"] == whole["inputs"]["mf"]["sl"]
-    assert again["inputs"]["mf"]["psl"] != whole["inputs"]["mf"]["psl"]
-
-    rows[2] = other
-    other_figures = runner.run(rows[1].recipe, 0)
-    store.save_run(
-        rows[1].recipe, replace(other_figures, metrics={**other_figures.metrics, "recall@20": 0.9})
     )
-    left = significance_tests(rows, store, empty, whole)
-    assert left is not None
-    assert set(left["groups"]["mf"]["recall@20"]["against"]) == {"psl"}, "the figures are others now"
+    for row in (talos, sl, psl):
+        runner.run(row.recipe, 0)
+    found = new_tests([talos, sl, psl], store, runner, {})
+    assert set(found) == {f"{talos.recipe.key} {row.recipe.key}" for row in (sl, psl)}
+    one = found[f"{talos.recipe.key} {sl.recipe.key}"]
+    runs = [store.run(row.recipe, 0) for row in (talos, sl)]
+    means = [run.metrics["recall@20"] for run in runs if run is not None]
+    assert one["recall@20"]["difference"] == pytest.approx(means[0] - means[1], abs=2e-6)
+    assert one["runs"] == [[run_name(row.recipe, 0)] for row in (talos, sl)]
+
+    assert new_tests([talos, sl, psl], store, runner, found) == {}, "nothing is new"
+    empty = replace(runner, work=tmp_path / "empty")
+    assert new_tests([talos, sl, psl], store, empty, {}) == {}, "there are no metrics of users"
+    runner.run(sl.recipe, 1)
+    again = new_tests([talos, sl, psl], store, runner, found)
+    assert {key: len(test["runs"][1]) for key, test in again.items()} == {
+        f"{talos.recipe.key} {sl.recipe.key}": 2
+    }, "one more run"
+    other = replace(psl, recipe=psl.recipe.with_settings({"loss.tau": 0.3}))
+    runner.run(other.recipe, 0)
+    assert set(new_tests([talos, other], store, runner, found)) == {f"{talos.recipe.key} {other.recipe.key}"}
