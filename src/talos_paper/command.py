@@ -164,10 +164,11 @@ def leaderboard(
     at_least_one(**{"--seeds": seeds})
     if list_:
         rows = {name: candidates_of(one) for name, one in METHODS.items()}
-        words = [
-            f"{name}: {METHODS[name]['title']}, candidates: {len(tried)}" for name, tried in rows.items()
-        ]
-        print_json(rows) if json else typer.echo("\n".join(words))
+        if json:
+            print_json(rows)
+        else:
+            tried = [[name, METHODS[name]["title"], str(len(one))] for name, one in rows.items()]
+            print_table(["row", "method", "candidates"], tried)
         return
     store = ResultStore(out)
     if not pages:
@@ -177,9 +178,10 @@ def leaderboard(
     if text is not None:
         written.append(str(out / "leaderboard.md"))
         replace_text(out / "leaderboard.md", text)
-    print_json({"out": str(out), "written": written}) if json else typer.echo(
-        "\n".join(written) or "no results yet"
-    )
+    if json:
+        print_json({"out": str(out), "written": written})
+    else:
+        typer.echo("\n".join(written) or "no results yet")
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -80,8 +80,8 @@ def positives_per_user(split: Split, source: str = DEFAULT_SOURCE) -> NDArray[np
     """
     one_of("source", source, tuple(SOURCES))
     wanted = {"test": ("test",), "train": ("train",), "all": ("train", "valid", "test")}[source]
-    none = np.zeros(split.train.num_users, np.int64)
-    return sum((part.user_degrees for name, part in split.parts.items() if name in wanted), none)
+    parts = [part.user_degrees for name, part in split.parts.items() if name in wanted]
+    return np.asarray(np.sum(parts, axis=0), np.int64)
 
 
 def inconsistency(
@@ -182,8 +182,7 @@ def distance_to_paper(shares: dict[str, dict[str, float]], dataset: str) -> floa
     0.057
     """
     entries = published.numbers(table="inconsistency", dataset=dataset)
-    known = {entry.dataset for entry in published.numbers(table="inconsistency")}
-    one_of("dataset", dataset, sorted(known))
+    one_of("dataset", dataset, [entry.dataset for entry in published.numbers(table="inconsistency")])
     squares = [(shares[entry.method][entry.metric] - entry.value) ** 2 for entry in entries]
     return math.sqrt(sum(squares) / len(squares))
 

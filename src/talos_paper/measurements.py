@@ -177,12 +177,12 @@ def _per_user(
     """The key of a row's recipe, its runs, and each user's metrics, averaged over them; None without such metrics."""
     recipe = store.resolved(row.recipe) or row.recipe
     names = [run_name(recipe, run.seed) for run in store.runs(row.recipe, max(row.seeds, 5))]
-    frames = {name: frame for name in names if (frame := runner.per_user(name)) is not None}
+    found = {name: runner.per_user(name) for name in names}
+    frames = {name: frame.sort("user_id") for name, frame in found.items() if frame is not None}
     if not frames:
         return None
-    sorted_ = [frame.sort("user_id") for frame in frames.values()]
     values = {
-        metric: np.mean([frame[metric].to_numpy().astype(np.float64) for frame in sorted_], axis=0)
+        metric: np.mean([frame[metric].to_numpy().astype(np.float64) for frame in frames.values()], axis=0)
         for metric in _TESTED
     }
     return recipe.key, list(frames), values

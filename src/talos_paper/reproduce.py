@@ -175,7 +175,14 @@ def status(selection: Selection, store: ResultStore) -> list[dict[str, Any]]:
                 missing.append(name if here == 0 else f"{name} ({here} of {seeds} seeds)")
         if not experiment.specs:
             wanted, done = 1, int(store.measurement(f"{experiment.name}-{dataset}") is not None)
-        facts = {"table": experiment.name, "paper": experiment.paper, "dataset": dataset}
-        counts = {"core": dataset in experiment.core, "runs": wanted, "done": done, "missing": missing}
-        lines.append({**facts, **counts})
+        line = {
+            "table": experiment.name,
+            "paper": experiment.paper,
+            "dataset": dataset,
+            "core": dataset in experiment.core,
+            "runs": wanted,
+            "done": done,
+            "missing": missing,
+        }
+        lines.append(line)
     return lines

@@ -112,9 +112,8 @@ class Runner:
         split = self.data(chosen.dataset, chosen.scenario)
         trainer, history = self._fit(chosen, seed, split)
         # As the paper measures: items of train are masked, those of validation are not.
-        scores = DotScores(*trainer.vectors())
         report = evaluate(
-            scores,
+            DotScores(*trainer.vectors()),
             split.test,
             seen=split.train,
             ks=chosen.ks,
@@ -156,8 +155,10 @@ class Runner:
         self._save_per_user(chosen, seed, report)
         self.store.save_run(chosen, run)
         shutil.rmtree(self._folder(chosen, seed), ignore_errors=True)
-        figures = f"recall@20 {run.metrics['recall@20']:.4f}, epoch {run.best_epoch} of {run.epochs}"
-        self.notify(f"{run_name(chosen, seed)}: {figures}, {run.cpu_seconds:.0f} s")
+        self.notify(
+            f"{run_name(chosen, seed)}: recall@20 {run.metrics['recall@20']:.4f}, "
+            f"epoch {run.best_epoch} of {run.epochs}, {run.cpu_seconds:.0f} s"
+        )
         return run
 
     def resolve(self, recipe: Recipe) -> Recipe:

@@ -328,7 +328,7 @@ def _efficiency(dataset: str, measured: Mapping[str, Any]) -> list[TableText]:
     header = ["loss", *(name for column in columns for name in (f"{column} s", f"{column}, × SL"))]
     note = (
         f"Ours on {measured['threads']} thread(s) of a CPU, the paper's on one RTX 4090. ours: 1,024 negatives per "
-        "positive (BPR 1); fast: see the README; all items: all losses on equal footing. Medians of steps times the "
+        "positive (BPR 1); fast: see overall.md; all items: all losses on equal footing. Medians of steps times the "
         "steps of an epoch; losses in turns."
     )
     title = f"{DATASETS[dataset]}, MF, seconds an epoch"
