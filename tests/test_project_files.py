@@ -9,7 +9,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -29,22 +28,6 @@ def test_the_workflow_runs_what_is_run_here() -> None:
     here = make_targets((ROOT / ".ci" / "run").read_text())
     assert here
     assert set(here) <= {step.removeprefix("make ") for step in steps}
-
-
-def test_the_citation_names_software_and_paper() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert citation["license"] == project["license"]
-    paper = citation["preferred-citation"]
-    assert paper["title"] in (ROOT / "README.md").read_text().replace("*", "").replace("\n", " ")
-
-
-@pytest.mark.parametrize("name", ["bug", "idea"])
-def test_a_template_asks_for_something(name: str) -> None:
-    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text())
-    questions = [one for one in form["body"] if one["type"] != "markdown"]
-    assert any(one.get("validations", {}).get("required") for one in questions)
-    assert len({one["id"] for one in questions}) == len(questions)
 
 
 # The command of a row of the README's table → the page that has what it printed.

@@ -1,24 +1,20 @@
-"""`talos reproduce`: the paper's tables and figures made again, with the published number beside ours."""
+"""`talos reproduce`: the paper's tables and figures made again; `talos leaderboard`: the public splits."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from talos.cli.options import Json, parse_budget
+from talos.cli.options import Json, at_least_one, parse_budget
 from talos.cli.output import print_json, print_table, say
 
 if TYPE_CHECKING:
     from talos_paper.reproduce import Selection
     from talos_paper.results import ResultStore
 
-__all__ = ["reproduce"]
-
-DEFAULT_OUT = Path("results")
-DEFAULT_WORK = Path("runs") / "reproduce"
+__all__ = ["leaderboard", "reproduce"]
 
 
 def reproduce(
@@ -49,10 +45,10 @@ def reproduce(
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Folder that results are read from and written to.")
-    ] = DEFAULT_OUT,
-    work: Annotated[
-        Path, typer.Option("--work", help="Folder for checkpoints of unfinished runs.")
-    ] = DEFAULT_WORK,
+    ] = Path("results"),
+    work: Annotated[Path, typer.Option("--work", help="Folder for checkpoints of unfinished runs.")] = Path(
+        "runs/reproduce"
+    ),
     budget: Annotated[
         str | None,
         typer.Option("--budget", help="Stop after this time, such as 30m; the same command continues later."),
@@ -60,12 +56,13 @@ def reproduce(
     list_: Annotated[
         bool, typer.Option("--list", help="List the tables and which of their runs are missing.")
     ] = False,
-    estimate: Annotated[
-        bool, typer.Option("--estimate", help="Train nothing; write estimate.md, what the runs will cost.")
-    ] = False,
     pages: Annotated[
         bool, typer.Option("--pages", help="Train nothing; only write tables and pages from the results.")
     ] = False,
+    form: Annotated[
+        Literal["markdown", "html", "latex"],
+        typer.Option("--format", help="Of the tables; html and latex write no other pages and no plots."),
+    ] = "markdown",
     json: Json = False,
 ) -> None:
     """Make the tables of the paper again, the most informative runs first. Repeat the command to continue."""
@@ -78,7 +75,7 @@ def reproduce(
         tables=tables or ["all"],
         dataset=dataset,
         backbone=backbone,
-        losses=None if loss is None else [name.strip() for name in loss.split(",")],
+        losses=_names(loss),
         seeds=seeds,
         fidelity=fidelity,
         core=core,
@@ -90,30 +87,22 @@ def reproduce(
         return
     if not tables and not pages:
         raise ConfigError("no table is named", where="TABLE", expected="a name from --list, or `all`")
-    if estimate:
-        from talos_paper.estimate import write_estimate
-
-        cells = write_estimate(selection, store, folder=data, notify=say)
-        if json:
-            print_json({"cells": [{**asdict(cell), "hours": cell.hours} for cell in cells]})
-        return
     result: dict[str, Any] = {}
     if not pages:
         seconds = None if budget is None else parse_budget(budget)
-        tally = run(selection, store, work=work, folder=data, budget=seconds, notify=say)
-        result = asdict(tally)
-        for what, why in tally.skipped.items():
+        result = run(selection, store, work=work, folder=data, budget=seconds, notify=say)
+        for what, why in result["skipped"].items():
             say(f"skipped {what}: {why}")
     from talos_paper.pages import write_pages
 
-    written = write_pages(store)
+    written = write_pages(store, form)
     say(f"{len(written)} pages, tables and plots in {out}")
     if json:
         print_json({"out": str(out), **result})
 
 
 def _print_status(selection: Selection, store: ResultStore, json: bool) -> None:
-    from talos_paper.experiments import NOT_RUN
+    from talos_paper.recipes import NOT_RUN
     from talos_paper.reproduce import status
 
     lines = status(selection, store)
@@ -125,23 +114,75 @@ def _print_status(selection: Selection, store: ResultStore, json: bool) -> None:
             line["table"],
             line["dataset"],
             f"{line['done']}/{line['runs']}",
-            "core" if line["core"] else "",
+            "core" * line["core"],
             line["paper"],
         ]
         for line in lines
     ]
     print_table(["table", "data set", "runs", "", "in the paper"], rows)
-    typer.echo("")
+    for line in lines:
+        if line["core"] and line["missing"]:
+            typer.echo(f"missing: {line['table']} {line['dataset']}: {', '.join(line['missing'])}")
     for what, why in NOT_RUN.items():
         typer.echo(f"no command: {what}: {why}")
-    missing = [
-        f"{line['table']} {line['dataset']}: {name}"
-        for line in lines
-        if line["core"]
-        for name in line["missing"]
-    ]
-    if missing:
-        typer.echo(f"\nmissing from the core set: {len(missing)}")
-        typer.echo("\n".join(f"  {name}" for name in missing[:20]))
-        if len(missing) > 20:
-            typer.echo(f"  … and {len(missing) - 20} more (--json has all)")
+
+
+def leaderboard(
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", help="Only these splits, separated by commas.")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option("--methods", help="Only these rows, separated by commas; --list names them.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", help="Fits on all of train; three where the seed matters.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            help="Folder with gowalla-lightgcn/ and yelp2018-lightgcn/; if not given, the one that TALOS_DATA names.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder that results are read from and written to.")
+    ] = Path("results"),
+    work: Annotated[Path, typer.Option("--work", help="Folder for checkpoints of unfinished fits.")] = Path(
+        "runs/leaderboard"
+    ),
+    list_: Annotated[bool, typer.Option("--list", help="List the rows and their candidates.")] = False,
+    pages: Annotated[
+        bool, typer.Option("--pages", help="Fit nothing; only write the page from the results.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Settings from a validation part of train, one fit on all of train, test once. Repeat the command to continue."""
+    from talos.files import replace_text
+    from talos_paper.leaderboard import METHODS, candidates_of, leaderboard_page, run_leaderboard
+    from talos_paper.results import ResultStore
+
+    at_least_one(**{"--seeds": seeds})
+    if list_:
+        rows = {name: candidates_of(one) for name, one in METHODS.items()}
+        if json:
+            print_json(rows)
+        else:
+            tried = [[name, METHODS[name]["title"], str(len(one))] for name, one in rows.items()]
+            print_table(["row", "method", "candidates"], tried)
+        return
+    store = ResultStore(out)
+    if not pages:
+        only: dict[str, Any] = {"datasets": _names(dataset), "methods": _names(methods), "seeds": seeds}
+        run_leaderboard(store, **only, folder=data, work=work, notify=say)
+    written, text = [], leaderboard_page(store)
+    if text is not None:
+        written.append(str(out / "leaderboard.md"))
+        replace_text(out / "leaderboard.md", text)
+    if json:
+        print_json({"out": str(out), "written": written})
+    else:
+        typer.echo("\n".join(written) or "no results yet")
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]

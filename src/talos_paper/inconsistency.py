@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from talos.checks import one_of, require
 from talos.data.splits import Split
-from talos.errors import ArgumentError, nearest
 from talos.evaluation import metrics
 from talos_paper import published
 
@@ -28,7 +28,6 @@ __all__ = [
     "DEFAULT_SOURCE",
     "READINGS",
     "SOURCES",
-    "Reading",
     "contradictions",
     "distance_to_paper",
     "inconsistency",
@@ -37,10 +36,6 @@ __all__ = [
     "random_lists",
 ]
 
-Draw: TypeAlias = Literal["users", "interactions"]
-Ties: TypeAlias = Literal["strict", "half", "booleans", "full", "left-out"]
-Lists: TypeAlias = NDArray[np.bool_]
-Shares: TypeAlias = dict[str, dict[str, float]]
 
 SOURCES: Mapping[str, str] = MappingProxyType(
     {
@@ -53,35 +48,24 @@ SOURCES: Mapping[str, str] = MappingProxyType(
 
 DEFAULT_SOURCE = "train"
 
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """One way to read the paper's description.
-
-    Attributes:
-        draw: how the user of a pair of lists is drawn: `users`, each user equally likely; `interactions`, the user
-            of a random interaction, so that users with many positives are drawn more often (as in training).
-        ties: how a pair counts where the metric or top-K accuracy, or both, are equal for the two lists:
-
-            - `strict`: 0, since neither list is better;
-            - `half`: 1/2, as if a coin broke the tie;
-            - `booleans`: `(a > b) != (c > d)`, which is 1/2 on average where only top-K accuracy ties and 0 where
-              both tie;
-            - `full`: 1 where top-K accuracy ties and the metric does not, 0 otherwise;
-            - `left-out`: the pair is counted neither as a contradiction nor in the total.
-
-    >>> READINGS["users-strict"]
-    Reading(draw='users', ties='strict')
-    """
-
-    draw: Draw
-    ties: Ties
-
-
-READINGS: Mapping[str, Reading] = MappingProxyType(
-    {f"{draw}-{ties}": Reading(draw=draw, ties=ties) for draw in get_args(Draw) for ties in get_args(Ties)}
+READINGS = tuple(
+    f"{draw}-{ties}"
+    for draw in ("users", "interactions")
+    for ties in ("strict", "half", "booleans", "full", "left-out")
 )
-"""Name → reading; a name is `draw`, a dash and `ties`."""
+"""Ways to read the paper's description, each named by how users are drawn, a dash, and how ties count.
+
+How the user of a pair of lists is drawn: `users`, each user equally likely; `interactions`, the user of a random
+interaction, so that users with many positives are drawn more often (as in training).
+
+How a pair counts where the metric or top-K accuracy, or both, are equal for the two lists:
+
+- `strict`: 0, since neither list is better;
+- `half`: 1/2, as if a coin broke the tie;
+- `booleans`: `(a > b) != (c > d)`, which is 1/2 on average where only top-K accuracy ties and 0 where both tie;
+- `full`: 1 where top-K accuracy ties and the metric does not, 0 otherwise;
+- `left-out`: the pair is counted neither as a contradiction nor in the total.
+"""
 
 DEFAULT_READING = "interactions-half"
 
@@ -94,14 +78,10 @@ def positives_per_user(split: Split, source: str = DEFAULT_SOURCE) -> NDArray[np
     >>> positives_per_user(Split(train=data, valid=None, test=data), "all").tolist()
     [4, 2]
     """
-    if source not in SOURCES:
-        raise ArgumentError(f"no source is called {source!r}", where="source", hint=nearest(source, SOURCES))
+    one_of("source", source, tuple(SOURCES))
     wanted = {"test": ("test",), "train": ("train",), "all": ("train", "valid", "test")}[source]
-    counts = np.zeros(split.train.num_users, np.int64)
-    for name, part in split.parts.items():
-        if name in wanted:
-            counts += part.user_degrees
-    return counts
+    parts = [part.user_degrees for name, part in split.parts.items() if name in wanted]
+    return np.asarray(np.sum(parts, axis=0), np.int64)
 
 
 def inconsistency(
@@ -114,7 +94,7 @@ def inconsistency(
     alpha: float = 0.5,
     beta: float = 0.1,
     seed: int = 0,
-) -> Shares:
+) -> dict[str, dict[str, float]]:
     """The share of pairs of random lists for which a metric and top-K accuracy prefer different lists.
 
     Args:
@@ -136,28 +116,22 @@ def inconsistency(
     >>> shares["auc"]["precision@20"] > shares["ndcg"]["precision@20"] > shares["ndcg@20"]["precision@20"]
     True
     """
-    if reading not in READINGS:
-        raise ArgumentError(
-            f"no reading is called {reading!r}", where="reading", hint=nearest(reading, READINGS)
-        )
-    if pairs < 1:
-        raise ArgumentError(f"{pairs}", where="pairs", expected="1 or more")
-    if not 1 <= k <= positions:
-        raise ArgumentError(f"{k}", where="k", expected=f"1 to {positions}, the number of positions")
-    chosen = READINGS[reading]
+    one_of("reading", reading, READINGS)
+    require(pairs >= 1, f"{pairs}", where="pairs", expected="1 or more")
+    require(1 <= k <= positions, f"{k}", where="k", expected=f"1 to {positions}, the number of positions")
+    draw, _, ties = reading.partition("-")
     counts = np.asarray(positives, dtype=np.int64)
     counts = counts[counts > 0]
-    if not len(counts):
-        raise ArgumentError("no user has any", where="positives", expected="at least one positive")
+    require(len(counts) > 0, "no user has any", where="positives", expected="at least one positive")
     rng = np.random.default_rng(seed)
-    weights = counts / counts.sum() if chosen.draw == "interactions" else None
+    weights = counts / counts.sum() if draw == "interactions" else None
     drawn = np.minimum(rng.choice(counts, size=pairs, p=weights), positions)
     first, second = (_measured(random_lists(drawn, positions, rng), k, alpha, beta) for _ in range(2))
     accuracies = (f"precision@{k}", f"recall@{k}")
     return {
         metric: {
             accuracy: contradictions(
-                first[metric] - second[metric], first[accuracy] - second[accuracy], ties=chosen.ties
+                first[metric] - second[metric], first[accuracy] - second[accuracy], ties=ties
             )
             for accuracy in accuracies
         }
@@ -165,7 +139,7 @@ def inconsistency(
     }
 
 
-def random_lists(counts: NDArray[np.integer], positions: int, rng: np.random.Generator) -> Lists:
+def random_lists(counts: NDArray[np.integer], positions: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     """(rows, positions), True at the positives: row r has `counts[r]` of them at positions chosen uniformly.
 
     >>> random_lists(np.array([1, 3, 4]), 4, np.random.default_rng(0)).sum(axis=1).tolist()
@@ -179,7 +153,7 @@ def random_lists(counts: NDArray[np.integer], positions: int, rng: np.random.Gen
 def contradictions(metric: NDArray[np.float64], accuracy: NDArray[np.float64], *, ties: str) -> float:
     """The share of pairs in which two differences (first list less second) have opposite signs.
 
-    Differences below 1e-9 are ties; `Reading` says how they count.
+    Differences below 1e-9 are ties; `READINGS` says how they count.
 
     >>> metric, accuracy = np.array([0.1, 0.1, 0.0, -0.1]), np.array([-0.05, 0.0, 0.0, -0.05])
     >>> [contradictions(metric, accuracy, ties=ties) for ties in ("strict", "half", "full")]
@@ -188,20 +162,18 @@ def contradictions(metric: NDArray[np.float64], accuracy: NDArray[np.float64], *
     one, other = (np.sign(np.where(np.abs(x) < 1e-9, 0.0, x)) for x in (metric, accuracy))
     opposite = one * other < 0
     tie = one * other == 0
-    if ties == "strict":
-        return float(opposite.mean())
-    if ties == "half":
-        return float(opposite.mean() + tie.mean() / 2)
-    if ties == "booleans":
-        return float(((one > 0) != (other > 0)).mean())
-    if ties == "full":
-        return float((opposite | ((one != 0) & (other == 0))).mean())
-    if ties == "left-out":
-        return float(opposite.sum() / max(1, (~tie).sum()))
-    raise ArgumentError(f"{ties!r}", where="ties", hint=nearest(ties, get_args(Ties)))
+    counted = {
+        "strict": opposite.mean(),
+        "half": opposite.mean() + tie.mean() / 2,
+        "booleans": ((one > 0) != (other > 0)).mean(),
+        "full": (opposite | ((one != 0) & (other == 0))).mean(),
+        "left-out": opposite.sum() / max(1, (~tie).sum()),
+    }
+    one_of("ties", ties, tuple(counted))
+    return float(counted[ties])
 
 
-def distance_to_paper(shares: Shares, dataset: str) -> float:
+def distance_to_paper(shares: dict[str, dict[str, float]], dataset: str) -> float:
     """Root mean square difference between the eight shares of a data set and those of Table 1.
 
     >>> everywhere = {"precision@20": 0.3, "recall@20": 0.3}
@@ -210,14 +182,12 @@ def distance_to_paper(shares: Shares, dataset: str) -> float:
     0.057
     """
     entries = published.numbers(table="inconsistency", dataset=dataset)
-    if not entries:
-        known = {entry.dataset for entry in published.numbers(table="inconsistency")}
-        raise ArgumentError(f"{dataset!r} is not in Table 1", where="dataset", hint=nearest(dataset, known))
+    one_of("dataset", dataset, [entry.dataset for entry in published.numbers(table="inconsistency")])
     squares = [(shares[entry.method][entry.metric] - entry.value) ** 2 for entry in entries]
     return math.sqrt(sum(squares) / len(squares))
 
 
-def _measured(lists: Lists, k: int, alpha: float, beta: float) -> dict[str, NDArray[np.float64]]:
+def _measured(lists: NDArray[np.bool_], k: int, alpha: float, beta: float) -> dict[str, NDArray[np.float64]]:
     """Metric → its value for every list, computed by `talos.evaluation.metrics`."""
     hits = torch.from_numpy(lists)
     relevant = hits.sum(1)
@@ -239,19 +209,15 @@ def _measured(lists: Lists, k: int, alpha: float, beta: float) -> dict[str, NDAr
 
 def measure(split: Split, dataset: str, *, pairs: int = 10_000, seed: int = 0) -> dict[str, Any]:
     """Table 1 on a data set: the shares by every reading, with the distance from the paper's; `used` is the default."""
-    known = bool(published.numbers(table="inconsistency", dataset=dataset))
     tried = []
-    for source in SOURCES:
-        positives = positives_per_user(split, source)
-        for reading in READINGS:
-            shares = inconsistency(positives, reading=reading, pairs=pairs, seed=seed)
-            tried.append(
-                {
-                    "source": source,
-                    "reading": reading,
-                    "shares": {name: round(found["precision@20"], 4) for name, found in shares.items()},
-                    "distance": round(distance_to_paper(shares, dataset), 4) if known else None,
-                }
-            )
+    for source, reading in product(SOURCES, READINGS):
+        shares = inconsistency(positives_per_user(split, source), reading=reading, pairs=pairs, seed=seed)
+        facts = {
+            "source": source,
+            "reading": reading,
+            "shares": {name: round(found["precision@20"], 4) for name, found in shares.items()},
+            "distance": round(distance_to_paper(shares, dataset), 4),
+        }
+        tried.append(facts)
     used = next(one for one in tried if (one["source"], one["reading"]) == (DEFAULT_SOURCE, DEFAULT_READING))
     return {"pairs": pairs, "seed": seed, "used": used, "tried": tried}

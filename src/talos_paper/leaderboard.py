@@ -3,44 +3,45 @@
 For every method and split:
 
 1. `hold_out`: a tenth of train, drawn per user with a fixed seed, becomes the validation part;
-2. `choose`: every candidate is fitted on the rest, and validation Recall@20 decides on the settings (a trained model
-   races those that the candidate leaves open, as it does by default) and, where there are epochs, on their number;
-3. `fit_on_all`: `Recommender.refit`, one fit on all of train with what was chosen, for each seed;
-4. `measure`: the test part, once for each of these fits, in the standard dialect.
+2. every candidate is fitted on the rest, and validation Recall@20 decides on the settings (a trained model races those
+   that the candidate leaves open, as it does by default) and, where there are epochs, on their number;
+3. `Recommender.refit`: one fit on all of train with what was chosen, for each seed;
+4. the test part, once for each of these fits, in the standard dialect.
 
-Steps 2 and 3 know nothing of test: they are not given it. After every step the result so far is written to a sealed
-file, so a call that was stopped continues with the next step.
+Steps 2 and 3 are not given test. After every step the result so far is stored, so a call that was stopped continues
+with the next step. `data/leaderboard.toml` has the methods and the results of the literature.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import torch
 
-from talos import registry
+from talos.checks import one_of
 from talos.config import RunConfig
 from talos.data import readers, splits
 from talos.data.datasets.cache import LOCAL, local_copy
 from talos.data.interactions import Interactions
-from talos.errors import ConfigError, DataError, InputError, nearest
+from talos.errors import DataError
 from talos.model.recommender import Recommender
-from talos_paper.published.leaderboard import SPLITS
+from talos_paper.published import read_toml
 from talos_paper.results import ResultStore, versions
 
 __all__ = [
+    "LITERATURE",
     "METHODS",
-    "Choice",
-    "Method",
-    "choose",
-    "fit_on_all",
+    "SPLITS",
+    "candidates_of",
     "hold_out",
+    "leaderboard_page",
+    "load",
     "run_leaderboard",
     "stored_name",
 ]
@@ -48,114 +49,37 @@ __all__ = [
 K = 20
 METRIC = "recall"
 _HELD_OUT, _SEED = 0.1, 0
-_KS = (10, 20, 50)
-_METRICS = ("precision", "recall", "ndcg", "mrr")
+_DATA = read_toml("leaderboard")
+
+SPLITS: dict[str, str] = _DATA["splits"]
+"""Folder of a split → name in tables."""
+
+LITERATURE: list[dict[str, Any]] = _DATA["literature"]
+"""Published results, with where each is from."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Method:
-    """A row of the leaderboard: settings by dotted name of the config, and candidates, of which validation picks one.
+METHODS: dict[str, dict[str, Any]] = {facts["name"]: facts for facts in _DATA["method"]}
+"""Name → row, in the order in which they are offered; see `data/leaderboard.toml`."""
 
-    Attributes:
-        name: on the command line.
-        title: in the table.
-        settings: of every candidate.
-        grid: key → values; every combination is a candidate. Empty: the settings are the only one.
-        seeds: number of fits on all of train.
-        loss_of: the row from whose choice the settings of the loss come, in place of a race.
+
+def candidates_of(method: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The settings to try for a row.
+
+    >>> candidates_of(METHODS["popularity"])
+    [{'baseline.name': 'popularity'}]
     """
-
-    name: str
-    title: str
-    settings: Mapping[str, Any]
-    grid: Mapping[str, Sequence[Any]]
-    seeds: int = 3
-    loss_of: str | None = None
-
-    def candidates(self) -> list[dict[str, Any]]:
-        """The settings to try.
-
-        >>> METHODS["popularity"].candidates()
-        [{'baseline.name': 'popularity'}]
-        """
-        keys = list(self.grid)
-        return [
-            {**self.settings, **dict(zip(keys, values, strict=True))}
-            for values in product(*self.grid.values())
-        ]
-
-
-def _baseline(name: str, title: str, **grid: Sequence[Any]) -> Method:
-    return Method(
-        name=name,
-        title=title,
-        settings={"baseline.name": name},
-        grid={f"baseline.{option}": values for option, values in grid.items()},
-        seeds=3 if registry.resolve("baseline", name).random else 1,
-    )
-
-
-def _larger(row: str, title: str, *, loss_of: str | None = "talos-64", **backbone: Any) -> Method:
-    """Talos on a backbone whose epochs take longer, so that the rate falls faster and fewer are needed.
-
-    The loss is the one that another row chose, or raced again.
-    """
-    settings = {
-        **{f"backbone.{option}": value for option, value in backbone.items()},
-        "optimizer.lr_decay": 0.93,
-    }
-    title = title if loss_of is None else f"{title}, loss of 64"
-    return Method(name=row, title=f"Talos on {title}", settings=settings, grid={}, loss_of=loss_of)
-
-
-# 256 and 512 are the largest powers of 2 with which choice and fit take less than an hour on two cores, with a race and
-# without.
-METHODS: dict[str, Method] = {
-    one.name: one
-    for one in (
-        Method(name="talos-64", title="Talos on MF", settings={"backbone.dim": 64}, grid={}),
-        _larger("talos-lightgcn", "LightGCN", name="lightgcn", dim=64),
-        _larger("talos", "MF, 256 dimensions", dim=256, loss_of=None),
-        _larger("talos-256", "MF, 256 dimensions", dim=256),
-        _larger("talos-512", "MF, 512 dimensions", dim=512),
-        _baseline("popularity", "popularity"),
-        _baseline("itemknn", "ItemKNN", neighbours=[100, 500], shrinkage=[0.0, 50.0]),
-        _baseline("rp3beta", "RP3beta", alpha=[0.5, 1.0], beta=[0.0, 0.3], neighbours=[200]),
-        _baseline("als", "ALS", dim=[64], regularization=[30.0, 100.0], weight=[30.0, 100.0]),
-    )
-}
-"""Name → row, in the order in which they are offered. EASE is left to the literature: its matrix of 41 thousand items
-squared takes 6.7 GB and about 25 minutes a fit on one core, so that a grid of settings is out of reach here."""
+    grid = method.get("grid", {})
+    return [
+        {**method["settings"], **dict(zip(grid, values, strict=True))} for values in product(*grid.values())
+    ]
 
 
 # ------------------------------------------------------------------------------------ the protocol
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What validation chose: the best of the trials, and all that were tried."""
-
-    trials: list[dict[str, Any]]  # of every candidate: its settings, race, validation metrics, epoch, seconds
-    best: int
-
-    def recommender(self, rest: Interactions, valid: Interactions, seed: int) -> Recommender:
-        """The chosen model before its refit on all of train, which are these two parts."""
-        trial = self.trials[self.best]
-        return Recommender.from_choice(
-            RunConfig.from_dict(trial["config"]).with_values({"seed": seed}),
-            rest,
-            valid,
-            epoch=max(1, trial["epoch"]),
-            epochs_from=f"the best epoch of candidate {self.best + 1} of {len(self.trials)}",
-            metrics=trial["valid"],
-            race=trial.get("race"),
-        )
-
-
 def load(dataset: str, folder: Path | None = None) -> tuple[Interactions, Interactions]:
     """Train and test of a public split, over the same ids."""
-    if dataset not in SPLITS:
-        raise ConfigError(f"{dataset!r} is not known", where="--dataset", hint=nearest(dataset, SPLITS))
+    one_of("--dataset", dataset, tuple(SPLITS))
     place = local_copy(dataset, folder)
     if place is None or not readers.is_parts(place):
         what = f"no folder {dataset}/ with train and test files"
@@ -171,84 +95,11 @@ def hold_out(train: Interactions) -> tuple[Interactions, Interactions]:
     return drawn.train, drawn.test
 
 
-def choose(
-    candidates: Sequence[Mapping[str, Any]],
-    rest: Interactions,
-    valid: Interactions,
-    *,
-    done: Sequence[dict[str, Any]] = (),
-    work: Path | None = None,
-    save: Callable[[list[dict[str, Any]]], None] = lambda trials: None,
-) -> Choice:
-    """Fit every candidate on `rest` and keep the one with the best validation metric.
-
-    Args:
-        candidates: settings by dotted name.
-        rest: the interactions to fit.
-        valid: those that decide.
-        done: the trials of an earlier call, which are not repeated.
-        work: a folder for checkpoints, from which an interrupted fit goes on.
-        save: called with all trials after each.
-    """
-    trials = list(done)
-    for place in range(len(trials), len(candidates)):
-        base = RunConfig().with_values({"k": K, "training.metric": METRIC, **candidates[place]})
-        began, clock = time.perf_counter(), time.process_time()
-        model = Recommender(config=base)
-        folder = None if work is None or base.baseline is not None else work / f"trial-{place}"
-        with _says_where(folder):
-            model.fit(rest, valid, run=folder, resume=folder is not None)
-        facts = model.fitted_model().metadata
-        trials.append(
-            {
-                "settings": dict(candidates[place]),
-                "valid": {name: round(value, 6) for name, value in facts["valid"].items()},
-                "epoch": facts["epoch"],
-                **({"race": facts["race"]} if "race" in facts else {}),
-                "seconds": round(time.perf_counter() - began, 1),
-                "cpu_seconds": round(time.process_time() - clock, 1),
-                "config": model.config.as_dict(),
-            }
-        )
-        save(trials)
-    best = max(range(len(trials)), key=lambda place: (trials[place]["valid"][f"{METRIC}@{K}"], -place))
-    return Choice(trials, best)
-
-
-def fit_on_all(
-    choice: Choice, rest: Interactions, valid: Interactions, seed: int, *, work: Path | None = None
-) -> tuple[Recommender, dict[str, Any]]:
-    """The chosen model fitted again on all of train, which are these two parts, and how long it took."""
+def _timed(fit: Callable[[], object]) -> dict[str, float]:
     began, clock = time.perf_counter(), time.process_time()
-    model = choice.recommender(rest, valid, seed)
-    with _says_where(work):
-        model.refit("train+valid", run=work, resume=work is not None)
-    return model, {
-        "seconds": round(time.perf_counter() - began, 1),
-        "cpu_seconds": round(time.process_time() - clock, 1),
-    }
-
-
-@contextmanager
-def _says_where(work: Path | None) -> Iterator[None]:
-    """Errors about the checkpoints of another fit say what to do with the folder."""
-    try:
-        yield
-    except InputError as error:
-        if work is None:
-            raise
-        raise DataError(
-            str(error), where=str(work), hint="delete this folder to start the fit again"
-        ) from error
-
-
-def measure(model: Recommender, test: Interactions) -> dict[str, Any]:
-    """Metrics on test: all of train masked, means over the users with test items."""
-    report = model.evaluate(test, k=_KS, metrics=_METRICS)
-    return {
-        "metrics": {name: round(value, 6) for name, value in report.metrics.items()},
-        "users": report.num_users,
-    }
+    fit()
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - clock
+    return {"seconds": round(seconds, 1), "cpu_seconds": round(cpu_seconds, 1)}
 
 
 # ---------------------------------------------------------------------------------------- running it
@@ -286,30 +137,17 @@ def run_leaderboard(
     """
     methods = list(METHODS) if methods is None else methods
     for name in methods:
-        if name not in METHODS:
-            raise ConfigError(f"{name!r} is not known", where="--methods", hint=nearest(name, METHODS))
+        one_of("--methods", name, tuple(METHODS))
     for dataset in SPLITS if datasets is None else datasets:
         train, test = load(dataset, folder)
-        rest, valid = hold_out(train)
+        data = (train, test, *hold_out(train))
         for name in methods:
             place = None if work is None else work / dataset / name
-            _run_method(METHODS[name], dataset, (train, test, rest, valid), store, seeds, place, notify)
-
-
-def _chosen_loss(method: Method, dataset: str, store: ResultStore) -> dict[str, Any]:
-    """The settings of the loss that another row's choice has, by dotted name; none for a row of its own."""
-    if method.loss_of is None:
-        return {}
-    other = store.measurement(stored_name(dataset, method.loss_of))
-    if other is None or "best" not in other:
-        expected = f"--methods {method.loss_of} first: its settings are taken"
-        raise DataError(f"{method.loss_of} has no result yet", where=method.name, expected=expected)
-    loss = other["trials"][other["best"]]["config"]["loss"]
-    return {f"loss.{option}": value for option, value in loss.items()}
+            _run_method(METHODS[name], dataset, data, store, seeds, place, notify)
 
 
 def _run_method(
-    method: Method,
+    method: Mapping[str, Any],
     dataset: str,
     data: tuple[Interactions, Interactions, Interactions, Interactions],
     store: ResultStore,
@@ -318,36 +156,129 @@ def _run_method(
     notify: Callable[[str], None],
 ) -> None:
     train, test, rest, valid = data
-    name = stored_name(dataset, method.name)
-    candidates = [{**one, **_chosen_loss(method, dataset, store)} for one in method.candidates()]
+    name, metric = stored_name(dataset, method["name"]), f"{METRIC}@{K}"
+    other = stored_name(
+        dataset, method.get("loss_of", method["name"])
+    )  # its choice has the settings of the loss
+    chosen = store.measurement(other) or {}
+    if "loss_of" in method and "best" not in chosen:
+        expected = f"--methods {method['loss_of']} first: its settings are taken"
+        raise DataError(f"{method['loss_of']} has no result yet", where=method["name"], expected=expected)
+    loss = chosen["trials"][chosen["best"]]["config"]["loss"] if "loss_of" in method else {}
+    given = {f"loss.{option}": value for option, value in loss.items()}
+    candidates = [{**one, **given} for one in candidates_of(method)]
     protocol = {
         "candidates": candidates,
-        "decided_by": f"validation {METRIC}@{K}",
+        "decided_by": f"validation {metric}",
         "held_out": {"share": _HELD_OUT, "seed": _SEED},
         "data": {part: one.fingerprint() for part, one in (("train", train), ("test", test))},
     }
     result = store.measurement(name) or {"protocol": protocol, "trials": [], "runs": []}
+    trials, runs = result["trials"], result["runs"]
     if result["protocol"] != protocol:
         what = f"{name} was made with other candidates or data"
-        raise DataError(what, where=str(store.root), hint="delete its file to make it again")
-
-    def save_trials(trials: list[dict[str, Any]]) -> None:
-        result["trials"] = trials
+        raise DataError(what, where=str(store.root), hint="delete its line to make it again")
+    for place in range(len(trials), len(candidates)):
+        base = RunConfig().with_values({"k": K, "training.metric": METRIC, **candidates[place]})
+        folder = None if work is None or base.baseline is not None else work / f"trial-{place}"
+        model = Recommender(config=base)
+        times = _timed(partial(model.fit, rest, valid, run=folder, resume=folder is not None))
+        facts = model.fitted_model().metadata
+        trial = {
+            "settings": dict(candidates[place]),
+            "valid": {name: round(value, 6) for name, value in facts["valid"].items()},
+            "epoch": facts["epoch"],
+            **({"race": facts["race"]} if "race" in facts else {}),
+            **times,
+            "config": model.config.as_dict(),
+        }
+        trials.append(trial)
         store.save_measurement(name, result)
-        shown = trials[-1]["settings"]
-        value = trials[-1]["valid"][f"{METRIC}@{K}"]
-        notify(f"{dataset} {method.name} {len(trials)}/{len(candidates)} {shown}: validation {value:.4f}")
-
-    choice = choose(candidates, rest, valid, done=result["trials"], work=work, save=save_trials)
-    result["best"] = choice.best
-    for seed in range(len(result["runs"]), method.seeds if seeds is None else min(seeds, method.seeds)):
-        place = None if work is None else work / f"final-{seed}"
-        model, times = fit_on_all(choice, rest, valid, seed, work=place)
-        run = {"seed": seed, **measure(model, test), **times, "config": model.config.as_dict()}
-        result["runs"].append({**run, "threads": torch.get_num_threads(), "versions": versions()})
-        store.save_measurement(name, result)
-        found = run["metrics"]
-        notify(
-            f"{dataset} {method.name} seed {seed}: test recall@{K} {found[f'recall@{K}']:.4f}, "
-            f"ndcg@{K} {found[f'ndcg@{K}']:.4f}, {times['seconds']:.0f} s"
+        found = f"{trial['settings']}: validation {trial['valid'][metric]:.4f}"
+        notify(f"{dataset} {method['name']} {len(trials)}/{len(candidates)} {found}")
+    result["best"] = max(range(len(trials)), key=lambda place: trials[place]["valid"][metric])
+    best, wanted = trials[result["best"]], method.get("seeds", 1)
+    for seed in range(len(runs), min(seeds or wanted, wanted)):
+        folder = None if work is None else work / f"final-{seed}"
+        model = Recommender.from_choice(
+            RunConfig.from_dict(best["config"]).with_values({"seed": seed}),
+            rest,
+            valid,
+            epoch=max(1, best["epoch"]),
+            epochs_from=f"the best epoch of candidate {result['best'] + 1} of {len(trials)}",
+            metrics=best["valid"],
+            race=best.get("race"),
         )
+        times = _timed(partial(model.refit, "train+valid", run=folder, resume=folder is not None))
+        report = model.evaluate(
+            test, k=(10, 20, 50), metrics=("precision", "recall", "ndcg", "mrr")
+        )  # all of train masked, users with test items
+        figures = {name: round(value, 6) for name, value in report.metrics.items()}
+        made_with = {"threads": torch.get_num_threads(), "versions": versions()}
+        run = {"seed": seed, "metrics": figures, "users": report.num_users, **times}
+        runs.append({**run, "config": model.config.as_dict(), **made_with})
+        store.save_measurement(name, result)
+        notify(f"{dataset} {method['name']} seed {seed}: test {metric} {figures[metric]:.4f}")
+
+
+# ----------------------------------------------------------------------------------------------- pages
+
+
+def leaderboard_page(store: ResultStore) -> str | None:
+    """Our rows and the literature's in one table for each public split; None while there is no result."""
+    parts = []
+    header = [
+        "method",
+        "d",
+        "R@20",
+        "NDCG@20",
+        "settings chosen on",
+        "from, or processor time",
+        "chosen settings",
+    ]
+    for dataset, title in SPLITS.items():
+        ours = list(_ours(store, dataset))
+        printed = [
+            (
+                one[dataset][0],
+                [
+                    *(one["method"], one.get("dim", "–"), *(f"{figure:.4f}" for figure in one[dataset])),
+                    *(one.get("chosen_on", "–"), one["source"], ""),
+                ],
+            )
+            for one in LITERATURE
+            if dataset in one
+        ]
+        if ours:
+            rows = [cells for _, cells in sorted([*ours, *printed], key=lambda row: -row[0])]
+            lines = [f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *rows)]
+            parts += [f"## {title}\n", "".join(lines)]
+    return (
+        "\n".join([_DATA["page"]["head"].lstrip(), *parts, _DATA["page"]["tail"].lstrip()]) if parts else None
+    )
+
+
+def _ours(store: ResultStore, dataset: str) -> Iterator[tuple[float, list[str]]]:
+    for method in METHODS.values():
+        result = store.measurement(stored_name(dataset, method["name"])) or {}
+        runs, trials = result.get("runs"), result.get("trials", [])
+        if runs:
+            found = [[run["metrics"][metric] for run in runs] for metric in ("recall@20", "ndcg@20")]
+            spread = [f" ± {stdev(values):.4f}" if len(values) > 1 else "" for values in found]
+            shown = [f"**{mean(values):.4f}**{half}" for values, half in zip(found, spread, strict=True)]
+            config, threads = runs[0]["config"], runs[0]["threads"]
+            dim = config.get("backbone", config.get("baseline", {})).get("dim", "–")
+            fit, choice = mean(run["cpu_seconds"] for run in runs), sum(one["cpu_seconds"] for one in trials)
+            took = f"{fit:,.0f} s, choice {choice:,.0f} s, {threads} thread{'s' * (threads > 1)}"
+            cells = [f"**{method['title']}**", f"{dim}", *shown, "validation", took]
+            yield mean(found[0]), [*cells, _settings(trials[result["best"]], len(trials))]
+
+
+def _settings(chosen: Mapping[str, Any], tried: int) -> str:
+    """What differs between the candidates or was found in training, in words."""
+    loss = chosen["config"].get("loss", {})
+    found = {key.rpartition(".")[2]: value for key, value in chosen["settings"].items()}
+    found |= {**loss, "epochs": chosen["epoch"]} if loss else {}
+    shown = [(key, value) for key, value in found.items() if key not in ("name", "dim")]
+    words = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in shown]
+    return f"{', '.join(words) or '–'}{f' (best of {tried})' if tried > 1 else ''}"

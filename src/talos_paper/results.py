@@ -1,30 +1,29 @@
-"""Results on disk: one small JSON file per run, with a checksum of itself, under one folder.
+"""Results on disk: three files of one JSON object a line, each line with a checksum of itself.
 
-    runs/DATASET/KEY-seedN.json        one fit: settings, split, versions, metrics, learning curve
-    searches/DATASET/KEY.json          the candidates of a search and the validation metric of each
-    measurements/NAME.json             results without a fit: inconsistency, theory, time, significance
+    runs.jsonl           one fit a line: settings, split, versions, metrics, learning curve
+    searches.jsonl       the candidates of a search and the validation metric of each
+    measurements.jsonl   results without a fit: inconsistency, theory, time, significance
 
-Reading a file that was changed after it was written is an error.
+A line is found by its `name`, which has the data set and a digest of the settings. A line that was changed after it was
+written is an error.
 """
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from talos.errors import DataError
-from talos.files import read_sealed, write_sealed
-from talos.studies.folder import FORMAT
-from talos_paper.recipes import Recipe
-from talos_paper.search import Searched
+from talos.files import digest_of, locked, replace_text, unseal
+from talos_paper.recipes import Recipe, Searched
 
-__all__ = ["ResultStore", "StoredRun", "measurement_name", "versions"]
+__all__ = ["ResultStore", "StoredRun", "run_name", "versions"]
 
-_HINT = "delete it and run `talos reproduce` again"
+Kind: TypeAlias = Literal["runs", "searches", "measurements"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,45 +31,26 @@ class StoredRun:
     """The stored result of one fit.
 
     Attributes:
-        dataset: name of the data set.
-        scenario: how it was split.
-        fidelity: `fast` or `paper`.
-        seed: seed of the training.
-        settings: values that the recipe sets, by dotted name of the config.
-        config: the whole config of the run.
-        deviations: what differs from the paper, in words.
+        made_with: the data set with the sizes and fingerprints of its parts, the settings that the recipe sets, the
+            whole config, what differs from the paper in words, the definition of the metrics, versions, and threads.
         notes: what differs between this split and the paper's, in words.
-        split: sizes and fingerprints of the parts.
-        dialect: definition of the metrics, `paper` or `standard`.
-        versions: versions of the software.
-        threads: number of threads of torch.
+        seed: seed of the training.
         cpu_seconds: processor time of the fit.
         epochs: number of epochs that were trained.
         best_epoch: the epoch whose weights were kept.
         stopped: `patience` after early stopping, `epochs` otherwise.
         users: number of users with test items.
         valid: validation metrics at the best epoch.
-        metrics: test metrics.
+        metrics: test metrics; with thresholds also `error`, their mean absolute difference from the exact ones, and
+            `fresh error`, the same after one more epoch in which only thresholds are updated.
         stderr: standard errors of the metrics over users.
-        threshold_error: mean absolute difference from the exact thresholds; None without thresholds.
-        fresh_threshold_error: the same after one more epoch in which only thresholds are updated, so that none is
-            older than the vectors; None without thresholds and for runs that did not measure it.
         curve: epoch, loss and validation metric at each evaluation.
         scores: mean positive score, mean score and mean threshold after each epoch, if the recipe has `probe`.
     """
 
-    dataset: str
-    scenario: str
-    fidelity: str
-    seed: int
-    settings: dict[str, Any]
-    config: dict[str, Any]
-    deviations: list[str]
+    made_with: dict[str, Any] = field(repr=False)
     notes: list[str]
-    split: dict[str, Any]
-    dialect: str
-    versions: dict[str, str]
-    threads: int
+    seed: int
     cpu_seconds: float
     epochs: int
     best_epoch: int
@@ -79,55 +59,47 @@ class StoredRun:
     valid: dict[str, float]
     metrics: dict[str, float]
     stderr: dict[str, float]
-    threshold_error: float | None
-    fresh_threshold_error: float | None = None
     curve: list[list[float | None]] = field(repr=False)
     scores: list[list[float]] = field(repr=False, default_factory=list)
 
 
+def run_name(recipe: Recipe, seed: int) -> str:
+    """The name under which the result of a recipe and a seed is stored."""
+    return f"{recipe.dataset}/{recipe.key}-seed{seed}"
+
+
 class ResultStore:
-    """A folder of results.
+    """A folder of results; several processes may write to it.
 
     >>> import tempfile
     >>> store = ResultStore(Path(tempfile.mkdtemp()))
     >>> store.save_measurement("demo", {"value": 1})
-    >>> store.measurement("demo")["value"]
-    1
+    >>> store.measurement("demo"), store.names("measurements")
+    ({'value': 1}, ['demo'])
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
-
-    # ------------------------------------------------------------------ runs
-
-    def run_path(self, recipe: Recipe, seed: int) -> Path:
-        """The file of the result of a recipe and a seed."""
-        return self.root / "runs" / recipe.dataset / f"{recipe.key}-seed{seed}.json"
+        self._known: dict[Kind, tuple[object, dict[str, str]]] = {}  # what was read, and of which file
 
     def run(self, recipe: Recipe, seed: int) -> StoredRun | None:
         """The result of a recipe and a seed; None if there is none."""
-        found = self._read(self.run_path(recipe, seed))
-        if found is None:
-            return None
-        try:
-            return StoredRun(**found)
-        except TypeError as error:
-            raise DataError(f"is damaged: {error}", where=str(self.run_path(recipe, seed))) from None
+        found = self._values("runs", run_name(recipe, seed))
+        return None if found is None else StoredRun(**found)
 
     def runs(self, recipe: Recipe, seeds: int) -> list[StoredRun]:
-        """The results of seeds 0 to `seeds` - 1, as far as they exist."""
-        found = (self.run(recipe, seed) for seed in range(seeds))
+        """The results of seeds 0 to `seeds` - 1, as far as they exist, with the settings that the search chose."""
+        chosen = self.resolved(recipe)
+        found = [] if chosen is None else [self.run(chosen, seed) for seed in range(seeds)]
         return [run for run in found if run is not None]
 
     def save_run(self, recipe: Recipe, run: StoredRun) -> None:
         """Save a result."""
-        self._write(self.run_path(recipe, run.seed), asdict(run))
-
-    # -------------------------------------------------------------- searches
+        self._save("runs", run_name(recipe, run.seed), asdict(run))
 
     def search(self, recipe: Recipe) -> dict[str, Any] | None:
         """A search's candidates, trials and the index of the best; None if it is not done."""
-        return self._read(self.search_path(recipe))
+        return self._values("searches", f"{recipe.dataset}/{recipe.key}")
 
     def save_search(self, recipe: Recipe, found: Searched) -> None:
         """Save what a search tried, in this order."""
@@ -140,7 +112,7 @@ class ResultStore:
             "trials": found.trials,
             "best": found.best,
         }
-        self._write(self.search_path(recipe), facts)
+        self._save("searches", f"{recipe.dataset}/{recipe.key}", facts)
 
     def resolved(self, recipe: Recipe) -> Recipe | None:
         """The recipe with the settings that its search chose; None while the search is not done."""
@@ -149,56 +121,56 @@ class ResultStore:
         found = self.search(recipe)
         return None if found is None else recipe.with_settings(found["candidates"][found["best"]])
 
-    def search_path(self, recipe: Recipe) -> Path:
-        """The file of what the search of a recipe tried."""
-        return self.root / "searches" / recipe.dataset / f"{recipe.key}.json"
-
-    # ---------------------------------------------------------- measurements
-
     def measurement(self, name: str) -> dict[str, Any] | None:
         """A measurement by name; None if there is none."""
-        return self._read(self.root / "measurements" / f"{name}.json")
+        return self._values("measurements", name)
 
     def save_measurement(self, name: str, values: Mapping[str, Any]) -> None:
         """Save a measurement."""
-        self._write(self.root / "measurements" / f"{name}.json", dict(values))
+        self._save("measurements", name, values)
 
-    # ----------------------------------------------------------------- files
+    def path(self, kind: Kind) -> Path:
+        """The file of the results of a kind."""
+        return self.root / f"{kind}.jsonl"
 
-    def files(self) -> Iterator[Path]:
-        """Every file of results, in a fixed order."""
-        for part in ("runs", "searches", "measurements"):
-            yield from sorted((self.root / part).rglob("*.json"))
+    def names(self, kind: Kind) -> list[str]:
+        """The names of the stored results of a kind; every line is checked."""
+        return list(self._read(kind))
 
-    def check(self) -> int:
-        """Read every file and return how many there are; a file that was changed is an error."""
-        count = 0
-        for path in self.files():
-            self._read(path)
-            count += 1
-        return count
-
-    def _read(self, path: Path) -> dict[str, Any] | None:
-        if not path.exists():
+    def _values(self, kind: Kind, name: str) -> dict[str, Any] | None:
+        line = self._read(kind).get(name)
+        if line is None:
             return None
-        values = read_sealed(path, hint=_HINT)
-        del values["format"]
-        return values
+        # parsed anew at each call, so that a caller may change what it gets
+        return {key: value for key, value in json.loads(line).items() if key not in ("name", "sha256")}
 
-    def _write(self, path: Path, values: dict[str, Any]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def _read(self, kind: Kind) -> dict[str, str]:
+        """Name → line; the file is read again when it was replaced."""
+        path = self.path(kind)
+        if not path.exists():
+            return {}
+        stat = path.stat()
+        now = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if kind not in self._known or self._known[kind][0] != now:
+            lines: dict[str, str] = {}
+            for number, line in enumerate(path.read_text(encoding="utf-8").rstrip("\n").split("\n"), start=1):
+                try:
+                    lines[unseal(json.loads(line))["name"]] = line
+                except (ValueError, KeyError) as error:
+                    hint = "delete the line and run `talos reproduce` again"
+                    raise DataError(f"is damaged: {error}", where=f"{path}:{number}", hint=hint) from None
+            self._known[kind] = (now, lines)
+        return self._known[kind][1]
+
+    def _save(self, kind: Kind, name: str, values: Mapping[str, Any]) -> None:
         # through JSON and back, so that the checksum is of what will be read: no tuples, no numpy numbers
-        plain = json.loads(json.dumps(values, allow_nan=False))
-        write_sealed(path, {"format": FORMAT, **plain})
-
-
-def measurement_name(experiment: str, dataset: str) -> str:
-    """The name under which a measurement is stored.
-
-    >>> measurement_name("inconsistency", "beauty")
-    'inconsistency-beauty'
-    """
-    return f"{experiment}-{dataset}"
+        plain = json.loads(json.dumps({"name": name, **values}, allow_nan=False))
+        line = json.dumps({**plain, "sha256": digest_of(plain)}, ensure_ascii=False)
+        path = self.path(kind)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.with_name(f".{path.name}.lock"), guards=path, purpose="saving", wait=lambda _: None):
+            lines = {**self._read(kind), name: line}
+            replace_text(path, "".join(f"{lines[one]}\n" for one in sorted(lines)))
 
 
 def versions() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -24,16 +25,11 @@ from talos.model.store import lock_run
 from talos.training import History, InterruptedRunError, Trainer
 from talos.training.batches import generator_for
 from talos.training.callbacks import read_history
-from talos_paper.data import notes_on, split_facts
-from talos_paper.recipes import Recipe
-from talos_paper.results import ResultStore, StoredRun, versions
-from talos_paper.search import Searched, Setting, Trial
+from talos_paper.datasets import notes_on, split_facts
+from talos_paper.recipes import Recipe, Searched, Settings, Trial
+from talos_paper.results import ResultStore, StoredRun, run_name, versions
 
 __all__ = ["OutOfTimeError", "Runner", "fresh_threshold_error"]
-
-METRICS = ("precision", "recall", "ndcg", "mrr")
-_PROBED_USERS = 1000
-_PROBED_ITEMS = 1000
 
 
 class OutOfTimeError(TalosError):
@@ -46,37 +42,25 @@ class _TimedHistory(History):
     Ends the fit after the current step when the deadline has passed, and records mean scores if `probe` is set.
     """
 
-    def __init__(self, path: Path, *, deadline: float | None, probe: bool) -> None:
+    def __init__(self, path: Path, *, deadline: float, probe: bool) -> None:
         super().__init__(path)
-        self.deadline, self.probe = deadline, probe
-        self.trainer: Trainer | None = None
-        self.out_of_time = False
+        self.trainer: Trainer  # once there is one
+        self.deadline, self.probe, self.out_of_time = deadline, probe, False
 
     def on_start(self, epoch: int, epochs: int, steps: int) -> None:
-        """Start the clock."""
         super().on_start(epoch, epochs, steps)
         self.clock = time.process_time()
 
     def on_step(self, epoch: int, step: int, loss: float) -> None:
-        """Stop the fit if the deadline has passed."""
-        assert self.trainer is not None
-        if self.deadline is not None and time.monotonic() >= self.deadline:
+        if time.monotonic() >= self.deadline:
             self.out_of_time = self.trainer.stop_requested = True
 
     def on_epoch(self, record: dict[str, Any]) -> None:
-        """Write the record, with processor time in place of the wall clock."""
-        assert self.trainer is not None
         now = time.process_time()
-        kept: dict[str, Any] = {
-            "epoch": record["epoch"],
-            "loss": record["loss"],
-            "metrics": record["metrics"],
-            "cpu_seconds": round(now - self.clock, 3),
-        }
-        if self.probe:
-            kept["scores"] = _mean_scores(self.trainer)
+        kept = {name: record[name] for name in ("epoch", "loss", "metrics")}
+        more = {"scores": _mean_scores(self.trainer)} if self.probe else {}
+        super().on_epoch({**kept, "cpu_seconds": round(now - self.clock, 3), **more})
         self.clock = now
-        super().on_epoch(kept)
 
 
 def _mean_scores(trainer: Trainer) -> list[float]:
@@ -85,19 +69,15 @@ def _mean_scores(trainer: Trainer) -> list[float]:
 
     rng, train = np.random.default_rng(0), trainer.own_train
     active = np.flatnonzero(train.user_degrees)
-    users = np.sort(rng.choice(active, min(_PROBED_USERS, len(active)), replace=False))
-    items = np.sort(rng.choice(train.num_items, min(_PROBED_ITEMS, train.num_items), replace=False))
+    users = np.sort(rng.choice(active, min(1000, len(active)), replace=False))
+    items = np.sort(rng.choice(train.num_items, min(1000, train.num_items), replace=False))
     user_vectors, item_vectors = trainer.vectors()
-    indices = torch.from_numpy(train.indices.astype(np.int64))
-    ends = train.indptr
-    positives = [
-        float((item_vectors[indices[ends[user] : ends[user + 1]]] @ user_vectors[user]).mean())
-        for user in users
-    ]
+    indices, ends = torch.from_numpy(train.indices.astype(np.int64)), train.indptr
+    own = [(item_vectors[indices[ends[u] : ends[u + 1]]] @ user_vectors[u]).mean() for u in users]
     chosen = user_vectors[torch.from_numpy(users)]
-    negative = float((chosen @ item_vectors[torch.from_numpy(items)].T).mean())
-    threshold = float(kth_scores(chosen, item_vectors, trainer.config.k).mean())
-    return [round(float(np.mean(positives)), 5), round(negative, 5), round(threshold, 5)]
+    every = chosen @ item_vectors[torch.from_numpy(items)].T
+    threshold = kth_scores(chosen, item_vectors, trainer.config.k)
+    return [round(float(values.mean()), 5) for values in (torch.stack(own).double(), every, threshold)]
 
 
 @dataclass
@@ -115,7 +95,7 @@ class Runner:
     store: ResultStore
     work: Path
     data: Callable[[str, Any], Split]
-    deadline: float | None = None
+    deadline: float = math.inf
     notify: Callable[[str], None] = lambda line: None
 
     def run(self, recipe: Recipe, seed: int) -> StoredRun:
@@ -132,18 +112,52 @@ class Runner:
         split = self.data(chosen.dataset, chosen.scenario)
         trainer, history = self._fit(chosen, seed, split)
         # As the paper measures: items of train are masked, those of validation are not.
-        scores = DotScores(*trainer.vectors())
         report = evaluate(
-            scores, split.test, seen=split.train, ks=chosen.ks, metrics=METRICS, dialect="paper"
+            DotScores(*trainer.vectors()),
+            split.test,
+            seen=split.train,
+            ks=chosen.ks,
+            metrics=("precision", "recall", "ndcg", "mrr"),
+            dialect="paper",
         )
-        run = _stored(chosen, seed, split, trainer, history, report)
+        at = trainer.position
+        errors = {"error": trainer.threshold_error(), "fresh error": fresh_threshold_error(trainer)}
+        measured = {**report.metrics, **{name: error for name, error in errors.items() if error is not None}}
+        run = StoredRun(
+            made_with={
+                "dataset": chosen.dataset,
+                "scenario": chosen.scenario,
+                "fidelity": chosen.fidelity,
+                "settings": dict(chosen.settings),
+                "config": trainer.config.as_dict(),
+                "deviations": list(chosen.deviations()),
+                "split": split_facts(split),
+                "dialect": report.dialect,
+                "versions": versions(),
+                "threads": torch.get_num_threads(),
+            },
+            notes=list(notes_on(chosen.dataset, chosen.scenario)),
+            seed=seed,
+            cpu_seconds=round(sum(line["cpu_seconds"] for line in history), 1),
+            epochs=at.epoch,
+            best_epoch=at.best_epoch or at.epoch,
+            stopped="patience" if at.finished else "epochs",
+            users=report.num_users,
+            valid={name: round(value, 6) for name, value in at.best_metrics.items()},
+            metrics={name: round(value, 6) for name, value in measured.items()},
+            stderr={
+                name: round(float(values.std(ddof=1) / np.sqrt(len(values))), 6)
+                for name, values in report.per_user.items()
+            },
+            curve=_curve(history),
+            scores=[line["scores"] for line in history if "scores" in line],
+        )
         self._save_per_user(chosen, seed, report)
         self.store.save_run(chosen, run)
         shutil.rmtree(self._folder(chosen, seed), ignore_errors=True)
         self.notify(
-            f"{chosen.dataset} {chosen.scenario} {chosen.backbone} {_named(chosen)} seed {seed}: "
-            f"recall@20 {run.metrics['recall@20']:.4f}, epoch {run.best_epoch} of {run.epochs}, "
-            f"{run.cpu_seconds:.0f} s"
+            f"{run_name(chosen, seed)}: recall@20 {run.metrics['recall@20']:.4f}, "
+            f"epoch {run.best_epoch} of {run.epochs}, {run.cpu_seconds:.0f} s"
         )
         return run
 
@@ -153,7 +167,7 @@ class Runner:
         if resolved is not None:
             return resolved
         split = self.data(recipe.dataset, recipe.scenario)
-        found = self._by_options(recipe, split) if recipe.options else self._among_candidates(recipe, split)
+        found = self._searched(recipe, split)
         self.store.save_search(recipe, found)
         for place, candidate in enumerate(found.candidates):
             if place != found.best:
@@ -162,21 +176,18 @@ class Runner:
         self.notify(f"{recipe.dataset} {recipe.backbone} {recipe.loss}: validation chose {best}")
         return recipe.with_settings(best)
 
-    def _among_candidates(self, recipe: Recipe, split: Split) -> Searched:
-        """The candidates, each trained to its end."""
-        trials = [self._trial(candidate, split) for candidate in recipe.candidates()]
-        best = max(range(len(trials)), key=lambda place: trials[place][recipe.watched])
-        return Searched([dict(one) for one in recipe.search], trials, best)
+    def _searched(self, recipe: Recipe, split: Split) -> Searched:
+        """What the search of a recipe tried: candidates, each trained to its end, or option by option."""
+        if recipe.options is None:
+            trials = [self._trial(candidate, split) for candidate in recipe.candidates()]
+            best = max(range(len(trials)), key=lambda place: trials[place][recipe.watched])
+            return Searched([dict(one) for one in recipe.search], trials, best)
 
-    def _by_options(self, recipe: Recipe, split: Split) -> Searched:
-        """A search from option to option; the fit of the best setting is continued when its run is made."""
-        assert recipe.options is not None
-
-        def train(setting: Setting, epochs: int) -> tuple[float, Trial]:
+        def train(setting: Settings, epochs: int) -> tuple[float, Trial]:
             trial = self._trial(recipe.with_settings(setting), split, until=epochs)
             return trial[recipe.watched], trial
 
-        return recipe.options.run(recipe.settings, train)
+        return recipe.options.run(recipe.settings, train)  # its best fit is continued when its run is made
 
     def _trial(self, candidate: Recipe, split: Split, *, until: int | None = None) -> dict[str, Any]:
         """The validation metric of a candidate, after `until` epochs if that is given.
@@ -194,8 +205,7 @@ class Runner:
             }
         path = self._folder(candidate, 0) / ("trial.json" if until is None else f"trial-{until}.json")
         if path.exists():
-            kept: dict[str, Any] = json.loads(path.read_text())
-            return kept
+            return dict(json.loads(path.read_text()))
         try:
             trainer, history = self._fit(candidate, 0, split, until=until)
         except (InterruptedRunError, OutOfTimeError, InputError):
@@ -221,15 +231,14 @@ class Runner:
     ) -> tuple[Trainer, list[dict[str, Any]]]:
         try:
             trainer, history = self._resume(recipe, seed, split, until)
-            if until is not None and trainer.position.epoch > until:
-                raise InputError(
-                    f"its checkpoint is beyond epoch {until}", where=str(self._folder(recipe, seed))
-                )
-            return trainer, history
-        except InputError as error:  # a checkpoint of other data or settings, or of a longer fit
-            self.notify(f"{recipe.key} seed {seed} starts from the beginning: {error}")
-            shutil.rmtree(self._folder(recipe, seed), ignore_errors=True)
-            return self._resume(recipe, seed, split, until)
+            if until is None or trainer.position.epoch <= until:
+                return trainer, history
+            reason = f"its checkpoint is beyond epoch {until}"
+        except InputError as error:  # a checkpoint of other data or settings
+            reason = str(error)
+        self.notify(f"{recipe.key} seed {seed} starts from the beginning: {reason}")
+        shutil.rmtree(self._folder(recipe, seed), ignore_errors=True)
+        return self._resume(recipe, seed, split, until)
 
     def _resume(
         self, recipe: Recipe, seed: int, split: Split, until: int | None
@@ -259,27 +268,24 @@ class Runner:
             return trainer, read_history(history.path)
 
     def _folder(self, recipe: Recipe, seed: int) -> Path:
-        return self.work / "runs" / recipe.dataset / f"{recipe.key}-seed{seed}"
+        return self.work / "runs" / run_name(recipe, seed)
 
     # ------------------------------------------------------- per-user metrics
 
-    def per_user(self, recipe: Recipe, seed: int) -> pl.DataFrame | None:
-        """The metrics of each user, for significance tests; None if the work folder does not have them."""
-        path = self._per_user_path(recipe, seed)
+    def per_user(self, name: str) -> pl.DataFrame | None:
+        """The metrics of each user of a run, for significance tests; None if the work folder does not have them."""
+        path = self._per_user_path(name)
         return scan_file(path).collect() if path.exists() else None
 
     def _save_per_user(self, recipe: Recipe, seed: int, report: Report) -> None:
-        path = self._per_user_path(recipe, seed)
+        path = self._per_user_path(run_name(recipe, seed))
         path.parent.mkdir(parents=True, exist_ok=True)
-        values = {
-            name: report.per_user[name].astype(np.float32)
-            for name in ("precision@20", "recall@20", "ndcg@20")
-        }
-        frame = pl.DataFrame({"user_id": report.user_ids, **values})
-        replace_file(path, frame.write_parquet)
+        kept = ("precision@20", "recall@20", "ndcg@20")
+        values = {name: report.per_user[name].astype(np.float32) for name in kept}
+        replace_file(path, pl.DataFrame({"user_id": report.user_ids, **values}).write_parquet)
 
-    def _per_user_path(self, recipe: Recipe, seed: int) -> Path:
-        return self.work / "per-user" / recipe.dataset / f"{recipe.key}-seed{seed}.parquet"
+    def _per_user_path(self, name: str) -> Path:
+        return self.work / "per-user" / f"{name}.parquet"
 
 
 @torch.no_grad()
@@ -298,47 +304,6 @@ def fresh_threshold_error(trainer: Trainer) -> float | None:
     return trainer.threshold_error()
 
 
-def _stored(
-    recipe: Recipe,
-    seed: int,
-    split: Split,
-    trainer: Trainer,
-    history: list[dict[str, Any]],
-    report: Report,
-) -> StoredRun:
-    at = trainer.position
-    error, fresh = trainer.threshold_error(), fresh_threshold_error(trainer)
-    return StoredRun(
-        dataset=recipe.dataset,
-        scenario=recipe.scenario,
-        fidelity=recipe.fidelity,
-        seed=seed,
-        settings=dict(recipe.settings),
-        config=trainer.config.as_dict(),
-        deviations=list(recipe.deviations()),
-        notes=list(notes_on(recipe.dataset, recipe.scenario)),
-        split=split_facts(split),
-        dialect=report.dialect,
-        versions=versions(),
-        threads=torch.get_num_threads(),
-        cpu_seconds=round(sum(line["cpu_seconds"] for line in history), 1),
-        epochs=at.epoch,
-        best_epoch=at.best_epoch or at.epoch,
-        stopped="patience" if at.finished else "epochs",
-        users=report.num_users,
-        valid={name: round(value, 6) for name, value in at.best_metrics.items()},
-        metrics={name: round(value, 6) for name, value in report.metrics.items()},
-        stderr={
-            name: round(float(values.std(ddof=1) / np.sqrt(len(values))), 6)
-            for name, values in report.per_user.items()
-        },
-        threshold_error=None if error is None else round(error, 6),
-        fresh_threshold_error=None if fresh is None else round(fresh, 6),
-        curve=_curve(history),
-        scores=[line["scores"] for line in history if "scores" in line],
-    )
-
-
 def _curve(history: list[dict[str, Any]]) -> list[list[float | None]]:
     """Epoch, loss and the watched validation metric, at each evaluation."""
     evaluated = [line for line in history if line["metrics"]]
@@ -346,13 +311,3 @@ def _curve(history: list[dict[str, Any]]) -> list[list[float | None]]:
         [line["epoch"], round(line["loss"], 4), round(next(iter(line["metrics"].values())), 6)]
         for line in evaluated
     ]
-
-
-def _named(recipe: Recipe) -> str:
-    options = {
-        name.removeprefix("loss."): value
-        for name, value in recipe.settings.items()
-        if name.startswith("loss.")
-    }
-    options.pop("name")
-    return f"{recipe.loss} {options}, negatives {recipe.settings['negatives']}"

@@ -16,7 +16,7 @@ import pytest
 
 from talos.cli import plugins
 from talos.data.datasets import synthetic
-from talos_paper.experiments import EXPERIMENTS
+from talos_paper.recipes import EXPERIMENTS
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -118,21 +118,25 @@ def test_a_killed_call_goes_on_where_it_stopped(
                 kills += 1
                 break
             time.sleep(0.01)
-        process.wait()
+        process.wait(60)
     assert kills == 1
-    for path in sorted(whole.glob("results/runs/beauty/*.json")):
-        one, other = (json.loads((root / path.relative_to(whole)).read_text()) for root in (whole, killed))
-        for values in (one, other):
-            del values["cpu_seconds"], values["sha256"]
-        assert one == other
+    one, other = (
+        [json.loads(line) for line in (root / "results" / "runs.jsonl").read_text().splitlines()]
+        for root in (whole, killed)
+    )
+    for values in (*one, *other):
+        del values["cpu_seconds"], values["sha256"]
+    assert one == other
+    assert len(one) == 2
 
 
 def test_an_edited_result_is_refused(talos: Run, tmp_path: Path, folder: Path) -> None:
     assert talos(*INFLATION, "--data", folder).returncode == 0
-    path = next(tmp_path.glob("results/runs/beauty/*.json"))
-    values = json.loads(path.read_text())
+    path = tmp_path / "results" / "runs.jsonl"
+    first, *others = path.read_text().splitlines()
+    values = json.loads(first)
     values["metrics"]["recall@20"] = 0.9
-    path.write_text(json.dumps(values))
+    path.write_text("\n".join([json.dumps(values), *others]))
     for arguments in (["reproduce", "--pages"], [*INFLATION, "--data", folder]):
         done = talos(*arguments)
         assert done.returncode == 2
@@ -146,14 +150,20 @@ def test_budget_and_json(talos: Run, tmp_path: Path, folder: Path) -> None:
     assert json.loads(first.stdout)["left"] == 2
     second = talos(*INFLATION, "--data", folder, "--json")
     assert json.loads(second.stdout)["made"] == 2
-    page = (tmp_path / "results" / "inflation.html").read_text()
-    assert "w/o denominator" in page
+    results = tmp_path / "results"
+    assert "w/o denominator" in (results / "inflation.md").read_text()
+    assert not list(results.glob("*.html"))
+    for form, ending in (("html", "html"), ("latex", "tex")):
+        assert talos("reproduce", "--pages", "--format", form).returncode == 0
+        assert "w/o denominator" in (results / f"inflation.{ending}").read_text()
 
 
 def test_ctrl_c_is_130_and_says_that_it_saved(start: Start, tmp_path: Path, folder: Path) -> None:
     process = start("reproduce", "overall", "--dataset", "beauty", "--data", folder)
+    until = time.monotonic() + 60
     while not list(tmp_path.glob("runs/reproduce/runs/beauty/*/history.jsonl")):
         assert process.poll() is None
+        assert time.monotonic() < until
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)

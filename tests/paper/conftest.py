@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from talos.data.datasets import synthetic
-from talos_paper import data as paper_data
+from talos_paper import datasets
 from talos_paper.recipes import Recipe, recipe
 from talos_paper.results import ResultStore
 from talos_paper.runs import Runner
@@ -42,7 +42,7 @@ def runner(store: ResultStore, tmp_path: Path, small_data: Path) -> Runner:
     return Runner(
         store,
         tmp_path / "work",
-        lambda dataset, scenario: paper_data.load(dataset, scenario, folder=small_data),
+        lambda dataset, scenario: datasets.load(dataset, scenario, folder=small_data),
     )
 
 

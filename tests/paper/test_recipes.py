@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from talos.errors import ConfigError
+from talos.errors import ArgumentError
 from talos_paper import published
-from talos_paper.experiments import EXPERIMENTS, Row
-from talos_paper.recipes import BACKBONES, LOSSES, recipe
+from talos_paper.recipes import BACKBONES, EXPERIMENTS, LOSSES, Row, recipe
 from talos_paper.reproduce import Selection, planned_runs
 
 ROWS = [
@@ -74,7 +75,7 @@ def test_keys_follow_the_settings() -> None:
 
 def test_a_run_that_rows_share_is_planned_once() -> None:
     found = planned_runs(Selection(dataset="beauty", seeds=1))
-    keys = [(run.row.recipe.key, run.seed) for run in found]
+    keys = [(row.recipe.key, seed) for row, seed in found]
     assert len(keys) == len(set(keys))
     wanted = sum(len(EXPERIMENTS[name].rows("beauty")) for name in EXPERIMENTS)
     assert len(keys) < wanted
@@ -82,8 +83,8 @@ def test_a_run_that_rows_share_is_planned_once() -> None:
 
 def test_the_most_informative_comes_first() -> None:
     order = [
-        (run.row.recipe.backbone, run.row.method, run.seed)
-        for run in planned_runs(Selection(tables=["overall"], dataset="beauty"))
+        (row.recipe.backbone, row.method, seed)
+        for row, seed in planned_runs(Selection(tables=["overall"], dataset="beauty"))
     ]
     assert order[0] == ("mf", "talos", 0)
     assert (
@@ -105,7 +106,7 @@ def test_the_most_informative_comes_first() -> None:
     ],
 )
 def test_names_that_nothing_has_are_refused(asked: Selection, where: str) -> None:
-    with pytest.raises(ConfigError, match=where):
+    with pytest.raises(ArgumentError, match=where):
         asked.check()
 
 
@@ -116,3 +117,13 @@ def test_times_are_only_measured_where_asked_for_by_name() -> None:
         "gowalla",
         "games",
     ]
+
+
+@pytest.mark.parametrize("backbone", ["lightgcn", "xsimgcl"])
+@pytest.mark.parametrize("loss", ["bpr", "llpauc"])
+def test_on_graphs_validation_may_also_prefer_what_is_not_searched(backbone: str, loss: str) -> None:
+    candidates = recipe("beauty", backbone, loss).candidates()
+    assert len(candidates) > 1
+    begun = replace(recipe("beauty", backbone, loss), search=())
+    assert begun in candidates
+    assert len({candidate.key for candidate in candidates}) == len(candidates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,21 +12,19 @@ import pytest
 import torch
 
 from talos.errors import DataError
-from talos.files import sealed_text
+from talos.files import digest_of, sealed_text
 from talos.training import Trainer
-from talos_paper import data as paper_data
-from talos_paper.experiments import Row
-from talos_paper.measurements import significance_tests
-from talos_paper.recipes import Recipe, recipe
+from talos_paper import datasets
+from talos_paper.measurements import new_tests
+from talos_paper.recipes import EXPERIMENTS, OptionSearch, Recipe, recipe
 from talos_paper.reproduce import Selection, reproduce, status
-from talos_paper.results import ResultStore
+from talos_paper.results import ResultStore, run_name
 from talos_paper.runs import OutOfTimeError, Runner, fresh_threshold_error
-from talos_paper.search import OptionSearch
 
 
 def test_a_run_is_kept_and_not_made_again(runner: Runner, store: ResultStore, short: Recipe) -> None:
     first = runner.run(short, 0)
-    path = store.run_path(short, 0)
+    path = store.path("runs")
     written = path.stat().st_mtime_ns
     assert runner.run(short, 0) == first == store.run(short, 0)
     assert path.stat().st_mtime_ns == written
@@ -33,7 +32,7 @@ def test_a_run_is_kept_and_not_made_again(runner: Runner, store: ResultStore, sh
     assert first.metrics["recall@20"] > 0
     assert first.stderr["recall@20"] > 0
     assert [epoch for epoch, _, _ in first.curve] == [2, 4, 6]
-    assert first.threshold_error is not None
+    assert "error" in first.metrics
     assert not list((runner.work / "runs" / "beauty").iterdir()), "checkpoints go when the result is kept"
 
 
@@ -167,43 +166,56 @@ def test_fresh_thresholds_are_measured_on_vectors_that_stay(runner: Runner, shor
     for left, right in zip(before, trainer.vectors(), strict=True):
         assert torch.equal(left, right)
     run = runner.run(short, 0)
-    assert (run.threshold_error, run.fresh_threshold_error) == (round(old, 6), round(fresh, 6))
+    assert (run.metrics["error"], run.metrics["fresh error"]) == (round(old, 6), round(fresh, 6))
 
 
 def test_a_loss_without_thresholds_has_no_fresh_error(runner: Runner, short: Recipe) -> None:
-    run = runner.run(recipe("beauty", "mf", "bpr", changes={"training.epochs": 1}, search=()), 0)
-    assert run.fresh_threshold_error is None
+    run = runner.run(recipe("beauty", "mf", "bpr", changes={"training.epochs": 1}), 0)
+    assert not {"error", "fresh error"} & set(run.metrics)
 
 
-@pytest.mark.parametrize("damage", ["metric", "seed", "hash", "cut", "not-json"])
-def test_a_file_that_was_changed_is_refused(
+@pytest.mark.parametrize("damage", ["metric", "seed", "name", "hash", "cut", "not-json"])
+def test_a_line_that_was_changed_is_refused(
     runner: Runner, store: ResultStore, short: Recipe, damage: str
 ) -> None:
     runner.run(short, 0)
-    path = store.run_path(short, 0)
-    values = json.loads(path.read_text())
+    runner.run(short, 1)
+    path = store.path("runs")
+    first, second = path.read_text().splitlines()
+    values = json.loads(second)
     if damage == "metric":
         values["metrics"]["recall@20"] = 0.9
     elif damage == "seed":
         values["seed"] = 7
+    elif damage == "name":
+        values["name"] = "beauty/another"
     elif damage == "hash":
         del values["sha256"]
     text = json.dumps(values)
-    path.write_text({"cut": text[: len(text) // 2], "not-json": "hello"}.get(damage, text))
-    with pytest.raises(DataError, match=path.name):
-        store.run(short, 0)
-    with pytest.raises(DataError, match="delete it and run"):
-        store.check()
+    path.write_text(f"{first}\n" + {"cut": text[: len(text) // 2], "not-json": "hello"}.get(damage, text))
+    for read in (lambda: store.run(short, 0), lambda: store.names("runs")):
+        with pytest.raises(DataError, match=r"runs.jsonl:2: .*\(delete the line"):
+            read()
 
 
-def test_a_file_that_was_only_laid_out_anew_is_accepted(
+def test_a_line_that_was_only_laid_out_anew_is_accepted(
     runner: Runner, store: ResultStore, short: Recipe
 ) -> None:
     kept = runner.run(short, 0)
-    path = store.run_path(short, 0)
+    path = store.path("runs")
     path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
     assert store.run(short, 0) == kept
-    assert store.check() == 1
+    assert store.names("runs") == [run_name(short, 0)]
+
+
+def test_stores_of_one_folder_see_what_the_other_saved(tmp_path: Path) -> None:
+    one, other = ResultStore(tmp_path), ResultStore(tmp_path)
+    for place in range(5):
+        (one, other)[place % 2].save_measurement(f"number-{place}", {"value": place, "word": "τ\u2028"})
+    assert one.names("measurements") == other.names("measurements") == [f"number-{n}" for n in range(5)]
+    lines = [json.loads(line) for line in (tmp_path / "measurements.jsonl").read_text().split("\n")[:-1]]
+    for line in lines:
+        assert line.pop("sha256") == digest_of(line)
 
 
 def test_results_hold_no_paths(runner: Runner, store: ResultStore, short: Recipe, small_data: Path) -> None:
@@ -218,11 +230,11 @@ def test_the_budget_ends_a_call_and_the_next_goes_on(
     asked = Selection(tables=["inflation"], dataset="beauty")
     options = {"work": tmp_path / "work", "folder": small_data}
     stopped = reproduce(asked, store, budget=0.05, **options)  # type: ignore[arg-type]
-    assert (stopped.made, stopped.left) == (0, 2)
+    assert (stopped["made"], stopped["left"]) == (0, 2)
     done = reproduce(asked, store, **options)  # type: ignore[arg-type]
-    assert (done.made, done.found, done.left) == (2, 0, 0)
+    assert (done["made"], done["found"], done["left"]) == (2, 0, 0)
     again = reproduce(asked, store, **options)  # type: ignore[arg-type]
-    assert (again.made, again.found, again.left) == (0, 2, 0)
+    assert (again["made"], again["found"], again["left"]) == (0, 2, 0)
     (line,) = status(asked, store)
     assert (line["done"], line["missing"]) == (2, [])
 
@@ -232,13 +244,12 @@ def test_data_that_are_not_there_are_skipped_with_the_reason(
 ) -> None:
     monkeypatch.delenv("TALOS_DATA", raising=False)
     done = reproduce(Selection(tables=["inflation"]), store, work=tmp_path / "work", folder=tmp_path)
-    assert done.made == 0
-    assert done.skipped is not None
-    assert "no folder beauty/" in done.skipped["beauty (iid)"]
+    assert done["made"] == 0
+    assert "no folder beauty/" in done["skipped"]["beauty (iid)"]
 
 
 def test_a_temporal_split_is_by_time_and_warm(small_data: Path) -> None:
-    found = paper_data.load("beauty", "temporal", folder=small_data)
+    found = datasets.load("beauty", "temporal", folder=small_data)
     train, test = found.train, found.test
     assert train.timestamps is not None
     assert test.timestamps is not None
@@ -260,46 +271,41 @@ def test_a_checkpoint_of_other_settings_is_left_and_the_run_begins_anew(
     facts = json.loads(state.read_text())
     facts["config"]["training"]["patience"] = 3
     state.write_text(sealed_text(facts))
-    other.deadline = None
+    other.deadline = math.inf
     assert other.run(short, 0).metrics == whole.metrics
     assert "starts from the beginning" in said[0]
 
 
-def test_tests_against_rivals_outlive_the_per_user_metrics_and_not_their_runs(
+def test_tests_against_rivals_are_made_once_and_found_by_their_recipes(
     runner: Runner, store: ResultStore, tmp_path: Path
 ) -> None:
     changes = {"training.epochs": 2, "backbone.dim": 8, "negatives": "8"}
-    rows = [
-        Row(
-            dataset="beauty",
+    talos, sl, psl = (
+        replace(
+            EXPERIMENTS["ablation"].rows("beauty")[0],
             method=loss,
-            recipe=recipe("beauty", "mf", loss, fidelity="paper", changes=changes, search=()),
+            recipe=recipe("beauty", "mf", loss, fidelity="paper", changes=changes),
         )
         for loss in ("talos", "sl", "psl")
-    ]
-    for row in rows:
-        runner.run(row.recipe, 0)
-    whole = significance_tests(rows, store, runner, {})
-    assert whole is not None
-    assert set(whole["groups"]["mf"]["recall@20"]["against"]) == {"sl", "psl"}
-
-    empty = replace(runner, work=tmp_path / "empty")
-    assert significance_tests(rows, store, empty, whole) is None, "nothing is new"
-    (rows[2], other) = (replace(rows[2], recipe=rows[2].recipe.with_settings({"loss.tau": 0.3})), rows[2])
-    runner.run(rows[2].recipe, 0)
-    left = significance_tests(rows, store, empty, whole)
-    assert left is not None
-    assert set(left["groups"]["mf"]["recall@20"]["against"]) == {"sl"}, "the row has another run now"
-    again = significance_tests(rows, store, runner, whole)
-    assert again is not None
-    assert again["inputs"]["mf"]["sl"] == whole["inputs"]["mf"]["sl"]
-    assert again["inputs"]["mf"]["psl"] != whole["inputs"]["mf"]["psl"]
-
-    rows[2] = other
-    other_figures = runner.run(rows[1].recipe, 0)
-    store.save_run(
-        rows[1].recipe, replace(other_figures, metrics={**other_figures.metrics, "recall@20": 0.9})
     )
-    left = significance_tests(rows, store, empty, whole)
-    assert left is not None
-    assert set(left["groups"]["mf"]["recall@20"]["against"]) == {"psl"}, "the figures are others now"
+    for row in (talos, sl, psl):
+        runner.run(row.recipe, 0)
+    found = new_tests([talos, sl, psl], store, runner, {})
+    assert set(found) == {f"{talos.recipe.key} {row.recipe.key}" for row in (sl, psl)}
+    one = found[f"{talos.recipe.key} {sl.recipe.key}"]
+    runs = [store.run(row.recipe, 0) for row in (talos, sl)]
+    means = [run.metrics["recall@20"] for run in runs if run is not None]
+    assert one["recall@20"]["difference"] == pytest.approx(means[0] - means[1], abs=2e-6)
+    assert one["runs"] == [[run_name(row.recipe, 0)] for row in (talos, sl)]
+
+    assert new_tests([talos, sl, psl], store, runner, found) == {}, "nothing is new"
+    empty = replace(runner, work=tmp_path / "empty")
+    assert new_tests([talos, sl, psl], store, empty, {}) == {}, "there are no metrics of users"
+    runner.run(sl.recipe, 1)
+    again = new_tests([talos, sl, psl], store, runner, found)
+    assert {key: len(test["runs"][1]) for key, test in again.items()} == {
+        f"{talos.recipe.key} {sl.recipe.key}": 2
+    }, "one more run"
+    other = replace(psl, recipe=psl.recipe.with_settings({"loss.tau": 0.3}))
+    runner.run(other.recipe, 0)
+    assert set(new_tests([talos, other], store, runner, found)) == {f"{talos.recipe.key} {other.recipe.key}"}

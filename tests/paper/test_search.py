@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talos_paper.equal import GRIDS
-from talos_paper.search import OptionSearch, Trial
+from talos_paper.recipes import GRIDS, OptionSearch, Trial
 
 GRID = {"a": (0, 1, 2, 3), "b": (0, 1, 2), "c": (0, 1)}
 Train = Callable[[Mapping[str, Any], int], tuple[float, Trial]]
@@ -113,9 +112,3 @@ def test_the_nearest_values_come_first(start: float, tried: list[float]) -> None
     grid = {"rate": (0,), "a": (0, 1, 2, 3)}
     found = OptionSearch(grid=grid, settings=2).run({"rate": 0, "a": start}, train)
     assert [one["a"] for one in found.candidates] == tried
-
-
-def test_the_estimate_counts_every_setting_once() -> None:
-    # the start and one other value of the first option to the end, one of the second for longer
-    search = OptionSearch(grid={"a": (0, 1, 2), "b": (0, 1)}, epochs=(5, 10, 20))
-    assert search.total_epochs({"a": 0, "b": 0}) == 20 + 20 + 5 + 10

@@ -40,7 +40,7 @@ __all__ = ["app", "run"]
 
 app = typer.Typer(
     name="talos",
-    cls=PluginGroup,  # adds `reproduce`, `leaderboard`, `grid` and `bench`, which are not in the library's wheel
+    cls=PluginGroup,  # adds `reproduce`, `leaderboard` and `bench`, which are not in the library's wheel
     help="Recommenders trained for Precision@K and Recall@K directly.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["--help", "-h"]},

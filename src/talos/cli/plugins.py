@@ -23,7 +23,6 @@ __all__ = ["PluginGroup", "entry_points_of", "not_installed"]
 COMPANIONS = {
     "reproduce": "talos-rec-paper",
     "leaderboard": "talos-rec-paper",
-    "grid": "talos-rec-paper",
     "bench": "talos-rec-benchmarks",
 }
 
