@@ -90,12 +90,8 @@ private:
         }
     }
 
-    // One of a user's sums, over all threads.
-    float total_of(const int64_t sum, const int64_t u) const {
-        float total = 0;
-        for (int64_t t = 0; t < at_.threads; ++t) total += of_thread(t, at_.sums)[sum * at_.block + u];
-        return total;
-    }
+    // One of a user's sums.
+    float total_of(const int64_t sum, const int64_t u) const { return over_threads(at_.sums + sum * at_.block + u); }
 
     // Now that Σφ is known: computes R and, for gradients, the factor of each user's slopes, the users' gradient and the scaled
     // user vectors for the items' gradient.

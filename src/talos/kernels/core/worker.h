@@ -82,7 +82,7 @@ struct Layout {
     bool copy;               // item vectors must be copied, to be padded or rounded
 
     int64_t kept, packed, scaled, partial, sums, per_user, norm, spare;  // of every thread: thread · each more
-    int64_t candidates, counts, merged, pairs, tiles, bins, ranges, nodes;
+    int64_t candidates, counts, merged, pairs, tiles, bins, nodes;
     int64_t finest, coarsest, rows, columns, gradient;                             // once for all threads
     int64_t each, total;
 
@@ -118,7 +118,7 @@ struct Layout {
         scaled = take(block * padded_dim);
         partial = take(block * padded_dim);
         sums = take(kMostSums * block);
-        per_user = take(5 * block);
+        per_user = take((pairwise ? 7 : 5) * block);
         norm = take(1);
         spare = take((kDeep + 1) * padded_dim);
         candidates = take(block * capacity);
@@ -127,7 +127,6 @@ struct Layout {
         pairs = take(kPairRows * most_positives);
         tiles = take(pairwise ? 3 * kTile * kColumns : 0);
         bins = take(pairwise ? kColumns * kBinRow + 2 * kNodeRow : 0);
-        ranges = take(pairwise ? 2 * block : 0);
         nodes = take(pairwise ? kNodesFloats * block : 0);
         each = at, at = threads * each;
         finest = take(bands * block);
@@ -223,7 +222,15 @@ protected:
     float* of_thread(const int64_t thread, const int64_t offset) const { return shared_.base + thread * at_.each + offset; }
     float* own(const int64_t offset) const { return of_thread(index_, offset); }
 
-    // Numbers of one kind, one for every user of the block: β, shift, factor, bound, highest negative score of the thread's items.
+    // The sum of a number that every thread has in its memory.
+    float over_threads(const int64_t offset) const {
+        float sum = 0;
+        for (int64_t t = 0; t < at_.threads; ++t) sum += *of_thread(t, offset);
+        return sum;
+    }
+
+    // Numbers of one kind, one for every user of the block: β, shift, factor, bound, highest negative score of the thread's items
+    // and, for pairs, the range of the positives' scores.
     float* of_users(const int64_t thread, const int64_t kind) const {
         return of_thread(thread, at_.per_user) + kind * at_.block;
     }
@@ -266,11 +273,8 @@ protected:
     }
 
     void report_user_gradient(const int64_t u) const {
-        for (int64_t k = 0; k < task_.dim; ++k) {
-            float sum = 0;
-            for (int64_t t = 0; t < at_.threads; ++t) sum += of_thread(t, at_.partial)[u * dim() + k];
-            task_.user_gradient[(first_user_ + u) * task_.dim + k] = factor_[u] * sum;
-        }
+        for (int64_t k = 0; k < task_.dim; ++k)
+            task_.user_gradient[(first_user_ + u) * task_.dim + k] = factor_[u] * over_threads(at_.partial + u * dim() + k);
     }
 
     // User vectors times their factors, for the items' gradient. If the number of users is odd, the last pair is completed by
