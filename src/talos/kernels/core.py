@@ -56,8 +56,6 @@ __all__ = [
 ]
 
 _LARGE_PAGE: Final = 1 << 21
-# Bytes in a cache line, of which no two threads write to the same.
-_LINE: Final = 64
 # Numbers in the vectors of samples that are gathered at a time, about: 4 MB, and as much for their gradients.
 _GATHERED: Final = 1 << 20
 _CHOICES: Final = ("auto", "compiled", "torch")
@@ -337,8 +335,7 @@ def _run_tasks(operation: str, level: str | None, threads: int | None, each: lis
     number, alone = core.operations[operation], len(each) == 1
     at_once = 1 if alone else min(threads or torch.get_num_threads(), len(each))
     tasks = (core.task * len(each))(*(_task(core, threads if alone else 1, fields) for fields in each))
-    needed = (core.library.talos_core_workspace_bytes(at, number, ctypes.byref(task)) for task in tasks)
-    size = -(-max(needed) // _LINE) * _LINE
+    size = max(core.library.talos_core_workspace_bytes(at, number, ctypes.byref(task)) for task in tasks)
     workspace = scratch.take(size * at_once).data_ptr()
     for index, task in enumerate(tasks):
         task.workspace = workspace + index % at_once * size
@@ -558,27 +555,31 @@ def _sweep_samples(
     threads: int | None,
 ) -> None:
     """Sweep samples: each one, gathered into a block, is a table like any other. Then add up the blocks' gradients."""
+    of_kind = ("indptr",) if pairs else ("weights", "sums", "normalizer")
+    of_rows = "users", "excluded_start", "thresholds", "user_gradient", *of_kind
+    by_row = {name: fields[name] for name in of_rows if fields.get(name) is not None}
     table, item_gradient, found = fields["table"], fields.get("item_gradient"), fields["parameter_gradient"]
+    (count, n), dim, of_samples = drawn.shape, table.shape[1], found.new_zeros(len(drawn), len(found))
+    shared_by = list(itertools.pairwise(bounds.tolist()))
     if item_gradient is not None:
         item_gradient.zero_()
-    of_rows = ["users", "excluded_start", "thresholds", "user_gradient"]
-    of_rows += ["indptr"] if pairs else ["weights", "sums", "normalizer"]
-    by_row = {name: fields[name] for name in of_rows if fields.get(name) is not None}
-    shared_by, of_samples = list(itertools.pairwise(bounds.tolist())), found.new_zeros(len(drawn), len(found))
-    (n, dim), most = (drawn.shape[1], table.shape[1]), threads or torch.get_num_threads()
-    for some in torch.arange(len(drawn)).split(max(most, _GATHERED // max(1, n * dim))):
-        items = drawn[some].flatten()
+    at_once = max(threads or torch.get_num_threads(), _GATHERED // max(1, n * dim))
+    for start in range(0, count, at_once):
+        some = range(start, min(start + at_once, count))
+        items = drawn[start : some.stop].flatten()
         memory = gathered.take(8 * len(items) * dim)[: 2 * len(items) * dim].view(2, len(items), dim)
         torch.index_select(table, 0, items, out=memory[0])
-        blocks, gradients = memory.unflatten(1, (len(some), n))
-        each = []
-        for sample, block, gradient in zip(some.tolist(), blocks, gradients, strict=True):
-            first, last = shared_by[sample]
-            own = {"rows": last - first, "items": n, "table": block, "item_gradient": gradient}
-            own |= {name: value[first:] for name, value in by_row.items()}
-            each.append({**fields, **own, "parameter_gradient": of_samples[sample]})
+        blocks, gradients = memory.view(2, len(some), n, dim)
+        each = [
+            fields
+            | {name: value[shared_by[g][0] :] for name, value in by_row.items()}
+            | {"rows": shared_by[g][1] - shared_by[g][0], "items": n, "parameter_gradient": of_samples[g]}
+            | {"table": blocks[g - start], "item_gradient": gradients[g - start]}
+            for g in some
+        ]
         _run_tasks("sweep", level, threads, each)
         if item_gradient is not None:
+            # as if each gradient were the vector of a row with one positive
             _run(
                 "add_positives",
                 level,

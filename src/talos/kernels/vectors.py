@@ -57,8 +57,7 @@ class ItemVectors:
         self.given, self.lengths = rows.detach(), None
         self.scored = self.given.to(torch.promote_types(rows.dtype, torch.float32)).contiguous()
         if normalize and _in_core(self.scored):
-            memory = self.scored if in_place else memory
-            self.scored, self.lengths = core.unit_rows(self.scored, out=memory)
+            self.scored, self.lengths = core.unit_rows(self.scored, out=self.scored if in_place else memory)
         elif normalize:
             self.lengths = self.scored.norm(dim=-1)
             self.scored = F.normalize(self.scored, dim=-1)
@@ -136,8 +135,7 @@ def drawn_positives(positives: CSR, samples: Samples, num_items: int) -> CSR:
     rows, places = meetings(positives.rows[some], own[some], drawn)
     # ascending within each row
     keys = (rows * size + places % size).sort().values
-    rows = keys // size
-    return CSR.by_row(rows, keys - rows * size, len(positives.start) - 1)
+    return CSR.by_row(keys // size, keys % size, len(positives.start) - 1)
 
 
 def distinct_rows(rows: Tensor, bound: int) -> tuple[Tensor, Tensor]:

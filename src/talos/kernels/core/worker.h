@@ -39,7 +39,6 @@ constexpr int64_t kMaxBlock = 256;             // users
 constexpr int64_t kMostScores = 3 << 25;       // kept at a time, in floats: 384 MB. Fewer users than kColumns are never taken
 constexpr int64_t kProductsPerThread = 1 << 20;  // for less, another thread does not pay off
 constexpr int64_t kMoreCandidates = 64;        // room for candidates beyond 2K
-constexpr int kMostSums = most_of(&Traits::sums);
 constexpr int kHalvings = 12;                  // bisection steps, after which a bound is close enough
 constexpr float kRounding = kDeep == 1 ? 1.0001f : 1.01f;  // computed |u·v| / (|u||v|) is at most this
 constexpr int64_t kPairRows = 5;               // numbers per positive and thread: sum, slope sum, near score, shift, weight
@@ -117,7 +116,7 @@ struct Layout {
         packed = take(block * depth);
         scaled = take(block * padded_dim);
         partial = take(block * padded_dim);
-        sums = take(kMostSums * block);
+        sums = take(kTraits[task.kind].sums * block);
         per_user = take((pairwise ? 7 : 5) * block);
         norm = take(1);
         spare = take((kDeep + 1) * padded_dim);
