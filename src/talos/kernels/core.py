@@ -150,13 +150,6 @@ def _described(library: ctypes.CDLL) -> _Core:
     """The core by its own description; `ValueError` if it lacks a field or an operation, or if an offset differs."""
     library.talos_core_facts.restype = ctypes.POINTER(_Fact)
     library.talos_core_workspace_bytes.restype = ctypes.c_int64
-    library.talos_core_run.argtypes = [
-        ctypes.c_int32,
-        ctypes.c_int32,
-        ctypes.c_void_p,
-        ctypes.c_int64,
-        ctypes.c_int64,
-    ]
     library.talos_core_level_name.restype = ctypes.c_char_p
     facts: dict[str, dict[str, list[int]]] = {"field": {}, "operation": {}, "kind": {}}
     for fact in itertools.takewhile(
@@ -339,7 +332,8 @@ def _run_tasks(operation: str, level: str | None, threads: int | None, each: lis
     workspace = scratch.take(size * at_once).data_ptr()
     for index, task in enumerate(tasks):
         task.workspace = workspace + index % at_once * size
-    if core.library.talos_core_run(at, number, tasks, len(each), at_once):
+    count = ctypes.c_int64(len(each))
+    if core.library.talos_core_run(at, number, tasks, count, ctypes.c_int64(at_once)):
         raise MemoryError("the core could not start its threads")
 
 
