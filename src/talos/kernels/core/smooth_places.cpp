@@ -246,7 +246,7 @@ private:
     float lowest_ = 0, highest_score_ = 0, highest_ = 0;
 };
 
-int64_t threads_of(const Task& task) { return threads_for(task, task.rows, task.rows * task.items * task.k); }
+int64_t threads_of(const Task& task) { return std::max<int64_t>(1, std::min(task.threads, task.rows)); }
 
 }  // namespace
 
