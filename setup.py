@@ -16,11 +16,8 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 CORE = Path("src") / "talos" / "kernels" / "core"
-SWEEPS = tuple(CORE / f"{name}.cpp" for name in ("sweep", "pair_sweep", "sample_sweep"))
-PER_LEVEL = (
-    *SWEEPS,
-    *(CORE / f"{name}.cpp" for name in ("samples", "rows", "least_squares", "smooth_places")),
-)
+SWEEPS = tuple(CORE / f"{name}.cpp" for name in ("sweep", "pair_sweep"))
+PER_LEVEL = (*SWEEPS, *(CORE / f"{name}.cpp" for name in ("rows", "least_squares", "smooth_places")))
 ONCE = (CORE / "dispatch.cpp",)  # the C interface
 ROWS = (
     Path("src") / "talos" / "data" / "core" / "rows.cpp"
@@ -32,7 +29,8 @@ X86 = PROCESSOR in ("x86_64", "amd64")
 ARM64 = PROCESSOR in ("aarch64", "arm64")
 # The suffix that `talos.files.built_library` looks for.
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
-FLAGS = ["-O3", "-g0", "-std=c++17", "-ffp-contract=fast"]
+# Without errno the compiler makes vectors of square roots.
+FLAGS = ["-O3", "-g0", "-std=c++17", "-ffp-contract=fast", "-fno-math-errno"]
 FLAGS += [] if WINDOWS else ["-fPIC", "-fvisibility=hidden", "-pthread"]
 # These sources are compiled once for each instruction set. Plain comes first: where several objects define the same
 # function, such as one of the standard library, the linker takes the first, which must run on every processor.

@@ -14,7 +14,6 @@ CHOOSING = (
     "adam_rows_",
     "add_positives_",
     "pair_scores",
-    "sample_scores",
     "smooth_places_",
     "solve_rows_",
     "sweep",

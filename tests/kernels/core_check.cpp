@@ -22,7 +22,7 @@ extern "C" {
 int32_t talos_core_best_level();
 const char* talos_core_level_name(int32_t level);
 int64_t talos_core_workspace_bytes(int32_t level, int32_t operation, const talos::Task* task);
-int32_t talos_core_run(int32_t level, int32_t operation, const talos::Task* task);
+int32_t talos_core_run(int32_t level, int32_t operation, const talos::Task* tasks, int64_t count, int64_t threads);
 }
 
 namespace {
@@ -55,16 +55,21 @@ bool close(const std::vector<float>& a, const std::vector<float>& b, const float
     return apart <= tolerance * largest;
 }
 
-// An operation with a workspace of exactly the right size, between two system calls, by which count_instructions.c knows what to
-// count.
-void call(const int operation, const int level, Task task) {
-    std::vector<float> workspace(talos_core_workspace_bytes(level, operation, &task) / 4);
-    task.workspace = workspace.data();
+// An operation for every task, on so many threads at once, with workspaces of exactly the right size; between two system calls, by
+// which count_instructions.c knows what to count.
+void call(const int operation, const int level, std::vector<Task> tasks, const int64_t threads) {
+    const int64_t at_once = std::min<int64_t>(threads, static_cast<int64_t>(tasks.size()));
+    int64_t floats = 0;
+    for (const Task& task : tasks) floats = std::max(floats, talos_core_workspace_bytes(level, operation, &task) / 4);
+    std::vector<std::vector<float>> workspaces(at_once, std::vector<float>(floats));
+    for (size_t i = 0; i < tasks.size(); ++i) tasks[i].workspace = workspaces[i % at_once].data();
     getppid();
-    const int failed = talos_core_run(level, operation, &task);
+    const int failed = talos_core_run(level, operation, tasks.data(), static_cast<int64_t>(tasks.size()), at_once);
     getppid();
     if (failed) std::exit(1);
 }
+
+void call(const int operation, const int level, const Task& task) { call(operation, level, std::vector<Task>{task}, 1); }
 
 // Parameters that suit a kind of φ.
 const float* params_of(const int kind) {
@@ -136,60 +141,55 @@ Result run(const int level, const int kind, const int64_t users, const int64_t i
 }
 
 struct Sampled {
-    std::vector<float> user_gradient, item_gradient, scores, positive_scores, parameter;
+    std::vector<float> user_gradient, item_gradient, positive_scores, parameter;
 };
 
-// A step with samples that three users each have in common: scores, sweep, positives and Adam.
+// A step with samples that three users each have in common: one sweep for each, which threads divide, and the sum of their
+// gradients; scores of positives; Adam. A user's positives are items like any other here.
 Sampled sampled(const int level, const int kind, const int64_t users, const int64_t items, const int64_t dim, const int threads,
                 const bool bfloat16 = false) {
     const int64_t n = 1 + items / 3, samples = (users + 2) / 3;
-    std::vector<int64_t> bounds, start{0}, items_of, wanted;
-    for (int64_t g = 0; g <= samples; ++g) bounds.push_back(std::min(3 * g, users));
+    std::vector<int64_t> start{0}, own, drawn(samples * n), rows(items), pairs(samples * n + 1);
     for (int64_t u = 0; u < users; ++u) {
-        for (int64_t j = u % 3; u % 4 != 3 && j < items; j += 1 + u * u % 11) items_of.push_back(j);
-        start.push_back(static_cast<int64_t>(items_of.size()));
+        for (int64_t j = u % 3; u % 4 != 3 && j < items; j += 1 + u * u % 11) own.push_back(j);
+        start.push_back(static_cast<int64_t>(own.size()));
     }
-    wanted = items_of;
-    for (int64_t j = 0; j < samples * n; ++j) wanted.push_back(j * j % items);
-    const int64_t needed = static_cast<int64_t>(wanted.size()), positives = static_cast<int64_t>(items_of.size());
-    std::vector<int64_t> rows = wanted, positions(needed);
-    std::sort(rows.begin(), rows.end());
-    rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-    for (int64_t i = 0; i < needed; ++i) positions[i] = std::lower_bound(rows.begin(), rows.end(), wanted[i]) - rows.begin();
-    const int64_t count = static_cast<int64_t>(rows.size());
-
+    for (int64_t j = 0; j < samples * n; ++j) drawn[j] = j * j % items, pairs[j + 1] = j + 1;
+    for (int64_t j = 0; j < items; ++j) rows[j] = j;
     const std::vector<float> table = random_numbers(items * dim, 2), vectors = random_numbers(users * dim, 1);
-    std::vector<float> some(count * dim);
-    for (int64_t i = 0; i < count; ++i) std::copy_n(table.data() + rows[i] * dim, dim, some.data() + i * dim);
-    const auto middle = positions.begin() + positives;
-    const std::vector<int64_t> own(positions.begin(), middle), drawn(middle, positions.end());
-    std::vector<int64_t> gone_start(users + 1), gone;
-    Task task = task_of(users, count, dim, threads);
-    task.samples = samples, task.sample_size = n, task.bounds = bounds.data(), task.drawn = drawn.data();
-    task.indptr = start.data(), task.indices = own.data(), task.found_start = gone_start.data();
-    call(k_drawn_positives, level, task);
-    gone.resize(gone_start.back());
-    task.capacity = static_cast<int64_t>(gone.size()), task.found = gone.data();
-    call(k_drawn_positives, level, task);
-
-    Sampled result{std::vector<float>(users * dim), std::vector<float>(count * dim), std::vector<float>(users * n),
-                   std::vector<float>(positives), table};
-    task.users = vectors.data(), task.table = some.data(), task.out = result.positive_scores.data();
+    std::vector<float> blocks(samples * n * dim), gradients(samples * n * dim);
+    for (int64_t j = 0; j < samples * n; ++j) std::copy_n(table.data() + drawn[j] * dim, dim, blocks.data() + j * dim);
+    const size_t positives = own.size(), reduced = kTraits[kind].pairs ? positives : users;
+    Sampled result{std::vector<float>(users * dim), std::vector<float>(items * dim), std::vector<float>(positives), table};
+    Task task = task_of(users, items, dim, threads);
+    task.users = vectors.data(), task.table = table.data(), task.out = result.positive_scores.data();
+    task.indptr = start.data(), task.indices = own.data();
     call(k_pair_scores, level, task);
-    const size_t reduced = kTraits[kind].pairs ? positives : users;
-    std::vector<float> weights(reduced, 0.5f), sums(reduced), normalizer(users), slopes(positives), parameters(kTraits[kind].params);
-    task.excluded_start = gone_start.data(), task.excluded = gone.data(), task.weights = weights.data();
+
+    std::vector<float> weights(reduced, 0.5f), sums(reduced), normalizer(users), slopes(positives), parameters(samples * 5);
+    task.weights = weights.data(), task.positive_scores = result.positive_scores.data(), task.positive_slopes = slopes.data();
     task.kind = kind, task.params = params_of(kind), task.scale = 1, task.bfloat16 = bfloat16, task.gradients = 1;
-    task.positive_scores = result.positive_scores.data(), task.positive_slopes = slopes.data();
-    task.sums = sums.data(), task.normalizer = normalizer.data(), task.parameter_gradient = parameters.data();
-    task.user_gradient = result.user_gradient.data(), task.item_gradient = result.item_gradient.data();
-    call(k_sample_sweep, level, task);
-    task.out = result.scores.data();
-    call(k_sample_scores, level, task);
+    task.sums = sums.data(), task.normalizer = normalizer.data(), task.user_gradient = result.user_gradient.data();
+    std::vector<Task> tasks(samples, task);
+    for (int64_t g = 0; g < samples; ++g) {
+        Task& one = tasks[g];
+        one.rows = std::min<int64_t>(3, users - 3 * g), one.items = n, one.threads = 1;
+        one.users += 3 * g * dim, one.user_gradient += 3 * g * dim, one.parameter_gradient = parameters.data() + 5 * g;
+        one.table = blocks.data() + g * n * dim, one.item_gradient = gradients.data() + g * n * dim;
+        if (kTraits[kind].pairs) one.indptr += 3 * g;
+        else one.weights += 3 * g, one.sums += 3 * g, one.normalizer += 3 * g;
+    }
+    call(k_sweep, level, tasks, threads);
+
+    const std::vector<float> ones(samples * n, 1.0f);
+    Task sum = task_of(samples * n, items, dim, threads);
+    sum.users = gradients.data(), sum.indptr = pairs.data(), sum.indices = drawn.data(), sum.slopes = ones.data();
+    sum.item_gradient = result.item_gradient.data();
+    call(k_add_positives, level, sum);
 
     const float constants[] = {0.1f, 0.999f, 0.001f, 1e-3f, 0.01f, 1.0f, 0.03f};
     std::vector<float> mean(items * dim), square(items * dim);
-    Task adam = task_of(count, 0, dim, threads);
+    Task adam = task_of(items, 0, dim, threads);
     adam.indices = rows.data(), adam.gradient = result.item_gradient.data(), adam.params = constants;
     adam.out = result.parameter.data(), adam.mean = mean.data(), adam.square = square.data();
     call(k_adam_rows, level, adam);
@@ -198,7 +198,7 @@ Sampled sampled(const int level, const int kind, const int64_t users, const int6
 
 bool samples_agree(const Sampled& a, const Sampled& b, const float tolerance = 1e-4f) {
     return close(a.user_gradient, b.user_gradient, tolerance) && close(a.item_gradient, b.item_gradient, tolerance) &&
-           close(a.scores, b.scores) && close(a.positive_scores, b.positive_scores) && close(a.parameter, b.parameter, 0.1f);
+           close(a.positive_scores, b.positive_scores) && close(a.parameter, b.parameter, 0.1f);
 }
 
 // Half a sweep of least squares for rows of every length, from none to all columns.

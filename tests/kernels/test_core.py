@@ -12,8 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from talos.data.csr import CSR
 from talos.errors import ArgumentError
 from talos.kernels import core
+from talos.kernels.vectors import Samples, drawn_positives
 
 pytestmark = pytest.mark.skipif(not core.levels(), reason=f"no compiled core: {core._load()[1]}")
 LEVELS = core.levels() or ("none",)
@@ -208,7 +210,7 @@ def test_samples_are_sweeps_of_their_items(kind: str, level: str) -> None:
     problem, params = Problem(40, 60, 17), (PHI | PAIRS)[kind][0]
     drawn = torch.randint(60, (5, 33), generator=torch.Generator().manual_seed(1))
     samples, pairs = (drawn, torch.tensor([0, 0, 7, 30, 30, 40])), kind in PAIRS
-    excluded = core.drawn_positives(*problem.excluded, samples, 60)
+    excluded = drawn_positives(CSR.of(*problem.excluded), Samples(*samples), 60)[:2]
     scores = core.pair_scores(problem.users, problem.items, *problem.excluded)
     options: dict[str, Any] = {"kind": kind, "params": params, "level": level}
     weights = problem.pair_weights if pairs else problem.weights

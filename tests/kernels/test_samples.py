@@ -140,13 +140,9 @@ def test_bfloat16_stays_close() -> None:
         assert (getattr(rounded, one) - want).abs().max() < 0.05 * want.abs().max()
 
 
-@pytest.mark.parametrize("kernel", ["torch", "auto"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_scores_of_the_samples(
-    kernel: str, shape: tuple[int, int, int, list[int], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_of_the_samples(shape: tuple[int, int, int, list[int], int]) -> None:
     """What a threshold is estimated from: scores of the samples and of the positives, and which are both."""
-    monkeypatch.setenv("TALOS_KERNEL", kernel)
     call = problem(*shape)
     users, items = call["user_vectors"], F.normalize(call["item_vectors"])
     samples = Samples(call["item_ids"], call["sample_bounds"])
@@ -171,16 +167,10 @@ def test_scores_of_the_samples(
 @compiled
 @pytest.mark.parametrize("level", core.levels() or ("none",))
 @pytest.mark.parametrize("threads", [1, 3])
-def test_scores_of_the_samples_at_every_level(level: str, threads: int) -> None:
+def test_scores_of_pairs_at_every_level(level: str, threads: int) -> None:
     for shape in SHAPES:
         call = problem(*shape)
         given = call["user_vectors"], call["item_vectors"]
-        found = core.sample_scores(
-            *given, (call["item_ids"], call["sample_bounds"]), level=level, threads=threads
-        )
-        group = torch.bucketize(torch.arange(shape[0]), call["sample_bounds"][1:], right=True)
-        want = (given[0].double().unsqueeze(1) * given[1].double()[call["item_ids"][group]]).sum(-1)
-        torch.testing.assert_close(found, want.float(), rtol=1e-5, atol=1e-5)
         pairs = core.pair_scores(*given, call["indptr"], call["indices"], level=level, threads=threads)
         rows = torch.arange(shape[0]).repeat_interleave(call["indptr"].diff())
         want = (given[0].double()[rows] * given[1].double()[call["indices"]]).sum(-1)
@@ -205,20 +195,22 @@ def test_bounds_that_leave_users_out_are_refused(bounds: list[int]) -> None:
         )
 
 
-@compiled
 def test_drawn_positives_against_meetings() -> None:
-    """In a time that does not grow with the product of both; the core against sorting."""
-    for shape in SHAPES:
-        call = problem(*shape)
-        samples = Samples(call["item_ids"], call["sample_bounds"])
-        start, positions = core.drawn_positives(call["indptr"], call["indices"], samples, shape[1])
-        for users, sample in zip(samples.slices(), samples.items, strict=True):
-            ends = call["indptr"][users.start : users.stop + 1]
-            numbers = torch.arange(users.stop - users.start).repeat_interleave(ends.diff())
-            rows, columns = meetings(numbers, call["indices"][ends[0] : ends[-1]], sample)
-            for user in range(users.start, users.stop):
-                want = columns[rows == user - users.start].sort().values
-                assert torch.equal(positions[start[user] : start[user + 1]], want)
+    """With so many items that marks stand for several."""
+    rng = torch.Generator().manual_seed(0)
+    positives = CSR.by_row(
+        torch.arange(50).repeat_interleave(40), torch.randint(200_000, (2000,), generator=rng), 50
+    )
+    drawn = torch.cat([positives.items[::3], torch.randint(200_000, (1333,), generator=rng)]).view(2, -1)
+    samples = Samples(drawn, torch.tensor([0, 20, 50]))
+    found = vectors.drawn_positives(positives, samples, 200_000)
+    assert len(found.items) > 200
+    for rows, sample in zip(samples.slices(), samples.items, strict=True):
+        own = positives.of_rows(rows)
+        row, column = meetings(own.rows, own.items, sample)
+        got = found.of_rows(rows)
+        for user in range(rows.stop - rows.start):
+            assert torch.equal(got.items[got.rows == user], column[row == user].sort().values)
 
 
 @compiled

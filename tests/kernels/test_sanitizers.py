@@ -22,7 +22,7 @@ LEVELS = {
     "avx2": ["-mavx2", "-mfma"],
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma"],
 }
-SWEEPS = ("sweep", "pair_sweep", "sample_sweep")
+SWEEPS = ("sweep", "pair_sweep")
 BFLOAT16 = [*LEVELS["avx512"], "-mavx512bf16", "-DTALOS_PAIRS"]
 
 
@@ -46,7 +46,7 @@ def build(kind: str, folder: Path, *more: str, sources: tuple[Path, ...] = ()) -
     objects = [compiled(CORE / "dispatch.cpp", "dispatch", *(["-DTALOS_BFLOAT16"] if known else []))]
     objects += [compiled(source, source.stem) for source in sources]
     for level in LEVELS if X86 else ["plain"]:
-        for source in (*SWEEPS, "samples", "rows", "least_squares", "smooth_places"):
+        for source in (*SWEEPS, "rows", "least_squares", "smooth_places"):
             level_flags = (f"-DTALOS_LEVEL={level}", *LEVELS[level])
             objects.append(compiled(CORE / f"{source}.cpp", f"{source}-{level}", *level_flags))
     if known:  # after the others: of a function that several objects define the linker takes the first

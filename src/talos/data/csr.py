@@ -21,8 +21,8 @@ class CSR(NamedTuple):
     """Items of consecutive rows: `items[start[r]:start[r + 1]]` are those of row r.
 
     >>> csr = CSR.of(torch.tensor([0, 2, 3]), torch.tensor([4, 7, 5]))
-    >>> csr.rows, csr.within(5, 8).items
-    (tensor([0, 0, 1]), tensor([2, 0]))
+    >>> csr.rows, csr.within(5, 8).items, csr.of_rows(slice(1, 2)).items
+    (tensor([0, 0, 1]), tensor([2, 0]), tensor([5]))
     """
 
     start: Tensor  # (R + 1,)
@@ -45,6 +45,15 @@ class CSR(NamedTuple):
     def counts(self) -> Tensor:
         """How many items each row has, (R,)."""
         return self.start.diff()
+
+    def entries(self, rows: slice) -> slice:
+        """Where the items of some consecutive rows are."""
+        return slice(int(self.start[rows.start]), int(self.start[rows.stop]))
+
+    def of_rows(self, rows: slice) -> CSR:
+        """The items of some consecutive rows, which are counted from the first of them."""
+        start, own = self.start[rows.start : rows.stop + 1], self.entries(rows)
+        return CSR(start - start[0], self.items[own], self.rows[own] - rows.start)
 
     def within(self, low: int, high: int) -> CSR:
         """The items from `low` to below `high`, counted from `low`."""

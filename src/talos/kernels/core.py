@@ -39,13 +39,11 @@ __all__ = [
     "adam_rows_",
     "add_positives_",
     "available",
-    "drawn_positives",
     "has_bfloat16",
     "kinds",
     "level_of",
     "levels",
     "pair_scores",
-    "sample_scores",
     "scratch",
     "smooth_places_",
     "solve_rows_",
@@ -58,6 +56,8 @@ __all__ = [
 ]
 
 _LARGE_PAGE: Final = 1 << 21
+# Numbers in the vectors of samples that are gathered at a time, about: 4 MB, and as much for their gradients.
+_GATHERED: Final = 1 << 20
 _CHOICES: Final = ("auto", "compiled", "torch")
 _INDEX_TYPES: Final = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _TYPES: Final = {"q": ctypes.c_int64, "f": ctypes.c_float, "P": ctypes.c_void_p}
@@ -65,14 +65,10 @@ _TYPES: Final = {"q": ctypes.c_int64, "f": ctypes.c_float, "P": ctypes.c_void_p}
 _FIELDS: Final = """
     rows items dim threads parallel team_size workspace users table kind params scale k kth_is_threshold
     inner_only bfloat16 gradients users_per_block thresholds weights excluded_start excluded indptr indices
-    positive_scores slopes samples sample_size bounds drawn sums normalizer user_gradient item_gradient
-    parameter_gradient positive_slopes excluded_scores kth best steps capacity gram gradient lengths out mean
-    square found_start found
+    positive_scores slopes sums normalizer user_gradient item_gradient parameter_gradient positive_slopes
+    excluded_scores kth best steps gram gradient lengths out mean square
 """
-_OPERATIONS: Final = """
-    sweep sample_sweep sample_scores pair_scores unit_rows add_positives adam_rows least_squares smooth_places
-    drawn_positives
-"""
+_OPERATIONS: Final = "sweep pair_scores unit_rows add_positives adam_rows least_squares smooth_places"
 
 
 class _Fact(ctypes.Structure):
@@ -308,6 +304,7 @@ def _pages(size: int) -> Tensor:
 
 
 scratch: Final = _Memory()
+gathered: Final = _Memory()
 
 
 def _task(core: _Core, threads: int | None, fields: dict[str, Any]) -> Any:
@@ -322,11 +319,21 @@ def _task(core: _Core, threads: int | None, fields: dict[str, Any]) -> Any:
 
 def _run(operation: str, level: str | None, threads: int | None, **fields: Any) -> None:
     """Carry out an operation with the workspace that it asks for."""
+    _run_tasks(operation, level, threads, [fields])
+
+
+def _run_tasks(operation: str, level: str | None, threads: int | None, each: list[dict[str, Any]]) -> None:
+    """Carry out an operation for each of these fields: several on one thread each, a single one on all threads."""
     core, at = level_of(level)
-    task, number = _task(core, threads, fields), core.operations[operation]
-    workspace = scratch.take(core.library.talos_core_workspace_bytes(at, number, ctypes.byref(task)))
-    task.workspace = workspace.data_ptr()
-    if core.library.talos_core_run(at, number, ctypes.byref(task)):
+    number, alone = core.operations[operation], len(each) == 1
+    at_once = 1 if alone else min(threads or torch.get_num_threads(), len(each))
+    tasks = (core.task * len(each))(*(_task(core, threads if alone else 1, fields) for fields in each))
+    size = max(core.library.talos_core_workspace_bytes(at, number, ctypes.byref(task)) for task in tasks)
+    workspace = scratch.take(size * at_once).data_ptr()
+    for index, task in enumerate(tasks):
+        task.workspace = workspace + index % at_once * size
+    count = ctypes.c_int64(len(each))
+    if core.library.talos_core_run(at, number, tasks, count, ctypes.c_int64(at_once)):
         raise MemoryError("the core could not start its threads")
 
 
@@ -394,8 +401,8 @@ def _vectors(users: Tensor, items: Tensor) -> dict[str, Any]:
     }
 
 
-def _samples(samples: tuple[Tensor, Tensor], rows: int, num_items: int) -> dict[str, Any]:
-    """The fields of samples (G, n) and their bounds (G + 1,); an error unless every row has one."""
+def _samples(samples: tuple[Tensor, Tensor], rows: int, num_items: int) -> tuple[Tensor, Tensor]:
+    """Samples (G, n) and their bounds (G + 1,) as int64; an error unless every row has one."""
     drawn = _indices("samples", samples[0], num_items)
     if drawn.ndim != 2:
         raise ArgumentError(f"has shape {tuple(drawn.shape)}", where="samples", expected="shape (G, n)")
@@ -404,7 +411,7 @@ def _samples(samples: tuple[Tensor, Tensor], rows: int, num_items: int) -> dict[
         raise ArgumentError(
             f"rows {int(bounds[0])} to {int(bounds[-1])}", where="samples", expected=f"0 to {rows}"
         )
-    return {"samples": len(drawn), "sample_size": drawn.shape[1], "drawn": drawn, "bounds": bounds}
+    return drawn, bounds
 
 
 def sweep(
@@ -474,9 +481,9 @@ def sweep(
             where="kind",
             expected=f"{of_kind}" if of_kind else f"one of {list(kinds())}",
         )
-    if samples is not None:
-        fields |= _samples(samples, rows, num_items)
-        most, columns = 0, fields["sample_size"]
+    drawn = None if samples is None else _samples(samples, rows, num_items)
+    if drawn is not None:
+        most, columns = 0, drawn[0].shape[1]
     if not 0 <= k <= most:
         raise ArgumentError(f"got {k}", where="k", expected=f"0 to {most}, the number of items")
     excluded_scores = new(0)
@@ -514,22 +521,73 @@ def sweep(
         positive_slopes=new(count if of_kind.pairs and gradients else 0),
         parameter_gradient=new(of_kind.params if of_kind.learnt and gradients else 0),
     )
-    _run(
-        "sweep" if samples is None else "sample_sweep",
-        level,
-        threads,
-        **{**swept._asdict(), **fields},
-        kind=of_kind.number,
-        params=torch.tensor(params, dtype=torch.float32),
-        scale=scale,
-        bfloat16=bfloat16,
-        k=k,
-        kth_is_threshold=kth_is_threshold,
-        inner_only=inner_only,
-        gradients=gradients,
-        users_per_block=users_per_block or 0,
-    )
+    fields = {**swept._asdict(), **fields} | {
+        "kind": of_kind.number,
+        "params": torch.tensor(params, dtype=torch.float32),
+        "scale": scale,
+        "bfloat16": bfloat16,
+        "k": k,
+        "kth_is_threshold": kth_is_threshold,
+        "inner_only": inner_only,
+        "gradients": gradients,
+        "users_per_block": users_per_block or 0,
+    }
+    if drawn is None:
+        _run("sweep", level, threads, **fields)
+    else:
+        _sweep_samples(fields, *drawn, pairs=of_kind.pairs, level=level, threads=threads)
     return swept
+
+
+def _sweep_samples(
+    fields: dict[str, Any],
+    drawn: Tensor,
+    bounds: Tensor,
+    *,
+    pairs: int,
+    level: str | None,
+    threads: int | None,
+) -> None:
+    """Sweep samples: each one, gathered into a block, is a table like any other. Then add up the blocks' gradients."""
+    of_kind = ("indptr",) if pairs else ("weights", "sums", "normalizer")
+    of_rows = "users", "excluded_start", "thresholds", "user_gradient", *of_kind
+    by_row = {name: fields[name] for name in of_rows if fields.get(name) is not None}
+    table, item_gradient, found = fields["table"], fields.get("item_gradient"), fields["parameter_gradient"]
+    (count, n), dim, of_samples = drawn.shape, table.shape[1], found.new_zeros(len(drawn), len(found))
+    shared_by = list(itertools.pairwise(bounds.tolist()))
+    if item_gradient is not None:
+        item_gradient.zero_()
+    at_once = max(threads or torch.get_num_threads(), _GATHERED // max(1, n * dim))
+    for start in range(0, count, at_once):
+        some = range(start, min(start + at_once, count))
+        items = drawn[start : some.stop].flatten()
+        memory = gathered.take(8 * len(items) * dim)[: 2 * len(items) * dim].view(2, len(items), dim)
+        torch.index_select(table, 0, items, out=memory[0])
+        blocks, gradients = memory.view(2, len(some), n, dim)
+        each = [
+            fields
+            | {name: value[shared_by[g][0] :] for name, value in by_row.items()}
+            | {"rows": shared_by[g][1] - shared_by[g][0], "items": n, "parameter_gradient": of_samples[g]}
+            | {"table": blocks[g - start], "item_gradient": gradients[g - start]}
+            for g in some
+        ]
+        _run_tasks("sweep", level, threads, each)
+        if item_gradient is not None:
+            # as if each gradient were the vector of a row with one positive
+            _run(
+                "add_positives",
+                level,
+                threads,
+                rows=len(items),
+                items=len(table),
+                dim=dim,
+                users=memory[1],
+                indptr=torch.arange(len(items) + 1),
+                indices=items,
+                slopes=torch.ones(len(items)),
+                item_gradient=item_gradient,
+            )
+    torch.sum(of_samples, 0, out=found)
 
 
 def workspace_bytes(
@@ -635,57 +693,6 @@ def pair_scores(
     scores = torch.empty(len(indices))
     _run("pair_scores", level, threads, **fields, out=scores)
     return scores
-
-
-def sample_scores(
-    users: Tensor,
-    items: Tensor,
-    samples: tuple[Tensor, Tensor],
-    *,
-    level: str | None = None,
-    threads: int | None = None,
-) -> Tensor:
-    """Scores (R, n) of every row with the items of its sample; `samples` are those of `sweep`.
-
-    >>> samples = torch.tensor([[1, 1, 0]]), torch.tensor([0, 1])
-    >>> sample_scores(torch.ones(1, 1), torch.tensor([[0.0], [1.0]]), samples) if available() else "no core"
-    tensor([[1., 1., 0.]])
-    """
-    fields = _vectors(users, items) | _samples(samples, len(users), len(items))
-    scores = torch.empty(len(users), fields["sample_size"])
-    _run("sample_scores", level, threads, **fields, out=scores)
-    return scores
-
-
-def drawn_positives(
-    indptr: Tensor, indices: Tensor, samples: tuple[Tensor, Tensor], num_items: int
-) -> tuple[Tensor, Tensor]:
-    """CSR of the positions in each row's sample that hold a positive of that row, ascending within each row.
-
-    Args:
-        indptr: (R + 1,), with `indices` the positives of each row.
-        indices: (P,).
-        samples: those of `sweep`.
-        num_items: all items are below.
-
-    >>> samples = torch.tensor([[8, 9, 8]]), torch.tensor([0, 2])
-    >>> positives = torch.tensor([0, 1, 2]), torch.tensor([7, 8])
-    >>> drawn_positives(*positives, samples, 10) if available() else "no core"
-    (tensor([0, 0, 2]), tensor([0, 2]))
-    """
-    rows = len(indptr) - 1
-    fields = _csr(indptr, indices, rows, num_items) | _samples(samples, rows, num_items)
-    start, found = torch.empty_like(fields["indptr"]), torch.empty(64 + len(indices) // 8, dtype=torch.int64)
-
-    while True:
-        outputs = {"found_start": start, "found": found, "capacity": len(found)}
-        _run("drawn_positives", None, None, **fields, **outputs, items=num_items)
-        count = int(start[-1])
-        if count <= len(found):
-            return start, found[:count]
-        found = torch.empty(
-            count, dtype=torch.int64
-        )  # of a small catalogue, a sample contains many positives
 
 
 def adam_rows_(

@@ -87,9 +87,7 @@ def list_sweep(
         scores = users[some] @ items.T
         if k is not None:
             kths.append(largest(scores, k).amin(dim=-1))
-        start = positives.start[some.start : some.stop + 1]
-        here = slice(int(start[0]), int(start[-1]))
-        own = CSR(start - start[0], positives.items[here], positives.rows[here] - some.start)
+        here, own = positives.entries(some), positives.of_rows(some)
         if len(own.items) == 0:  # there may be no items at all
             user_gradient[some] = 0.0
             continue

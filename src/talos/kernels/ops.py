@@ -93,8 +93,6 @@ def _on_cpu(*arguments: Any) -> _Results:
     supported = core.supports(names["kind"], names["params"], users, items, names["thresholds"])
     if item_weights is not None or not supported:
         return _in_torch(*arguments)
-    if names["samples"] is not None and len(names["samples"]) == 1:
-        return _over_one_sample(names)
     gone_start, gone = names.pop("excluded_start"), names.pop("excluded")
     start, scores = names.pop("positive_start"), names.pop("positive_scores")
     samples, bounds = names.pop("samples"), names.pop("sample_bounds")
@@ -108,22 +106,6 @@ def _on_cpu(*arguments: Any) -> _Results:
 
 
 torch.library.impl("talos::sweep", "CPU", _on_cpu)
-
-
-def _over_one_sample(names: dict[str, Any]) -> _Results:
-    """The pass over a sample that all rows share: a table like any other, which all threads sweep."""
-    sample, item_gradient = names["samples"][0], names["item_gradient"]
-    gathered = None if item_gradient is None else item_gradient.new_empty(len(sample), item_gradient.shape[1])
-    alone = {
-        "items": names["items"][sample],
-        "samples": None,
-        "sample_bounds": None,
-        "item_gradient": gathered,
-    }
-    found = _on_cpu(*(({**names, "item_weights": None, **alone})[name] for name in _ARGUMENTS))
-    if gathered is not None:
-        item_gradient.zero_().index_add_(0, sample, gathered)
-    return found
 
 
 def _shapes(*arguments: Any) -> _Results:

@@ -58,7 +58,7 @@ def sweep(
         item_gradient.zero_()
     for here, sample in _chunks(len(users), len(items), samples, users_per_chunk):
         candidates = items if sample is None else items[sample]
-        chunk = _Chunk(users[here], candidates, excluded, here)
+        chunk = _Chunk(users[here], candidates, None if excluded is None else excluded.of_rows(here))
         best = largest(chunk.scores, k) if k else empty
         kth = best.amin(dim=-1) if k else empty
         beta = kth if kth_is_threshold else None if thresholds is None else thresholds[here]
@@ -103,15 +103,13 @@ def _chunks(
 class _Chunk:
     """The scores of a few rows with all their candidates, and which of these are excluded."""
 
-    def __init__(self, users: Tensor, items: Tensor, excluded: CSR | None, here: slice) -> None:
+    def __init__(self, users: Tensor, items: Tensor, excluded: CSR | None) -> None:
         self.scores = users @ items.T
         self.gone = torch.zeros_like(self.scores, dtype=torch.bool)
         self.excluded_scores = users.new_empty(0)
         if excluded is not None:
-            start = excluded.start[here.start : here.stop + 1]
-            own = CSR.of(start - start[0], excluded.items[int(start[0]) : int(start[-1])])
-            self.excluded_scores = self.scores[own.rows, own.items]
-            self.gone[own.rows, own.items] = True
+            self.excluded_scores = self.scores[excluded.rows, excluded.items]
+            self.gone[excluded.rows, excluded.items] = True
         self.left = (~self.gone).sum(dim=-1)
 
     def phi_sums(

@@ -15,6 +15,8 @@ from talos.kernels import core
 
 __all__ = ["ItemVectors", "Samples", "distinct_rows", "drawn_positives", "pair_scores", "sample_scores"]
 
+# Marks in a table that stays in cache, a power of 2.
+_MARKS = 1 << 16
 # Lengths below this are raised to it, as in `F.normalize`.
 _SHORTEST = 1e-12
 
@@ -42,17 +44,20 @@ class ItemVectors:
         rows: (I, d). Half precision is computed with in float32.
         normalize: divide the rows by their lengths.
         memory: (I, d), where the core writes the normalised rows; new memory if None.
+        in_place: let the core overwrite the rows with the normalised ones.
 
     >>> items = ItemVectors(torch.tensor([[3.0, 4.0]]), normalize=True)
     >>> items.scored
     tensor([[0.6000, 0.8000]])
     """
 
-    def __init__(self, rows: Tensor, *, normalize: bool = False, memory: Tensor | None = None) -> None:
+    def __init__(
+        self, rows: Tensor, *, normalize: bool = False, memory: Tensor | None = None, in_place: bool = False
+    ) -> None:
         self.given, self.lengths = rows.detach(), None
         self.scored = self.given.to(torch.promote_types(rows.dtype, torch.float32)).contiguous()
         if normalize and _in_core(self.scored):
-            self.scored, self.lengths = core.unit_rows(self.scored, out=memory)
+            self.scored, self.lengths = core.unit_rows(self.scored, out=self.scored if in_place else memory)
         elif normalize:
             self.lengths = self.scored.norm(dim=-1)
             self.scored = F.normalize(self.scored, dim=-1)
@@ -101,11 +106,9 @@ def pair_scores(users: Tensor, items: Tensor, pairs: CSR) -> Tensor:
 
 def sample_scores(users: Tensor, items: Tensor, samples: Samples) -> Tensor:
     """The scores (R, n) of each row with the items of its sample."""
-    if _in_core(users, items):
-        return core.sample_scores(users, items, samples)
     scores = users.new_empty(len(users), samples.items.shape[1])
     for here, sample in zip(samples.slices(), samples.items, strict=True):
-        torch.mm(users[here], items[sample].T, out=scores[here])
+        torch.mm(users[here], items.index_select(0, sample).T, out=scores[here])
     return scores
 
 
@@ -121,16 +124,18 @@ def drawn_positives(positives: CSR, samples: Samples, num_items: int) -> CSR:
     >>> drawn_positives(CSR.of(torch.tensor([0, 1, 2]), torch.tensor([7, 8])), samples, 10).items
     tensor([0, 2])
     """
-    if _in_core(samples.items):
-        return CSR.of(*core.drawn_positives(positives.start, positives.items, samples, num_items))
-    rows, positions = [positives.rows[:0]], [positives.rows[:0]]
-    for here, sample in zip(samples.slices(), samples.items, strict=True):
-        own = slice(int(positives.start[here.start]), int(positives.start[here.stop]))
-        found = meetings(positives.rows[own], positives.items[own], sample)
-        order = torch.argsort(found[0] * len(sample) + found[1])
-        rows.append(found[0][order])
-        positions.append(found[1][order])
-    return CSR.by_row(torch.cat(rows), torch.cat(positions), len(positives.start) - 1)
+    count, size = samples.items.shape
+    # items of different samples differ
+    first = torch.arange(count, device=samples.items.device) * num_items
+    drawn = (samples.items + first.unsqueeze(-1)).flatten()
+    own = first.repeat_interleave(samples.bounds.diff())[positives.rows] + positives.items
+    # few positives are in their sample: marks of the items' last bits leave most of them out
+    marks = torch.zeros(_MARKS, dtype=torch.bool, device=drawn.device)
+    some = marks.index_fill_(0, drawn & (_MARKS - 1), True)[own & (_MARKS - 1)].nonzero().flatten()
+    rows, places = meetings(positives.rows[some], own[some], drawn)
+    # ascending within each row
+    keys = (rows * size + places % size).sort().values
+    return CSR.by_row(keys // size, keys % size, len(positives.start) - 1)
 
 
 def distinct_rows(rows: Tensor, bound: int) -> tuple[Tensor, Tensor]:

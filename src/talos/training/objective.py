@@ -170,7 +170,7 @@ class Objective(nn.Module):
         positives = batch.positives._replace(items=index[: len(own)])
         bounds = torch.tensor([*cuts, len(batch.users)], device=own.device)
         samples = Samples(index[len(own) :].view(drawn.shape), bounds)
-        table = ItemVectors(rows, normalize=self.cosine)
+        table = ItemVectors(rows, normalize=self.cosine, in_place=True)
         excluded = drawn_positives(positives, samples, len(rows))
         beta = self._threshold_of_samples(batch, users.detach(), items, table, positives, samples, excluded)
         compute = partial(

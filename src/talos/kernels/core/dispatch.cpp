@@ -4,6 +4,7 @@
 
 #include "losses.h"
 #include "task.h"
+#include "team.h"
 
 #if defined(TALOS_X86) && defined(_WIN32)
 #define WIN32_LEAN_AND_MEAN
@@ -14,8 +15,7 @@ namespace talos {
 
 // The operations of a level, in the order of their numbers.
 #define TALOS_ADDRESS(name) &name,
-#define TALOS_TABLE(level, operations) \
-    namespace level { constexpr const Operation* kOperations[] = {operations(TALOS_ADDRESS)}; }
+#define TALOS_TABLE(level, name) namespace level { constexpr const Operation* kOperations[] = {TALOS_OPERATIONS(TALOS_ADDRESS)}; }
 #define TALOS_ROW(level, name) {name, level::kOperations},
 
 #if defined(TALOS_X86)
@@ -25,11 +25,7 @@ namespace talos {
 #else
 #define TALOS_LEVELS(X) X(plain, "plain")
 #endif
-#define TALOS_FULL_TABLE(level, name) TALOS_TABLE(level, TALOS_OPERATIONS)
-TALOS_LEVELS(TALOS_FULL_TABLE)
-#ifdef TALOS_BFLOAT16
-TALOS_TABLE(avx512bf16, TALOS_SWEEPS)
-#endif
+TALOS_LEVELS(TALOS_TABLE)
 
 namespace {
 
@@ -39,7 +35,6 @@ struct Level {
 };
 
 constexpr Level kLevels[] = {TALOS_LEVELS(TALOS_ROW)};
-constexpr int32_t kHighest = sizeof(kLevels) / sizeof(kLevels[0]) - 1;
 
 bool multiplies_bfloat16() {
 #ifdef TALOS_BFLOAT16
@@ -51,12 +46,11 @@ bool multiplies_bfloat16() {
 }
 
 const Operation& operation_of(const int32_t level, const int32_t operation, [[maybe_unused]] const Task& task) {
+    const Operation& found = *kLevels[level].operations[operation];
 #ifdef TALOS_BFLOAT16
-    constexpr int32_t count = sizeof(avx512bf16::kOperations) / sizeof(avx512bf16::kOperations[0]);
-    if (task.bfloat16 && level == kHighest && operation < count && multiplies_bfloat16())
-        return *avx512bf16::kOperations[operation];
+    if (&found == &avx512::sweep && task.bfloat16 && multiplies_bfloat16()) return avx512bf16::sweep;
 #endif
-    return *kLevels[level].operations[operation];
+    return found;
 }
 
 // Something that Python has to know.
@@ -109,7 +103,7 @@ int32_t talos_core_best_level() {
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
     return 0;
 #else
-    return talos::kHighest;  // every 64-bit ARM processor has NEON
+    return sizeof(talos::kLevels) / sizeof(talos::kLevels[0]) - 1;  // every 64-bit ARM processor has NEON
 #endif
 }
 
@@ -122,10 +116,14 @@ int64_t talos_core_workspace_bytes(int32_t level, int32_t operation, const talos
     return 4 * talos::operation_of(level, operation, *task).workspace(*task);
 }
 
-// 0, or 1 if threads could not be started.
-int32_t talos_core_run(int32_t level, int32_t operation, const talos::Task* task) {
+// Runs an operation for every task: task i on thread i mod `threads`, whose tasks may have the same workspace. Returns 0, or 1
+// if threads could not be started.
+int32_t talos_core_run(int32_t level, int32_t operation, const talos::Task* tasks, int64_t count, int64_t threads) {
     try {
-        talos::operation_of(level, operation, *task).run(*task);
+        const talos::Operation& of_level = talos::operation_of(level, operation, *tasks);
+        talos::plain::run_team(*tasks, threads, [&](const int64_t index) {
+            for (int64_t i = index; i < count; i += threads) of_level.run(tasks[i]);
+        });
         return 0;
     } catch (...) {
         return 1;

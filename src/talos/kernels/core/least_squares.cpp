@@ -72,13 +72,10 @@ void apply(const Task& task, const int64_t row, const float* const x, const bool
 }
 
 // Prefetches the vectors of the next row, which are scattered over memory.
-void fetch(const Task& task, const int64_t row) {
+void fetch_entries(const Task& task, const int64_t row) {
     constexpr int64_t most = 32;  // entries; enough to start with in longer rows
     const int64_t end = std::min(task.indptr[row + 1], task.indptr[row] + most);
-    for (int64_t i = task.indptr[row]; i < end; ++i) {
-        const float* const y = task.table + task.indices[i] * task.dim;
-        for (int64_t k = 0; k < task.dim; k += kAlign) __builtin_prefetch(y + k);
-    }
+    for (int64_t i = task.indptr[row]; i < end; ++i) fetch(task.table + task.indices[i] * task.dim, task.dim);
 }
 
 // With memory for three vectors.
@@ -100,22 +97,8 @@ void solve(const Task& task, const int64_t row, float* const r) {
     }
 }
 
-// A row costs its entries and one product with G.
-int64_t cost(const Task& task, const int64_t row) { return 2 * task.indptr[row] + task.dim * row; }
-
 int64_t threads_of(const Task& task) {
-    return std::max<int64_t>(1, std::min(task.threads, cost(task, task.rows) * task.dim / kWorkPerThread));
-}
-
-// The first row of a thread: all have equal cost, not equally many rows.
-int64_t first_row(const Task& task, const int64_t thread, const int64_t threads) {
-    if (thread == threads) return task.rows;
-    int64_t low = 0, high = task.rows;
-    while (low < high) {
-        const int64_t middle = (low + high) / 2;
-        cost(task, middle) < cost(task, task.rows) / threads * thread ? low = middle + 1 : high = middle;
-    }
-    return low;
+    return threads_for(task, task.rows, (2 * task.indptr[task.rows] + task.dim * task.rows) * task.dim);
 }
 
 }  // namespace
@@ -126,8 +109,8 @@ const Operation least_squares{
         const int64_t threads = threads_of(task);
         float* const base = aligned(task.workspace);
         run_team(task, threads, [&](const int64_t thread) {
-            for (int64_t row = first_row(task, thread, threads), end = first_row(task, thread + 1, threads); row < end; ++row) {
-                if (row + 1 < end) fetch(task, row + 1);
+            for (int64_t row = thread; row < task.rows; row += threads) {  // neighbours may all be long
+                if (row + threads < task.rows) fetch_entries(task, row + threads);
                 solve(task, row, base + thread * 3 * padded(task.dim));
             }
         });

@@ -169,11 +169,12 @@ struct PartialAUC : Phi {
         return u * 2.0f * (q - b + (1 + gamma)) * q * (1.0f - q);
     }
 
-    // Adds the derivatives of factor · Σφ in b, γ and s_n.
-    void add_gradient(const float (&sums)[3], const float factor, double* const gradient) const {
-        gradient[0] += -2.0 * factor * (sums[2] - b * sums[1]);
-        gradient[1] += 2.0 * factor * sums[2];
-        gradient[2] -= static_cast<double>(factor) * sums[1];
+    // Adds the derivatives of factor · Σφ in b, γ and s_n; sum(i) is the i-th of the sums.
+    template <class Sum>
+    void add_gradient(const Sum& sum, const float factor, float* const gradient) const {
+        gradient[0] -= 2 * factor * (sum(2) - b * sum(1));
+        gradient[1] += 2 * factor * sum(2);
+        gradient[2] -= factor * sum(1);
     }
 };
 
@@ -332,13 +333,6 @@ constexpr Traits kTraits[kKinds] = {
     TALOS_KINDS(TALOS_KIND)
 #undef TALOS_KIND
 };
-
-// The largest number of one of these.
-constexpr int most_of(int Traits::*const number) {
-    int most = 0;
-    for (const Traits& one : kTraits) most = std::max(most, one.*number);
-    return most;
-}
 
 // Calls function(functor) with the functor of the task, if it is one of pairs or one of φ alone.
 template <bool kPairs, class Function>

@@ -41,51 +41,19 @@ void through_lengths(const Task& task, const int64_t from, const int64_t to) {
     }
 }
 
-// Not a loop over std::sqrt: that sets errno for negative numbers, and so is not vectorised.
-inline float root(const float x) { return std::sqrt(x); }
-
-inline Vector root(const Vector x) {
-#if defined(__AVX512F__)
-    return (Vector)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);
-#else
-    Vector y = x;
-    for (int i = 0; i < kWidth; ++i) y[i] = std::sqrt(x[i]);
-    return y;
-#endif
-}
-
-void fetch(const float* const row, const int64_t dim) {
-    for (int64_t k = 0; k < dim; k += 16) __builtin_prefetch(row + k, 1);
-}
-
-// The parameters of Adam. Differences from 1 are computed by the caller: float has too few digits for 1 - .999.
-struct Adam {
-    float rest1, beta2, rest2;  // 1 - β1, β2, 1 - β2
-    float epsilon, weight_decay;
-    float rate;                 // learning rate / (1 - β1^t)
-    float root_correction;      // √(1 - β2^t)
-
-    // One number or vector of a row: g ← g + λp, m ← m + (1-β1)(g - m), v ← β2·v + (1-β2)g², p ← p - rate · m / (√v/√(1-β2^t) + ε).
-    template <class Numbers>
-    void step(const Numbers gradient, Numbers& p, Numbers& m, Numbers& v) const {
-        const Numbers g = gradient + weight_decay * p;
-        m = m + rest1 * (g - m);
-        v = beta2 * v + rest2 * (g * g);
-        p = p - rate * m / (root(v) / root_correction + epsilon);
+// g ← g + λp, m ← m + (1-β1)(g - m), v ← β2·v + (1-β2)g², p ← p - rate · m / (√v/√(1-β2^t) + ε) with the i-th gradient, in
+// vectors by the compiler.
+void update_row(const Task& task, const int64_t i) {
+    const auto [rest1, beta2, rest2, epsilon, weight_decay, rate, root_correction] = reinterpret_cast<const float(&)[7]>(*task.params);
+    const int64_t row = task.indices[i] * task.dim;
+    const float* const __restrict gradient = task.gradient + i * task.dim;
+    float *const __restrict p = task.out + row, *const __restrict m = task.mean + row, *const __restrict v = task.square + row;
+    for (int64_t k = 0; k < task.dim; ++k) {
+        const float g = gradient[k] + weight_decay * p[k];
+        m[k] += rest1 * (g - m[k]);
+        v[k] = beta2 * v[k] + rest2 * (g * g);
+        p[k] -= rate * m[k] / (std::sqrt(v[k]) / root_correction + epsilon);
     }
-};
-
-void update_row(const Task& task, const Adam& adam, const int64_t i) {
-    const int64_t dim = task.dim, row = task.indices[i] * dim;
-    const float* const gradient = task.gradient + i * dim;
-    float *const p = task.out + row, *const m = task.mean + row, *const v = task.square + row;
-    int64_t k = 0;
-    for (; k + kWidth <= dim; k += kWidth) {
-        Vector values = load(p + k), mean = load(m + k), square = load(v + k);
-        adam.step(load(gradient + k), values, mean, square);
-        store(p + k, values), store(m + k, mean), store(v + k, square);
-    }
-    for (; k < dim; ++k) adam.step(gradient[k], p[k], m[k], v[k]);
 }
 
 }  // namespace
@@ -114,12 +82,13 @@ const Operation pair_scores{no_workspace, [](const Task& task) {
     });
 }};
 
-// Adds slopes of positives, whose items ascend in each row, to user_gradient and item_gradient; with lengths, converts the
-// latter to the gradient of the rows before normalisation. Reads rows, items, dim, users, table, indptr, indices and slopes.
+// Adds slopes of positives, whose items ascend in each row, to user_gradient, unless it is null, and item_gradient; with lengths,
+// converts the latter to the gradient of the rows before normalisation. Reads rows, items, dim, users, table, indptr, indices and slopes.
 const Operation add_positives{no_workspace, [](const Task& task) {
     const int64_t count = task.indptr[task.rows];
-    in_parallel(task, task.rows, count * task.dim,
-                [&task](const int64_t from, const int64_t to) { add_to_users(task, from, to); });
+    if (task.user_gradient)
+        in_parallel(task, task.rows, count * task.dim,
+                    [&task](const int64_t from, const int64_t to) { add_to_users(task, from, to); });
     const int64_t numbers = (count + (task.lengths ? task.items : 0)) * task.dim;
     in_parallel(task, task.items, numbers, [&task](const int64_t from, const int64_t to) {
         add_to_items(task, from, to);
@@ -128,17 +97,15 @@ const Operation add_positives{no_workspace, [](const Task& task) {
 }};
 
 // One step of Adam for `rows` distinct rows of a parameter, `indices`; no other row is read or written. Reads dim, gradient and
-// params, the numbers of Adam above; updates out, mean and square, all of the shape of the parameter.
+// params: 1 - β1, β2, 1 - β2 (float has too few digits for 1 - .999), ε, weight decay λ, rate (the learning rate / (1 - β1^t))
+// and √(1 - β2^t). Updates out, mean and square, all of the shape of the parameter.
 const Operation adam_rows{no_workspace, [](const Task& task) {
-    Adam adam;
-    std::memcpy(&adam, task.params, sizeof adam);
     in_parallel(task, task.rows, 4 * task.rows * task.dim, [&](const int64_t from, const int64_t to) {
         for (int64_t i = from; i < to; ++i) {
-            if (i + kAdamAhead < to) {
-                const int64_t next = task.indices[i + kAdamAhead] * task.dim;
-                fetch(task.out + next, task.dim), fetch(task.mean + next, task.dim), fetch(task.square + next, task.dim);
-            }
-            update_row(task, adam, i);
+            if (i + kAdamAhead < to)
+                for (const float* const table : {task.out, task.mean, task.square})
+                    fetch(table + task.indices[i + kAdamAhead] * task.dim, task.dim);
+            update_row(task, i);
         }
     });
 }};

@@ -16,10 +16,9 @@ public:
     PhiSweep(Shared& shared, const int64_t index) : Worker(shared, index) {}
 
     void run() {
+        const Traits& traits = kTraits[task_.kind];
+        if (!index_ && with_gradients() && traits.learnt) std::fill_n(task_.parameter_gradient, traits.params, 0.0f);
         sweep_blocks([this] { with_functor<false>(task_, [this](const auto& phi) { evaluate(phi); }); });
-        if (index_ || !with_gradients() || !kTraits[task_.kind].learnt) return;
-        std::fill_n(task_.parameter_gradient, kTraits[task_.kind].params, 0.0f);
-        std::copy_n(parameter_gradient_, kTraits[task_.kind].learnt, task_.parameter_gradient);
     }
 
 private:
@@ -90,12 +89,8 @@ private:
         }
     }
 
-    // One of a user's sums, over all threads.
-    float total_of(const int64_t sum, const int64_t u) const {
-        float total = 0;
-        for (int64_t t = 0; t < at_.threads; ++t) total += of_thread(t, at_.sums)[sum * at_.block + u];
-        return total;
-    }
+    // One of a user's sums.
+    float total_of(const int64_t sum, const int64_t u) const { return over_threads(at_.sums + sum * at_.block + u); }
 
     // Now that Σφ is known: computes R and, for gradients, the factor of each user's slopes, the users' gradient and the scaled
     // user vectors for the items' gradient.
@@ -108,7 +103,8 @@ private:
             if (with_gradients()) {
                 const float inverse = left == 0 ? 0.0f : 1.0f / (Functor::kLogSum ? total : static_cast<float>(left));
                 factor_[u] = inverse * task_.scale * task_.weights[user] * phi.slope_factor();
-                if constexpr (Functor::kLearnt > 0) add_parameter_gradient(phi, u);
+                if constexpr (Functor::kLearnt > 0)  // by the first thread, for all users in their order
+                    if (!index_) phi.add_gradient([&](const int i) { return total_of(i, u); }, factor_[u], task_.parameter_gradient);
             }
             if (u % at_.threads != index_) continue;
             const float mean = left == 0 ? 0.0f : total / static_cast<float>(left);
@@ -118,17 +114,6 @@ private:
         }
         if (with_gradients()) scale_users();
     }
-
-    // By the first thread, for all users in their order.
-    template <class Functor>
-    void add_parameter_gradient(const Functor& phi, const int64_t u) {
-        if (index_) return;
-        float sums[Functor::kSums];
-        for (int i = 0; i < Functor::kSums; ++i) sums[i] = total_of(i, u);
-        phi.add_gradient(sums, factor_[u], parameter_gradient_);
-    }
-
-    double parameter_gradient_[most_of(&Traits::learnt)] = {};
 };
 
 }  // namespace

@@ -43,11 +43,6 @@ typedef int (*TeamSize)();                                                      
     X(const int64_t*, indices)     /* (P) their items */                                                                 \
     X(const float*, positive_scores) /* (P) may be the memory of `excluded_scores`, which is written first */            \
     X(const float*, slopes)        /* (P) ∂L/∂s of the positives */                                                      \
-    /* samples of items that consecutive rows use as their negatives */                                                  \
-    X(int64_t, samples)            /* G */                                                                               \
-    X(int64_t, sample_size)        /* n */                                                                               \
-    X(const int64_t*, bounds)      /* (G + 1) rows bounds[g] .. bounds[g + 1) have sample g */                           \
-    X(const int64_t*, drawn)       /* (G, n) rows of `table`; one may occur more than once */                            \
     /* results of a sweep, overwritten; gradients are of Σ_r weight_r · R_r, or Σ_i weight_i · h(R_i) for pairs */       \
     X(float*, sums)                /* (R) or, for pairs, (P): R; -inf for a log-sum of pairs over nothing */             \
     X(float*, normalizer)          /* (R) log Σφ, or Σφ for a mean; not for pairs */                                     \
@@ -60,15 +55,12 @@ typedef int (*TeamSize)();                                                      
     X(float*, best)                /* (R, k) the K best scores in any order, or null */                                  \
     /* other operations */                                                                                               \
     X(int64_t, steps)                                                                                                    \
-    X(int64_t, capacity)           /* of `found` */                                                                      \
     X(const float*, gram)          /* (d, d) */                                                                          \
     X(const float*, gradient)      /* (R, d) */                                                                          \
     X(float*, lengths)             /* (I) */                                                                             \
     X(float*, out)                                                                                                       \
     X(float*, mean)                                                                                                      \
-    X(float*, square)                                                                                                    \
-    X(int64_t*, found_start)                                                                                             \
-    X(int64_t*, found)
+    X(float*, square)
 
 struct Task {
 #define TALOS_FIELD(type, name) type name;
@@ -84,17 +76,15 @@ struct Operation {
 
 constexpr int64_t no_workspace(const Task&) { return 0; }
 
-// Operations have a version for each instruction set (vector.h); the first ones have one with bfloat16 products, too.
-#define TALOS_SWEEPS(X) X(sweep) X(sample_sweep)
-#define TALOS_OPERATIONS(X)                                                                                               \
-    TALOS_SWEEPS(X) X(sample_scores) X(drawn_positives) X(pair_scores) X(unit_rows) X(add_positives) X(adam_rows)         \
-    X(least_squares) X(smooth_places)
+// Operations have a version for each instruction set (vector.h); a sweep has one with bfloat16 products, too.
+#define TALOS_OPERATIONS(X) \
+    X(sweep) X(pair_scores) X(unit_rows) X(add_positives) X(adam_rows) X(least_squares) X(smooth_places)
 
 #define TALOS_DECLARE(name) extern const Operation name;
 namespace plain { TALOS_OPERATIONS(TALOS_DECLARE) }
 namespace avx2 { TALOS_OPERATIONS(TALOS_DECLARE) }
 namespace avx512 { TALOS_OPERATIONS(TALOS_DECLARE) }
-namespace avx512bf16 { TALOS_SWEEPS(TALOS_DECLARE) }
+namespace avx512bf16 { TALOS_DECLARE(sweep) }
 namespace neon { TALOS_OPERATIONS(TALOS_DECLARE) }
 #undef TALOS_DECLARE
 

@@ -69,10 +69,15 @@ void run_team(const Task& task, const int64_t threads, const Work& work) {
 
 constexpr int64_t kWorkPerThread = 1 << 17;  // numbers; for less, another thread does not pay off
 
-// Calls work(from, to) concurrently for equal ranges of 0 … count; `numbers` is the total amount of work.
+// How many threads pay off for `count` pieces that are `numbers` of work in all.
+inline int64_t threads_for(const Task& task, const int64_t count, const int64_t numbers) {
+    return std::max<int64_t>(1, std::min(task.threads, std::min(count, numbers / kWorkPerThread)));
+}
+
+// Calls work(from, to) concurrently for equal ranges of 0 … count.
 template <class Work>
 void in_parallel(const Task& task, const int64_t count, const int64_t numbers, const Work& work) {
-    const int64_t threads = std::max<int64_t>(1, std::min(task.threads, std::min(count, numbers / kWorkPerThread)));
+    const int64_t threads = threads_for(task, count, numbers);
     run_team(task, threads, [&](const int64_t i) { work(count * i / threads, count * (i + 1) / threads); });
 }
 

@@ -180,6 +180,10 @@ inline void add_scaled(float* const to, const float factor, const float* const f
 
 constexpr int64_t kAlign = 16;  // floats in a cache line
 
+inline void fetch(const float* const row, const int64_t dim) {
+    for (int64_t k = 0; k < dim; k += kAlign) __builtin_prefetch(row + k);
+}
+
 inline int64_t round_up(const int64_t n, const int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // The first cache line at or after an address: a workspace is larger by one.

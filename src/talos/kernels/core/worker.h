@@ -39,7 +39,6 @@ constexpr int64_t kMaxBlock = 256;             // users
 constexpr int64_t kMostScores = 3 << 25;       // kept at a time, in floats: 384 MB. Fewer users than kColumns are never taken
 constexpr int64_t kProductsPerThread = 1 << 20;  // for less, another thread does not pay off
 constexpr int64_t kMoreCandidates = 64;        // room for candidates beyond 2K
-constexpr int kMostSums = most_of(&Traits::sums);
 constexpr int kHalvings = 12;                  // bisection steps, after which a bound is close enough
 constexpr float kRounding = kDeep == 1 ? 1.0001f : 1.01f;  // computed |u·v| / (|u||v|) is at most this
 constexpr int64_t kPairRows = 5;               // numbers per positive and thread: sum, slope sum, near score, shift, weight
@@ -82,7 +81,7 @@ struct Layout {
     bool copy;               // item vectors must be copied, to be padded or rounded
 
     int64_t kept, packed, scaled, partial, sums, per_user, norm, spare;  // of every thread: thread · each more
-    int64_t candidates, counts, merged, pairs, tiles, bins, ranges, nodes;
+    int64_t candidates, counts, merged, pairs, tiles, bins, nodes;
     int64_t finest, coarsest, rows, columns, gradient;                             // once for all threads
     int64_t each, total;
 
@@ -117,8 +116,8 @@ struct Layout {
         packed = take(block * depth);
         scaled = take(block * padded_dim);
         partial = take(block * padded_dim);
-        sums = take(kMostSums * block);
-        per_user = take(5 * block);
+        sums = take(kTraits[task.kind].sums * block);
+        per_user = take((pairwise ? 7 : 5) * block);
         norm = take(1);
         spare = take((kDeep + 1) * padded_dim);
         candidates = take(block * capacity);
@@ -127,7 +126,6 @@ struct Layout {
         pairs = take(kPairRows * most_positives);
         tiles = take(pairwise ? 3 * kTile * kColumns : 0);
         bins = take(pairwise ? kColumns * kBinRow + 2 * kNodeRow : 0);
-        ranges = take(pairwise ? 2 * block : 0);
         nodes = take(pairwise ? kNodesFloats * block : 0);
         each = at, at = threads * each;
         finest = take(bands * block);
@@ -223,7 +221,15 @@ protected:
     float* of_thread(const int64_t thread, const int64_t offset) const { return shared_.base + thread * at_.each + offset; }
     float* own(const int64_t offset) const { return of_thread(index_, offset); }
 
-    // Numbers of one kind, one for every user of the block: β, shift, factor, bound, highest negative score of the thread's items.
+    // The sum of a number that every thread has in its memory.
+    float over_threads(const int64_t offset) const {
+        float sum = 0;
+        for (int64_t t = 0; t < at_.threads; ++t) sum += *of_thread(t, offset);
+        return sum;
+    }
+
+    // Numbers of one kind, one for every user of the block: β, shift, factor, bound, highest negative score of the thread's items
+    // and, for pairs, the range of the positives' scores.
     float* of_users(const int64_t thread, const int64_t kind) const {
         return of_thread(thread, at_.per_user) + kind * at_.block;
     }
@@ -266,11 +272,8 @@ protected:
     }
 
     void report_user_gradient(const int64_t u) const {
-        for (int64_t k = 0; k < task_.dim; ++k) {
-            float sum = 0;
-            for (int64_t t = 0; t < at_.threads; ++t) sum += of_thread(t, at_.partial)[u * dim() + k];
-            task_.user_gradient[(first_user_ + u) * task_.dim + k] = factor_[u] * sum;
-        }
+        for (int64_t k = 0; k < task_.dim; ++k)
+            task_.user_gradient[(first_user_ + u) * task_.dim + k] = factor_[u] * over_threads(at_.partial + u * dim() + k);
     }
 
     // User vectors times their factors, for the items' gradient. If the number of users is odd, the last pair is completed by
