@@ -196,6 +196,8 @@ class Search(optuna.Study):
         return float(outcome["value"])
 
     def _judge(self, trial: optuna.Trial, epoch: int, value: float | None) -> Verdict:
+        if self.stopped:  # and the exception of Ctrl-C was lost, as in a finaliser
+            raise _InterruptedError
         if value is not None:
             trial.report(value, epoch)
             if trial.should_prune():
