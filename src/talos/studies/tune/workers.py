@@ -147,6 +147,7 @@ class Search(optuna.Study):
         except ValueError as error:
             if "Cannot tell" not in str(error):  # it ended meanwhile: another machine took it for lost
                 raise
+            return True
         open_trials = any(not trial.state.is_finished() for trial in current_trials(self))
         return open_trials and not self.stopped and not self.out_of_time
 
