@@ -137,11 +137,11 @@ def test_eight_workers_with_kills(start: Any, budget: Any, clicks: Path, tmp_pat
         kills = 0
         while process.poll() is None:
             time.sleep(rng.uniform(0.5, 3.0))
-            workers = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            tasks = Path(f"/proc/{process.pid}/task").glob("*/children")  # threads of the command start them
             try:
-                alive = workers.read_text().split()
+                alive = [one for task in tasks for one in task.read_text().split()]
             except OSError:
-                break
+                continue
             if alive and kills < 12:
                 os.kill(int(rng.choice(alive)), signal.SIGKILL)
                 kills += 1

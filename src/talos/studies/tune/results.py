@@ -94,10 +94,9 @@ def summarise(study: optuna.Study, settings: TuneSettings) -> Summary:
 
 def _best_row(rows: Sequence[TrialRow]) -> TrialRow:
     """The complete trial with the highest value, the first of equals; a pruned one if none is complete."""
-    for state in ("complete", "pruned"):
-        valued = [row for row in rows if row.state == state and row.value is not None]
-        if valued:
-            return max(valued, key=lambda row: (row.value, -row.number))
+    valued = [row for row in rows if row.value is not None]
+    if valued:
+        return max(valued, key=lambda row: (row.state == "complete", row.value, -row.number))
     why = next((f": {row.error}" for row in rows if row.error), "")
     raise DataError(f"no trial has a value yet{why}", where="the study", expected="at least one")
 
@@ -130,8 +129,8 @@ def write_summary(out: Path, summary: Summary) -> None:
 
 def _row(trial: optuna.trial.FrozenTrial) -> TrialRow:
     state = {"COMPLETE": "complete", "PRUNED": "pruned"}.get(trial.state.name, "failed")
-    outcome = trial.user_attrs.get("outcome", {})
-    lost = "" if state != "failed" else "its worker died too often"
+    outcome = {} if state == "failed" else trial.user_attrs["outcome"]
+    lost = "its worker died too often" if state == "failed" else ""
     return TrialRow(
         number=trial.number,
         state=state,

@@ -117,10 +117,8 @@ class TuneSettings:
 
     def limit(self, trials: int | None) -> int | None:
         """The number of trials to run: no more than the grid has points."""
-        if self.resolved_sampler != "grid":
-            return trials
-        assert self.space.size is not None
-        return self.space.size if trials is None else min(trials, self.space.size)
+        points = self.space.size if self.resolved_sampler == "grid" else None
+        return min((number for number in (trials, points) if number is not None), default=None)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, which `from_dict` reads back."""
@@ -264,11 +262,14 @@ def _storage(url: str) -> optuna.storages.RDBStorage:
     )
 
 
-def retry(study: optuna.Study, trial: FrozenTrial, limit: int | None = _RETRIES) -> None:
-    """Queue a trial again with its parameters, by Optuna's own callback; at most so often."""
+def retry(study: optuna.Study, trial: FrozenTrial, *, on_purpose: bool = False) -> None:
+    """Queue a trial again with its parameters, by Optuna's own callback; without a limit if it was stopped on purpose.
+
+    The callback appends to a list of the trial, hence the copy.
+    """
     kinds: Any = optuna.storages
     kind = getattr(kinds, "RetryHeartbeatStaleTrialCallback", None) or kinds.RetryFailedTrialCallback
-    kind(max_retry=limit)(study, copy.deepcopy(trial))  # it appends to a list of the trial
+    kind(max_retry=None if on_purpose else _RETRIES)(study, copy.deepcopy(trial))
 
 
 def current_trials(study: optuna.Study) -> list[FrozenTrial]:

@@ -15,7 +15,6 @@ import contextlib
 import json
 import math
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -173,4 +172,6 @@ def _peak_megabytes() -> float:
     with contextlib.suppress(OSError):  # `getrusage` may report the peak of the process that started this one
         status = Path("/proc/self/status").read_text()
         return round(int(status.partition("VmHWM:")[2].split()[0]) / 1024, 1)
+    import resource  # not on every system
+
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)

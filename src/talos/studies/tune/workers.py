@@ -57,6 +57,10 @@ class _InterruptedError(Exception):
     """The trial was stopped or its worker died: it is to be run again."""
 
 
+class _WorkerError(TalosError):
+    """Worker processes cannot be started, which is nothing about the trial."""
+
+
 class _FailedError(Exception):
     """The trial raised an error, which is written down; the same would happen again."""
 
@@ -143,13 +147,14 @@ class Search(optuna.Study):
         except ValueError as error:
             if "Cannot tell" not in str(error):  # it ended meanwhile: another machine took it for lost
                 raise
-        return not self.over and any(not trial.state.is_finished() for trial in current_trials(self))
+            return True
+        open_trials = any(not trial.state.is_finished() for trial in current_trials(self))
+        return open_trials and not self.stopped and not self.out_of_time
 
     @property
-    def over(self) -> bool:
-        """Whether the search was stopped or its time is up."""
-        late = self.deadline is not None and time.monotonic() >= self.deadline
-        return self.stopped or late
+    def out_of_time(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
 
     def ended(self) -> list[FrozenTrial]:
         """The trials that have ended, each with its last attempt."""
@@ -161,7 +166,8 @@ class Search(optuna.Study):
             trials = current_trials(self)
             waiting = [place for place, trial in enumerate(trials) if trial.state == TrialState.WAITING]
             place = waiting[0] if waiting else len(trials)
-            if self.over or (not waiting and self.wanted is not None and place >= self.wanted):
+            enough = not waiting and self.wanted is not None and place >= self.wanted
+            if enough or self.stopped or self.out_of_time:
                 raise _NoTrialError
             point = None if waiting else point_at(self.settings, place)
             if point is not None:
@@ -176,7 +182,7 @@ class Search(optuna.Study):
         except KeyboardInterrupt:
             self.stopped = True
             raise _InterruptedError from None
-        except (_InterruptedError, optuna.exceptions.OptunaError):  # the latter of the storage
+        except (_InterruptedError, _WorkerError, optuna.exceptions.OptunaError):  # the last of the storage
             raise
         except Exception as error:
             trial.set_user_attr("error", reason_of(error))
@@ -191,18 +197,18 @@ class Search(optuna.Study):
         return float(outcome["value"])
 
     def _judge(self, trial: optuna.Trial, epoch: int, value: float | None) -> Verdict:
+        if self.stopped:  # and the exception of Ctrl-C was lost, as in a finaliser
+            raise _InterruptedError
         if value is not None:
             trial.report(value, epoch)
             if trial.should_prune():
                 return "prune"
-        return "out of time" if self.over else "go on"
+        return "out of time" if self.out_of_time else "go on"
 
     def _after_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Queue an interrupted trial again; report any other one."""
         if is_interrupted(trial):
-            retry(
-                self, trial, **({"limit": None} if self.over else {})
-            )  # one stopped on purpose without a limit
+            retry(self, trial, on_purpose=self.stopped or self.out_of_time)
             return
         ended = self.ended()
         best = max((one.value or 0.0 for one in ended if one.state == TrialState.COMPLETE), default=0.0)
@@ -244,7 +250,7 @@ class _Worker:
         if "outcome" in answer:
             return dict(answer["outcome"])
         if self.end() > 0:
-            raise TalosError("a worker process failed before it could say why")
+            raise _WorkerError("worker processes fail when they start; a search with one worker needs none")
         raise _InterruptedError
 
     def kill(self) -> None:
