@@ -317,22 +317,29 @@ def _task(core: _Core, threads: int | None, fields: dict[str, Any]) -> Any:
     return task
 
 
-def _run(operation: str, level: str | None, threads: int | None, **fields: Any) -> None:
-    """Carry out an operation with the workspace that it asks for."""
-    _run_tasks(operation, level, threads, [fields])
+def _run(
+    operation: str,
+    level: str | None,
+    threads: int | None,
+    each: Sequence[dict[str, Any]] = (),
+    /,
+    **fields: Any,
+) -> None:
+    """Carry out an operation with the workspace that it asks for.
 
-
-def _run_tasks(operation: str, level: str | None, threads: int | None, each: list[dict[str, Any]]) -> None:
-    """Carry out an operation for each of these fields: several on one thread each, a single one on all threads."""
+    A task with `fields` uses all threads. Or there are several tasks, with the fields of `each`, on one thread each.
+    """
     core, at = level_of(level)
-    number, alone = core.operations[operation], len(each) == 1
-    at_once = 1 if alone else min(threads or torch.get_num_threads(), len(each))
-    tasks = (core.task * len(each))(*(_task(core, threads if alone else 1, fields) for fields in each))
-    size = max(core.library.talos_core_workspace_bytes(at, number, ctypes.byref(task)) for task in tasks)
+    number, tasks, size = core.operations[operation], (core.task * (len(each) or 1))(), 0
+    at_once = min(threads or torch.get_num_threads(), len(each)) or 1
+    for index, own in enumerate(each or [fields]):
+        tasks[index] = _task(core, 1 if each else threads, own)
+        wanted = core.library.talos_core_workspace_bytes(at, number, ctypes.byref(tasks[index]))
+        size = max(size, wanted)
     workspace = scratch.take(size * at_once).data_ptr()
     for index, task in enumerate(tasks):
         task.workspace = workspace + index % at_once * size
-    count = ctypes.c_int64(len(each))
+    count = ctypes.c_int64(len(tasks))
     if core.library.talos_core_run(at, number, tasks, count, ctypes.c_int64(at_once)):
         raise MemoryError("the core could not start its threads")
 
@@ -571,7 +578,7 @@ def _sweep_samples(
             | {"table": blocks[g - start], "item_gradient": gradients[g - start]}
             for g in some
         ]
-        _run_tasks("sweep", level, threads, each)
+        _run("sweep", level, threads, each)
         if item_gradient is not None:
             # as if each gradient were the vector of a row with one positive
             _run(

@@ -53,7 +53,7 @@ def read(
     Interactions(2 users × 2 items, 3 pairs)
     >>> read(pl.DataFrame({"usr": ["ann"], "movie_id": [7]}), user="user")
     Traceback (most recent call last):
-    talos.errors.DataError: polars frame: no column 'user'; expected the name of the user column ...(did you mean 'usr'?)
+    talos.errors.DataError: polars frame: no column 'user'; expected the name of the user column (did ...
     """
     reading = ReadOptions(**options)
     encoded = load_encoded(source, reading, progress)
