@@ -336,9 +336,9 @@ def _run(
         tasks[index] = _task(core, 1 if each else threads, own)
         wanted = core.library.talos_core_workspace_bytes(at, number, ctypes.byref(tasks[index]))
         size = max(size, wanted)
-    workspace = scratch.take(size * at_once).data_ptr()
+    workspace = scratch.take(size * at_once)
     for index, task in enumerate(tasks):
-        task.workspace = workspace + index % at_once * size
+        task.workspace = workspace.data_ptr() + index % at_once * size
     count = ctypes.c_int64(len(tasks))
     if core.library.talos_core_run(at, number, tasks, count, ctypes.c_int64(at_once)):
         raise MemoryError("the core could not start its threads")
