@@ -13,8 +13,8 @@ import torch
 from talos.evaluation import metrics
 from talos.files import replace_text
 from talos.losses import BPR, Loss, Softmax, Talos
+from talos.report import standalone
 from talos.report.page import Figure, TextTable
-from talos.report.standalone import standalone
 from talos.report.svg import Frame, Series, bars, fixed, lines, svg_text
 
 __all__ = ["RANKINGS", "figures", "measure", "push"]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 
 from talos.files import replace_text
-from talos.report.page import Figure, Section, TextTable, page, table_html
-from talos.report.standalone import standalone
+from talos.report import standalone
+from talos.report.page import Figure, TextTable, environment
 from talos_paper import published
 from talos_paper.data import DATASETS
 from talos_paper.equal import PROTOCOL, READINGS
@@ -20,7 +19,6 @@ from talos_paper.plots import measurement_plots, plots_of
 from talos_paper.readme import readme
 from talos_paper.results import ResultStore, measurement_name
 from talos_paper.tables import (
-    REMARKS,
     TableText,
     latex,
     markdown,
@@ -175,44 +173,49 @@ def _latex(experiment: Experiment, parts: Sequence[_Part]) -> str:
     return "\n".join([head, *(latex(table) for part in parts for table in part.tables)])
 
 
+_PAGE = """
+{% extends "page.html" %}
+{% from "macros.html" import section, table as show_table %}
+{% block subtitle %}{{ subtitle }}{% endblock %}
+{% block main %}
+{% for part in parts %}
+{% for table, shown in part.shown %}
+{% call section(table.title) %}
+{% if table.notes %}<p>{{ table.notes|join(" ") }}</p>{% endif %}
+{{ show_table(shown) }}
+{% endcall %}
+{% endfor %}
+{% if part.figures or part.text %}
+{% call section("Plots: " ~ part.name, part.figures) %}
+{% for text in part.text %}<p>{{ text }}</p>{% endfor %}
+{% endcall %}
+{% endif %}
+{% endfor %}
+{% endblock %}
+"""
+
+
 def _html(experiment: Experiment, parts: Sequence[_Part]) -> str:
-    sections: list[Section] = []
-    for part in parts:
-        sections += [
-            Section(table.title, html=_table_html(table), note=" ".join(table.notes)) for table in part.tables
-        ]
-        if part.figures or part.text:
-            html = "".join(f"<p>{escape(text)}</p>" for text in part.text)
-            sections.append(
-                Section(f"Plots: {DATASETS.get(part.dataset, part.dataset)}", part.figures, html=html)
-            )
     subtitle = f"In the paper: {experiment.paper}. Made by talos reproduce {experiment.name}."
-    subtitle = " ".join([subtitle, *_how_to_read(experiment)])
-    return page(experiment.title, subtitle, sections)
-
-
-def _table_html(table: TableText) -> str:
-    """The table in the layout of the reports; the best in bold, long remarks with line breaks."""
-    html = table_html(
-        TextTable(
-            table.header, [[_marked(table, p, c) for c in range(len(r))] for p, r in enumerate(table.rows)]
+    shown = [
+        {
+            "name": DATASETS.get(part.dataset, part.dataset),
+            "shown": [(table, TextTable(table.header, table.rows, table.bold)) for table in part.tables],
+            "figures": part.figures,
+            "text": part.text,
+        }
+        for part in parts
+    ]
+    return (
+        environment()
+        .from_string(_PAGE.strip())
+        .render(
+            title=experiment.title,
+            subtitle=" ".join([subtitle, *_how_to_read(experiment)]),
+            date=None,
+            parts=shown,
         )
     )
-    html = html.replace(_BOLD[0], "<strong>").replace(_BOLD[1], "</strong>")
-    for row in table.rows:
-        if table.header[-1] in REMARKS and len(row[-1]) > 30:
-            cell = f"<td>{escape(row[-1])}</td>"
-            html = html.replace(cell, f'<td style="white-space:normal;min-width:24rem">{cell[4:]}', 1)
-    return html
-
-
-# Private-use characters stand for tags while the text around them is escaped.
-_BOLD = ("\ue000", "\ue001")
-
-
-def _marked(table: TableText, place: int, column: int) -> str:
-    text = table.rows[place][column]
-    return f"{_BOLD[0]}{text}{_BOLD[1]}" if (place, column) in table.bold else text
 
 
 def _write(path: Path, text: str) -> Path:

@@ -13,6 +13,7 @@ from talos.report.svg import (
     COLOURS,
     WIDTH,
     Frame,
+    Plot,
     Scale,
     Series,
     bars,
@@ -71,7 +72,7 @@ def _paired(title: str, rows: Sequence[RowResult], metric: str) -> Figure:
 
 def _level_bars(
     names: Sequence[str], series: Sequence[tuple[str, Sequence[float | None]]], frame: Frame
-) -> str:
+) -> Plot:
     """Horizontal bars, one below the other, with room for long names; a missing value has no bar."""
     step, top, left = 16 + 11 * len(series), 4, 14
     tall = Frame(frame.label, frame.x, frame.y, top + step * len(names) + BOTTOM)

@@ -17,12 +17,13 @@ from talos.report.svg import (
     COLOURS,
     WIDTH,
     Frame,
+    Plot,
     Series,
     bars,
     intervals,
     lines,
     number,
-    points,
+    scatter,
     span,
     ticks,
 )
@@ -52,9 +53,9 @@ def test_contrast(theme: dict[str, str]) -> None:
     assert len({theme[f"c{place}"] for place in range(COLOURS)}) == COLOURS
 
 
-def inside(svg: str) -> None:
+def inside(plot: Plot) -> None:
     """Well-formed, and every place within the picture."""
-    root = ET.fromstring(svg)
+    root = ET.fromstring(str(plot))
     height = float(root.attrib["viewBox"].split()[3])
     for element in root:
         for name, limit in (("x", WIDTH), ("x1", WIDTH), ("x2", WIDTH), ("cx", WIDTH), ("y", height),
@@ -72,8 +73,11 @@ def test_lines_and_points_stay_inside(pairs: list[tuple[float, float]], zero: bo
     pairs = sorted(pairs)
     xs, ys = [a for a, _ in pairs], [b for _, b in pairs]
     inside(lines([Series("one", xs, ys)], FRAME, zero=zero, steps=steps, mark=(xs[0], "here")))
-    inside(points(xs, ys, FRAME))
+    ends = span(xs), span(ys)
+    dots = [(x, y, "point f0") for x, y in pairs]
+    inside(scatter(dots, FRAME, x=ends[0], y=ends[1], labels=[(xs[0], "first")], line=("equal", pairs)))
     inside(intervals([("one", ys), ("two", xs)], FRAME, zero=zero))
+    inside(intervals([("one", [abs(ys[0])]), ("two", [abs(xs[0])])], FRAME, filled=True))
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=12))
@@ -99,7 +103,7 @@ def test_a_span_is_never_empty(found: list[float], zero: bool) -> None:
 
 def test_seven_series_are_told_apart_without_colour() -> None:
     series = [Series(f"s{i}", [0, 1], [i, i + 1]) for i in range(COLOURS)]
-    dashes = re.findall(r'<path class="line c\d"(?: stroke-dasharray="([^"]*)")?', lines(series, FRAME))
+    dashes = re.findall(r'<path class="line c\d"(?: stroke-dasharray="([^"]*)")?', str(lines(series, FRAME)))
     assert len(set(dashes)) == COLOURS
 
 

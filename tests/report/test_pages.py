@@ -88,8 +88,8 @@ def test_a_model_of_all_the_data_shows_the_figures_of_the_one_it_was_chosen_from
     model.fitted_model().metadata["metrics"] = metrics
     text = run_report(model.refit("all"), None, title=f"Run {EVIL}")
     checked(text)
-    assert "At a glance: the model it was chosen from" in text
-    assert "No test figure: this model was fitted on train, validation and test." in text
+    assert "At a glance: the model this one was chosen from" in text
+    assert "No test metrics: this model was fitted on train, validation and test." in text
     assert f"<strong>{number(metrics['recall@5'])}</strong>" in text
     assert "interactions of validation" in text
     assert "in test" not in text
@@ -97,7 +97,7 @@ def test_a_model_of_all_the_data_shows_the_figures_of_the_one_it_was_chosen_from
 
 PLOTS = [
     "Training loss", "Validation metric", "Time profile", "Precision@K", "Recall@K", "NDCG@K",
-    "Users by their metric", "By user activity", "By item popularity", "Scores around the threshold",
+    "Users by metric", "By user activity", "By item popularity", "Scores around the threshold",
     "Learned against exact thresholds", "Coverage", "Popularity bias", "Evenness of exposure",
 ]  # fmt: skip
 

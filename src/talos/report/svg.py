@@ -9,13 +9,17 @@ page sets for light and dark mode; series also differ by dashes and marks, not b
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Literal, TypeAlias
 
+from markupsafe import Markup
+
 __all__ = [
     "Frame",
+    "Plot",
     "Scale",
     "Series",
     "bars",
@@ -24,7 +28,9 @@ __all__ = [
     "legend_key",
     "lines",
     "number",
-    "points",
+    "path",
+    "scatter",
+    "svg_text",
 ]
 
 KeyKind: TypeAlias = Literal["dots", "line", "box"]
@@ -127,6 +133,26 @@ class Series:
 
 
 @dataclass(frozen=True)
+class Plot:
+    """A drawing: its description for screen readers, its height, and SVG elements. `str` gives the whole SVG.
+
+    >>> str(Plot("nothing", 10, "")).startswith('<svg viewBox="0 0 330 10" role="img" aria-label="nothing"')
+    True
+    """
+
+    label: str
+    height: int
+    body: str
+
+    def __str__(self) -> str:
+        """The SVG element around the drawing."""
+        head = f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{escape(self.label)}"'
+        return f'{head} xmlns="http://www.w3.org/2000/svg">\n{self.body}\n</svg>'
+
+    __html__ = __str__  # templates insert it as it is: every text in it is escaped already
+
+
+@dataclass(frozen=True)
 class Frame:
     """The frame of a plot: its description for screen readers, the names of its axes, and its height."""
 
@@ -135,10 +161,9 @@ class Frame:
     y: str
     height: int = HEIGHT
 
-    def wrap(self, body: Sequence[str]) -> str:
-        """The SVG element around the drawing."""
-        head = f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{escape(self.label)}"'
-        return "\n".join([f'{head} xmlns="http://www.w3.org/2000/svg">', *body, "</svg>"])
+    def wrap(self, body: Sequence[str]) -> Plot:
+        """The plot with these elements."""
+        return Plot(self.label, self.height, "\n".join(body))
 
     def axes(self, x: Scale, y: Scale, xs: Sequence[tuple[float, str]]) -> list[str]:
         """Grid lines, tick labels and the names of both axes."""
@@ -163,7 +188,7 @@ def lines(
     steps: bool = False,
     mark: tuple[float, str] | None = None,
     whole: bool = False,
-) -> str:
+) -> Plot:
     """A line plot with one line for each series.
 
     Args:
@@ -175,8 +200,8 @@ def lines(
         whole: ticks of the horizontal axis are whole numbers.
 
     >>> picture = lines([Series("a", [1, 2], [0.5, 1.0])], Frame("a rises", "x", "y"))
-    >>> 'role="img"' in picture, 'aria-label="a rises"' in picture
-    (True, True)
+    >>> picture.label, picture.body.count("<circle")
+    ('a rises', 2)
     """
     all_x = [value for one in series for value in one.xs] + ([mark[0]] if mark else [])
     low, high = span(all_x, pad=0.0)
@@ -196,8 +221,8 @@ def lines(
             ends = [*(a for a, _ in corners[1:]), x(high)]
             corners = [corner for (a, b), c in zip(corners, ends, strict=True) for corner in ((a, b), (c, b))]
             area = [(corners[0][0], bottom), *corners, (corners[-1][0], bottom)]
-            parts.append(f'<path class="area f{place}" d="{_path(area)}Z"/>')
-        parts.append(_line(place, _path(corners)))
+            parts.append(f'<path class="area f{place}" d="{path(area)}Z"/>')
+        parts.append(_line(place, path(corners)))
         if not steps and len(corners) <= 16:
             parts += [_dot(a, b, place) for a, b in corners]
     return frame.wrap(parts)
@@ -209,10 +234,10 @@ def bars(
     frame: Frame,
     *,
     top: float | None = None,
-) -> str:
+) -> Plot:
     """A bar chart with one bar for each series in every group; `top` fixes the upper end of the axis.
 
-    >>> bars(["a", "b"], [("model", [1, 2])], Frame("two bars", "group", "height")).count("<rect")
+    >>> bars(["a", "b"], [("model", [1, 2])], Frame("two bars", "group", "height")).body.count("<rect")
     2
     """
     bottom = frame.height - BOTTOM
@@ -235,56 +260,84 @@ def bars(
     return frame.wrap(parts)
 
 
-def points(xs: Sequence[float], ys: Sequence[float], frame: Frame) -> str:
-    """A scatter plot of translucent points, with the line on which x and y are equal."""
-    low, high = span([*xs, *ys])
-    bottom = frame.height - BOTTOM
-    x, y = Scale(low, high, LEFT, WIDTH - RIGHT), Scale(low, high, bottom, TOP)
-    parts = frame.axes(x, y, [(value, number(value)) for value in ticks(low, high, 5)])
-    parts.append(f'<path class="equal" d="{_path([(x(low), y(low)), (x(high), y(high))])}"/>')
-    parts += [
-        f'<circle class="point f0" cx="{x(a)}" cy="{y(b)}" r="2.2"/>' for a, b in zip(xs, ys, strict=True)
-    ]
+def scatter(
+    points: Sequence[tuple[float, float, str]],
+    frame: Frame,
+    *,
+    x: tuple[float, float],
+    y: tuple[float, float],
+    labels: Sequence[tuple[float, str]],
+    line: tuple[str, Sequence[tuple[float, float]]] = ("", ()),
+) -> Plot:
+    """A scatter plot of points with a class each, above a line.
+
+    Args:
+        points: x, y and class, such as `f0` or `ring c6`.
+        frame: description and axes.
+        x: ends of the horizontal axis.
+        y: ends of the vertical axis.
+        labels: places and texts below the horizontal axis.
+        line: class and corners.
+
+    >>> dots = [(1, 1, "f0"), (2, 3, "ring c6")]
+    >>> str(scatter(dots, Frame("two", "x", "y"), x=(1, 2), y=(1, 3), labels=[(1, "1")])).count("<circle")
+    2
+    """
+    across, up = Scale(*x, LEFT + 8, WIDTH - RIGHT - 8), Scale(*y, frame.height - BOTTOM, TOP)
+    parts = frame.axes(across, up, labels)
+    corners = [(across(a), up(b)) for a, b in line[1]]
+    parts += [f'<path class="{line[0]}" d="{path(corners)}"/>'] if corners else []
+    parts += [f'<circle class="{look}" cx="{across(a)}" cy="{up(b)}" r="2.6"/>' for a, b, look in points]
     return frame.wrap(parts)
 
 
-def intervals(rows: Sequence[tuple[str, Sequence[float]]], frame: Frame, *, zero: bool = False) -> str:
+def intervals(
+    rows: Sequence[tuple[str, Sequence[float]]], frame: Frame, *, zero: bool = False, filled: bool = False
+) -> Plot:
     """One row for each name: single values as rings, their mean as a dot, mean ± standard deviation as a bar.
 
     Names stand above their rows; the height of the frame follows from the number of rows.
+
+    Args:
+        rows: names and values.
+        frame: description and horizontal axis.
+        zero: the axis starts at 0.
+        filled: draw the mean as a bar from 0 instead.
+
+    >>> str(intervals([("a", [1, 2])], Frame("one row", "x", ""))).count("<circle")
+    3
     """
-    step, top, left_edge = 38, 4, 14
-    frame = replace(frame, height=top + step * len(rows) + BOTTOM)
-    bottom = frame.height - BOTTOM
-    low, high = span([value for _, values in rows for value in values], zero=zero, pad=0.08)
-    x = Scale(low, high, left_edge, WIDTH - RIGHT - 8)
+    step, top, left = 38, 4, 14
+    bottom = top + step * len(rows)
+    low, high = span([value for _, values in rows for value in values], zero=zero or filled, pad=0.08)
+    x = Scale(low, high, left, WIDTH - RIGHT - 8)
     parts = []
     for value in ticks(low, high, 5):
-        place = x(value)
-        parts.append(f'<line class="grid" x1="{place}" x2="{place}" y1="{top}" y2="{bottom}"/>')
-        parts.append(svg_text(place, bottom + 15, number(value), "middle"))
-    parts.append(svg_text(WIDTH / 2, frame.height - 6, frame.x, "middle", "name"))
+        parts.append(f'<line class="grid" x1="{x(value)}" x2="{x(value)}" y1="{top}" y2="{bottom}"/>')
+        parts.append(svg_text(x(value), bottom + 15, number(value), "middle"))
+    parts.append(svg_text(WIDTH / 2, bottom + BOTTOM - 6, frame.x, "middle", "name"))
     for place, (name, values) in enumerate(rows):
-        middle = top + step * (place + 0.5) + 9
-        colour = place % COLOURS
-        mean = sum(values) / len(values)
-        std = (sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)) ** 0.5
-        parts.append(svg_text(left_edge, middle - 11, name, "start", "name"))
-        left, right = x(max(low, mean - std)), x(min(high, mean + std))
-        parts.append(f'<line class="line c{colour}" x1="{left}" x2="{right}" y1="{middle}" y2="{middle}"/>')
+        middle, colour = top + step * (place + 0.5) + 9, place % COLOURS
+        mean = statistics.fmean(values)
+        parts.append(svg_text(left, middle - 11, name, "start", "name"))
+        if filled:
+            parts.append(
+                f'<rect class="f0" x="{left}" y="{middle - 5}" width="{x(mean) - left:.2f}" height="11"/>'
+            )
+            continue
+        std = statistics.stdev(values) if len(values) > 1 else 0.0
+        ends = [(x(max(low, mean - std)), middle), (x(min(high, mean + std)), middle)]
+        parts.append(f'<path class="line c{colour}" d="{path(ends)}"/>')
         parts += [f'<circle class="ring c{colour}" cx="{x(value)}" cy="{middle}" r="3"/>' for value in values]
         parts.append(f'<circle class="f{colour}" cx="{x(mean)}" cy="{middle}" r="4"/>')
-    return frame.wrap(parts)
+    return replace(frame, height=bottom + BOTTOM).wrap(parts)
 
 
-def legend_key(place: int, kind: KeyKind) -> str:
-    """The picture of a series in a legend: its line, its line with its mark, or a box."""
-    drawn = _line(place, "M0,5L22,5")
+def legend_key(place: int, kind: KeyKind) -> Markup:
+    """The picture of a series in a legend, 22 by 10: its line, its line with its mark, or a box."""
     if kind == "box":
-        drawn = f'<rect class="f{place}" x="6" y="0" width="10" height="10"/>'
-    elif kind == "dots":
-        drawn += _dot(11.0, 5.0, place)
-    return f'<svg viewBox="0 0 22 10" aria-hidden="true">{drawn}</svg>'
+        return Markup(f'<rect class="f{place}" x="6" y="0" width="10" height="10"/>')
+    return Markup(_line(place, "M0,5L22,5") + (_dot(11.0, 5.0, place) if kind == "dots" else ""))
 
 
 def _line(place: int, path: str) -> str:
@@ -301,7 +354,8 @@ def _dot(x: float, y: float, place: int) -> str:
     return f'<circle class="f{place}" cx="{x}" cy="{y}" r="2.8"/>'
 
 
-def _path(corners: Sequence[tuple[float, float]]) -> str:
+def path(corners: Sequence[tuple[float, float]]) -> str:
+    """The path through these corners."""
     return "M" + "L".join(f"{x:g},{y:g}" for x, y in corners)
 
 
