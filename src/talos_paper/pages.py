@@ -8,7 +8,8 @@ from pathlib import Path
 
 from talos.files import replace_text
 from talos.report import standalone
-from talos.report.page import Figure, TextTable, environment
+from talos.report.page import Figure, TextTable
+from talos.report.render import environment
 from talos_paper import published
 from talos_paper.data import DATASETS
 from talos_paper.equal import PROTOCOL, READINGS

@@ -8,21 +8,8 @@ from html import escape
 from typing import Any
 
 from talos.report.page import Figure, TextTable
-from talos.report.svg import (
-    BOTTOM,
-    COLOURS,
-    WIDTH,
-    Frame,
-    Plot,
-    Scale,
-    Series,
-    bars,
-    fixed,
-    lines,
-    number,
-    span,
-    ticks,
-)
+from talos.report.render import fixed, number
+from talos.report.svg import BOTTOM, COLOURS, WIDTH, Frame, Plot, Scale, Series, bars, lines, span, ticks
 from talos_paper import published
 from talos_paper.data import DATASETS
 from talos_paper.tables import CONTRADICTING, RowResult, groups, printed_seconds, shown_metric, shown_name

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talos.model.measures import by_activity
-from talos.report.page import DARK, LIGHT
+from talos.report.render import DARK, LIGHT
 from talos.report.svg import (
     COLOURS,
     WIDTH,

@@ -17,7 +17,7 @@ from talos.data.splits import Split
 from talos.errors import ArgumentError
 from talos.model.recommender import Recommender
 from talos.report import comparison_report, run_report
-from talos.report.svg import number
+from talos.report.render import number
 from talos.studies.compare import ComparisonTable, compare
 from talos.training.callbacks import History, read_history
 

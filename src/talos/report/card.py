@@ -13,9 +13,9 @@ from talos.data.interactions import Interactions
 from talos.data.source_options import SourceOptions
 from talos.model.model import Model
 from talos.model.recommender import Recommender
-from talos.report.page import BOTH, TextTable, render
+from talos.report.page import BOTH, TextTable, markdown
+from talos.report.render import fixed, render
 from talos.report.run import ACCURACY, Measured, run_facts, with_interval
-from talos.report.svg import fixed
 
 __all__ = ["is_card", "model_card"]
 
@@ -57,6 +57,7 @@ def model_card(
         "card.md",
         **facts,
         mark=_MARK,
+        markdown=markdown,
         title=title,
         license=license,
         data_name=data,

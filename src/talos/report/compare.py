@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from talos.config import flat_settings
-from talos.report.page import Figure, TextTable, line_chart, render
-from talos.report.svg import Frame, Series, fixed, intervals, number
+from talos.report.page import Figure, TextTable, line_chart
+from talos.report.render import fixed, number, render
+from talos.report.svg import Frame, Series, intervals
 from talos.studies.compare import ComparisonTable, RunResult
 
 __all__ = ["comparison_report"]

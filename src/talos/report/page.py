@@ -7,62 +7,25 @@ made darker or lighter where a background requires it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-
-from talos.report.svg import (
-    COLOURS,
-    WIDTH,
-    Frame,
-    KeyKind,
-    Plot,
-    Series,
-    bars,
-    fixed,
-    legend_key,
-    lines,
-    number,
-)
+from talos.report.render import COLOURS, LIGHT, WIDTH, fixed, number, plain, render
+from talos.report.svg import Frame, KeyKind, Plot, Series, bars, lines
 
 __all__ = [
     "BOTH",
     "Figure",
     "TextTable",
-    "environment",
     "grouped_bars",
     "histogram",
     "is_page",
     "line_chart",
     "markdown",
-    "plain",
-    "render",
     "standalone",
-    "tag",
 ]
-
-# name → its colour in light and in dark mode
-_COLOURS = {
-    "back": ("#ffffff", "#14171b"),
-    "card": ("#f6f7f9", "#1c2026"),
-    "text": ("#1b1f24", "#e8eaed"),
-    "muted": ("#57606a", "#a5adb8"),
-    "rule": ("#d6dae0", "#3a414b"),
-    "c0": ("#0072b2", "#56b4e9"),
-    "c1": ("#c85200", "#f08a3c"),
-    "c2": ("#00805d", "#34c79d"),
-    "c3": ("#b0578f", "#e0a0c8"),
-    "c4": ("#946200", "#f0e442"),
-    "c5": ("#2f7fae", "#8fb8ff"),
-    "c6": ("#555555", "#b8bec7"),
-}
-LIGHT = {name: light for name, (light, _) in _COLOURS.items()}
-DARK = {name: dark for name, (_, dark) in _COLOURS.items()}
 
 
 @dataclass(frozen=True)
@@ -186,31 +149,6 @@ def grouped_bars(title: str, frame: Frame, means: Sequence[Sequence[float]], tab
     return Figure(title, plot, table, legend=BOTH, key="box")
 
 
-def render(template: str, **facts: Any) -> str:
-    """The text of a template of `talos/report/templates`. Equal arguments give equal text.
-
-    >>> "<script>" in render("page.html", title="<script>alert(1)</script>", date=None)
-    False
-    """
-    return environment().get_template(template).render(**facts)
-
-
-@cache
-def environment() -> Environment:
-    """The environment of the templates; what a template inserts into HTML or SVG is escaped unless it is a plot."""
-    made = Environment(
-        loader=PackageLoader("talos.report"),
-        autoescape=select_autoescape(["html", "svg"]),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.policies["json.dumps_kwargs"] = {}  # keys stay in order
-    made.filters |= {"markdown": markdown, "number": number, "plain": plain, "tag": tag}
-    made.globals |= {"colours": _COLOURS, "series": COLOURS, "legend_key": legend_key}
-    return made
-
-
 def is_page(text: str) -> bool:
     """Whether a text, or its beginning, is a report that this library has written.
 
@@ -257,25 +195,6 @@ def markdown(table: TextTable) -> str:
     ]
     cells.insert(1, ["---:" if right else "---" for right in table.numeric])
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
-
-
-def plain(text: str) -> str:
-    r"""A text that Markdown shows as it is, on one line: no file name makes a link, a tag or a new column.
-
-    >>> plain("a|b <img> [x](y)")
-    'a\\|b &lt;img> \\[x\\](y)'
-    """
-    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
-    return re.sub(r"([\\`*\[\]|])", r"\\\1", text)
-
-
-def tag(text: str) -> str:
-    """A text as a tag: lower-case letters, digits and dashes.
-
-    >>> tag("Our Clicks.csv"), tag("???")
-    ('our-clicks-csv', 'unknown')
-    """
-    return re.sub(r"[^a-z0-9]+", "-", text.casefold()).strip("-") or "unknown"
 
 
 def _is_number(cell: str) -> bool:

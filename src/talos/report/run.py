@@ -18,8 +18,9 @@ from talos.model.measures import Lists, ScoreSample, by_activity, by_popularity,
 from talos.model.model import Model
 from talos.model.query import ListQuery, answer
 from talos.model.recommender import Recommender, no_test_part
-from talos.report.page import BOTH, Figure, TextTable, grouped_bars, histogram, line_chart, render
-from talos.report.svg import Frame, Series, fixed, number, scatter, span, ticks
+from talos.report.page import BOTH, Figure, TextTable, grouped_bars, histogram, line_chart
+from talos.report.render import fixed, number, render
+from talos.report.svg import Frame, Series, scatter, span, ticks
 
 __all__ = ["ACCURACY", "Measured", "run_facts", "run_report", "with_interval"]
 

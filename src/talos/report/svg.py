@@ -12,33 +12,30 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from html import escape
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from markupsafe import Markup
+from talos.report.render import COLOURS, WIDTH, number, render
 
 __all__ = [
+    "BOTTOM",
+    "COLOURS",
+    "WIDTH",
     "Frame",
     "Plot",
     "Scale",
     "Series",
     "bars",
-    "fixed",
     "intervals",
-    "legend_key",
     "lines",
-    "number",
-    "path",
     "scatter",
-    "svg_text",
+    "span",
+    "ticks",
 ]
 
 KeyKind: TypeAlias = Literal["dots", "line", "box"]
 
-COLOURS = 7
-WIDTH, HEIGHT = 330, 222
+HEIGHT = 222
 LEFT, RIGHT, TOP, BOTTOM = 48, 12, 32, 42
-_DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 2", "10 4")
 _SMALLEST = 1e-12  # differences below this are invisible in a plot
 
 
@@ -98,31 +95,6 @@ class Scale:
         return round(self.start + share * (self.end - self.start), 2)
 
 
-def number(value: float | int | None, digits: int = 4) -> str:
-    """A number as text: thousands with commas, at most `digits` decimal places.
-
-    >>> number(12345), number(0.25), number(0.123456), number(3.0), number(0.00001234), number(None)
-    ('12,345', '0.25', '0.1235', '3', '1.23e-05', '–')
-    """
-    if value is None or not math.isfinite(value):
-        return "–"
-    if float(value).is_integer() and abs(value) < 1e15:
-        return f"{int(value):,}"
-    if abs(value) < 10 ** (-digits):
-        return f"{value:.3g}"
-    text = f"{value:,.{digits if abs(value) < 10 else 1}f}"
-    return text.rstrip("0").rstrip(".")
-
-
-def fixed(value: float | None, digits: int = 4) -> str:
-    """A number as text for a column of a table: always `digits` decimal places.
-
-    >>> fixed(0.2), fixed(1234.5, 1), fixed(None)
-    ('0.2000', '1,234.5', '–')
-    """
-    return "–" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
-
-
 @dataclass(frozen=True)
 class Series:
     """A named series of points."""
@@ -146,8 +118,7 @@ class Plot:
 
     def __str__(self) -> str:
         """The SVG element around the drawing."""
-        head = f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{escape(self.label)}"'
-        return f'{head} xmlns="http://www.w3.org/2000/svg">\n{self.body}\n</svg>'
+        return render("plot.svg", plot=self)
 
     __html__ = __str__  # templates insert it as it is: every text in it is escaped already
 
@@ -165,19 +136,19 @@ class Frame:
         """The plot with these elements."""
         return Plot(self.label, self.height, "\n".join(body))
 
-    def axes(self, x: Scale, y: Scale, xs: Sequence[tuple[float, str]]) -> list[str]:
-        """Grid lines, tick labels and the names of both axes."""
-        bottom = self.height - BOTTOM
-        parts = []
-        for value in ticks(y.low, y.high, 4):
-            place = y(value)
-            parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{place}" y2="{place}"/>')
-            parts.append(svg_text(LEFT - 5, place + 4, number(value), "end"))
-        parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>')
-        parts += [svg_text(x(place), bottom + 15, text, "middle") for place, text in xs]
-        parts.append(svg_text(2, 12, self.y, "start", "name"))
-        parts.append(svg_text((LEFT + WIDTH - RIGHT) / 2, self.height - 6, self.x, "middle", "name"))
-        return parts
+    def draw(self, template: str, **drawing: Any) -> Plot:
+        """The plot that a template draws into this frame."""
+        sides = {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": self.height - BOTTOM}
+        return self.wrap([render(template, frame=self, **sides, **drawing).strip()])
+
+    def axes(
+        self, x: Scale, y: Scale, labels: Iterable[tuple[float, str]]
+    ) -> dict[str, list[tuple[float, str]]]:
+        """Positions and texts along both axes."""
+        return {
+            "up": [(y(value), number(value)) for value in ticks(y.low, y.high, 4)],
+            "across": [(x(value), text) for value, text in labels],
+        }
 
 
 def lines(
@@ -205,27 +176,18 @@ def lines(
     """
     all_x = [value for one in series for value in one.xs] + ([mark[0]] if mark else [])
     low, high = span(all_x, pad=0.0)
-    x = Scale(low, high, LEFT + (0 if steps else 6), WIDTH - RIGHT - (0 if steps else 6))
-    bottom = frame.height - BOTTOM
-    y = Scale(*span([value for one in series for value in one.ys], zero=zero), bottom, TOP)
-    places = [value for value in ticks(low, high, 6) if not whole or float(value).is_integer()]
-    parts = frame.axes(x, y, [(value, number(value)) for value in places])
-    if mark is not None:
-        at = x(mark[0])
-        parts.append(f'<line class="mark" x1="{at}" x2="{at}" y1="{TOP - 12}" y2="{bottom}"/>')
-        late = at > WIDTH * 0.7  # to the right of the line the label would leave the picture
-        parts.append(svg_text(at - 4 if late else at + 4, TOP - 4, mark[1], "end" if late else "start"))
-    for place, one in enumerate(series):
-        corners = [(x(a), y(b)) for a, b in zip(one.xs, one.ys, strict=True)]
-        if steps:
-            ends = [*(a for a, _ in corners[1:]), x(high)]
-            corners = [corner for (a, b), c in zip(corners, ends, strict=True) for corner in ((a, b), (c, b))]
-            area = [(corners[0][0], bottom), *corners, (corners[-1][0], bottom)]
-            parts.append(f'<path class="area f{place}" d="{path(area)}Z"/>')
-        parts.append(_line(place, path(corners)))
-        if not steps and len(corners) <= 16:
-            parts += [_dot(a, b, place) for a, b in corners]
-    return frame.wrap(parts)
+    inset = 0 if steps else 6
+    x = Scale(low, high, LEFT + inset, WIDTH - RIGHT - inset)
+    y = Scale(*span([value for one in series for value in one.ys], zero=zero), frame.height - BOTTOM, TOP)
+    labels = [
+        (value, number(value)) for value in ticks(low, high, 6) if not whole or float(value).is_integer()
+    ]
+    drawn = [[(x(a), y(b)) for a, b in zip(one.xs, one.ys, strict=True)] for one in series]
+    if steps:  # each point at its place and at the next one
+        stairs = [zip(line, [*line[1:], (x(high), 0.0)], strict=True) for line in drawn]
+        drawn = [[corner for (a, b), (c, _) in line for corner in ((a, b), (c, b))] for line in stairs]
+    at = None if mark is None else (x(mark[0]), mark[1])
+    return frame.draw("lines.svg", **frame.axes(x, y, labels), series=drawn, steps=steps, mark=at)
 
 
 def bars(
@@ -240,24 +202,21 @@ def bars(
     >>> bars(["a", "b"], [("model", [1, 2])], Frame("two bars", "group", "height")).body.count("<rect")
     2
     """
-    bottom = frame.height - BOTTOM
     low, high = span([value for _, values in series for value in values], zero=True)
-    y = Scale(low, top or high, bottom, TOP)
-    room = (WIDTH - RIGHT - LEFT) / len(groups)
     x = Scale(0, len(groups), LEFT, WIDTH - RIGHT)
+    y = Scale(low, top or high, frame.height - BOTTOM, TOP)
+    room = (WIDTH - RIGHT - LEFT) / len(groups)
     widest = max(len(name) for name in groups) * 6.4 + 2  # 6.4 is about the width of a letter
     every = max(1, -int(-widest // room))  # only every n-th name is shown if all would overlap
-    parts = frame.axes(x, y, [(place + 0.5, groups[place]) for place in range(0, len(groups), every)])
+    labels = [(place + 0.5, groups[place]) for place in range(0, len(groups), every)]
     gap = min(0.3 * room, 14) if room > 12 else 1
-    width = (room - gap) / len(series)
-    for place, (_, values) in enumerate(series):
-        for group, value in enumerate(values):
-            left, upper = LEFT + group * room + gap / 2 + place * width, y(value)
-            tall = round(max(0.0, bottom - upper), 2)
-            parts.append(
-                f'<rect class="f{place}" x="{left:.2f}" y="{upper}" width="{max(1.0, width - 1):.2f}" height="{tall}"/>'
-            )
-    return frame.wrap(parts)
+    wide = (room - gap) / len(series)
+    drawn = [
+        (place, LEFT + group * room + gap / 2 + place * wide, y(value))
+        for place, (_, values) in enumerate(series)
+        for group, value in enumerate(values)
+    ]
+    return frame.draw("bars.svg", **frame.axes(x, y, labels), bars=drawn, wide=wide)
 
 
 def scatter(
@@ -284,11 +243,10 @@ def scatter(
     2
     """
     across, up = Scale(*x, LEFT + 8, WIDTH - RIGHT - 8), Scale(*y, frame.height - BOTTOM, TOP)
-    parts = frame.axes(across, up, labels)
     corners = [(across(a), up(b)) for a, b in line[1]]
-    parts += [f'<path class="{line[0]}" d="{path(corners)}"/>'] if corners else []
-    parts += [f'<circle class="{look}" cx="{across(a)}" cy="{up(b)}" r="2.6"/>' for a, b, look in points]
-    return frame.wrap(parts)
+    drawn = [(across(a), up(b), look) for a, b, look in points]
+    axes = frame.axes(across, up, labels)
+    return frame.draw("scatter.svg", **axes, line=line[0], corners=corners, points=drawn)
 
 
 def intervals(
@@ -307,58 +265,20 @@ def intervals(
     >>> str(intervals([("a", [1, 2])], Frame("one row", "x", ""))).count("<circle")
     3
     """
-    step, top, left = 38, 4, 14
-    bottom = top + step * len(rows)
+    step, first, edge = 38, 4, 14
     low, high = span([value for _, values in rows for value in values], zero=zero or filled, pad=0.08)
-    x = Scale(low, high, left, WIDTH - RIGHT - 8)
-    parts = []
-    for value in ticks(low, high, 5):
-        parts.append(f'<line class="grid" x1="{x(value)}" x2="{x(value)}" y1="{top}" y2="{bottom}"/>')
-        parts.append(svg_text(x(value), bottom + 15, number(value), "middle"))
-    parts.append(svg_text(WIDTH / 2, bottom + BOTTOM - 6, frame.x, "middle", "name"))
-    for place, (name, values) in enumerate(rows):
-        middle, colour = top + step * (place + 0.5) + 9, place % COLOURS
-        mean = statistics.fmean(values)
-        parts.append(svg_text(left, middle - 11, name, "start", "name"))
-        if filled:
-            parts.append(
-                f'<rect class="f0" x="{left}" y="{middle - 5}" width="{x(mean) - left:.2f}" height="11"/>'
-            )
-            continue
-        std = statistics.stdev(values) if len(values) > 1 else 0.0
-        ends = [(x(max(low, mean - std)), middle), (x(min(high, mean + std)), middle)]
-        parts.append(f'<path class="line c{colour}" d="{path(ends)}"/>')
-        parts += [f'<circle class="ring c{colour}" cx="{x(value)}" cy="{middle}" r="3"/>' for value in values]
-        parts.append(f'<circle class="f{colour}" cx="{x(mean)}" cy="{middle}" r="4"/>')
-    return replace(frame, height=bottom + BOTTOM).wrap(parts)
-
-
-def legend_key(place: int, kind: KeyKind) -> Markup:
-    """The picture of a series in a legend, 22 by 10: its line, its line with its mark, or a box."""
-    if kind == "box":
-        return Markup(f'<rect class="f{place}" x="6" y="0" width="10" height="10"/>')
-    return Markup(_line(place, "M0,5L22,5") + (_dot(11.0, 5.0, place) if kind == "dots" else ""))
-
-
-def _line(place: int, path: str) -> str:
-    dash = f' stroke-dasharray="{_DASHES[place]}"' if _DASHES[place] else ""
-    return f'<path class="line c{place}"{dash} d="{path}"/>'
-
-
-def _dot(x: float, y: float, place: int) -> str:
-    """A mark in the shape of the series."""
-    if place % 3 == 1:
-        return f'<rect class="f{place}" x="{x - 2.6:.2f}" y="{y - 2.6:.2f}" width="5.2" height="5.2"/>'
-    if place % 3 == 2:
-        return f'<path class="f{place}" d="M{x},{y - 3.6:.2f}l3.4,6h-6.8Z"/>'
-    return f'<circle class="f{place}" cx="{x}" cy="{y}" r="2.8"/>'
-
-
-def path(corners: Sequence[tuple[float, float]]) -> str:
-    """The path through these corners."""
-    return "M" + "L".join(f"{x:g},{y:g}" for x, y in corners)
-
-
-def svg_text(x: float, y: float, text: str, anchor: str, kind: str = "tick") -> str:
-    """A text element; `kind` is its class."""
-    return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>'
+    x = Scale(low, high, edge, WIDTH - RIGHT - 8)
+    drawn = []
+    for name, values in rows:
+        mean, std = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+        ends = x(max(low, mean - std)), x(min(high, mean + std))
+        drawn.append((name, [x(value) for value in values], x(mean), ends))
+    return replace(frame, height=first + step * len(rows) + BOTTOM).draw(
+        "intervals.svg",
+        across=[(x(value), number(value)) for value in ticks(low, high, 5)],
+        rows=drawn,
+        filled=filled,
+        step=step,
+        first=first,
+        edge=edge,
+    )

@@ -7,22 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from talos.report.page import Figure, TextTable, line_chart, render
-from talos.report.svg import (
-    WIDTH,
-    Frame,
-    Plot,
-    Scale,
-    Series,
-    fixed,
-    intervals,
-    number,
-    path,
-    scatter,
-    span,
-    svg_text,
-    ticks,
-)
+from talos.report.page import Figure, TextTable, line_chart
+from talos.report.render import WIDTH, fixed, number, render
+from talos.report.svg import Frame, Plot, Scale, Series, intervals, scatter, span, ticks
 
 __all__ = ["Axis", "tuning_report"]
 
@@ -272,23 +259,15 @@ class Axis:
 
 def _parallel_plot(rows: Sequence[Sequence[float]], axes: Sequence[Axis], label: str) -> Plot:
     """One line for each row through vertical axes; rows are ordered from worst to best."""
-    top, bottom, last = 42, 250, len(axes) - 1
-    x, y = Scale(0, last, 16, WIDTH - 16), Scale(0.0, 1.0, bottom - 6, top + 6)
-    lines, texts = [], []
-    for place, axis in enumerate(axes):
-        at = x(place)
-        edge, side = {0: (2.0, "start"), last: (WIDTH - 2.0, "end")}.get(place, (at, "middle"))
-        lines.append(svg_text(edge, 12 if place % 2 == 0 else 27, axis.name.rpartition(".")[2], side, "name"))
-        lines.append(f'<line class="axis" x1="{at}" x2="{at}" y1="{top}" y2="{bottom}"/>')
-        aside, side = (-4, "end") if place == last else (4, "start")
-        texts += [svg_text(at + aside, y(share) + 4, text, side, "over") for share, text in axis.labels(3)]
+    x, y = Scale(0, len(axes) - 1, 16, WIDTH - 16), Scale(0.0, 1.0, 244, 48)
+    drawn = [
+        {
+            "x": x(place),
+            "name": axis.name.rpartition(".")[2],
+            "labels": [(y(share), text) for share, text in axis.labels(3)],
+        }
+        for place, axis in enumerate(axes)
+    ]
+    corners = [[(x(place), y(share)) for place, share in enumerate(row)] for row in rows]
     fine = len(rows) - max(1, len(rows) // 4)
-    for place, row in enumerate(rows):
-        colour, width, opacity = ("c0", 1.3, 0.75) if place >= fine else ("c6", 0.8, 0.3)
-        if place == len(rows) - 1:
-            colour, width, opacity = "c1", 2.6, 1.0
-        drawn = path([(x(i), y(share)) for i, share in enumerate(row)])
-        lines.append(
-            f'<path class="line {colour}" style="stroke-width:{width}" opacity="{opacity}" d="{drawn}"/>'
-        )
-    return Frame(label, "", "", bottom + 8).wrap([*lines, *texts])
+    return Frame(label, "", "", 258).draw("parallel.svg", axes=drawn, rows=corners, fine=fine)
