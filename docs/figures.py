@@ -16,7 +16,7 @@ from talos.losses import BPR, Loss, Softmax, Talos
 from talos.report import standalone
 from talos.report.page import Figure, TextTable
 from talos.report.render import fixed
-from talos.report.svg import Frame, Series, bars, lines
+from talos.report.svg import Frame, Plot, Series, bars, lines
 
 __all__ = ["RANKINGS", "figures", "measure", "push"]
 
@@ -68,8 +68,9 @@ def _two_rankings() -> Figure:
     ranks = ", ".join(
         f"{name} has them at ranks {', '.join(map(str, wanted))}" for name, wanted in RANKINGS.items()
     )
-    frame = Frame(f"Two rankings of ten items, of which a user wants four: {ranks}", "", "", height=height)
-    return Figure("Two rankings of the same ten items", frame.wrap(parts), TextTable([""], []))
+    label = f"Two rankings of ten items, of which a user wants four: {ranks}"
+    plot = Plot(label, height, "\n".join(parts))
+    return Figure("Two rankings of the same ten items", plot, TextTable([""], []))
 
 
 def _their_metrics() -> Figure:

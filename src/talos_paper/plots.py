@@ -87,7 +87,7 @@ def _level_bars(
                     f'<rect class="f{place}" x="{left}" y="{edge}" width="{x(found) - left:.2f}" height="9"/>'
                     f'<text class="tick" x="{x(found) + 3:.2f}" y="{edge + 9}" text-anchor="start">{found:.4f}</text>'
                 )
-    return tall.wrap(parts)
+    return Plot(tall.label, tall.height, "\n".join(parts))
 
 
 def _short(name: str) -> str:

@@ -53,19 +53,21 @@ def model_card(
     model, found, (ours, popular) = facts["model"], facts["found"], facts["means"]
     chosen = [[name, fixed(value), fixed(popular.get(name))] for name, value in ours.items()]
     data = _data_name(model)
-    card = render(
-        "card.md",
-        **facts,
-        mark=_MARK,
-        markdown=markdown,
-        title=title,
-        license=license,
-        data_name=data,
-        version=str(model.metadata.get("versions", {}).get("talos", "")).strip() or "of this machine",
-        data=_data(model, data, facts["fitted_on"]),
-        metrics=TextTable(["metric", *BOTH], chosen) if found is None else _metrics(found),
+    return (
+        render(
+            "card.md",
+            **facts,
+            mark=_MARK,
+            markdown=markdown,
+            title=title,
+            license=license,
+            data_name=data,
+            version=str(model.metadata.get("versions", {}).get("talos", "")).strip() or "of this machine",
+            data=_data(model, data, facts["fitted_on"]),
+            metrics=TextTable(["metric", *BOTH], chosen) if found is None else _metrics(found),
+        )
+        + "\n"
     )
-    return card + "\n"
 
 
 def is_card(text: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -61,7 +62,14 @@ def _time(table: ComparisonTable) -> Figure:
     values = [(name, [run.fit_seconds for run in runs]) for name, runs in table.results.items()]
     means = ", ".join(f"{name} {np.mean(own):.1f}" for name, own in values)
     rows = [
-        [row.model, fixed(row.fit_seconds[0], 2), fixed(row.epochs, 1), _endings(table.results[row.model])]
+        [
+            row.model,
+            fixed(row.fit_seconds[0], 2),
+            fixed(row.epochs, 1),
+            ", ".join(
+                f"{why} ({n})" for why, n in Counter(run.stopped for run in table.results[row.model]).items()
+            ),
+        ]
         for row in table.rows
     ]
     return Figure(
@@ -70,11 +78,6 @@ def _time(table: ComparisonTable) -> Figure:
         TextTable(["model", "mean seconds", "mean epochs", "ended by"], rows),
         note="Training and validation; dot: mean, rings: single seeds.",
     )
-
-
-def _endings(runs: Sequence[RunResult]) -> str:
-    endings = [run.stopped for run in runs]
-    return ", ".join(f"{ending} ({endings.count(ending)})" for ending in dict.fromkeys(endings))
 
 
 def _against_k(table: ComparisonTable) -> Iterator[Figure]:
@@ -93,13 +96,9 @@ def _against_k(table: ComparisonTable) -> Iterator[Figure]:
 
 def _learning(table: ComparisonTable) -> Iterator[Figure]:
     """Validation curves of each model's first seed, against epochs and against seconds of training."""
-    curves = {name: _evaluations(runs[0]) for name, runs in table.results.items()}
-    curves = {name: points for name, points in curves.items() if points}
-    if not curves:
-        return
-    first = next(record for record in table.results[next(iter(curves))][0].history if record["metrics"])
-    metric = f"validation {next(iter(first['metrics']))}"
-    note = f"Seed {table.rows[0].seeds[0]}."
+    curves = {name: points for name, runs in table.results.items() if (points := _evaluations(runs[0]))}
+    records = [record for runs in table.results.values() for record in runs[0].history]
+    metric = next((f"validation {name}" for record in records for name in record["metrics"]), "")
     for place, (title, x) in enumerate(
         (("Validation by epoch", "epoch"), ("Validation by time", "seconds of training, without validation"))
     ):
@@ -107,7 +106,8 @@ def _learning(table: ComparisonTable) -> Iterator[Figure]:
             Series(name, [one[place] for one in points], [one[2] for one in points])
             for name, points in curves.items()
         ]
-        yield line_chart(title, series, x, metric, of="model", note=note)
+        if series:
+            yield line_chart(title, series, x, metric, of="model", note=f"Seed {table.rows[0].seeds[0]}.")
 
 
 def _evaluations(run: RunResult) -> list[tuple[float, float, float]]:

@@ -45,7 +45,10 @@ class TextTable:
         """Which columns are aligned to the right: those with numbers in every row."""
         columns = list(zip(*self.rows, strict=True)) or [()] * len(self.header)
         return [
-            place > 0 and bool(cells) and all(map(_is_number, cells)) for place, cells in enumerate(columns)
+            place > 0
+            and bool(cells)
+            and all(not cell or (cell[0] in "+-–<0123456789" and "±" not in cell) for cell in cells)
+            for place, cells in enumerate(columns)
         ]
 
 
@@ -195,7 +198,3 @@ def markdown(table: TextTable) -> str:
     ]
     cells.insert(1, ["---:" if right else "---" for right in table.numeric])
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
-
-
-def _is_number(cell: str) -> bool:
-    return not cell or ((cell[:1].isdigit() or cell[:1] in "+-–<") and "±" not in cell)

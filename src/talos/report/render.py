@@ -69,12 +69,9 @@ def number(value: float | int | None, digits: int = 4) -> str:
     """
     if value is None or not math.isfinite(value):
         return "–"
-    if float(value).is_integer() and abs(value) < 1e15:
-        return f"{int(value):,}"
-    if abs(value) < 10 ** (-digits):
+    if 0 < abs(value) < 10 ** (-digits):
         return f"{value:.3g}"
-    text = f"{value:,.{digits if abs(value) < 10 else 1}f}"
-    return text.rstrip("0").rstrip(".")
+    return f"{value + 0.0:,.{digits if abs(value) < 10 else 1}f}".rstrip("0").rstrip(".")
 
 
 def fixed(value: float | None, digits: int = 4) -> str:

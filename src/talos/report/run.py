@@ -90,7 +90,7 @@ def run_report(
         ],
         groups=list(_groups(found)),
         sample=sample,
-        scores=list(_scores(sample, found.k)),
+        scores=list(_scores(sample, found.k)) if len(sample.exact) else [],
         exposure=list(_exposure(found)),
         samples=_samples(model, found.test, lists.users[shown], lists.items[shown], lists.scores[shown]),
     )
@@ -148,20 +148,6 @@ class Measured:
         )
 
 
-def measure(
-    model: Model, test: Interactions, config: RunConfig, *, most_users: int = 50_000, seed: int = 0
-) -> Measured:
-    """Measure a model on test interactions; if there are more than `most_users` users, on a sample of them.
-
-    Items of a user in train and validation are masked in the lists.
-    """
-    known, lost = test.aligned_to(model.train)
-    longest = max(config.k, min(_CURVE_KS[-1], model.train.num_items))
-    ks = sorted({at for at in (*_CURVE_KS, config.k) if at <= longest})
-    both = make_lists(model, known, ks=ks, most_users=most_users, seed=seed)
-    return Measured(model=model, k=config.k, test=known, lost=lost, both=both)
-
-
 def run_facts(
     recommender: Recommender, test: Interactions | None, *, most_users: int, seed: int
 ) -> dict[str, Any]:
@@ -180,7 +166,11 @@ def run_facts(
     found, k = None, config.k
     means = [origin.get("metrics", {}), origin.get("baseline", {}).get("popularity", {})]
     if test is not None:
-        found = measure(model, test, config, most_users=most_users, seed=seed)
+        known, lost = test.aligned_to(model.train)
+        longest = max(k, min(_CURVE_KS[-1], model.train.num_items))
+        ks = sorted({at for at in (*_CURVE_KS, k) if at <= longest})
+        both = make_lists(model, known, ks=ks, most_users=most_users, seed=seed)
+        found = Measured(model=model, k=k, test=known, lost=lost, both=both)
         means = [{name: one.mean(name) for name in one.per_user} for one in found.both]
     return {
         "model": model,
@@ -221,12 +211,11 @@ def _settings(config: RunConfig, model: Model) -> TextTable:
         f"interactions of {trained_on([name])}": number(n) for name, n in facts.get("trained_on", {}).items()
     }
     rows |= {"epochs from": facts["epochs_from"]} if "epochs_from" in facts else {}
-    results = {
-        name: facts[name]
+    rows |= {
+        name.replace("_", " "): number(facts[name])
         for name in ("epoch", "fit_seconds", "threshold_error")
         if facts.get(name) is not None
     }
-    rows |= {name.replace("_", " "): number(value) for name, value in results.items()}
     rows |= {f"version of {name}": str(version) for name, version in facts.get("versions", {}).items()}
     return TextTable(["setting", "value"], list(rows.items()))
 
@@ -241,10 +230,9 @@ def _learning(
     best = int(facts.get("epoch", 0))
     if history:
         yield _curve("Training loss", "mean loss", history, "loss", zero=False)
-    evaluated = [record for record in history if record["metrics"]]
+    names = next((list(record["metrics"]) for record in history if record["metrics"]), [])
+    evaluated = [record for record in history if names and names[0] in record["metrics"]]
     if evaluated:
-        names = list(evaluated[0]["metrics"])
-        evaluated = [record for record in evaluated if names[0] in record["metrics"]]
         epochs = [record["epoch"] for record in evaluated]
         rows = [
             [number(record["epoch"]), *(fixed(record["metrics"].get(name)) for name in names)]
@@ -285,16 +273,12 @@ def _race(race: Mapping[str, Any]) -> dict[str, Any]:
     for stage in sorted({leg["stage"] for leg in legs}):
         own = [leg for leg in legs if leg["stage"] == stage]
         watched = next(iter(own[0]["metrics"]))
-        curves: dict[str, list[tuple[float, float]]] = {}
-        for leg in own:
-            curves.setdefault(leg["candidate"], []).append((leg["epoch"], leg["metrics"][watched]))
-        series = [
-            Series(
-                name,
-                *zip(*points, strict=True),
-            )
-            for name, points in curves.items()
-        ]
+        names = dict.fromkeys(leg["candidate"] for leg in own)
+        points = {
+            name: [(leg["epoch"], leg["metrics"][watched]) for leg in own if leg["candidate"] == name]
+            for name in names
+        }
+        series = [Series(name, *zip(*points[name], strict=True)) for name in names]
         y = f"validation {watched}"
         figures.append(
             line_chart(f"Stage {stage + 1}", series, "epoch", y, of="candidate", zero=False, whole=True)
@@ -337,10 +321,15 @@ def _groups(found: Measured) -> Iterator[Figure]:
 
 def _scores(sample: ScoreSample, k: int) -> Iterator[Figure]:
     """Distributions of scores around the threshold; and learned against exact thresholds if there are learned ones."""
-    named = {"train items": sample.train, "test items": sample.test, "other items": sample.negatives}
-    named = {name: values for name, values in named.items() if len(values)}
-    if len(sample.exact) == 0:
-        return
+    named = {
+        name: values
+        for name, values in (
+            ("train items", sample.train),
+            ("test items", sample.test),
+            ("other items", sample.negatives),
+        )
+        if len(values)
+    }
     low, high = np.quantile(np.concatenate(list(named.values())), [0.001, 0.999])
     edges = np.linspace(min(low, 0), max(high, 0) + 1e-6, 41)
     shares = {

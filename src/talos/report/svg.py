@@ -71,9 +71,7 @@ def span(values: Iterable[float], *, zero: bool = False, pad: float = 0.05) -> t
         apart = size / 2 if size > _SMALLEST else 0.5
         return (low, 1.0) if zero else (low - apart, high + apart)
     room = (high - low) * pad
-    low = low if zero and low == 0 else low - room
-    high = high if zero and high == 0 else high + room
-    return low, high
+    return low - room * (not zero or low != 0), high + room * (not zero or high != 0)
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,8 @@ class Scale:
 
     def __call__(self, value: float) -> float:
         """The position of a value."""
-        share = (value - self.low) / (self.high - self.low)
-        return round(self.start + share * (self.end - self.start), 2)
+        size = (self.end - self.start) / (self.high - self.low)
+        return round(self.start + (value - self.low) * size, 2)
 
 
 @dataclass(frozen=True)
@@ -132,14 +130,10 @@ class Frame:
     y: str
     height: int = HEIGHT
 
-    def wrap(self, body: Sequence[str]) -> Plot:
-        """The plot with these elements."""
-        return Plot(self.label, self.height, "\n".join(body))
-
     def draw(self, template: str, **drawing: Any) -> Plot:
         """The plot that a template draws into this frame."""
         sides = {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": self.height - BOTTOM}
-        return self.wrap([render(template, frame=self, **sides, **drawing).strip()])
+        return Plot(self.label, self.height, render(template, frame=self, **sides, **drawing).strip())
 
     def axes(
         self, x: Scale, y: Scale, labels: Iterable[tuple[float, str]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 from talos.report.page import Figure, TextTable, line_chart
@@ -78,30 +79,28 @@ def tuning_report(
 
 def _history(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
     """Values in order: dots if complete, rings if pruned, and a staircase of the best dot so far."""
-    stairs: list[tuple[float, float]] = []
-    best, rows = -math.inf, []
-    for trial in valued:
-        at = float(trial["number"])
-        if trial["state"] == "complete" and trial["value"] > best:
-            stairs += [(at, best), (at, trial["value"])] if stairs else [(at, trial["value"])]
-            best = trial["value"]
-        rows.append([number(at), trial["state"], fixed(trial["value"], 5), fixed(best, 5)])
-    if stairs:
-        stairs.append((float(valued[-1]["number"]), best))
+    numbers = [float(trial["number"]) for trial in valued]
+    complete = (trial["value"] if trial["state"] == "complete" else -math.inf for trial in valued)
+    best = list(accumulate(complete, max))
+    known = [(at, value) for at, value in zip(numbers, best, strict=True) if value > -math.inf]
+    steps = pairwise([*known, (numbers[-1], 0.0)])
+    rows = [
+        [number(at), trial["state"], fixed(trial["value"], 5), fixed(value, 5)]
+        for at, trial, value in zip(numbers, valued, best, strict=True)
+    ]
     values = [trial["value"] for trial in valued]
     label = (
         f"Scatter plot of {metric} of {len(valued):,} trials in order, with the best so far as a line; "
         f"the best is {number(max(values))}"
     )
-    numbers = [trial["number"] for trial in valued]
-    low, high = (min(numbers), max(numbers)) if len(numbers) > 1 else (numbers[0] - 0.5, numbers[0] + 0.5)
+    low, high = span(numbers, pad=0.0)
     plot = scatter(
         [(trial["number"], trial["value"], _look(trial)) for trial in valued],
         Frame(label, "trial", f"validation {metric}"),
         x=(low, high),
         y=span(values),
         labels=[(value, number(value)) for value in ticks(low, high, 6) if value.is_integer()],
-        line=("line c1", stairs),
+        line=("line c1", [corner for (a, b), (c, _) in steps for corner in ((a, b), (c, b))]),
     )
     note = "Dots: complete trials; rings: pruned trials, at their best value. Line: the best so far."
     return Figure("History", plot, TextTable(["trial", "state", metric, "best so far"], rows), note=note)
@@ -171,11 +170,9 @@ def _slices(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metri
     """The value of each trial against each of its parameters."""
     for key, axis in axes.items():
         trials = [trial for trial in valued if key in trial["parameters"]]
+        trials.sort(key=lambda one: axis.share(one["parameters"][key]))
         spots = [(axis.share(one["parameters"][key]), one["value"], _look(one)) for one in trials]
-        rows = [
-            (share, _shown(one["parameters"][key]), fixed(one["value"], 5))
-            for (share, *_), one in zip(spots, trials, strict=True)
-        ]
+        rows = [[_shown(one["parameters"][key]), fixed(one["value"], 5)] for one in trials]
         best = max(trials, key=lambda trial: trial["value"])["parameters"][key]
         label = (
             f"Scatter plot of {metric} against {key} for {len(trials):,} trials; the best has {_shown(best)}"
@@ -187,8 +184,7 @@ def _slices(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metri
             y=span([trial["value"] for trial in trials]),
             labels=axis.labels(5),
         )
-        ordered = sorted(rows, key=lambda row: row[0])
-        yield Figure(key, plot, TextTable([key, metric], [row[1:] for row in ordered]))
+        yield Figure(key, plot, TextTable([key, metric], rows))
 
 
 def _table(trials: Sequence[Mapping[str, Any]], metric: str) -> TextTable:
@@ -251,7 +247,7 @@ class Axis:
             values = ticks(self.low, self.high, count)
         elif self.kind == "ratio":
             powers = range(math.floor(self.low), math.ceil(self.high) + 1)
-            steps = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+            steps = (digit * 10.0**power for power in powers for digit in (1, 2, 5))
             inside = [one for one in steps if self.low - 1e-9 <= math.log10(one) <= self.high + 1e-9]
             values = inside[:: max(1, -(-len(inside) // (count + 2)))]
         return [(self.share(value), _shown(value)) for value in values]
