@@ -19,7 +19,7 @@ SHOWN = {
     "own-loss": [r"drifting +talos +[-+]0\.\d+", r"<img[^>]*\.svg"],
     "reading-the-report": [
         r"16–27 +\d+ +0\.\d+",
-        r"<iframe[^>]*Who it works for",
+        r"<iframe[^>]*Accuracy by group",
         r"<iframe[^>]*Beyond accuracy",
     ],
     "run-to-service": [r"1 i\d+ -?0\.\d+ because of i\d+", r"folded \[", r">stopped\n"],
