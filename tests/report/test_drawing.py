@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talos.model.measures import by_activity
+from talos.report import standalone
+from talos.report.page import Figure, TextTable
 from talos.report.render import DARK, LIGHT
 from talos.report.svg import (
     COLOURS,
@@ -99,6 +101,24 @@ def test_a_span_is_never_empty(found: list[float], zero: bool) -> None:
     low, high = span([*found, math.nan], zero=zero)
     assert low < high
     assert all(low <= value <= high for value in found)
+
+
+def test_texts_in_plots_stay_text() -> None:
+    evil = "</text><script>'\"&"
+    frame = Frame(evil, evil, evil)
+    table = TextTable([evil], [])
+    for plot in (
+        lines([Series(evil, [1, 2], [1, 2])], frame, mark=(1, evil)),
+        bars([evil, "b"], [(evil, [1, 2])], frame),
+        intervals([(evil, [1, 2])], frame),
+        scatter([(1, 1, "f0")], frame, x=(0, 2), y=(0, 2), labels=[(1, evil)]),
+    ):
+        inside(plot)
+        alone = ET.fromstring(standalone(Figure(evil, plot, table, legend=[evil] * 3)))
+        texts = [element.text for element in alone.iter() if element.tag.endswith("text")]
+        assert texts.count(evil) >= 5  # the title, three names of series, an axis
+        assert alone.attrib["aria-label"] == evil
+        assert not [element for element in alone.iter() if element.tag.endswith("script")]
 
 
 def test_seven_series_are_told_apart_without_colour() -> None:

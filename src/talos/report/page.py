@@ -1,8 +1,6 @@
 """Pages from templates: one table type, one figure type, and the templates that show them as HTML, SVG or Markdown.
 
-Pages hold no scripts and fetch nothing; every text from outside is escaped. Text has a contrast of at least 4.5:1
-against its background and lines one of 3:1, in light and dark mode. The colours of series are those of Okabe and Ito,
-made darker or lighter where a background requires it.
+Pages hold no scripts and fetch nothing; every text from outside is escaped.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class TextTable:
 
     @property
     def numeric(self) -> list[bool]:
-        """Which columns are aligned to the right: those with numbers in every row."""
+        """For each column, whether all its cells are numbers: such columns are aligned to the right."""
         columns = list(zip(*self.rows, strict=True)) or [()] * len(self.header)
         return [
             place > 0

@@ -26,10 +26,10 @@ __all__ = ["ACCURACY", "Measured", "run_facts", "run_report", "with_interval"]
 
 _POINTS = 500  # in a scatter plot: enough to show the shape, few enough for a small file
 _CARD_HISTORY, _CARD_LENGTH = 6, 10  # items on the card of a sample user: from the history, and recommended
+_CURVE_KS = (1, 2, 3, 5, 10, 15, 20, 30, 50)
+
 ACCURACY = (("precision", "Precision"), ("recall", "Recall"), ("ndcg", "NDCG"), ("mrr", "MRR"))
 """The metrics that are shown first, and how they are written."""
-
-_CURVE_KS = (1, 2, 3, 5, 10, 15, 20, 30, 50)
 
 
 def run_report(
@@ -143,9 +143,8 @@ class Measured:
             [name, f"{items:,}", f"{pairs:,}", *map(fixed, shares)] for name, items, pairs, shares in groups
         ]
         header = ["popularity rank, %", "items", "test interactions", *BOTH]
-        return [list(shares) for shares in zip(*(group[3] for group in groups), strict=True)], TextTable(
-            header, rows
-        )
+        shares = [list(own) for own in zip(*(group[3] for group in groups), strict=True)]
+        return shares, TextTable(header, rows)
 
 
 def run_facts(

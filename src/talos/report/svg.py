@@ -1,6 +1,6 @@
-"""Plots as SVG text: lines, bars, points and intervals in a frame with axes; and number formats and scales for them.
+"""Plots as SVG: lines, bars, points and intervals in a frame with axes. Places are computed here, templates draw them.
 
-They are drawn here and not by a plotting library, because a report holds no scripts and must work without a network
+No plotting library draws them, because a report holds no scripts and must work without a network
 (Optuna's plots, for example, are pages of plotly). Every plot is 330 units wide, about the width of a phone and of a
 column on a desktop, so that its text is as large as the page's. Colours are classes (`c0`, `c1`, …) whose values the
 page sets for light and dark mode; series also differ by dashes and marks, not by colour alone.
@@ -71,7 +71,7 @@ def span(values: Iterable[float], *, zero: bool = False, pad: float = 0.05) -> t
         apart = size / 2 if size > _SMALLEST else 0.5
         return (low, 1.0) if zero else (low - apart, high + apart)
     room = (high - low) * pad
-    return low - room * (not zero or low != 0), high + room * (not zero or high != 0)
+    return (low if zero and low == 0 else low - room), (high if zero and high == 0 else high + room)
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class Scale:
 
     def __call__(self, value: float) -> float:
         """The position of a value."""
-        size = (self.end - self.start) / (self.high - self.low)
-        return round(self.start + (value - self.low) * size, 2)
+        share = (value - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 2)
 
 
 @dataclass(frozen=True)
