@@ -18,7 +18,7 @@ SHOWN = {
     "csv-to-lists": [r"line \d+: .{1,5}last tuesday", r"1 row skipped, 1 duplicate", r"<th>user_id</th>"],
     "own-loss": [r"drifting +talos +[-+]0\.\d+", r"<img[^>]*\.svg"],
     "reading-the-report": [
-        r"16–27 +\d+ +0\.\d+",
+        r"14–18 +\d+ +0\.\d+",
         r"<iframe[^>]*Accuracy by group",
         r"<iframe[^>]*Beyond accuracy",
     ],
