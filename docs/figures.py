@@ -13,9 +13,10 @@ import torch
 from talos.evaluation import metrics
 from talos.files import replace_text
 from talos.losses import BPR, Loss, Softmax, Talos
+from talos.report import standalone
 from talos.report.page import Figure, TextTable
-from talos.report.standalone import standalone
-from talos.report.svg import Frame, Series, bars, fixed, lines, svg_text
+from talos.report.render import fixed
+from talos.report.svg import Frame, Plot, Series, bars, lines
 
 __all__ = ["RANKINGS", "figures", "measure", "push"]
 
@@ -44,13 +45,17 @@ def measure(wanted: Sequence[int]) -> dict[str, float]:
     return {name: value.item() for name, value in values.items()}
 
 
+def _text(x: float, y: float, text: str, anchor: str, kind: str = "tick") -> str:
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{text}</text>'
+
+
 def _two_rankings() -> Figure:
     """The items of both rankings in a row each, those that the user wants filled."""
     side, left, height = 22, 86, 118
-    parts = [svg_text(left + side * (place + 0.5), 22, str(place + 1), "middle") for place in range(ITEMS)]
+    parts = [_text(left + side * (place + 0.5), 22, str(place + 1), "middle") for place in range(ITEMS)]
     for row, (name, wanted) in enumerate(RANKINGS.items()):
         y = 32 + row * 38
-        parts.append(svg_text(8, y + 16, name, "start", "name"))
+        parts.append(_text(8, y + 16, name, "start", "name"))
         for place in range(ITEMS):
             kind = f"f{row}" if place + 1 in wanted else "ring c6"
             x = left + place * side
@@ -59,12 +64,13 @@ def _two_rankings() -> Figure:
             )
     cut = left + K * side
     parts.append(f'<line class="mark" x1="{cut}" x2="{cut}" y1="10" y2="{height - 14}"/>')
-    parts.append(svg_text(cut - 6, height - 4, f"shown: the first {K}", "end"))
+    parts.append(_text(cut - 6, height - 4, f"shown: the first {K}", "end"))
     ranks = ", ".join(
         f"{name} has them at ranks {', '.join(map(str, wanted))}" for name, wanted in RANKINGS.items()
     )
-    frame = Frame(f"Two rankings of ten items, of which a user wants four: {ranks}", "", "", height=height)
-    return Figure("Two rankings of the same ten items", frame.wrap(parts), TextTable([""], []))
+    label = f"Two rankings of ten items, of which a user wants four: {ranks}"
+    plot = Plot(label, height, "\n".join(parts))
+    return Figure("Two rankings of the same ten items", plot, TextTable([""], []))
 
 
 def _their_metrics() -> Figure:

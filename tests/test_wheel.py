@@ -63,7 +63,15 @@ def test_what_is_installed_without_extras() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = {re.split(r"[^\w-]", line)[0] for line in project["dependencies"]}
     numbers = {"torch", "numpy", "scipy", "polars"}
-    assert names == numbers | {"safetensors", "filelock", "pydantic", "typer", "rich", "platformdirs"}
+    assert names == numbers | {
+        "safetensors",
+        "filelock",
+        "pydantic",
+        "typer",
+        "rich",
+        "platformdirs",
+        "jinja2",
+    }
 
 
 def test_the_wheel_holds_the_library_alone(names: list[str]) -> None:
@@ -77,5 +85,6 @@ def test_every_module_is_in_the_wheel(names: list[str]) -> None:
     expected |= {"talos/py.typed", "talos/kernels/core/sweep.cpp", "talos/kernels/core/task.h"}
     expected |= {"talos/data/core/rows.cpp", "talos/data/core/arrow.h"}
     page = source / "talos" / "serving" / "page"
-    expected |= {str(path.relative_to(source)) for path in page.iterdir()}
+    templates = source / "talos" / "report" / "templates"
+    expected |= {str(path.relative_to(source)) for folder in (page, templates) for path in folder.iterdir()}
     assert expected <= set(names)

@@ -18,8 +18,8 @@ SHOWN = {
     "csv-to-lists": [r"line \d+: .{1,5}last tuesday", r"1 row skipped, 1 duplicate", r"<th>user_id</th>"],
     "own-loss": [r"drifting +talos +[-+]0\.\d+", r"<img[^>]*\.svg"],
     "reading-the-report": [
-        r"16–27 +\d+ +0\.\d+",
-        r"<iframe[^>]*Who it works for",
+        r"14–18 +\d+ +0\.\d+",
+        r"<iframe[^>]*Accuracy by group",
         r"<iframe[^>]*Beyond accuracy",
     ],
     "run-to-service": [r"1 i\d+ -?0\.\d+ because of i\d+", r"folded \[", r">stopped\n"],

@@ -48,7 +48,7 @@ def test_refit(talos: Run, clicks: Path, tmp_path: Path, name: str) -> None:
     assert facts["chosen_from"]["metrics"]["recall@5"] > 0
     page = talos("report", tmp_path / "all", "--out", tmp_path / "page.html")
     assert page.returncode == 0, page.stderr
-    assert "No test figure" in (tmp_path / "page.html").read_text()
+    assert "No test metrics" in (tmp_path / "page.html").read_text()
 
 
 def test_explain_shows_every_option(talos: Run, clicks: Path) -> None:

@@ -93,8 +93,8 @@ def test_a_model_of_all_the_data_shows_whose_figures_it_shows(
     assert talos("evaluate", "run", "later.csv", "--k", 5).returncode == 0
     done(talos("report", "run"))
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "No test figure: this model was fitted on train, validation and test." in page
-    assert "of the model it was chosen from, which was fitted on train." in page
+    assert "No test metrics: this model was fitted on train, validation and test." in page
+    assert "were chosen from a model fitted on train; the metrics are those of that model." in page
     assert f"{plain['metrics']['recall@5']:.4g}"[:5] in page
     assert "Training loss of the refit" in page
     assert "Accuracy" not in page

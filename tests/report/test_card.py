@@ -41,7 +41,7 @@ def sections(card: str) -> dict[str, list[list[str]]]:
     for part in card.split("\n## ")[1:]:
         title, _, text = part.partition("\n")
         rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
-        found[title] = [row for row in rows if set("".join(row)) != {"-"}]
+        found[title] = [row for row in rows if not set("".join(row)) <= {"-", ":"}]
     return found
 
 
@@ -59,7 +59,7 @@ def test_the_figures_are_those_of_evaluate_and_of_the_page(split: Split, fitted:
     page = run_report(fitted, split.test)
     assert f"<strong>{float(report.metrics['recall@5']):.4f}".rstrip("0") in page
     users, items = (
-        [row for row in sections(card)["Who it works for"] if len(row) == width] for width in (4, 5)
+        [row for row in sections(card)["Accuracy by group"] if len(row) == width] for width in (4, 5)
     )
     assert sum(int(row[1]) for row in users[1:]) == report.num_users
     assert sum(int(row[2]) for row in items[1:]) == len(split.test)
@@ -98,9 +98,9 @@ def test_a_model_of_all_the_data_says_so(split: Split) -> None:
     model = Recommender(k=5, dim=4, epochs=2, effort="quick")
     model.fit(split.train, split.valid, known=split.test).refit("all")
     card = model_card(model, None, title="Live")
-    assert "No test figure: this model was fitted on train, validation and test" in card
+    assert "No test metrics: this model was fitted on train, validation and test" in card
     assert "model-index" not in front_matter(card)
-    assert "Who it works for" not in card
+    assert "Accuracy by group" not in card
 
 
 def test_who_is_no_card() -> None:

@@ -12,17 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talos.model.measures import by_activity
-from talos.report.page import DARK, LIGHT
+from talos.report import standalone
+from talos.report.page import Figure, TextTable
+from talos.report.render import DARK, LIGHT
 from talos.report.svg import (
     COLOURS,
     WIDTH,
     Frame,
+    Plot,
     Series,
     bars,
     intervals,
     lines,
     number,
-    points,
+    scatter,
     span,
     ticks,
 )
@@ -52,9 +55,9 @@ def test_contrast(theme: dict[str, str]) -> None:
     assert len({theme[f"c{place}"] for place in range(COLOURS)}) == COLOURS
 
 
-def inside(svg: str) -> None:
+def inside(plot: Plot) -> None:
     """Well-formed, and every place within the picture."""
-    root = ET.fromstring(svg)
+    root = ET.fromstring(str(plot))
     height = float(root.attrib["viewBox"].split()[3])
     for element in root:
         for name, limit in (("x", WIDTH), ("x1", WIDTH), ("x2", WIDTH), ("cx", WIDTH), ("y", height),
@@ -72,8 +75,11 @@ def test_lines_and_points_stay_inside(pairs: list[tuple[float, float]], zero: bo
     pairs = sorted(pairs)
     xs, ys = [a for a, _ in pairs], [b for _, b in pairs]
     inside(lines([Series("one", xs, ys)], FRAME, zero=zero, steps=steps, mark=(xs[0], "here")))
-    inside(points(xs, ys, FRAME))
+    ends = span(xs), span(ys)
+    dots = [(x, y, "point f0") for x, y in pairs]
+    inside(scatter(dots, FRAME, x=ends[0], y=ends[1], labels=[(xs[0], "first")], line=("equal", pairs)))
     inside(intervals([("one", ys), ("two", xs)], FRAME, zero=zero))
+    inside(intervals([("one", [abs(ys[0])]), ("two", [abs(xs[0])])], FRAME, filled=True))
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=12))
@@ -97,9 +103,27 @@ def test_a_span_is_never_empty(found: list[float], zero: bool) -> None:
     assert all(low <= value <= high for value in found)
 
 
+def test_texts_in_plots_stay_text() -> None:
+    evil = "</text><script>'\"&"
+    frame = Frame(evil, evil, evil)
+    table = TextTable([evil], [])
+    for plot in (
+        lines([Series(evil, [1, 2], [1, 2])], frame, mark=(1, evil)),
+        bars([evil, "b"], [(evil, [1, 2])], frame),
+        intervals([(evil, [1, 2])], frame),
+        scatter([(1, 1, "f0")], frame, x=(0, 2), y=(0, 2), labels=[(1, evil)]),
+    ):
+        inside(plot)
+        alone = ET.fromstring(standalone(Figure(evil, plot, table, legend=[evil] * 3)))
+        texts = [element.text for element in alone.iter() if element.tag.endswith("text")]
+        assert texts.count(evil) >= 5  # the title, three names of series, an axis
+        assert alone.attrib["aria-label"] == evil
+        assert not [element for element in alone.iter() if element.tag.endswith("script")]
+
+
 def test_seven_series_are_told_apart_without_colour() -> None:
     series = [Series(f"s{i}", [0, 1], [i, i + 1]) for i in range(COLOURS)]
-    dashes = re.findall(r'<path class="line c\d"(?: stroke-dasharray="([^"]*)")?', lines(series, FRAME))
+    dashes = re.findall(r'<path class="line c\d"(?: stroke-dasharray="([^"]*)")?', str(lines(series, FRAME)))
     assert len(set(dashes)) == COLOURS
 
 

@@ -17,7 +17,8 @@ from talos.data.splits import Split
 from talos.errors import ArgumentError
 from talos.model.recommender import Recommender
 from talos.report import comparison_report, run_report
-from talos.report.svg import number
+from talos.report.page import TextTable, markdown
+from talos.report.render import environment, number
 from talos.studies.compare import ComparisonTable, compare
 from talos.training.callbacks import History, read_history
 
@@ -88,8 +89,8 @@ def test_a_model_of_all_the_data_shows_the_figures_of_the_one_it_was_chosen_from
     model.fitted_model().metadata["metrics"] = metrics
     text = run_report(model.refit("all"), None, title=f"Run {EVIL}")
     checked(text)
-    assert "At a glance: the model it was chosen from" in text
-    assert "No test figure: this model was fitted on train, validation and test." in text
+    assert "At a glance: the model this one was chosen from" in text
+    assert "No test metrics: this model was fitted on train, validation and test." in text
     assert f"<strong>{number(metrics['recall@5'])}</strong>" in text
     assert "interactions of validation" in text
     assert "in test" not in text
@@ -97,7 +98,7 @@ def test_a_model_of_all_the_data_shows_the_figures_of_the_one_it_was_chosen_from
 
 PLOTS = [
     "Training loss", "Validation metric", "Time profile", "Precision@K", "Recall@K", "NDCG@K",
-    "Users by their metric", "By user activity", "By item popularity", "Scores around the threshold",
+    "Users by metric", "By user activity", "By item popularity", "Scores around the threshold",
     "Learned against exact thresholds", "Coverage", "Popularity bias", "Evenness of exposure",
 ]  # fmt: skip
 
@@ -175,6 +176,24 @@ def test_a_loss_without_thresholds_and_a_run_without_history(split: Split) -> No
     assert "This model has no thresholds" in text
     assert "No history was kept" in text
     assert "Learned against exact" not in text
+
+
+def test_a_table_marks_cells_and_aligns_numbers() -> None:
+    table = TextTable(
+        ["model", "recall", "note"], [["a<b>", "0.1", "x" * 61], ["c", "–", EVIL]], frozenset({(0, 1)})
+    )
+    text = (
+        environment().from_string('{% from "macros.html" import table %}{{ table(one) }}').render(one=table)
+    )
+    checked(text)
+    assert text.count("<strong>") == 1
+    assert '<td class="n"><strong>0.1</strong></td><td class="long">xxx' in text
+    assert '<th scope="row">a&lt;b&gt;</th>' in text
+    assert "<script>" not in text
+    assert markdown(table).splitlines()[1:3] == [
+        "| --- | ---: | --- |",
+        f"| a&lt;b> | **0.1** | {'x' * 61} |",
+    ]
 
 
 def test_large_test_sets_are_sampled(

@@ -35,7 +35,7 @@ def card(
     source: UnsplitOptions,
     json: Json = False,
 ) -> None:
-    """Write a model card: data, settings, metrics with intervals, whom it works for, limits."""
+    """Write a model card: data, settings, metrics with intervals, accuracy by group, limits."""
     from talos.model.recommender import Recommender
     from talos.report import is_card, model_card
 

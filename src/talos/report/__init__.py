@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from talos.report.card import is_card, model_card
 from talos.report.compare import comparison_report
-from talos.report.page import is_page
+from talos.report.page import is_page, standalone
 from talos.report.run import run_report
-from talos.report.standalone import standalone
 from talos.report.tuning import tuning_report
 
 __all__ = [

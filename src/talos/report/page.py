@@ -1,113 +1,53 @@
-"""The page of a report: HTML and CSS without scripts or anything to fetch; every text from outside is escaped.
+"""Pages from templates: one table type, one figure type, and the templates that show them as HTML, SVG or Markdown.
 
-Text has a contrast of at least 4.5:1 against its background and lines one of 3:1, in light and dark mode; a test checks
-it. The colours of series are those of Okabe and Ito, made darker or lighter where a background requires it.
+Pages hold no scripts and fetch nothing; every text from outside is escaped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from itertools import pairwise
+from typing import Any
 
-from talos.report.svg import KeyKind, legend_key
+from talos.report.render import COLOURS, LIGHT, WIDTH, fixed, number, plain, render
+from talos.report.svg import Frame, KeyKind, Plot, Series, bars, lines
 
 __all__ = [
-    "STYLE",
+    "BOTH",
     "Figure",
-    "Section",
     "TextTable",
+    "grouped_bars",
+    "histogram",
     "is_page",
-    "page",
-    "table_html",
-    "tiles",
+    "line_chart",
+    "markdown",
+    "standalone",
 ]
-
-# name → its colour in light and in dark mode
-_COLOURS = {
-    "back": ("#ffffff", "#14171b"),
-    "card": ("#f6f7f9", "#1c2026"),
-    "text": ("#1b1f24", "#e8eaed"),
-    "muted": ("#57606a", "#a5adb8"),
-    "rule": ("#d6dae0", "#3a414b"),
-    "c0": ("#0072b2", "#56b4e9"),
-    "c1": ("#c85200", "#f08a3c"),
-    "c2": ("#00805d", "#34c79d"),
-    "c3": ("#b0578f", "#e0a0c8"),
-    "c4": ("#946200", "#f0e442"),
-    "c5": ("#2f7fae", "#8fb8ff"),
-    "c6": ("#555555", "#b8bec7"),
-}
-LIGHT = {name: light for name, (light, _) in _COLOURS.items()}
-DARK = {name: dark for name, (_, dark) in _COLOURS.items()}
-
-
-def _variables(values: dict[str, str]) -> str:
-    return "".join(f"--{name}:{value};" for name, value in values.items())
-
-
-_SERIES = "".join(f".c{i}{{stroke:var(--c{i})}}.f{i}{{fill:var(--c{i})}}" for i in range(7))
-
-STYLE = f"""
-:root{{color-scheme:light dark;{_variables(LIGHT)}}}
-@media (prefers-color-scheme:dark){{:root{{{_variables(DARK)}}}}}
-*{{box-sizing:border-box}}
-body{{margin:0 auto;max-width:1180px;padding:16px;background:var(--back);color:var(--text);
-font:16px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}}
-h1{{font-size:1.5rem;margin:.4rem 0 .2rem;overflow-wrap:anywhere}}
-h2{{font-size:1.2rem;margin:2rem 0 .6rem;padding-top:.6rem;border-top:1px solid var(--rule)}}
-h3{{font-size:1rem;margin:0 0 .4rem}}
-header p,footer p,section>p,figcaption{{color:var(--muted);margin:.2rem 0}}
-figcaption{{font-size:.85rem}}
-.figures{{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,340px),1fr));gap:16px;align-items:start}}
-figure,.card{{margin:0;padding:12px;background:var(--card);border-radius:8px;min-width:0}}
-figure>svg{{display:block;width:100%;height:auto}}
-.legend{{list-style:none;display:flex;flex-wrap:wrap;gap:.1rem .9rem;margin:0 0 .3rem;padding:0;font-size:.85rem}}
-.legend li{{display:flex;align-items:center;gap:.35rem}}
-.legend svg{{width:22px;height:10px;overflow:visible}}
-text{{font:12px system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif;fill:var(--muted)}}
-text.name{{fill:var(--text)}}
-.grid{{stroke:var(--rule);stroke-width:.7}}
-.axis{{stroke:var(--muted);stroke-width:1}}
-.mark{{stroke:var(--text);stroke-width:1;stroke-dasharray:3 3}}
-.equal{{stroke:var(--muted);stroke-width:1;fill:none}}
-.line{{fill:none;stroke-width:2;stroke-linejoin:round}}
-.area{{opacity:.16}}
-.point{{fill-opacity:.5}}
-.ring{{fill:none;stroke-width:1.2}}
-{_SERIES}
-details{{margin-top:.5rem;font-size:.85rem}}
-summary{{cursor:pointer;color:var(--muted);padding:.3rem 0}}
-.wide{{overflow-x:auto;max-width:100%;margin-top:.4rem;--here:var(--back);background:
-linear-gradient(to right,var(--here) 40%,transparent) left/36px 100% no-repeat local,
-linear-gradient(to left,var(--here) 40%,transparent) right/36px 100% no-repeat local,
-linear-gradient(to right,var(--rule),transparent) left/14px 100% no-repeat scroll,
-linear-gradient(to left,var(--rule),transparent) right/14px 100% no-repeat scroll}}
-figure .wide{{--here:var(--card)}}
-table{{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}}
-th,td{{padding:.2rem .6rem .2rem 0;text-align:left;border-bottom:1px solid var(--rule);white-space:nowrap}}
-thead th{{white-space:normal;vertical-align:bottom}}
-th[scope=row]{{font-weight:normal}}
-.n{{text-align:right}}
-.tiles{{display:grid;grid-template-columns:repeat(auto-fit,minmax(140px,1fr));gap:12px;margin:1rem 0}}
-.tiles div{{padding:12px;background:var(--card);border-radius:8px}}
-.tiles dt{{color:var(--muted);font-size:.85rem}}
-.tiles dd{{margin:0}}
-.tiles strong{{font-size:1.35rem;display:block}}
-.tiles span{{color:var(--muted);font-size:.85rem}}
-.card ol{{margin:.3rem 0 0;padding-left:1.8rem}}
-.card li{{overflow-wrap:anywhere}}
-.card p{{margin:.2rem 0;color:var(--muted);font-size:.9rem;overflow-wrap:anywhere}}
-.hit{{color:var(--c2);font-weight:600;white-space:nowrap}}
-"""
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """Header and rows of plain text."""
+    """Header and rows of plain text, and the (row, column) of the cells in bold. The first column has names.
+
+    >>> TextTable(["K", "recall", "ended by"], [["5", "0.1", "patience"]]).numeric
+    [False, True, False]
+    """
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    bold: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    def numeric(self) -> list[bool]:
+        """For each column, whether all its cells are numbers: such columns are aligned to the right."""
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(self.header)
+        return [
+            place > 0
+            and bool(cells)
+            and all(not cell or (cell[0] in "+-–<0123456789" and "±" not in cell) for cell in cells)
+            for place, cells in enumerate(columns)
+        ]
 
 
 @dataclass(frozen=True)
@@ -115,119 +55,144 @@ class Figure:
     """A plot with its title, legend, table of numbers and a note on how to read it."""
 
     title: str
-    svg: str
+    plot: Plot
     table: TextTable
     legend: Sequence[str] = ()
     note: str = ""
     key: KeyKind = "dots"
 
-    def html(self) -> str:
-        """The figure as HTML, with its numbers in a table that can be unfolded."""
-        parts = ["<figure>", f"<h3>{escape(self.title)}</h3>"]
-        if self.legend:
-            names = enumerate(self.legend)
-            keys = (f"<li>{legend_key(place, self.key)}{escape(name)}</li>" for place, name in names)
-            parts.append(f'<ul class="legend">{"".join(keys)}</ul>')
-        parts.append(self.svg)
-        if self.note:
-            parts.append(f"<figcaption>{escape(self.note)}</figcaption>")
-        parts.append(f"<details><summary>Numbers</summary>{table_html(self.table)}</details>")
-        return "\n".join([*parts, "</figure>"])
+
+BOTH = ("model", "popularity")  # the two series of most figures of a run
 
 
-@dataclass(frozen=True)
-class Section:
-    """A heading with a note, HTML and figures below it."""
+def line_chart(
+    title: str,
+    series: Sequence[Series],
+    x: str,
+    y: str,
+    *,
+    of: str = "series",
+    digits: int = 4,
+    table: TextTable | None = None,
+    note: str = "",
+    **options: Any,
+) -> Figure:
+    """A line chart of at most `COLOURS` of the series; the table has all of them.
 
-    title: str
-    figures: Sequence[Figure] = ()
-    html: str = ""
-    note: str = ""
+    Args:
+        title: title of the figure.
+        series: named points; all with at least one.
+        x: name of the horizontal axis.
+        y: name of the vertical axis.
+        of: what a series is, for the table and the note.
+        digits: decimal places in the table.
+        table: the numbers; made from the series if None.
+        note: how to read it.
+        **options: for `talos.report.svg.lines`.
 
-    def text(self) -> str:
-        """The section as HTML."""
-        parts = ["<section>", f"<h2>{escape(self.title)}</h2>"]
-        if self.note:
-            parts.append(f"<p>{escape(self.note)}</p>")
-        if self.html:
-            parts.append(self.html)
-        if self.figures:
-            parts += ['<div class="figures">', *(figure.html() for figure in self.figures), "</div>"]
-        return "\n".join([*parts, "</section>"])
+    >>> chart = line_chart("Loss", [Series("loss", [1, 2], [0.5, 0.25])], "epoch", "mean loss")
+    >>> chart.plot.label, chart.table.rows[1]
+    ('Line chart of mean loss against epoch: loss from 0.5 to 0.25', ['2', '0.2500'])
+    """
+    drawn = series[:COLOURS]
+    ends = "; ".join(f"{one.name} from {number(one.ys[0])} to {number(one.ys[-1])}" for one in drawn)
+    plot = lines(drawn, Frame(f"Line chart of {y} against {x}: {ends}", x, y), **options)
+    if len(series) > COLOURS:
+        note = f"{note} The plot shows the first {COLOURS} of {len(series)} {of}s.".strip()
+    names = [one.name for one in series]
+    legend = names[:COLOURS] if len(series) > 1 else ()
+    return Figure(title, plot, table or _numbers(series, x, y, of, digits), legend=legend, note=note)
+
+
+def _numbers(series: Sequence[Series], x: str, y: str, of: str, digits: int) -> TextTable:
+    """One column for each series if all have the same places, else one row for each point."""
+    if all(one.xs == series[0].xs for one in series):
+        header = [x, *(one.name for one in series)] if len(series) > 1 else [x, y]
+        values = zip(series[0].xs, *(one.ys for one in series), strict=True)
+        return TextTable(
+            header, [[number(at), *(fixed(value, digits) for value in row)] for at, *row in values]
+        )
+    rows = [
+        [one.name, number(at), fixed(value, digits)]
+        for one in series
+        for at, value in zip(one.xs, one.ys, strict=True)
+    ]
+    return TextTable([of, x, y], rows)
+
+
+def histogram(
+    title: str,
+    counts: Mapping[str, Sequence[float]],
+    edges: Sequence[float],
+    frame: Frame,
+    *,
+    note: str,
+    mark: tuple[float, str] | None = None,
+) -> Figure:
+    """A histogram of each series as stairs; `edges` are the borders of the bins, one more than there are bins.
+
+    >>> chart = histogram("Users", {"recall": [3, 1]}, [0, 0.5, 1], Frame("two bins", "recall", "users"), note="")
+    >>> chart.table.rows[0]
+    ['0.000 to 0.500', '3']
+    """
+    series = [Series(name, edges, [*count, count[-1]]) for name, count in counts.items()]
+    bins = zip(pairwise(edges), *counts.values(), strict=True)
+    rows = [[f"{low:.3f} to {high:.3f}", *map(number, values)] for (low, high), *values in bins]
+    plot = lines(series, frame, steps=True, mark=mark)
+    return Figure(
+        title, plot, TextTable([frame.x, *counts], rows), legend=list(counts), note=note, key="line"
+    )
+
+
+def grouped_bars(title: str, frame: Frame, means: Sequence[Sequence[float]], table: TextTable) -> Figure:
+    """Bars of the model and of popularity for the groups that the first column of the table names."""
+    plot = bars([row[0] for row in table.rows], list(zip(BOTH, means, strict=True)), frame)
+    return Figure(title, plot, table, legend=BOTH, key="box")
 
 
 def is_page(text: str) -> bool:
     """Whether a text, or its beginning, is a report that this library has written.
 
-    >>> is_page("<html><style>" + STYLE), is_page("my notes")
+    >>> is_page(render("page.html", title="Run", date=None)), is_page("my notes")
     (True, False)
     """
-    return f":root{{color-scheme:light dark;{_variables(LIGHT)[:40]}" in text
+    return f":root{{color-scheme:light dark;--back:{LIGHT['back']};" in text
 
 
-def page(title: str, subtitle: str, sections: Sequence[Section], *, date: str | None = None) -> str:
-    """A complete HTML file; the policy in its head forbids scripts and requests, whatever a title may contain.
+def standalone(figure: Figure) -> str:
+    """A plot as an SVG file of its own, with title, legend and the colours of light and dark mode.
 
-    >>> "<script>" in page("<script>alert(1)</script>", "", [])
-    False
+    >>> from talos.report.svg import Frame, bars
+    >>> plot = bars(["a", "b"], [("model", [1, 2])], Frame("two bars", "group", "height"))
+    >>> standalone(Figure("Two bars", plot, TextTable(["group", "model"], []))).startswith("<svg ")
+    True
     """
-    dated = f"<p>Written {escape(date)} by talos.</p>" if date else "<p>Written by talos.</p>"
-    body = "\n".join(section.text() for section in sections)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{escape(title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>
-<main>
-{body}
-</main>
-<footer>{dated}</footer>
-</body>
-</html>
-"""
+    rows: list[list[tuple[int, str, float, int]]] = [[]] if figure.legend else []
+    x = 4.0
+    for place, name in enumerate(figure.legend):
+        width = 32 + 6.6 * len(name)
+        if x + width > WIDTH and rows[-1]:
+            rows.append([])
+            x = 4.0
+        rows[-1].append((place, name, x, 6 + 16 * len(rows)))
+        x += width
+    return render("figure.svg", figure=figure, legend=rows, top=22 + 16 * len(rows), width=WIDTH) + "\n"
 
 
-def table_html(table: TextTable) -> str:
-    """A table that scrolls sideways if it is too wide; columns of numbers are aligned to the right.
+def markdown(table: TextTable) -> str:
+    r"""A table as Markdown.
 
-    >>> "<b>" in table_html(TextTable(["a"], [["<b>"]]))
-    False
+    >>> print(markdown(TextTable(["metric", "model"], [["a|b", "0.1"]], bold=frozenset({(0, 1)}))))
+    | metric | model |
+    | --- | ---: |
+    | a\|b | **0.1** |
     """
-    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.header)
-    # the first column has names; a column without rows is aligned like text
-    numbers = [
-        place > 0 and bool(column) and all(map(_is_number, column)) for place, column in enumerate(columns)
+    cells = [
+        [
+            f"**{plain(cell)}**" if (place, column) in table.bold else plain(cell)
+            for column, cell in enumerate(row)
+        ]
+        for place, row in enumerate([table.header, *table.rows], start=-1)
     ]
-    sides = [' class="n"' if right else "" for right in numbers]
-    head = "".join(
-        f'<th scope="col"{side}>{escape(cell)}</th>' for cell, side in zip(table.header, sides, strict=True)
-    )
-    rows = []
-    for first, *rest in table.rows:
-        cells = "".join(f"<td{side}>{escape(cell)}</td>" for cell, side in zip(rest, sides[1:], strict=True))
-        rows.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
-    body = "\n".join(rows)
-    return (
-        '<div class="wide" tabindex="0" role="region" aria-label="Table">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def tiles(values: Sequence[tuple[str, str, str]]) -> str:
-    """The few most important numbers: name, value, and what to compare it with."""
-    parts = [
-        f"<div><dt>{escape(name)}</dt><dd><strong>{escape(value)}</strong> <span>{escape(beside)}</span></dd></div>"
-        for name, value, beside in values
-    ]
-    return f'<dl class="tiles">{"".join(parts)}</dl>'
-
-
-def _is_number(cell: str) -> bool:
-    return not cell or ((cell[:1].isdigit() or cell[:1] in "+-–<") and "±" not in cell)
+    cells.insert(1, ["---:" if right else "---" for right in table.numeric])
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)

@@ -1,30 +1,35 @@
-"""The page of a run, and its plots."""
+"""The page of a run, its plots, and the facts that the page and the card of a run share: measured once, worded once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from html import escape
-from itertools import islice, pairwise
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
+from talos.config import RunConfig, flat_settings
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
-from talos.model.measures import Lists, ScoreSample, sample_scores
+from talos.evaluation.significance import mean_interval
+from talos.model.measures import Lists, ScoreSample, by_activity, by_popularity, make_lists, sample_scores
 from talos.model.model import Model
 from talos.model.query import ListQuery, answer
 from talos.model.recommender import Recommender, no_test_part
-from talos.report.facts import ACCURACY, Measured, measure, setting_rows, trained_on, what_it_is
-from talos.report.page import Figure, Section, TextTable, page, table_html, tiles
-from talos.report.svg import COLOURS, Frame, Series, bars, fixed, lines, number, points
+from talos.report.page import BOTH, Figure, TextTable, grouped_bars, histogram, line_chart
+from talos.report.render import fixed, number, render
+from talos.report.svg import Frame, Series, scatter, span, ticks
 
-__all__ = ["run_report"]
+__all__ = ["ACCURACY", "Measured", "run_facts", "run_report", "with_interval"]
 
 _POINTS = 500  # in a scatter plot: enough to show the shape, few enough for a small file
-_BOTH = ("model", "popularity")
 _CARD_HISTORY, _CARD_LENGTH = 6, 10  # items on the card of a sample user: from the history, and recommended
+_CURVE_KS = (1, 2, 3, 5, 10, 15, 20, 30, 50)
+
+ACCURACY = (("precision", "Precision"), ("recall", "Recall"), ("ndcg", "NDCG"), ("mrr", "MRR"))
+"""The metrics that are shown first, and how they are written."""
 
 
 def run_report(
@@ -61,368 +66,372 @@ def run_report(
     >>> text.startswith("<!doctype html>"), text.count('role="img"') >= 8
     (True, True)
     """
-    model = recommender.model
-    if model is None:
+    facts = run_facts(recommender, test, most_users=most_users, seed=seed)
+    model, found, rng = facts["model"], facts["found"], np.random.default_rng(seed)
+    facts |= {
+        "title": title,
+        "date": date,
+        "learning": list(_learning(history, model.metadata, refit_history)),
+    }
+    if found is None:
+        users = np.sort(rng.permutation(np.flatnonzero(model.train.user_degrees))[:shown_users])
+        own = answer(model, ListQuery(users=users, k=min(_CARD_LENGTH, model.train.num_items)))
+        return render("run.html", **facts, samples=_samples(model, None, users, own.items, own.scores))
+    lists = found.both[0]
+    shown = np.sort(rng.permutation(len(lists.users))[:shown_users])
+    sample = sample_scores(model, found.test, lists.users, k=found.k, seed=seed)
+    return render(
+        "run.html",
+        **facts,
+        race=_race(model.metadata.get("race") or facts["origin"].get("race", {})),
+        accuracy=[
+            _against_k(f"{word}@K", found, [[one.mean(f"{name}@{k}") for k in one.ks] for one in found.both])
+            for name, word in ACCURACY[:3]
+        ],
+        groups=list(_groups(found)),
+        sample=sample,
+        scores=list(_scores(sample, found.k)) if len(sample.exact) else [],
+        exposure=list(_exposure(found)),
+        samples=_samples(model, found.test, lists.users[shown], lists.items[shown], lists.scores[shown]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A model on its test interactions, beside ranking by popularity.
+
+    Attributes:
+        k: the list length that the model was trained for.
+        test: the interactions of users and items that the model knows.
+        lost: the number of other interactions.
+        both: lists of the model and of ranking by popularity, at several list lengths, for all users of the test part
+            or a sample of them.
+        model: the model.
+    """
+
+    model: Model
+    k: int
+    test: Interactions
+    lost: int
+    both: tuple[Lists, Lists]
+
+    @property
+    def place(self) -> int:
+        """The place of `k` among the list lengths."""
+        return self.both[0].ks.index(self.k)
+
+    @property
+    def without_hit(self) -> float:
+        """The share of users without a hit in their first `k` items."""
+        return float((self.both[0].per_user[f"recall@{self.k}"] == 0).mean())
+
+    def by_activity(self) -> tuple[list[list[float]], TextTable]:
+        """Mean recall of the model and of popularity in groups of users, and the table of them with intervals."""
+        recalls = [one.per_user[f"recall@{self.k}"] for one in self.both]
+        groups = by_activity(self.model.train.user_degrees[self.both[0].users])
+        means = [[float(values[members].mean()) for _, members in groups] for values in recalls]
+        rows = [
+            [name, f"{members.sum():,}", with_interval(recalls[0][members]), fixed(popular)]
+            for (name, members), popular in zip(groups, means[1], strict=True)
+        ]
+        return means, TextTable(["train interactions", "users", *BOTH], rows)
+
+    def by_popularity(self) -> tuple[list[list[float]], TextTable]:
+        """Shares of the test interactions in the lists, in groups of items by popularity; and the table of them."""
+        groups = by_popularity(self.model.train.item_degrees, self.both, self.test, self.k)
+        rows = [
+            [name, f"{items:,}", f"{pairs:,}", *map(fixed, shares)] for name, items, pairs, shares in groups
+        ]
+        header = ["popularity rank, %", "items", "test interactions", *BOTH]
+        shares = [list(own) for own in zip(*(group[3] for group in groups), strict=True)]
+        return shares, TextTable(header, rows)
+
+
+def run_facts(
+    recommender: Recommender, test: Interactions | None, *, most_users: int, seed: int
+) -> dict[str, Any]:
+    """The facts that the templates of the page and of the card have in common.
+
+    `found` is the model on its test part, which is that of the run if `test` is None; it is None for a model that was
+    fitted on all the data, whose metrics are those of the model it was chosen from.
+    """
+    if recommender.model is None:
         raise ArgumentError("is not fitted", where="recommender", expected="one that was fitted or loaded")
-    model = model.on_cpu()
+    model, config = recommender.model.on_cpu(), recommender.config
     test = model.test if test is None else test
-    config, train = recommender.config, model.train
-    k = config.k
-    counted = trained_on(model.metadata.get("trained_on", {"train": len(train)}))
-    size = f"{train.num_users:,} users, {train.num_items:,} items, {len(train):,} interactions of {counted}"
-    subtitle = f"{what_it_is(config)}, K = {k}. {size}."
-    learning = _learning(history, int(model.metadata.get("epoch", 0)), refit_history)
-    settings = Section(
-        "Settings", html=table_html(TextTable(["setting", "value"], setting_rows(config, model)))
-    )
-    if test is None:
-        if "chosen_from" not in model.metadata:
-            raise no_test_part(model)
-        cards = _sample_cards(model, None, _own_lists(model, shown_users, seed), shown=shown_users, seed=seed)
-        samples = Section("Sample recommendations", html=cards)
-        return page(title, subtitle, [_chosen_from(model, k), learning, samples, settings], date=date)
-    found = measure(model, test, config, most_users=most_users, seed=seed)
-    known, lists, popular = found.test, found.lists, found.popular
-    cards = _sample_cards(
-        model, known, (lists.users, lists.items, lists.scores), shown=shown_users, seed=seed
-    )
-    measured = "The lists that are measured: unlike those of `talos recommend`, they may hold test items."
-    sections = [
-        Section("At a glance", html=_glance(lists, popular, k), note=found.notes),
-        learning,
-        *_race(model.metadata.get("race") or model.metadata.get("chosen_from", {}).get("race", {})),
-        Section("Accuracy", _accuracy(lists, popular)),
-        Section("Who it works for", _users_and_items(found)),
-        _scores(sample_scores(model, known, lists.users, k=k, seed=seed), k),
-        Section("Beyond accuracy", _exposure(lists, popular)),
-        Section("Sample recommendations", html=cards, note=measured),
-        settings,
-    ]
-    return page(title, subtitle, sections, date=date)
-
-
-def _glance(lists: Lists, popular: Lists, k: int) -> str:
-    values = []
-    for name, word in ACCURACY:
-        ours, theirs = (number(one.mean(f"{name}@{k}")) for one in (lists, popular))
-        values.append((f"{word}@{k}", ours, f"popularity {theirs}"))
-    ours, theirs = (f"{one.coverage[lists.ks.index(k)]:.1%}" for one in (lists, popular))
-    return tiles([*values, (f"Coverage@{k}", ours, f"popularity {theirs}")])
-
-
-def _chosen_from(model: Model, k: int) -> Section:
-    """The metrics of the model that the settings and the epochs come from, where this one has no test figure."""
     origin = model.metadata.get("chosen_from", {})
-    metrics, popular = origin.get("metrics", {}), origin.get("baseline", {}).get("popularity", {})
-    found = [(f"{word}@{k}", f"{name}@{k}") for name, word in ACCURACY]
-    values = [
-        (word, number(metrics[key]), f"popularity {number(popular.get(key, 0.0))}")
-        for word, key in found
-        if key in metrics
-    ]
-    here, there = (trained_on(one.get("trained_on", {"train": 0})) for one in (model.metadata, origin))
-    note = (
-        f"No test figure: this model was fitted on {here}. The metrics are those of the model it was chosen from, "
-        f"which was fitted on {there}."
-    )
-    return Section(
-        "At a glance: the model it was chosen from", html=tiles(values) if values else "", note=note
-    )
+    if test is None and not origin:
+        raise no_test_part(model)
+    found, k = None, config.k
+    means = [origin.get("metrics", {}), origin.get("baseline", {}).get("popularity", {})]
+    if test is not None:
+        known, lost = test.aligned_to(model.train)
+        longest = max(k, min(_CURVE_KS[-1], model.train.num_items))
+        ks = sorted({at for at in (*_CURVE_KS, k) if at <= longest})
+        both = make_lists(model, known, ks=ks, most_users=most_users, seed=seed)
+        found = Measured(model=model, k=k, test=known, lost=lost, both=both)
+        means = [{name: one.mean(name) for name in one.per_user} for one in found.both]
+    return {
+        "model": model,
+        "k": k,
+        "method": config.loss.name if config.baseline is None else config.baseline.name,
+        "baseline": config.baseline is not None,
+        "backbone": config.backbone.name,
+        "fitted_on": trained_on(model.metadata.get("trained_on", ["train"])),
+        "origin": origin,
+        "origin_fitted_on": trained_on(origin.get("trained_on", ["train"])),
+        "found": found,
+        "means": means,
+        "headline": [(word, name) for name, word in ACCURACY if f"{name}@{k}" in means[0]],
+        "settings": _settings(config, model),
+    }
+
+
+def trained_on(parts: Iterable[str]) -> str:
+    """The parts that a model was fitted on, in words.
+
+    >>> trained_on(["train", "valid", "test"])
+    'train, validation and test'
+    """
+    *first, last = ["validation" if name == "valid" else name for name in parts]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def with_interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> str:
+    """The mean of the values with its 95 % confidence interval."""
+    low, high = mean_interval(values)
+    return f"{fixed(float(values.mean()))} ({fixed(low)} to {fixed(high)})"
+
+
+def _settings(config: RunConfig, model: Model) -> TextTable:
+    """Name and value of every setting, of results of training, and of the versions it ran with."""
+    facts, rows = model.metadata, flat_settings(config.as_dict())
+    rows |= {
+        f"interactions of {trained_on([name])}": number(n) for name, n in facts.get("trained_on", {}).items()
+    }
+    rows |= {"epochs from": facts["epochs_from"]} if "epochs_from" in facts else {}
+    rows |= {
+        name.replace("_", " "): number(facts[name])
+        for name in ("epoch", "fit_seconds", "threshold_error")
+        if facts.get(name) is not None
+    }
+    rows |= {f"version of {name}": str(version) for name, version in facts.get("versions", {}).items()}
+    return TextTable(["setting", "value"], list(rows.items()))
 
 
 # ------------------------------------------------------------------------------- plots
 
 
 def _learning(
-    history: Sequence[Mapping[str, Any]], best: int, refit: Sequence[Mapping[str, Any]] = ()
-) -> Section:
+    history: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], refit: Sequence[Mapping[str, Any]]
+) -> Iterator[Figure]:
     """Training loss, validation metric and seconds against epochs; and the training loss of a refit."""
-    again = []
-    if refit:
-        steps, losses = [record["epoch"] for record in refit], [record["loss"] for record in refit]
-        again = [_curve("Training loss of the refit", "mean loss", steps, losses, zero=False)]
-    if not history:
-        return Section("Learning", again, note="" if again else "No history was kept with this run.")
-    epochs = [record["epoch"] for record in history]
-    loss = [record["loss"] for record in history]
-    seconds = [record["seconds"] for record in history]
-    found = [_curve("Training loss", "mean loss", epochs, loss, zero=False)]
-    evaluated = [record for record in history if record["metrics"]]
+    best = int(facts.get("epoch", 0))
+    if history:
+        yield _curve("Training loss", "mean loss", history, "loss", zero=False)
+    names = next((list(record["metrics"]) for record in history if record["metrics"]), [])
+    evaluated = [record for record in history if names and names[0] in record["metrics"]]
     if evaluated:
-        names = list(evaluated[0]["metrics"])
-        evaluated = [record for record in evaluated if names[0] in record["metrics"]]
-        values = [record["metrics"][names[0]] for record in evaluated]
+        epochs = [record["epoch"] for record in evaluated]
         rows = [
-            [str(record["epoch"]), *(fixed(record["metrics"].get(name)) for name in names)]
+            [number(record["epoch"]), *(fixed(record["metrics"].get(name)) for name in names)]
             for record in evaluated
         ]
-        watched = f"validation {names[0]}"
-        label = (
-            f"Line chart of {watched} against epochs, from {number(values[0])} to {number(values[-1])}; "
-            f"best at epoch {best}"
+        yield line_chart(
+            "Validation metric",
+            [Series(names[0], epochs, [record["metrics"][names[0]] for record in evaluated])],
+            "epoch",
+            f"validation {names[0]}",
+            table=TextTable(["epoch", *names], rows),
+            note=f"Epoch {best} was best: the model was fitted again on more data for as many epochs."
+            if refit
+            else f"The weights of epoch {best} were kept.",
+            zero=False,
+            mark=(best, "best" if refit else "kept"),
+            whole=True,
         )
-        series = Series(names[0], [record["epoch"] for record in evaluated], values)
-        svg = lines([series], Frame(label, "epoch", watched), zero=False, mark=(best, "kept"), whole=True)
-        note = f"The weights of epoch {best} were kept."
-        if refit:
-            note = f"Epoch {best} was best: the model was fitted again on more data for as many epochs."
-        found.append(Figure("Validation metric", svg, TextTable(["epoch", *names], rows), note=note))
-    note = f"{sum(seconds):.1f} s in {len(epochs):,} epochs, {np.mean(seconds):.2f} s each; validation not counted."
-    found.append(_curve("Time profile", "seconds", epochs, seconds, zero=True, note=note))
-    return Section("Learning", [*found, *again])
-
-
-def _race(race: Mapping[str, Any]) -> list[Section]:
-    """What was tried before training, stage by stage; none if nothing was raced."""
-    legs = race.get("legs", [])
-    if not legs:
-        return []
-    watched = next(iter(legs[0]["metrics"]))
-    figures = []
-    for stage in sorted({leg["stage"] for leg in legs}):
-        own = [leg for leg in legs if leg["stage"] == stage]
-        names = list(dict.fromkeys(leg["candidate"] for leg in own))[:COLOURS]
-        series = [
-            Series(
-                name,
-                [leg["epoch"] for leg in own if leg["candidate"] == name],
-                [leg["metrics"][watched] for leg in own if leg["candidate"] == name],
-            )
-            for name in names
-        ]
-        label = f"Line chart of validation {watched} against epochs for {len(names)} candidates: {', '.join(names)}"
-        rows = [[leg["candidate"], str(leg["epoch"]), fixed(leg["metrics"][watched])] for leg in own]
-        svg = lines(series, Frame(label, "epoch", watched), zero=False, whole=True)
-        table = TextTable(["candidate", "epoch", watched], rows)
-        figures.append(Figure(f"Stage {stage + 1}", svg, table, legend=names))
-    chosen = ", ".join(f"{name} {value}" for name, value in race.get("chosen", {}).items())
-    note = f"Candidates train side by side; after each leg the worse half is dropped. Chosen on validation: {chosen}."
-    return [Section("The race", figures, note=note)]
+    if history:
+        total = sum(record["seconds"] for record in history)
+        note = f"{total:.1f} s in {len(history):,} epochs, {total / len(history):.2f} s each, without validation."
+        yield _curve("Time profile", "seconds", history, "seconds", zero=True, note=note)
+    if refit:
+        yield _curve("Training loss of the refit", "mean loss", refit, "loss", zero=False)
 
 
 def _curve(
-    title: str, y: str, epochs: Sequence[int], values: Sequence[float], *, zero: bool, note: str = ""
+    title: str, y: str, records: Sequence[Mapping[str, Any]], key: str, *, zero: bool, note: str = ""
 ) -> Figure:
-    label = f"Line chart of {y} against epochs, from {number(values[0])} to {number(values[-1])}"
-    svg = lines([Series(y, epochs, values)], Frame(label, "epoch", y), zero=zero, whole=True)
-    rows = [[str(epoch), fixed(value)] for epoch, value in zip(epochs, values, strict=True)]
-    return Figure(title, svg, TextTable(["epoch", y], rows), note=note)
+    epochs, values = ([record[name] for record in records] for name in ("epoch", key))
+    return line_chart(title, [Series(y, epochs, values)], "epoch", y, zero=zero, whole=True, note=note)
 
 
-def _accuracy(lists: Lists, popular: Lists) -> list[Figure]:
-    """Precision, recall and NDCG against K, beside ranking by popularity."""
+def _race(race: Mapping[str, Any]) -> dict[str, Any]:
+    """The candidates that were raced before training, a figure for each stage, and the settings chosen."""
+    legs = race.get("legs", [])
     figures = []
-    for name, word in ACCURACY[:3]:
-        ours, theirs = ([one.mean(f"{name}@{k}") for k in lists.ks] for one in (lists, popular))
-        figures.append(_versus(f"{word}@K", ours, theirs, lists.ks, "mean over users"))
-    return figures
+    for stage in sorted({leg["stage"] for leg in legs}):
+        own = [leg for leg in legs if leg["stage"] == stage]
+        watched = next(iter(own[0]["metrics"]))
+        names = dict.fromkeys(leg["candidate"] for leg in own)
+        points = {
+            name: [(leg["epoch"], leg["metrics"][watched]) for leg in own if leg["candidate"] == name]
+            for name in names
+        }
+        series = [Series(name, *zip(*points[name], strict=True)) for name in names]
+        y = f"validation {watched}"
+        figures.append(
+            line_chart(f"Stage {stage + 1}", series, "epoch", y, of="candidate", zero=False, whole=True)
+        )
+    chosen = ", ".join(f"{name} {value}" for name, value in race.get("chosen", {}).items())
+    return {"figures": figures, "chosen": chosen}
 
 
-def _versus(
-    title: str, ours: Sequence[float], theirs: Sequence[float], ks: Sequence[int], y: str, note: str = ""
+def _against_k(
+    title: str, found: Measured, values: Sequence[Sequence[float]], y: str = "mean over users", note: str = ""
 ) -> Figure:
-    label = (
-        f"Line chart of {title} for list lengths {ks[0]} to {ks[-1]}: the model from {number(ours[0])} to "
-        f"{number(ours[-1])}, popularity from {number(theirs[0])} to {number(theirs[-1])}"
-    )
-    series = [Series(name, ks, values) for name, values in zip(_BOTH, (ours, theirs), strict=True)]
-    svg = lines(series, Frame(label, "list length K", y), whole=True)
-    rows = [[str(k), fixed(a), fixed(b)] for k, a, b in zip(ks, ours, theirs, strict=True)]
-    return Figure(title, svg, TextTable(["K", *_BOTH], rows), legend=_BOTH, note=note)
+    """A measure of the model and of popularity against the list length."""
+    series = [Series(name, found.both[0].ks, own) for name, own in zip(BOTH, values, strict=True)]
+    return line_chart(title, series, "list length K", y, whole=True, note=note)
 
 
-def _users_and_items(found: Measured) -> list[Figure]:
+def _groups(found: Measured) -> Iterator[Figure]:
     """Histograms of per-user metrics, and accuracy by activity of users and by popularity of items."""
-    lists, popular, k = found.lists, found.popular, found.k
-    metric = f"recall@{k}"
-    users = []
-    for name, members in found.by_activity():
-        means = [float(one.per_user[metric][members].mean()) for one in (lists, popular)]
-        users.append((name, [f"{int(members.sum()):,}"], means))
-    label = f"Bar chart of mean {metric} of users in groups by their number of train interactions"
-    by_user = _grouped(
-        "By user activity",
-        ["train interactions", "users"],
-        users,
-        Frame(label, "train interactions of the user", f"mean {metric}"),
-    )
-    label = f"Bar chart of the share of test interactions in the top {k}, in groups by popularity of the item"
-    by_item = _grouped(
-        "By item popularity",
-        ["popularity rank, %", "items", "test interactions"],
-        [
-            (name, [f"{items:,}", f"{pairs:,}"], shares)
-            for name, items, pairs, shares in found.by_popularity()
-        ],
-        Frame(label, "popularity rank of the item, % of all items", f"found in the top {k}"),
-    )
-    return [_histogram(lists, k), by_user, by_item]
-
-
-def _grouped(
-    title: str, header: list[str], groups: Sequence[tuple[str, list[str], list[float]]], frame: Frame
-) -> Figure:
-    """Bars of the model and of popularity for groups of (name, sizes as text, values of both)."""
-    series = [(name, [values[place] for *_, values in groups]) for place, name in enumerate(_BOTH)]
-    svg = bars([name for name, *_ in groups], series, frame)
-    rows = [[name, *sizes, *map(fixed, values)] for name, sizes, values in groups]
-    return Figure(title, svg, TextTable([*header, *_BOTH], rows), legend=_BOTH, key="box")
-
-
-def _histogram(lists: Lists, k: int, bins: int = 20) -> Figure:
-    """Histograms of users by precision and recall; a value on the edge of two bins counts in the upper one."""
-    named = {f"{name}@{k}": lists.per_user[f"{name}@{k}"] for name in ("precision", "recall")}
-    edges = np.linspace(0, 1, bins + 1).tolist()
+    k, edges = found.k, np.linspace(0, 1, 21)
+    named = {f"{name}@{k}": found.both[0].per_user[f"{name}@{k}"] for name in ("precision", "recall")}
+    # a value on the edge of two bins counts in the upper one
     counts = {
-        name: np.histogram(np.minimum(values + 1e-9, 1.0), bins=bins, range=(0, 1))[0].tolist()
+        name: np.histogram(np.minimum(values + 1e-9, 1.0), edges)[0].tolist()
         for name, values in named.items()
     }
-    means = ", ".join(f"{name} {number(float(values.mean()))}" for name, values in named.items())
-    label = f"Histograms over {len(lists.users):,} users; means: {means}"
-    series = [Series(name, edges, [*count, count[-1]]) for name, count in counts.items()]
-    rows = [
-        [f"{low:.2f}–{high:.2f}", *(f"{count[place]:,}" for count in counts.values())]
-        for place, (low, high) in enumerate(pairwise(edges))
-    ]
-    medians = ", ".join(number(float(np.median(values))) for values in named.values())
-    zero = float((named[f"recall@{k}"] == 0).mean())
-    return Figure(
-        "Users by their metric",
-        lines(series, Frame(label, "value of the user", "users"), steps=True),
-        TextTable(["value", *named], rows),
-        legend=list(named),
-        note=f"Medians {medians}; {zero:.1%} of users have no hit.",
-        key="line",
+    means, medians = (
+        ", ".join(number(float(of(values))) for values in named.values()) for of in (np.mean, np.median)
     )
+    label = f"Histograms of {' and '.join(named)} over {len(found.both[0].users):,} users; means: {means}"
+    note = f"Medians {medians}; {found.without_hit:.1%} of users have no hit."
+    frame = Frame(label, "metric of the user", "users")
+    yield histogram("Users by metric", counts, edges.tolist(), frame, note=note)
+    label = f"Bar chart of mean recall@{k} of users in groups by their number of train interactions"
+    frame = Frame(label, "train interactions of the user", f"mean recall@{k}")
+    yield grouped_bars("By user activity", frame, *found.by_activity())
+    label = f"Bar chart of the share of test interactions in the top {k}, in groups by popularity of the item"
+    frame = Frame(label, "popularity rank of the item, % of all items", f"share in the top {k}")
+    yield grouped_bars("By item popularity", frame, *found.by_popularity())
 
 
-def _scores(sample: ScoreSample, k: int) -> Section:
+def _scores(sample: ScoreSample, k: int) -> Iterator[Figure]:
     """Distributions of scores around the threshold; and learned against exact thresholds if there are learned ones."""
-    if len(sample.exact) == 0:
-        return Section("Scores and thresholds", note="No user of the test set was trained on.")
-    named = {"train items": sample.train, "test items": sample.test, "other items": sample.negatives}
-    named = {name: values for name, values in named.items() if len(values)}
+    named = {
+        name: values
+        for name, values in (
+            ("train items", sample.train),
+            ("test items", sample.test),
+            ("other items", sample.negatives),
+        )
+        if len(values)
+    }
     low, high = np.quantile(np.concatenate(list(named.values())), [0.001, 0.999])
     edges = np.linspace(min(low, 0), max(high, 0) + 1e-6, 41)
     shares = {
         name: (np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / len(values)).tolist()
         for name, values in named.items()
     }
-    said = ", ".join(f"{float((values >= 0).mean()):.1%} of {name}" for name, values in named.items())
-    frame = Frame(
-        f"Histograms of score minus threshold of the user; above the threshold are {said}",
-        f"score − threshold (the score at place {k})",
-        "share of items",
-    )
-    series = [Series(name, edges.tolist(), [*share, share[-1]]) for name, share in shares.items()]
-    rows = [
-        [f"{a:.3f} to {b:.3f}", *(f"{share[place]:.4f}" for share in shares.values())]
-        for place, (a, b) in enumerate(pairwise(edges.tolist()))
-    ]
-    around = Figure(
+    above = ", ".join(f"{float((values >= 0).mean()):.1%} of {name}" for name, values in named.items())
+    label = f"Histograms of score minus threshold of the user; above the threshold are {above}"
+    yield histogram(
         "Scores around the threshold",
-        lines(series, frame, steps=True, mark=(0.0, "threshold")),
-        TextTable(["score − threshold", *named], rows),
-        legend=list(named),
-        note=f"At or above the threshold: {said}. {len(sample.exact):,} users.",
-        key="line",
+        shares,
+        edges.tolist(),
+        Frame(label, f"score − threshold (the score at place {k})", "share of items"),
+        note=f"At or above the threshold: {above}. {len(sample.exact):,} users.",
+        mark=(0.0, "threshold"),
     )
-    if sample.learned is None:
-        note = "This model has no thresholds: there are no learned ones to compare."
-        return Section("Scores and thresholds", [around], note=note)
-    return Section("Scores and thresholds", [around, _thresholds(sample.exact, sample.learned)])
+    if sample.learned is not None:
+        yield _thresholds(sample.exact, sample.learned)
 
 
 def _thresholds(exact: NDArray[np.float64], learned: NDArray[np.float64]) -> Figure:
     error = learned - exact
-    distance = np.abs(error)
     kept = np.linspace(0, len(exact) - 1, min(_POINTS, len(exact))).astype(int)
+    distance = fixed(float(np.abs(error).mean()))
     label = (
-        f"Scatter plot of learned against exact thresholds of {len(kept):,} users; mean distance "
-        f"{number(float(distance.mean()))}"
+        f"Scatter plot of learned against exact thresholds of {len(kept):,} users; mean distance {distance}"
     )
-    frame = Frame(label, "exact threshold", "learned threshold")
-    svg = points(exact[kept].tolist(), learned[kept].tolist(), frame)
+    low, high = span([*exact[kept], *learned[kept]])
+    plot = scatter(
+        [(x, y, "point f0") for x, y in zip(exact[kept].tolist(), learned[kept].tolist(), strict=True)],
+        Frame(label, "exact threshold", "learned threshold"),
+        x=(low, high),
+        y=(low, high),
+        labels=[(value, number(value)) for value in ticks(low, high)],
+        line=("equal", [(low, low), (high, high)]),
+    )
     spread = len(exact) > 1 and exact.std() and learned.std()
-    together = float(np.corrcoef(exact, learned)[0, 1]) if spread else None
     rows = [
         ["users", number(len(exact))],
-        ["mean distance", fixed(float(distance.mean()))],
+        ["mean distance", distance],
         ["mean of learned − exact", fixed(float(error.mean()))],
-        ["largest distance", fixed(float(distance.max()))],
-        ["correlation", fixed(together)],
+        ["largest distance", fixed(float(np.abs(error).max()))],
+        ["correlation", fixed(float(np.corrcoef(exact, learned)[0, 1]) if spread else None)],
         ["mean exact threshold", fixed(float(exact.mean()))],
         ["mean learned threshold", fixed(float(learned.mean()))],
     ]
-    note = f"Each point is a user; on the line both are equal. Mean distance {rows[1][1]}."
-    return Figure("Learned against exact thresholds", svg, TextTable(["", "value"], rows), note=note)
+    return Figure(
+        "Learned against exact thresholds",
+        plot,
+        TextTable(["", "value"], rows),
+        note=f"Each point is a user; on the line both are equal. Mean distance {distance}.",
+    )
 
 
-def _exposure(lists: Lists, popular: Lists) -> list[Figure]:
+def _exposure(found: Measured) -> Iterator[Figure]:
     """Coverage, popularity rank and Gini coefficient of the lists against K."""
     rank = "Mean rank by popularity of the items shown, as a share of the catalogue; 0 is the most popular."
-    gini = "0 if all items are shown equally often, towards 1 if a few are shown to everybody."
-    shown = "Share of all items that are in somebody's list."
-    return [
-        _versus(title, getattr(lists, name), getattr(popular, name), lists.ks, y, note)
-        for title, name, y, note in (
-            ("Coverage", "coverage", "share of the catalogue shown", shown),
-            ("Popularity bias", "popularity_rank", "mean popularity rank", rank),
-            ("Evenness of exposure", "gini", "Gini coefficient", gini),
-        )
-    ]
+    for title, name, y, note in (
+        (
+            "Coverage",
+            "coverage",
+            "share of the catalogue shown",
+            "Share of all items that are in at least one list.",
+        ),
+        ("Popularity bias", "popularity_rank", "mean popularity rank", rank),
+        (
+            "Evenness of exposure",
+            "gini",
+            "Gini coefficient",
+            "0 if all items are shown equally often, 1 at most.",
+        ),
+    ):
+        yield _against_k(title, found, [getattr(one, name) for one in found.both], y, note)
 
 
 # -------------------------------------------------------------- sample recommendations
 
 
-# users (U,), their items (U, K) and the scores of these (U, K)
-_UserLists: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
-
-
-def _own_lists(model: Model, shown: int, seed: int) -> _UserLists:
-    """What a few random users would be recommended."""
-    rng, users = np.random.default_rng(seed), np.flatnonzero(model.train.user_degrees)
-    users = np.sort(rng.choice(users, min(shown, len(users)), replace=False))
-    lists = answer(model, ListQuery(users=users, k=min(_CARD_LENGTH, model.train.num_items)))
-    return users, lists.items, lists.scores
-
-
-def _sample_cards(
-    model: Model, test: Interactions | None, lists: _UserLists, *, shown: int, seed: int
-) -> str:
-    """Cards of a few random users of these lists; test items are marked by a word, not by colour alone."""
-    rng, (users, items, scores) = np.random.default_rng(seed), lists
-    places = np.sort(rng.choice(len(users), min(shown, len(users)), replace=False))
-    cards = "".join(_card(model, test, int(users[place]), items[place], scores[place]) for place in places)
-    return f'<div class="figures">{cards}</div>'
-
-
-def _card(
+def _samples(
     model: Model,
     test: Interactions | None,
-    user: int,
+    users: NDArray[np.int64],
     items: NDArray[np.int64],
     scores: NDArray[np.float32],
-) -> str:
-    has = model.seen.pairs_of(np.array([user]))[1]
-    wanted = has[:0] if test is None else test.pairs_of(np.array([user]))[1]
-    # the least popular items say most about a user's taste
-    telling = has[np.argsort(model.train.item_degrees[has], kind="stable")][:_CARD_HISTORY]
-    names = "; ".join(_title_of(model.train, int(item)) for item in telling) or "nothing"
-    rows = []
-    for item, score in islice(zip(items.tolist(), scores.tolist(), strict=True), _CARD_LENGTH):
-        if item >= 0:
-            hit = ' <span class="hit">✓ in test</span>' if item in wanted else ""
-            rows.append(f"<li>{escape(_title_of(model.train, item))} <small>{score:.3f}</small>{hit}</li>")
-    name = escape(str(model.train.user_ids.ids[user]))
-    return (
-        f'<div class="card"><h3>User {name}</h3>'
-        f"<p>Has {len(has):,} items, the least common of which are: {escape(names)}</p><ol>{''.join(rows)}</ol></div>"
+) -> list[dict[str, Any]]:
+    """Of each of these users: items of the history, and items recommended with score and whether they are in test."""
+    data, found = model.train, []
+    ids = data.item_ids.ids.cast(pl.String)
+    titles = (
+        ids if data.item_titles is None else data.item_titles.zip_with(data.item_titles.is_not_null(), ids)
     )
-
-
-def _title_of(data: Interactions, item: int) -> str:
-    """The title of an item, or its id if it has none."""
-    title = None if data.item_titles is None else data.item_titles[item]
-    return str(data.item_ids.ids[item]) if title is None else str(title)
+    for user, own, values in zip(users, items.tolist(), scores.tolist(), strict=True):
+        has = model.seen.pairs_of(np.array([user]))[1]
+        tested = set() if test is None else set(test.pairs_of(np.array([user]))[1].tolist())
+        # the least popular items say most about a user's taste
+        telling = has[np.argsort(data.item_degrees[has], kind="stable")][:_CARD_HISTORY]
+        ranked = list(zip(own, values, strict=True))[:_CARD_LENGTH]
+        found.append(
+            {
+                "name": data.user_ids.ids[int(user)],
+                "count": len(has),
+                "history": [titles[item] for item in telling.tolist()],
+                "items": [(titles[item], score, item in tested) for item, score in ranked if item >= 0],
+            }
+        )
+    return found

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
-from talos.report.page import Figure, Section, TextTable, page, table_html, tiles
-from talos.report.svg import (
-    BOTTOM,
-    LEFT,
-    RIGHT,
-    TOP,
-    WIDTH,
-    Frame,
-    Scale,
-    Series,
-    fixed,
-    lines,
-    number,
-    span,
-    svg_text,
-    ticks,
-)
+from talos.report.page import Figure, TextTable, line_chart
+from talos.report.render import WIDTH, fixed, number, render
+from talos.report.svg import Frame, Plot, Scale, Series, intervals, scatter, span, ticks
 
 __all__ = ["Axis", "tuning_report"]
 
@@ -45,7 +31,7 @@ def tuning_report(
     title: str = "Tuning",
     date: str | None = None,
 ) -> str:
-    """One HTML file about a study: how the search went, which parameters mattered, and a table of all trials.
+    """One HTML file about a study: the course of the search, importance of parameters, and a table of all trials.
 
     Args:
         trials: `number`, `state`, `value`, `epoch`, `epochs`, `seconds`, `runs`, `parameters`, `curve` and `error`
@@ -66,202 +52,158 @@ def tuning_report(
     >>> text.startswith("<!doctype html>"), "<script" in text
     (True, False)
     """
-    winner = next(trial for trial in trials if trial["number"] == best)
-    tested = "The test part has not been evaluated."
-    if test is not None:
-        tested = "The test part was evaluated once, after the search, with the winner fitted on train and validation."
     valued = [trial for trial in trials if trial["value"] is not None]
-    axes = _axes(valued)
-    search = [_history(valued, metric), _curves(valued, metric)]
-    if importance:
-        search.append(_importance(importance))
-    sections = [
-        Section("At a glance", html=_glance(winner, trials, metric, peak_mb, test), note=tested),
-        Section("The search", search),
-        Section("Parameters", [*_parallel(valued, axes, metric), *_slices(valued, axes, metric)]),
-        Section("The best config", html=f"<pre>{escape(config)}</pre>", note="As in run.toml."),
-        Section("All trials", html=table_html(_table(trials, metric))),
-        Section("Settings", html=table_html(TextTable(["setting", "value"], list(settings.items())))),
-    ]
-    states = [trial["state"] for trial in trials]
-    counted = ", ".join(
-        f"{states.count(state):,} {state}" for state in ("complete", "pruned", "failed") if state in states
+    keys = dict.fromkeys(key for trial in valued for key in trial["parameters"])
+    axes = {
+        key: Axis.of(key, [trial["parameters"][key] for trial in valued if key in trial["parameters"]])
+        for key in keys
+    }
+    at = metric.partition("@")[2]
+    return render(
+        "tuning.html",
+        title=title,
+        date=date,
+        metric=metric,
+        trials=trials,
+        winner=next(trial for trial in trials if trial["number"] == best),
+        peak_mb=peak_mb,
+        test=test,
+        tested=dict.fromkeys([metric, f"recall@{at}", f"ndcg@{at}"]),
+        search=[_history(valued, metric), *_curves(valued, metric), *_importance(importance)],
+        parameters=[*_parallel(valued, axes, metric), *_slices(valued, axes, metric)],
+        config=config,
+        table=_table(trials, metric),
+        settings=TextTable(["setting", "value"], list(settings.items())),
     )
-    subtitle = f"{len(trials):,} trials ({counted}), by {metric} on the validation part."
-    return page(title, subtitle, sections, date=date)
-
-
-def _glance(
-    winner: Mapping[str, Any],
-    trials: Sequence[Mapping[str, Any]],
-    metric: str,
-    peak_mb: float,
-    test: Mapping[str, float] | None,
-) -> str:
-    spent = sum(trial["seconds"] for trial in trials)
-    found = f"trial {winner['number']}, epoch {winner['epoch']}"
-    values = [
-        (f"Validation {metric}", fixed(winner["value"], 5), found),
-        ("Time in trials", _duration(spent), f"{number(spent / len(trials), 1)} s each"),
-        ("Memory of a worker", f"{peak_mb:,.0f} MB", "at most"),
-    ]
-    if test is not None:
-        at = metric.partition("@")[2]
-        shown = dict.fromkeys([metric, f"recall@{at}", f"ndcg@{at}"])
-        values += [(f"Test {name}", fixed(test[name]), "the winner") for name in shown if name in test]
-    return tiles(values)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _history(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
     """Values in order: dots if complete, rings if pruned, and a staircase of the best dot so far."""
+    numbers = [float(trial["number"]) for trial in valued]
+    complete = (trial["value"] if trial["state"] == "complete" else -math.inf for trial in valued)
+    best = list(accumulate(complete, max))
+    known = [(at, value) for at, value in zip(numbers, best, strict=True) if value > -math.inf]
+    steps = pairwise([*known, (numbers[-1], 0.0)])
+    rows = [
+        [number(at), trial["state"], fixed(trial["value"], 5), fixed(value, 5)]
+        for at, trial, value in zip(numbers, valued, best, strict=True)
+    ]
+    values = [trial["value"] for trial in valued]
     label = (
         f"Scatter plot of {metric} of {len(valued):,} trials in order, with the best so far as a line; "
-        f"the best is {number(max(trial['value'] for trial in valued))}"
+        f"the best is {number(max(values))}"
     )
-    frame = Frame(label, "trial", f"validation {metric}")
-    numbers = [trial["number"] for trial in valued]
-    low, high = float(min(numbers)), float(max(numbers))
-    x = Scale(*((low, high) if high > low else (low - 0.5, high + 0.5)), LEFT + 6, WIDTH - RIGHT - 6)
-    y = Scale(*span([trial["value"] for trial in valued]), frame.height - BOTTOM, TOP)
-    places = [value for value in ticks(x.low, x.high, 6) if float(value).is_integer()]
-    parts = frame.axes(x, y, [(value, number(value)) for value in places])
-    best, rows = -math.inf, []
-    corners: list[str] = []
-    for trial in valued:
-        if trial["state"] == "complete" and trial["value"] > best:
-            corners += [f"{x(trial['number'])},{y(best)}"] if corners else []
-            best = trial["value"]
-            corners.append(f"{x(trial['number'])},{y(best)}")
-        cells = [fixed(trial["value"], 5), fixed(best if corners else None, 5)]
-        rows.append([str(trial["number"]), trial["state"], *cells])
-    if corners:
-        corners.append(f"{x(numbers[-1])},{y(best)}")
-        parts.append(f'<path class="line c1" d="M{"L".join(corners)}"/>')
-    parts += [_spot(x(trial["number"]), y(trial["value"]), trial["state"]) for trial in valued]
-    note = "Dots: complete trials; rings: pruned ones, at the best they had reached. Line: the best so far."
-    table = TextTable(["trial", "state", metric, "best so far"], rows)
-    return Figure("History", frame.wrap(parts), table, note=note)
+    low, high = span(numbers, pad=0.0)
+    plot = scatter(
+        [(trial["number"], trial["value"], _look(trial)) for trial in valued],
+        Frame(label, "trial", f"validation {metric}"),
+        x=(low, high),
+        y=span(values),
+        labels=[(value, number(value)) for value in ticks(low, high, 6) if value.is_integer()],
+        line=("line c1", [corner for (a, b), (c, _) in steps for corner in ((a, b), (c, b))]),
+    )
+    note = "Dots: complete trials; rings: pruned trials, at their best value. Line: the best so far."
+    return Figure("History", plot, TextTable(["trial", "state", metric, "best so far"], rows), note=note)
 
 
-def _curves(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
+def _look(trial: Mapping[str, Any]) -> str:
+    return "f0" if trial["state"] == "complete" else "ring c6"
+
+
+def _curves(valued: Sequence[Mapping[str, Any]], metric: str) -> Iterator[Figure]:
     """Learning curves of the best few trials."""
     ranked = sorted(valued, key=lambda trial: -trial["value"])[:_CURVES]
-    ranked = [trial for trial in ranked if trial["curve"]]
-    names = [f"trial {trial['number']}" for trial in ranked]
-    curves = [
-        Series(name, *zip(*trial["curve"], strict=True)) for name, trial in zip(names, ranked, strict=True)
+    series = [
+        Series(f"trial {one['number']}", *zip(*one["curve"], strict=True)) for one in ranked if one["curve"]
     ]
-    label = f"Line chart of validation {metric} against epochs for {', '.join(names)}"
-    svg = lines(curves, Frame(label, "epoch", f"validation {metric}"), zero=False)
-    rows = [
-        [curve.name, str(epoch), fixed(value, 5)]
-        for curve in curves
-        for epoch, value in zip(curve.xs, curve.ys, strict=True)
-    ]
-    note = f"The best {len(ranked)} trials." if len(valued) > len(ranked) else ""
-    return Figure("Learning", svg, TextTable(["trial", "epoch", metric], rows), legend=names, note=note)
+    if series:
+        note = f"The best {len(series)} trials." if len(valued) > len(series) else ""
+        y = f"validation {metric}"
+        yield line_chart("Learning", series, "epoch", y, of="trial", digits=5, note=note, zero=False)
 
 
-def _importance(importance: Mapping[str, float]) -> Figure:
-    """Horizontal bars with names above them and their shares at the end."""
-    ranked = sorted(importance.items(), key=lambda pair: -pair[1])
-    said = ", ".join(f"{key} {share:.0%}" for key, share in ranked)
-    step, top = 34, 6
-    label = f"Bar chart of the importance of parameters: {said}"
-    frame = Frame(label, "share", "", top + step * len(ranked) + 8)
-    x = Scale(0.0, ranked[0][1] or 1.0, 4, WIDTH - 60)
-    parts = []
-    for place, (name, share) in enumerate(ranked):
-        upper = top + step * place
-        parts.append(svg_text(4, upper + 11, name, "start", "name"))
-        wide = max(1.0, x(share) - 4)
-        parts.append(f'<rect class="f0" x="4" y="{upper + 16}" width="{wide:.2f}" height="11"/>')
-        parts.append(svg_text(wide + 10, upper + 26, f"{share:.0%}", "start"))
-    return Figure(
-        "What mattered",
-        frame.wrap(parts),
-        TextTable(["parameter", "share"], [[key, f"{share:.3f}"] for key, share in ranked]),
-        note="PED-ANOVA on complete trials: how far the values of the good ones differ from those of all.",
-    )
+def _importance(importance: Mapping[str, float]) -> Iterator[Figure]:
+    if importance:
+        ranked = sorted(importance.items(), key=lambda pair: -pair[1])
+        shares = ", ".join(f"{key} {share:.0%}" for key, share in ranked)
+        frame = Frame(f"Bar chart of the importance of parameters: {shares}", "share of importance", "")
+        yield Figure(
+            "Importance of parameters",
+            intervals([(key, [share]) for key, share in ranked], frame, zero=True, filled=True),
+            TextTable(["parameter", "share"], [[key, fixed(share, 3)] for key, share in ranked]),
+            note="PED-ANOVA on complete trials: the distance of the values of good trials from those of all trials.",
+        )
 
 
-def _axes(valued: Sequence[Mapping[str, Any]]) -> dict[str, Axis]:
-    keys = list(dict.fromkeys(key for trial in valued for key in trial["parameters"]))
-    return {
-        key: Axis.of(key, [trial["parameters"][key] for trial in valued if key in trial["parameters"]])
-        for key in keys
-    }
+def _parallel(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metric: str) -> Iterator[Figure]:
+    whole = [trial for trial in valued if axes and set(axes) <= set(trial["parameters"])]
+    if whole:
+        ranked = sorted(whole, key=lambda trial: trial["value"])
+        ends = Axis(name=metric, kind="even", low=ranked[0]["value"], high=ranked[-1]["value"])
+        places = [
+            [
+                *(axis.share(trial["parameters"][key]) for key, axis in axes.items()),
+                ends.share(trial["value"]),
+            ]
+            for trial in ranked
+        ]
+        best = ", ".join(f"{key} {_shown(value)}" for key, value in ranked[-1]["parameters"].items())
+        names = f"{', '.join(axes)} and {metric}"
+        label = f"Parallel coordinates of {len(ranked):,} trials over {names}; the best has {best}"
+        rows = [
+            [
+                str(trial["number"]),
+                *(_shown(trial["parameters"][key]) for key in axes),
+                fixed(trial["value"], 5),
+            ]
+            for trial in reversed(ranked)
+        ]
+        yield Figure(
+            "Parallel coordinates",
+            _parallel_plot(places, [*axes.values(), ends], label),
+            TextTable(["trial", *axes, metric], rows),
+            note="One line for each trial: the best in orange, others of the best quarter in blue, all others faint.",
+        )
 
 
-def _parallel(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metric: str) -> list[Figure]:
-    if not axes:
-        return []
-    whole = [trial for trial in valued if set(axes) <= set(trial["parameters"])]
-    ranked = sorted(whole, key=lambda trial: trial["value"])
-    low, high = span([trial["value"] for trial in ranked], pad=0.0)
-    height = Scale(low, high, 0.0, 100.0)
-    places = [
-        [*(axis.share(trial["parameters"][key]) for key, axis in axes.items()), height(trial["value"]) / 100]
-        for trial in ranked
-    ]
-    ends = Axis(name=metric, kind="even", low=low, high=high)
-    label = (
-        f"Parallel coordinates of {len(ranked):,} trials over {', '.join(axes)} and {metric}; the best trial has "
-        + ", ".join(f"{key} {_cell(value)}" for key, value in ranked[-1]["parameters"].items())
-    )
-    rows = [
-        [str(trial["number"]), *(_cell(trial["parameters"][key]) for key in axes), fixed(trial["value"], 5)]
-        for trial in reversed(ranked)
-    ]
-    note = "One line a trial: the best in orange, the rest of the best quarter in blue, all others faint."
-    svg = _parallel_plot(places, [*axes.values(), ends], label)
-    return [Figure("Parallel coordinates", svg, TextTable(["trial", *axes, metric], rows), note=note)]
-
-
-def _slices(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metric: str) -> list[Figure]:
+def _slices(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metric: str) -> Iterator[Figure]:
     """The value of each trial against each of its parameters."""
-    found = []
     for key, axis in axes.items():
         trials = [trial for trial in valued if key in trial["parameters"]]
-        shares = [axis.share(trial["parameters"][key]) for trial in trials]
-        best = max(trials, key=lambda trial: trial["value"])
+        trials.sort(key=lambda one: axis.share(one["parameters"][key]))
+        spots = [(axis.share(one["parameters"][key]), one["value"], _look(one)) for one in trials]
+        rows = [[_shown(one["parameters"][key]), fixed(one["value"], 5)] for one in trials]
+        best = max(trials, key=lambda trial: trial["value"])["parameters"][key]
         label = (
-            f"Scatter plot of {metric} against {key} for {len(trials):,} trials; "
-            f"the best has {_cell(best['parameters'][key])}"
+            f"Scatter plot of {metric} against {key} for {len(trials):,} trials; the best has {_shown(best)}"
         )
-        frame = Frame(label, key, f"validation {metric}")
-        x = Scale(0.0, 1.0, LEFT + 8, WIDTH - RIGHT - 8)
-        y = Scale(*span([trial["value"] for trial in trials]), frame.height - BOTTOM, TOP)
-        parts = frame.axes(x, y, axis.labels(5))
-        pairs = list(zip(shares, trials, strict=True))
-        parts += [_spot(x(share), y(trial["value"]), trial["state"]) for share, trial in pairs]
-        ordered = [trial for _, trial in sorted(pairs, key=lambda pair: pair[0])]
-        rows = [[_cell(trial["parameters"][key]), fixed(trial["value"], 5)] for trial in ordered]
-        found.append(Figure(key, frame.wrap(parts), TextTable([key, metric], rows)))
-    return found
+        plot = scatter(
+            spots,
+            Frame(label, key, f"validation {metric}"),
+            x=(0.0, 1.0),
+            y=span([trial["value"] for trial in trials]),
+            labels=axis.labels(5),
+        )
+        yield Figure(key, plot, TextTable([key, metric], rows))
 
 
 def _table(trials: Sequence[Mapping[str, Any]], metric: str) -> TextTable:
-    keys = list(dict.fromkeys(key for trial in trials for key in trial["parameters"]))
-    failed = any(trial["error"] for trial in trials)
-    header = ["trial", "state", metric, "epoch", "epochs", "seconds", "runs", *keys, *["error"] * failed]
-    rows = []
-    for trial in sorted(trials, key=lambda trial: -(trial["value"] or -1)):
-        cells = [str(trial["number"]), trial["state"], fixed(trial["value"], 5), str(trial["epoch"])]
-        cells += [str(trial["epochs"]), fixed(trial["seconds"], 1), str(trial["runs"])]
-        rows.append([*cells, *(_cell(trial["parameters"].get(key, "")) for key in keys)])
-        if failed:
-            rows[-1].append(trial["error"])
-    return TextTable(header, rows)
+    keys = dict.fromkeys(key for trial in trials for key in trial["parameters"])
+    header = ["trial", "state", metric, "epoch", "epochs", "seconds", "runs", *keys, "error"]
+    rows = [
+        [
+            *(str(trial["number"]), trial["state"], fixed(trial["value"], 5), str(trial["epoch"])),
+            *(str(trial["epochs"]), fixed(trial["seconds"], 1), str(trial["runs"])),
+            *(_shown(trial["parameters"].get(key, "")) for key in keys),
+            trial["error"],
+        ]
+        for trial in sorted(trials, key=lambda trial: -(trial["value"] or -1))
+    ]
+    shown = len(header) if any(trial["error"] for trial in trials) else -1
+    return TextTable(header[:shown], [row[:shown] for row in rows])
 
 
-def _cell(value: Any) -> str:
+def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -300,53 +242,28 @@ class Axis:
 
     def labels(self, count: int) -> list[tuple[float, str]]:
         """Positions and texts of about `count` labels."""
-        if self.kind == "named":
-            return [(self.share(value), _label(value)) for value in self.values]
+        values: Sequence[Any] = self.values
         if self.kind == "even":
-            return [(self.share(value), number(value)) for value in ticks(self.low, self.high, count)]
-        powers = range(math.floor(self.low), math.ceil(self.high) + 1)
-        steps = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
-        inside = [one for one in steps if self.low - 1e-9 <= math.log10(one) <= self.high + 1e-9]
-        kept = inside[:: max(1, -(-len(inside) // (count + 2)))]
-        return [(self.share(value), _label(value)) for value in kept]
+            values = ticks(self.low, self.high, count)
+        elif self.kind == "ratio":
+            powers = range(math.floor(self.low), math.ceil(self.high) + 1)
+            steps = (digit * 10.0**power for power in powers for digit in (1, 2, 5))
+            inside = [one for one in steps if self.low - 1e-9 <= math.log10(one) <= self.high + 1e-9]
+            values = inside[:: max(1, -(-len(inside) // (count + 2)))]
+        return [(self.share(value), _shown(value)) for value in values]
 
 
-def _parallel_plot(rows: Sequence[Sequence[float]], axes: Sequence[Axis], label: str) -> str:
+def _parallel_plot(rows: Sequence[Sequence[float]], axes: Sequence[Axis], label: str) -> Plot:
     """One line for each row through vertical axes; rows are ordered from worst to best."""
-    top, bottom = 42, 250
-    x = Scale(0, len(axes) - 1, 16, WIDTH - 16)
-    y = Scale(0.0, 1.0, bottom - 6, top + 6)
-    parts = []
-    for place, axis in enumerate(axes):
-        at = x(place)
-        side = "start" if place == 0 else "end" if place == len(axes) - 1 else "middle"
-        short = axis.name.rpartition(".")[2]
-        edge = 2 if place == 0 else WIDTH - 2 if place == len(axes) - 1 else at
-        parts.append(svg_text(edge, 12 if place % 2 == 0 else 27, short, side, "name"))
-        parts.append(f'<line class="axis" x1="{at}" x2="{at}" y1="{top}" y2="{bottom}"/>')
+    x, y = Scale(0, len(axes) - 1, 16, WIDTH - 16), Scale(0.0, 1.0, 244, 48)
+    drawn = [
+        {
+            "x": x(place),
+            "name": axis.name.rpartition(".")[2],
+            "labels": [(y(share), text) for share, text in axis.labels(3)],
+        }
+        for place, axis in enumerate(axes)
+    ]
+    corners = [[(x(place), y(share)) for place, share in enumerate(row)] for row in rows]
     fine = len(rows) - max(1, len(rows) // 4)
-    for place, row in enumerate(rows):
-        path = "L".join(f"{x(i)},{y(share)}" for i, share in enumerate(row))
-        last = place == len(rows) - 1
-        look = ("c1", 2.6, 1.0) if last else ("c0", 1.3, 0.75) if place >= fine else ("c6", 0.8, 0.3)
-        parts.append(
-            f'<path class="line {look[0]}" style="stroke-width:{look[1]}" opacity="{look[2]}" d="M{path}"/>'
-        )
-    for place, axis in enumerate(axes):
-        final = place == len(axes) - 1
-        for share, text in axis.labels(3):
-            at = x(place) + (-4 if final else 4)
-            parts.append(
-                f'<text class="tick" style="paint-order:stroke;stroke:var(--card);stroke-width:3px" x="{at:g}" '
-                f'y="{y(share) + 4:g}" text-anchor="{"end" if final else "start"}">{escape(text)}</text>'
-            )
-    return Frame(label, "", "", bottom + 8).wrap(parts)
-
-
-def _spot(x: float, y: float, state: str) -> str:
-    look = "f0" if state == "complete" else "ring c6"
-    return f'<circle class="{look}" cx="{x}" cy="{y}" r="3"/>'
-
-
-def _label(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return Frame(label, "", "", 258).draw("parallel.svg", axes=drawn, rows=corners, fine=fine)
