@@ -3,30 +3,68 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.baselines import ItemWeights
 from talos.errors import ArgumentError, TalosError, first_line
 from talos.evaluation.ranking import TopK
-from talos.exports.files import check_out, make_parent
-from talos.files import locked, remove_leftovers, replace_folder
+from talos.files import locked_folder
 from talos.model.model import Model
 
-__all__ = ["check_same_lists", "export_folder", "plain_array", "recall", "sample_users", "write_ids"]
+__all__ = [
+    "check_same_lists",
+    "export_folder",
+    "item_columns",
+    "plain_array",
+    "prepare_out",
+    "recall",
+    "sample_users",
+    "score_arrays",
+    "user_columns",
+    "write_ids",
+]
 
-_RECORD = "export.json"
 # Other programs sum a dot product in another order: scores that differ by less than this count as equal.
 _TOLERANCE = 1e-5
+_RECORD = "export.json"
+
+
+def prepare_out(out: Path, *, overwrite: bool, folder: bool = False) -> None:
+    """Refuse an `out` that cannot be written or must not be replaced, and create the folder that it is in.
+
+    Only an empty folder and one with nothing but an export are ever replaced: any other may be somebody's work.
+    """
+    above = next(place for place in out.absolute().parents if place.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise ArgumentError("cannot be written to", where=str(above), expected="a folder for output")
+    if out.is_dir() and not folder:
+        raise ArgumentError("is a folder", where=str(out), expected="the name of a file")
+    if out.exists() and not overwrite:
+        raise ArgumentError("exists", where=str(out), expected="a new name", hint="or overwrite=True")
+    if out.exists() and folder:
+        names = {entry.name for entry in out.iterdir()} if out.is_dir() else {""}
+        made = {_RECORD}
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            made.update(json.loads((out / _RECORD).read_text(encoding="utf-8"))["files"])
+        if names - made:
+            stranger = f"has {min(names - made)}, which no export has made"
+            what = stranger if _RECORD in names else f"has no {_RECORD}"
+            raise ArgumentError(what, where=str(out), expected="a folder with nothing but an export")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"cannot be created ({error.strerror})"
+        raise ArgumentError(what, where=str(out.parent), expected="a folder for output") from None
 
 
 @contextmanager
@@ -35,92 +73,71 @@ def export_folder(
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """A folder to fill and a record to add to; the folder becomes `out` if the block succeeds.
 
-    The record is written to `export.json`. Only an empty folder and one with nothing but an export are ever replaced:
-    any other may be somebody's work.
+    The record is written to `export.json`. Which folders are replaced: see `prepare_out`.
     """
-    _check_replaceable(out, overwrite=overwrite)
-    fingerprint = model.fingerprint()
-    record = {"format": 1, "kind": kind, "talos": version("talos-rec"), "model": fingerprint}
-    with ExitStack() as stack:
-        make_parent(out)
-        lock = out.with_name(f".{out.name}.lock")
-        stack.enter_context(locked(lock, guards=out, purpose=f"exporting to {kind}"))
-        remove_leftovers(out)
-        _check_replaceable(out, overwrite=overwrite)  # again: another process may have finished in between
-        try:
-            folder = stack.enter_context(replace_folder(out))
-        except OSError as error:
-            what = f"cannot be written to ({error.strerror})"
-            raise ArgumentError(what, where=str(out.parent), expected="a folder for output") from None
-        try:
+    prepare_out(out, overwrite=overwrite, folder=True)
+    record = {"format": 1, "kind": kind, "talos": version("talos-rec"), "model": model.fingerprint()}
+    try:
+        with locked_folder(out, purpose=f"exporting to {kind}") as folder:
             yield folder, record
             record["files"] = sorted(entry.name for entry in folder.iterdir())
             text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
             (folder / _RECORD).write_text(text, encoding="utf-8")
-            _check_replaceable(out, overwrite=overwrite)  # nobody has put anything there since
-            stack.close()
-        except (OSError, pl.exceptions.PolarsError) as error:
-            raise TalosError(f"{out} could not be written ({first_line(error)})") from error
+            prepare_out(out, overwrite=overwrite, folder=True)  # nobody has put anything there since
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise TalosError(f"{out} could not be written ({first_line(error)})") from error
 
 
-def _check_replaceable(out: Path, *, overwrite: bool) -> None:
-    """Refuse a folder that no export has made, or in which somebody has put something of their own."""
-    check_out(out, overwrite=overwrite, folder=True)
-    if not out.exists():
-        return
-    names = sorted(entry.name for entry in out.iterdir()) if out.is_dir() else []
-    if not out.is_dir() or (names and _RECORD not in names):
-        expected = "a folder made by an export, to be overwritten"
-        raise ArgumentError(f"has no {_RECORD}", where=str(out), expected=expected)
-    made: Any = ()
-    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        made = json.loads((out / _RECORD).read_text(encoding="utf-8"))["files"]
-    known = {_RECORD, *(made if isinstance(made, list) else ())}
-    strangers = [name for name in names if name not in known]
-    if strangers:
-        what, expected = (
-            f"has {strangers[0]}, which no export has made",
-            "a folder with nothing but an export",
-        )
-        raise ArgumentError(what, where=str(out), expected=expected)
+_NO_COLUMNS: Mapping[str, Any] = {}
 
 
-def write_ids(folder: Path, model: Model, *, user_vectors: bool, item_vectors: bool) -> None:
-    """Write `users.parquet` and `items.parquet`: ids and titles in the order of positions, with vectors if wanted."""
+def write_ids(
+    folder: Path,
+    model: Model,
+    *,
+    users: Mapping[str, Any] = _NO_COLUMNS,
+    items: Mapping[str, Any] = _NO_COLUMNS,
+) -> None:
+    """Write `users.parquet` and `items.parquet`: ids, titles and further columns in the order of positions."""
     train = model.train
-    users: dict[str, Any] = {"user_id": train.user_ids.ids}
-    items: dict[str, Any] = {"item_id": train.item_ids.ids}
-    if train.item_titles is not None:
-        items["title"] = train.item_titles
+    titles = {} if train.item_titles is None else {"title": train.item_titles}
+    pl.DataFrame({"user_id": train.user_ids.ids, **users}).write_parquet(folder / "users.parquet")
+    pl.DataFrame({"item_id": train.item_ids.ids, **titles, **items}).write_parquet(folder / "items.parquet")
+
+
+def score_arrays(model: Model) -> dict[str, NDArray[Any]]:
+    """What scores are computed from, by name: vectors and thresholds, or weights between items."""
     if isinstance(model.scored_by, ItemWeights):
-        if item_vectors:
-            items |= _weights(model.scored_by)
-    else:
-        if user_vectors:
-            users["vector"] = plain_array(model.dot_scores.user_vectors)
-        if user_vectors and model.scored_by.thresholds is not None:
-            users["threshold"] = plain_array(model.scored_by.thresholds)
-        if item_vectors:
-            items["vector"] = plain_array(model.dot_scores.item_vectors)
-    pl.DataFrame(users).write_parquet(folder / "users.parquet")
-    pl.DataFrame(items).write_parquet(folder / "items.parquet")
+        return {name: tensor.numpy() for name, tensor in model.scored_by.tensors().items()}
+    table, thresholds = model.dot_scores, model.scored_by.thresholds
+    tensors = {"user_vectors": table.user_vectors, "item_vectors": table.item_vectors}
+    if thresholds is not None:
+        tensors["thresholds"] = thresholds
+    return {name: plain_array(tensor) for name, tensor in tensors.items()}
+
+
+def user_columns(model: Model) -> dict[str, NDArray[Any]]:
+    """The columns of `users.parquet` beside the id: vectors and thresholds, where the model has them."""
+    names = {"user_vectors": "vector", "thresholds": "threshold"}
+    return {names[name]: array for name, array in score_arrays(model).items() if name in names}
+
+
+def item_columns(model: Model) -> dict[str, Any]:
+    """The columns of `items.parquet` beside id and title: vectors, or weights to all items or to the `others`."""
+    arrays = score_arrays(model)
+    if len(arrays) > 1 and not model.has_vectors:  # sparse
+        ends = arrays["item_weights.indptr"][1:-1]
+        names = {"others": "item_weights.indices", "weights": "item_weights.values"}
+        return {
+            column: [row.tolist() for row in np.split(arrays[name], ends)] for column, name in names.items()
+        }
+    names = {"item_vectors": "vector", "item_weights": "weights"}
+    return {names[name]: array for name, array in arrays.items() if name in names}
 
 
 def plain_array(tensor: Tensor) -> NDArray[np.float32]:
     """A tensor on any device as an array of float32."""
     return np.ascontiguousarray(tensor.detach().float().cpu().numpy())
-
-
-def _weights(weights: ItemWeights) -> dict[str, Any]:
-    """The weights from each item: to all items, or to the positions `others` where most are 0."""
-    tensors = {name: tensor.numpy() for name, tensor in weights.tensors().items()}
-    if len(tensors) == 1:
-        return {"weights": next(iter(tensors.values()))}
-    ends = tensors["item_weights.indptr"][1:-1]
-    named = {"others": "item_weights.indices", "weights": "item_weights.values"}
-    return {
-        column: [part.tolist() for part in np.split(tensors[name], ends)] for column, name in named.items()
-    }
 
 
 def sample_users(model: Model, size: int) -> NDArray[np.int64]:
@@ -143,30 +160,30 @@ def check_same_lists(
 
     Returns the share of users whose lists are identical.
     """
-    table = model.dot_scores
-    vectors_of = torch.from_numpy(sample)
-    users = table.user_vectors[vectors_of].detach().double().cpu().numpy()
     there = expected.items >= 0
     margin = _TOLERANCE * max(1.0, float(np.abs(expected.scores[there]).max(initial=0.0)))
-    for row in range(len(users)):
+    vectors = model.dot_scores.item_vectors
+    for row, user in enumerate(sample.tolist()):
         size = int(there[row].sum())
-        mine = np.ascontiguousarray(items[row, :size])
+        theirs, best, mine = scores[row, :size], expected.scores[row, :size], items[row, :size].copy()
         in_range = (items[row] >= 0) & (items[row] < model.train.num_items)
         problem = None
-        if in_range.sum() != size or len(set(mine.tolist())) != size:
+        if in_range.sum() != size or len(np.unique(mine[in_range[:size]])) != size:
             problem = "items are missing or repeated"
-        else:
-            vectors = table.item_vectors[torch.from_numpy(mine)].detach().double().cpu().numpy()
-            if (np.abs(vectors @ users[row] - scores[row, :size]) > margin).any():
-                problem = "scores are not the items' scores"
-            elif (np.abs(scores[row, :size] - expected.scores[row, :size]) > margin).any():
-                problem = "better items are left out, or items that are masked are in"
+        elif (
+            np.abs(_double(vectors[mine]) @ _double(model.dot_scores.user_vectors[user]) - theirs) > margin
+        ).any():
+            problem = "scores are not the items' scores"
+        elif (np.abs(theirs - best) > margin).any():
+            problem = "better items are left out, or items that are masked are in"
         if problem is not None:
-            user = model.train.user_ids.ids[int(sample[row])]
-            raise TalosError(
-                f"{what} differs from the model for user {user!r}: {problem}; nothing was written"
-            )
+            name = f"{what} differs from the model for user {model.train.user_ids.ids[user]!r}"
+            raise TalosError(f"{name}: {problem}; nothing was written")
     return float((items == expected.items).all(1).mean())
+
+
+def _double(tensor: Tensor) -> NDArray[np.float64]:
+    return tensor.detach().double().cpu().numpy()
 
 
 def recall(expected: TopK, items: NDArray[Any]) -> float:

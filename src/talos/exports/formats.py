@@ -12,11 +12,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.baselines import ItemWeights
 from talos.errors import ArgumentError, DataError, nearest
 from talos.exports.faiss_index import write_faiss
-from talos.exports.files import check_out, make_parent
-from talos.exports.folders import export_folder, plain_array, write_ids
+from talos.exports.folders import (
+    export_folder,
+    item_columns,
+    prepare_out,
+    score_arrays,
+    user_columns,
+    write_ids,
+)
 from talos.exports.onnx_graph import write_onnx
 from talos.files import expanded, replace_file
 from talos.model.model import Model
@@ -85,32 +90,25 @@ def write_parquet(model: Model, out: Path, *, overwrite: bool = False) -> dict[s
     A model of weights between items has `weights` in place of vectors, with the positions of the `others` if sparse.
     """
     with export_folder(out, model, kind="parquet", overwrite=overwrite) as (folder, _):
-        write_ids(folder, model, user_vectors=True, item_vectors=True)
+        write_ids(folder, model, users=user_columns(model), items=item_columns(model))
     return {"files": ["users.parquet", "items.parquet"]}
 
 
 def write_npz(model: Model, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
     """Write a file for `numpy.load(…, allow_pickle=False)`: ids, vectors, and each user's known items as CSR."""
-    check_out(out, overwrite=overwrite)
-    seen = model.known
     arrays: dict[str, NDArray[Any]] = {
         "user_ids": _id_array(model.train.user_ids.ids, "user ids"),
         "item_ids": _id_array(model.train.item_ids.ids, "item ids"),
+        **{name.replace(".", "_"): array for name, array in score_arrays(model).items()},
+        "seen_indptr": model.known.indptr,
+        "seen_indices": model.known.indices,
     }
-    if isinstance(model.scored_by, ItemWeights):
-        arrays |= {name.replace(".", "_"): one.numpy() for name, one in model.scored_by.tensors().items()}
-    else:
-        arrays["user_vectors"] = plain_array(model.dot_scores.user_vectors)
-        arrays["item_vectors"] = plain_array(model.dot_scores.item_vectors)
-        if model.scored_by.thresholds is not None:
-            arrays["thresholds"] = plain_array(model.scored_by.thresholds)
-    arrays |= {"seen_indptr": seen.indptr, "seen_indices": seen.indices}
+    prepare_out(out, overwrite=overwrite)
 
     def write(path: Path) -> None:
         with path.open("wb") as file:  # given a name, numpy would add a suffix
             np.savez(file, **arrays)  # type: ignore[arg-type]  # the stubs take a name for the option allow_pickle
 
-    make_parent(out)
     replace_file(out, write)
     return {"arrays": list(arrays)}
 

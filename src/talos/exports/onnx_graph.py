@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from talos.errors import MissingExtraError
-from talos.exports.folders import check_same_lists, export_folder, sample_users, write_ids
+from talos.exports.folders import check_same_lists, export_folder, plain_array, sample_users, write_ids
 from talos.model.model import Model
 from talos.model.query import ListQuery, answer
 
@@ -50,7 +50,7 @@ def write_onnx(
         large = sum(len(one.raw_data) for one in graph.graph.initializer) > _LARGEST_FILE
         onnx.save_model(graph, str(path), save_as_external_data=large, location="model.onnx.data")
         onnx.checker.check_model(str(path))
-        write_ids(folder, model, user_vectors=False, item_vectors=False)
+        write_ids(folder, model)
         sample = sample_users(model, _SAMPLE)
         expected = answer(model, ListQuery(users=sample, k=k))
         settings = runtime.SessionOptions()
@@ -72,8 +72,8 @@ def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
     seen = model.known
     items = model.train.num_items
     constants: dict[str, NDArray[Any]] = {
-        "user_vectors": model.dot_scores.user_vectors.detach().float().cpu().numpy(),
-        "item_vectors": np.ascontiguousarray(model.dot_scores.item_vectors.detach().float().cpu().numpy().T),
+        "user_vectors": plain_array(model.dot_scores.user_vectors),
+        "item_vectors": plain_array(model.dot_scores.item_vectors.T),
         "seen_start": seen.indptr[:-1],
         "seen_count": np.diff(seen.indptr),
         # one entry more, so that position 0 exists even without any interactions
