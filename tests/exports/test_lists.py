@@ -224,7 +224,7 @@ def test_a_damaged_record_means_starting_again(make: Make, tmp_path: Path) -> No
         ("recs.parqet", {}, "did you mean '.parquet'"),
         ("recs", {}, "has no suffix"),
         ("recs.parquet.gz", {}, "compressed already"),
-        ("file/recs.csv", {}, "cannot be written to; expected a folder"),
+        ("file/recs.csv", {}, "cannot be written to ("),
         ("folder.csv", {}, "is a folder"),
         ("recs.csv", {"k": 0}, "k: 0; expected 1 to 40"),
         ("recs.csv", {"k": 41}, "k: 41; expected 1 to 40"),

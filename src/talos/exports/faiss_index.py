@@ -22,11 +22,10 @@ from talos.errors import ArgumentError, MissingExtraError, nearest
 from talos.evaluation.ranking import TopK, is_masked
 from talos.exports.folders import (
     check_same_lists,
-    export_folder,
     plain_array,
     recall,
     sample_users,
-    user_columns,
+    score_arrays,
     write_ids,
 )
 from talos.model.model import Model
@@ -46,36 +45,30 @@ _MOST_KNOWN = 2000
 _LINKS, _BREADTH_BUILT, _BREADTH_SEARCHED = 32, 200, 256
 
 
-def write_faiss(
-    model: Model, out: Path, *, overwrite: bool = False, index: str = "flat", k: int | None = None
-) -> dict[str, Any]:
-    """Write a folder with `index.faiss`, `items.parquet` (row = position in the index) and `users.parquet` (vectors).
+def write_faiss(model: Model, path: Path, *, index: str = "flat", k: int | None = None) -> dict[str, Any]:
+    """Write `index.faiss`, `items.parquet` (row = position in the index) and `users.parquet` (vectors).
 
     A flat index must give the exact top K for a sample of users, or nothing is written; for approximate indexes the
     recall@K on the sample is reported. An index does not know which items a user has already.
     """
     if index not in INDEXES:
         raise ArgumentError(f"no index {index!r}", where="index", hint=nearest(index, INDEXES))
-    k = model.list_length(k)
-    faiss = load_faiss()
-    with export_folder(out, model, kind="faiss", overwrite=overwrite) as (folder, record):
-        table = model.dot_scores
-        built, settings = build_index(index, plain_array(table.item_vectors))
-        # by Python's own file: Faiss's tells of a failure to close it on stderr alone
-        (folder / "index.faiss").write_bytes(faiss.serialize_index(built).data)
-        write_ids(folder, model, users=user_columns(model))
-        sample = sample_users(model, _SAMPLE)
-        expected = answer(model, ListQuery(users=sample, k=k, mask="nothing"))
-        # verify the index as it was stored: read it back from the disk
-        stored = faiss.read_index(str(folder / "index.faiss"))
-        scores, items = stored.search(plain_array(table.user_vectors[sample]), k)
-        details = {"index": index, "k": k, **settings, f"recall@{k}": recall(expected, items)}
-        details["verified_users"] = len(sample)
-        if index == "flat":
-            same = check_same_lists(model, sample, expected, items, scores, what="the flat index")
-            details["identical_lists"] = same
-        record.update(details)
-    return {**details, "files": ["index.faiss", "items.parquet", "users.parquet"]}
+    k, faiss = model.list_length(k), load_faiss()
+    built, settings = build_index(index, plain_array(model.dot_scores.item_vectors))
+    arrays = {name: array for name, array in score_arrays(model).items() if name != "item_vectors"}
+    # by Python's own file: Faiss's tells of a failure to close it on stderr alone
+    (path / "index.faiss").write_bytes(faiss.serialize_index(built).data)
+    write_ids(path, model, arrays)
+    sample = sample_users(model, _SAMPLE)
+    expected = answer(model, ListQuery(users=sample, k=k, mask="nothing"))
+    # verify the index as it was stored: read it back from the disk
+    scores, items = faiss.read_index(str(path / "index.faiss")).search(arrays["user_vectors"][sample], k)
+    details = {"index": index, "k": k, **settings, f"recall@{k}": recall(expected, items)}
+    details["verified_users"] = len(sample)
+    if index == "flat":
+        same = check_same_lists(model, sample, expected, items, scores, what="the flat index")
+        details["identical_lists"] = same
+    return details
 
 
 def build_index(
@@ -90,22 +83,18 @@ def build_index(
         fewest: vectors for each cell, or there are fewer cells; the default is what Faiss asks for in its k-means.
         most: vectors for each cell that k-means looks at.
     """
-    faiss = load_faiss()
-    count, dim = vectors.shape
-    settings: dict[str, Any] = {}
-    if kind == "flat":
-        index = faiss.IndexFlatIP(dim)
-    elif kind == "hnsw":
-        index = faiss.IndexHNSWFlat(dim, _LINKS, faiss.METRIC_INNER_PRODUCT)
+    cells = max(1, min(round(density * math.sqrt(len(vectors))), len(vectors) // fewest))
+    factory = {"flat": "Flat", "hnsw": f"HNSW{_LINKS},Flat", "ivf": f"IVF{cells},Flat"}
+    faiss, settings = load_faiss(), dict[str, Any]()
+    index = faiss.index_factory(vectors.shape[1], factory[kind], faiss.METRIC_INNER_PRODUCT)
+    if kind == "hnsw":
         index.hnsw.efConstruction, index.hnsw.efSearch = _BREADTH_BUILT, _BREADTH_SEARCHED
         settings = {"links": _LINKS, "breadth": _BREADTH_SEARCHED}
-    else:
-        cells = max(1, min(round(density * math.sqrt(count)), count // fewest))
-        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, cells, faiss.METRIC_INNER_PRODUCT)
+    if kind == "ivf":
         index.cp.min_points_per_centroid, index.cp.max_points_per_centroid = 1, most
         index.nprobe = max(1, cells // 4)
-        index.train(vectors)
         settings = {"cells": cells, "probed": index.nprobe}
+    index.train(vectors)
     index.add(vectors)
     return index, settings
 
@@ -191,8 +180,8 @@ class ApproximateLists:
 def load_faiss() -> Any:
     """The module `faiss`, or a `MissingExtraError`."""
     try:
-        with warnings.catch_warnings():  # its bindings use deprecated parts of newer Pythons
-            warnings.simplefilter("ignore", DeprecationWarning)
+        # its bindings use deprecated parts of newer Pythons
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
             return import_module("faiss")
     except ImportError as error:
         raise MissingExtraError("a Faiss index", extra="faiss") from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,19 +24,26 @@ from talos.model.model import Model
 __all__ = [
     "check_same_lists",
     "export_folder",
-    "item_columns",
     "plain_array",
     "prepare_out",
     "recall",
     "sample_users",
     "score_arrays",
-    "user_columns",
     "write_ids",
 ]
 
 # Other programs sum a dot product in another order: scores that differ by less than this count as equal.
 _TOLERANCE = 1e-5
 _RECORD = "export.json"
+# The table and column of each of `score_arrays`.
+_COLUMNS = {
+    "user_vectors": ("users", "vector"),
+    "thresholds": ("users", "threshold"),
+    "item_vectors": ("items", "vector"),
+    "item_weights": ("items", "weights"),
+    "item_weights.indices": ("items", "others"),
+    "item_weights.values": ("items", "weights"),
+}
 
 
 def prepare_out(out: Path, *, overwrite: bool, folder: bool = False) -> None:
@@ -44,95 +51,79 @@ def prepare_out(out: Path, *, overwrite: bool, folder: bool = False) -> None:
 
     Only an empty folder and one with nothing but an export are ever replaced: any other may be somebody's work.
     """
-    above = next(place for place in out.absolute().parents if place.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise ArgumentError("cannot be written to", where=str(above), expected="a folder for output")
-    if out.is_dir() and not folder:
-        raise ArgumentError("is a folder", where=str(out), expected="the name of a file")
-    if out.exists() and not overwrite:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        there, is_folder = out.exists(), out.is_dir()
+    except OSError as error:
+        raise ArgumentError(
+            f"cannot be written to ({error.strerror})", where=str(out.parent), expected="a folder for output"
+        ) from None
+    if there and is_folder != folder:
+        raise ArgumentError(
+            "is a folder" if is_folder else "is a file",
+            where=str(out),
+            expected="the name of a file" if is_folder else "a folder made by an export, or a new name",
+        )
+    if there and not overwrite:
         raise ArgumentError("exists", where=str(out), expected="a new name", hint="or overwrite=True")
-    if out.exists() and folder:
-        names = {entry.name for entry in out.iterdir()} if out.is_dir() else {""}
+    if there and folder:
         made = {_RECORD}
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             made.update(json.loads((out / _RECORD).read_text(encoding="utf-8"))["files"])
-        if names - made:
-            stranger = f"has {min(names - made)}, which no export has made"
-            what = stranger if _RECORD in names else f"has no {_RECORD}"
-            raise ArgumentError(what, where=str(out), expected="a folder with nothing but an export")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        what = f"cannot be created ({error.strerror})"
-        raise ArgumentError(what, where=str(out.parent), expected="a folder for output") from None
+        strangers = sorted({entry.name for entry in out.iterdir()} - made)
+        if strangers:
+            raise ArgumentError(
+                f"has {strangers[0]}, which no export has made",
+                where=str(out),
+                expected="a folder with nothing but an export",
+            )
 
 
-@contextmanager
 def export_folder(
-    out: Path, model: Model, *, kind: str, overwrite: bool
-) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """A folder to fill and a record to add to; the folder becomes `out` if the block succeeds.
+    out: Path, model: Model, fill: Callable[[Path], dict[str, Any]], *, kind: str, overwrite: bool
+) -> dict[str, Any]:
+    """A folder that becomes `out` if `fill` succeeds; returns what `fill` does and the names of the files.
 
-    The record is written to `export.json`. Which folders are replaced: see `prepare_out`.
+    Both are in `export.json` too. Which folders are replaced: see `prepare_out`.
     """
     prepare_out(out, overwrite=overwrite, folder=True)
-    record = {"format": 1, "kind": kind, "talos": version("talos-rec"), "model": model.fingerprint()}
     try:
         with locked_folder(out, purpose=f"exporting to {kind}") as folder:
-            yield folder, record
-            record["files"] = sorted(entry.name for entry in folder.iterdir())
-            text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+            details = fill(folder)
+            details["files"] = sorted(entry.name for entry in folder.iterdir())
+            made = {"format": 1, "kind": kind, "talos": version("talos-rec"), "model": model.fingerprint()}
+            text = json.dumps(made | details, indent=2, ensure_ascii=False) + "\n"
             (folder / _RECORD).write_text(text, encoding="utf-8")
             prepare_out(out, overwrite=overwrite, folder=True)  # nobody has put anything there since
     except (OSError, pl.exceptions.PolarsError) as error:
         raise TalosError(f"{out} could not be written ({first_line(error)})") from error
+    return details
 
 
-_NO_COLUMNS: Mapping[str, Any] = {}
+def write_ids(folder: Path, model: Model, columns: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Write `users.parquet` and `items.parquet`: ids and titles in the order of positions.
 
-
-def write_ids(
-    folder: Path,
-    model: Model,
-    *,
-    users: Mapping[str, Any] = _NO_COLUMNS,
-    items: Mapping[str, Any] = _NO_COLUMNS,
-) -> None:
-    """Write `users.parquet` and `items.parquet`: ids, titles and further columns in the order of positions."""
+    `columns` are some of `score_arrays`, with a row for each user or item.
+    """
     train = model.train
     titles = {} if train.item_titles is None else {"title": train.item_titles}
-    pl.DataFrame({"user_id": train.user_ids.ids, **users}).write_parquet(folder / "users.parquet")
-    pl.DataFrame({"item_id": train.item_ids.ids, **titles, **items}).write_parquet(folder / "items.parquet")
+    tables = {"users": {"user_id": train.user_ids.ids}, "items": {"item_id": train.item_ids.ids, **titles}}
+    for name, column in columns.items():
+        table, title = _COLUMNS[name]
+        tables[table][title] = column
+    for table, content in tables.items():
+        pl.DataFrame(content).write_parquet(folder / f"{table}.parquet")
 
 
-def score_arrays(model: Model) -> dict[str, NDArray[Any]]:
+def score_arrays(model: Model) -> dict[str, Any]:
     """What scores are computed from, by name: vectors and thresholds, or weights between items."""
     if isinstance(model.scored_by, ItemWeights):
         return {name: tensor.numpy() for name, tensor in model.scored_by.tensors().items()}
-    table, thresholds = model.dot_scores, model.scored_by.thresholds
+    table = model.dot_scores
     tensors = {"user_vectors": table.user_vectors, "item_vectors": table.item_vectors}
-    if thresholds is not None:
-        tensors["thresholds"] = thresholds
+    if model.scored_by.thresholds is not None:
+        tensors["thresholds"] = model.scored_by.thresholds
     return {name: plain_array(tensor) for name, tensor in tensors.items()}
-
-
-def user_columns(model: Model) -> dict[str, NDArray[Any]]:
-    """The columns of `users.parquet` beside the id: vectors and thresholds, where the model has them."""
-    names = {"user_vectors": "vector", "thresholds": "threshold"}
-    return {names[name]: array for name, array in score_arrays(model).items() if name in names}
-
-
-def item_columns(model: Model) -> dict[str, Any]:
-    """The columns of `items.parquet` beside id and title: vectors, or weights to all items or to the `others`."""
-    arrays = score_arrays(model)
-    if len(arrays) > 1 and not model.has_vectors:  # sparse
-        ends = arrays["item_weights.indptr"][1:-1]
-        names = {"others": "item_weights.indices", "weights": "item_weights.values"}
-        return {
-            column: [row.tolist() for row in np.split(arrays[name], ends)] for column, name in names.items()
-        }
-    names = {"item_vectors": "vector", "item_weights": "weights"}
-    return {names[name]: array for name, array in arrays.items() if name in names}
 
 
 def plain_array(tensor: Tensor) -> NDArray[np.float32]:
@@ -162,28 +153,25 @@ def check_same_lists(
     """
     there = expected.items >= 0
     margin = _TOLERANCE * max(1.0, float(np.abs(expected.scores[there]).max(initial=0.0)))
-    vectors = model.dot_scores.item_vectors
+    table = model.dot_scores
     for row, user in enumerate(sample.tolist()):
         size = int(there[row].sum())
-        theirs, best, mine = scores[row, :size], expected.scores[row, :size], items[row, :size].copy()
-        in_range = (items[row] >= 0) & (items[row] < model.train.num_items)
-        problem = None
-        if in_range.sum() != size or len(np.unique(mine[in_range[:size]])) != size:
-            problem = "items are missing or repeated"
-        elif (
-            np.abs(_double(vectors[mine]) @ _double(model.dot_scores.user_vectors[user]) - theirs) > margin
-        ).any():
-            problem = "scores are not the items' scores"
-        elif (np.abs(theirs - best) > margin).any():
-            problem = "better items are left out, or items that are masked are in"
+        valid = (items[row] >= 0) & (items[row] < model.train.num_items)
+        mine = np.where(valid, items[row], 0)[:size]
+        own = (table.item_vectors[mine].double() @ table.user_vectors[user].double()).detach().cpu().numpy()
+        distinct = valid.sum() == size and valid[:size].all() and len(np.unique(mine)) == size
+        problems = {
+            "items are missing or repeated": not distinct,
+            "scores are not the items' scores": (np.abs(own - scores[row, :size]) > margin).any(),
+            "better items are left out, or items that are masked are in": (
+                np.abs(scores[row, :size] - expected.scores[row, :size]) > margin
+            ).any(),
+        }
+        problem = next((problem for problem, found in problems.items() if found), None)
         if problem is not None:
             name = f"{what} differs from the model for user {model.train.user_ids.ids[user]!r}"
             raise TalosError(f"{name}: {problem}; nothing was written")
     return float((items == expected.items).all(1).mean())
-
-
-def _double(tensor: Tensor) -> NDArray[np.float64]:
-    return tensor.detach().double().cpu().numpy()
 
 
 def recall(expected: TopK, items: NDArray[Any]) -> float:

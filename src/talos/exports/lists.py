@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
@@ -119,25 +119,22 @@ def write_lists(
     )
     settings = {
         "model": model.fingerprint(),
+        "banned": "" if query.banned is None else digest_of(query.banned.tolist()),
         "k": query.k,
         "mask": query.mask,
-        "banned": "" if query.banned is None else digest_of(query.banned.tolist()),
         "users": model.train.num_users,
-        "users_in_a_part": max(1, _ROWS_IN_A_PART // query.k),
         "diversity": query.diversity,
         "popularity": query.popularity,
         "approximate": approximate,
+        "users_in_a_part": max(1, _ROWS_IN_A_PART // query.k),
     }
-    path, what = expanded(out), f"{out} could not be written"
+    path, what, alone = expanded(out), f"{out} could not be written", group.size == 1
     parts = [path.with_name(f".rank-{rank}-of-{group.size}.{path.name}") for rank in range(group.size)]
 
     def choose_sink() -> Sink:
-        if group.size > 1 and "://" in str(out):
-            raise ArgumentError("a database from several processes", where="out", expected="a file")
-        whole = _sink(str(out), model, settings, overwrite)
-        if group.size == 1:
-            return whole
-        return FileSink(parts[group.rank], settings, overwrite=True, header=group.rank == 0)
+        whole = _sink(str(out), model, settings, overwrite, group)
+        first = group.rank == 0
+        return whole if alone else FileSink(parts[group.rank], settings, overwrite=True, header=first)
 
     def join() -> None:
         replace_file(path, lambda temporary: join_files(parts, temporary))
@@ -158,12 +155,18 @@ def write_lists(
     counts = [model.train.num_users, model.users_without_events, sink.record["rows"], resumed]
     every = group.all_gather_numbers([*map(float, counts)])
     users, without, rows, resumed = (int(sum(column)) for column in zip(*every, strict=True))
-    if group.size > 1:
+    if not alone:
         all_or_none(group, join if group.rank == 0 else None, what)
-    seconds = round(time.perf_counter() - began, 3)
-    name = sink.name if group.size == 1 else str(path)
-    return {"out": name, "users": users, "users_without_events": without, "rows": rows, "k": query.k,
-            "seconds": seconds, "resumed_at": resumed, **facts}  # fmt: skip
+    return {
+        "out": sink.name if alone else str(path),
+        "users": users,
+        "users_without_events": without,
+        "rows": rows,
+        "k": query.k,
+        "seconds": round(time.perf_counter() - began, 3),
+        "resumed_at": resumed,
+        **facts,
+    }
 
 
 def _write(model: Model, query: ListQuery, find: _Find, sink: Sink, show: Progress | None) -> int:
@@ -172,7 +175,7 @@ def _write(model: Model, query: ListQuery, find: _Find, sink: Sink, show: Progre
     show = show or (lambda done, total: None)
     if isinstance(sink, FileSink) and model.train.item_titles is not None:  # a database can join them
         titles = pl.DataFrame({"item_id": model.train.item_ids.ids, "title": model.train.item_titles})
-    with closing(sink):
+    with sink.held:
         sink.begin()
         start = sink.record["users"]
         show(start, total)
@@ -195,10 +198,12 @@ def _write(model: Model, query: ListQuery, find: _Find, sink: Sink, show: Progre
     return int(start)
 
 
-def _sink(out: str, model: Model, settings: dict[str, Any], overwrite: bool) -> Sink:
+def _sink(out: str, model: Model, settings: dict[str, Any], overwrite: bool, group: Group) -> Sink:
     scheme, colon, _ = out.partition("://")
     if not colon:
         return FileSink(expanded(out), settings, overwrite=overwrite)
+    if group.size > 1:
+        raise ArgumentError("a database from several processes", where="out", expected="a file")
     kinds: dict[str, type[SqliteSink | PostgresSink]] = {
         "sqlite": SqliteSink,
         "postgresql": PostgresSink,
@@ -207,6 +212,6 @@ def _sink(out: str, model: Model, settings: dict[str, Any], overwrite: bool) -> 
     if scheme not in kinds:
         hint = nearest(scheme, ("sqlite", "postgresql"))
         raise ArgumentError(f"no way to write to {scheme!r}", where="out", hint=hint)
-    ids = (model.train.user_ids.ids.dtype, model.train.item_ids.ids.dtype)
-    integers = (ids[0].is_integer(), ids[1].is_integer())
+    users, items = model.train.user_ids.ids, model.train.item_ids.ids
+    integers = (users.dtype.is_integer(), items.dtype.is_integer())
     return kinds[scheme](out, settings, overwrite=overwrite, integers=integers)

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import polars as pl
 
@@ -42,8 +42,12 @@ from talos.files import (
 __all__ = ["FileSink", "PostgresSink", "Sink", "SqliteSink", "file_kind", "join_files"]
 
 _FORMAT = 3
-# Settings that an error may name; the others are hashes, or follow from these.
-_SHOWN = ("k", "mask", "users", "diversity", "popularity", "approximate")
+# What an error says about a setting that differs, where its value would say nothing.
+_DIFFERENCES = {
+    "model": "another model",
+    "banned": "other candidates, excluded items or filters",
+    "users_in_a_part": "another version of talos-rec",
+}
 _OURS = re.compile(r"part-\d{6}|progress\.json|\..*\.tmp")
 _KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _DEFAULT_TABLE = "recommendations"
@@ -74,7 +78,7 @@ class Sink(ABC):
             "rows": 0,
             "checksums": [],
         }
-        self.held = ExitStack()  # what is released at the end: a lock, a connection
+        self.held = ExitStack()  # a lock or a connection: close it in the end
 
     def begin(self) -> None:
         """Continue what an interrupted export has left in the destination, or start a new one."""
@@ -99,24 +103,15 @@ class Sink(ABC):
             self._refuse_existing()
             self._appear()
 
-    def close(self) -> None:
-        """Let other processes write."""
-        self.held.close()
-
     def _has_my_settings(self, record: dict[str, Any]) -> bool:
         """Whether a record has equal settings; an error if not and it may not be discarded."""
         stored = record.get("settings", {})
         if stored == self.settings or self.overwrite:
             return bool(stored == self.settings)
-        others = [name for name, value in self.settings.items() if stored.get(name) != value]
-        shown = [f"{name}={stored.get(name)}" for name in _SHOWN if name in others]
-        difference = ", ".join(shown) or "another version of talos-rec"
-        if "banned" in others:
-            difference = "other candidates, excluded items or filters"
-        if "model" in others:
-            difference = "another model"
+        others = (name for name, value in self.settings.items() if stored.get(name) != value)
+        first = next(others, "users_in_a_part")
         raise DataError(
-            f"was started with {difference}",
+            f"was started with {_DIFFERENCES.get(first, f'{first}={stored.get(first)}')}",
             where=self.name,
             expected="the same model and options",
             hint=self.discard,
@@ -173,8 +168,10 @@ class FileSink(Sink):
 
     @contextmanager
     def _step(self, *, starting: bool = False) -> Iterator[None]:
-        if starting:
-            self._lock()
+        if starting:  # the lock is beside the folder of the parts, which is removed
+            lock = self.path.with_name(f".{self.path.name}.lock")
+            self.held.enter_context(locked(lock, guards=self.path, purpose="writing lists"))
+            remove_leftovers(self.path)
         try:
             yield
         except (OSError, pl.exceptions.PolarsError, TalosError) as error:
@@ -186,31 +183,19 @@ class FileSink(Sink):
                 f"{self.path} could not be written ({reason}); run it again to continue"
             ) from error
 
-    def _lock(self) -> None:
-        # beside the folder of the parts, which is removed
-        lock = self.path.with_name(f".{self.path.name}.lock")
-        self.held.enter_context(locked(lock, guards=self.path, purpose="writing lists"))
-        remove_leftovers(self.path)
-        try:
-            self.folder.mkdir(exist_ok=True)
-            mine = not hasattr(os, "geteuid") or self.folder.lstat().st_uid == os.geteuid()
-        except OSError as error:
-            raise ArgumentError(
-                f"cannot be written to ({error.strerror})",
-                where=str(self.path.parent),
-                expected="a folder for output",
-            ) from None
-        if self.folder.is_symlink() or not mine:
+    def _refuse_existing(self) -> None:
+        prepare_out(self.path, overwrite=self.overwrite)
+
+    def _find_record(self) -> dict[str, Any] | None:
+        foreign = (
+            hasattr(os, "geteuid") and self.folder.exists() and self.folder.stat().st_uid != os.geteuid()
+        )
+        if foreign or self.folder.is_symlink():
             raise ArgumentError(
                 "is a link or belongs to somebody else",
                 where=str(self.folder),
                 expected="a folder of this user, or none",
             )
-
-    def _refuse_existing(self) -> None:
-        prepare_out(self.path, overwrite=self.overwrite)
-
-    def _find_record(self) -> dict[str, Any] | None:
         with suppress(OSError, ValueError):
             record = _read_record(self.progress.read_text(encoding="utf-8"))
             if record and all(checksum_of(part) == stored for part, stored in self._parts(record)):
@@ -218,6 +203,7 @@ class FileSink(Sink):
         return None  # damaged parts are written again
 
     def _start(self) -> None:
+        self.held.callback(self._remove_without_parts)
         self._remove_parts()
         self.folder.mkdir(exist_ok=True)
         replace_text(self.progress, sealed_text(self.record))
@@ -237,6 +223,10 @@ class FileSink(Sink):
         """The parts that a record counts, with their checksums."""
         return [(self.folder / f"part-{n:06d}", checksum) for n, checksum in enumerate(record["checksums"])]
 
+    def _remove_without_parts(self) -> None:
+        if not self.record["checksums"]:
+            self._remove_parts()
+
     def _remove_parts(self) -> None:
         """Remove the folder with what an export puts there; what somebody else has put there stays."""
         with suppress(OSError):
@@ -251,16 +241,14 @@ class FileSink(Sink):
         if self.kind == "parquet":
             rows.write_parquet(path)
             return
-        with path.open("wb") as file, ExitStack() as zipping:
-            target = cast(BinaryIO, file)
-            if self.zipped:  # no name and no time in the header, so that the same lists give the same bytes
-                zipped = gzip.GzipFile("", "wb", 6, file, mtime=0)
-                target = cast(BinaryIO, zipping.enter_context(zipped))
-            if self.kind == "jsonl":
-                rows.write_ndjson(target)
-            else:
-                header = self.header and self.record["users"] == 0
-                rows.write_csv(target, include_header=header, separator="\t" if self.kind == "tsv" else ",")
+        first = self.header and self.record["users"] == 0
+        text = (
+            rows.write_ndjson()
+            if self.kind == "jsonl"
+            else rows.write_csv(include_header=first, separator="\t" if self.kind == "tsv" else ",")
+        )
+        # no name and no time in the header of gzip, so that the same lists give the same bytes
+        path.write_bytes(gzip.compress(text.encode(), 6, mtime=0) if self.zipped else text.encode())
 
 
 def join_files(parts: Sequence[Path], path: Path) -> None:

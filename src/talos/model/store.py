@@ -203,7 +203,7 @@ def save_model(model: Model, folder: Path, *, group: Group = SINGLE_PROCESS) -> 
             all_or_none(group, (lambda: _save_rest(model, folder, files)) if first else None, what)
         except BaseException:
             if first:
-                _finish_save(folder)  # what was written of this one belongs to no model
+                _finish_save(folder, _checksums(folder))  # what was written of this one belongs to no model
             raise
 
 
@@ -276,7 +276,7 @@ def _save_rest(model: Model, folder: Path, files: Mapping[range, str]) -> None:
     older = _checksums(folder)
     sync(folder)  # the files are under their first names before the swap
     replace_text(folder / "model.json", sealed_text(metadata, indent=2))
-    _finish_save(folder, older)
+    _finish_save(folder, checksums, older)
 
 
 def _staged(folder: Path, name: str, checksum: str) -> Path:
@@ -336,16 +336,15 @@ def _begin_save(folder: Path) -> None:
             where=str(folder / strangers[0]),
             expected="a new folder or a run directory",
         )
-    _finish_save(folder)
+    _finish_save(folder, _checksums(folder))
 
 
-def _finish_save(folder: Path, older: Iterable[str] = ()) -> None:
+def _finish_save(folder: Path, checksums: Mapping[str, str], older: Iterable[str] = ()) -> None:
     """Give the files of the model in place their names, and remove `older` files and what belongs to no model.
 
     Whatever fails here, the model loads as it is; the next save tries again.
     """
     with suppress(OSError):
-        checksums = _checksums(folder)
         _rename_staged(folder, checksums)
         for name in set(older) - set(checksums):  # users who were divided in another way
             (folder / name).unlink(missing_ok=True)
