@@ -224,7 +224,7 @@ class FileSink(Sink):
         return [(self.folder / f"part-{n:06d}", checksum) for n, checksum in enumerate(record["checksums"])]
 
     def _remove_without_parts(self) -> None:
-        if not self.record["checksums"]:
+        if not any(self.folder.glob("part-*")):
             self._remove_parts()
 
     def _remove_parts(self) -> None:
