@@ -63,12 +63,12 @@ def write_faiss(model: Model, path: Path, *, index: str = "flat", k: int | None 
     expected = answer(model, ListQuery(users=sample, k=k, mask="nothing"))
     # verify the index as it was stored: read it back from the disk
     scores, items = faiss.read_index(str(path / "index.faiss")).search(arrays["user_vectors"][sample], k)
-    details = {"index": index, "k": k, **settings, f"recall@{k}": recall(expected, items)}
-    details["verified_users"] = len(sample)
+    found = {f"recall@{k}": recall(expected, items), "verified_users": len(sample)}
     if index == "flat":
-        same = check_same_lists(model, sample, expected, items, scores, what="the flat index")
-        details["identical_lists"] = same
-    return details
+        found["identical_lists"] = check_same_lists(
+            model, sample, expected, items, scores, what="the flat index"
+        )
+    return {"index": index, "k": k, **settings, **found}
 
 
 def build_index(
@@ -112,20 +112,14 @@ class ApproximateLists:
     """
 
     def __init__(self, model: Model, query: ListQuery, *, wanted: float) -> None:
-        if not model.has_vectors:
-            raise ArgumentError(
-                "a model without vectors of users and items",
-                where="approximate",
-                expected="one that has them, or exact lists",
-            )
         if not 0 < wanted < 1:
             raise ArgumentError(f"{wanted}", where="approximate", expected="a recall above 0 and below 1")
         self._model, self._query, self._k = model, query, query.k
         self._seen = None if query.mask == "nothing" else model.known if query.mask == "known" else model.seen
         self._users = plain_array(model.dot_scores.user_vectors)
         items = plain_array(model.dot_scores.item_vectors)
-        banned = np.empty(0, np.int64) if query.banned is None else query.banned
-        self._positions = np.setdiff1d(np.arange(len(items)), banned)  # of the items in the index
+        # of the items in the index
+        self._positions = np.setdiff1d(np.arange(len(items)), [] if query.banned is None else query.banned)
         load_faiss().omp_set_num_threads(torch.get_num_threads())
         self._index, settings = build_index(
             "ivf", items[self._positions], density=2, fewest=_POINTS_PER_CELL, most=_POINTS_PER_CELL

@@ -65,8 +65,11 @@ def export(
     write = _WRITERS[format]
     known = [name for name in inspect.signature(write).parameters if name not in ("model", "path")]
     for name in options.keys() - known:
-        hint = nearest(name, known) if known else None
-        raise ArgumentError(f"no option {name!r} of {format}", where="options", hint=hint)
+        raise ArgumentError(
+            f"no option {name!r} of {format}",
+            where="options",
+            hint=nearest(name, known) if known else None,
+        )
     model = source if isinstance(source, Model) else source.fitted_model()
     path = expanded(out)
     details: dict[str, Any] = {}
@@ -74,8 +77,9 @@ def export(
         prepare_out(path, overwrite=overwrite)
         replace_file(path, lambda place: details.update(write(model, place)))
     else:
-        fill = partial(write, model, **options)
-        details = export_folder(path, model, fill, kind=format, overwrite=overwrite)
+        details = export_folder(
+            path, model, partial(write, model, **options), kind=format, overwrite=overwrite
+        )
     return {
         "out": str(path),
         "format": format,

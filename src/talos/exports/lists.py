@@ -210,8 +210,9 @@ def _sink(out: str, model: Model, settings: dict[str, Any], overwrite: bool, gro
         "postgres": PostgresSink,
     }
     if scheme not in kinds:
-        hint = nearest(scheme, ("sqlite", "postgresql"))
-        raise ArgumentError(f"no way to write to {scheme!r}", where="out", hint=hint)
+        raise ArgumentError(
+            f"no way to write to {scheme!r}", where="out", hint=nearest(scheme, ("sqlite", "postgresql"))
+        )
     users, items = model.train.user_ids.ids, model.train.item_ids.ids
     integers = (users.dtype.is_integer(), items.dtype.is_integer())
     return kinds[scheme](out, settings, overwrite=overwrite, integers=integers)

@@ -56,9 +56,13 @@ def write_onnx(model: Model, path: Path, *, k: int | None = None, own_ids: bool 
     ids = model.train.user_ids.decode(sample)
     asked = {"user_ids": np.array(ids.to_list(), _kind_of(ids))} if own_ids else {"users": sample}
     items, scores = session.run(["items", "scores"], asked)
-    same = check_same_lists(model, sample, expected, items, scores, what="the ONNX graph")
-    verified = {"verified_users": len(sample), "own_ids": own_ids, "identical_lists": same}
-    return {"k": k, "opset": _OPSET, **verified}
+    return {
+        "k": k,
+        "opset": _OPSET,
+        "verified_users": len(sample),
+        "own_ids": own_ids,
+        "identical_lists": check_same_lists(model, sample, expected, items, scores, what="the ONNX graph"),
+    }
 
 
 def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:

@@ -50,7 +50,6 @@ _DIFFERENCES = {
 }
 _OURS = re.compile(r"part-\d{6}|progress\.json|\..*\.tmp")
 _KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-_DEFAULT_TABLE = "recommendations"
 # PostgreSQL truncates longer names silently, and then the names of our three tables would be the same.
 _LONGEST_NAME = 63 - len("__talos_progress")
 
@@ -310,7 +309,7 @@ class _TableSink(Sink):
         self, url: str, settings: dict[str, Any], *, overwrite: bool, integers: tuple[bool, bool]
     ) -> None:
         self.url, self.integers = DatabaseURL.parse(url), integers
-        table = _DEFAULT_TABLE if self.url.table is None else self.url.table
+        table = "recommendations" if self.url.table is None else self.url.table
         schema, dot, bare = table.rpartition(".")
         if not 1 <= len(bare.encode()) <= _LONGEST_NAME or "\0" in table or (dot and not schema):
             raise ArgumentError(
