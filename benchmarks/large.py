@@ -29,7 +29,7 @@ from talos.data.splits import Split
 from talos.evaluation.best_possible import best_possible
 from talos.evaluation.evaluate import evaluate
 from talos.evaluation.ranking import DotScores, top_k
-from talos.exports.approximate import ApproximateLists
+from talos.exports.faiss_index import ApproximateLists
 from talos.kernels import alternating_least_squares
 from talos.kernels.least_squares import sweeps_for
 from talos.model.model import Model, Vectors
@@ -224,7 +224,7 @@ def _lists(parts: Split, k: int = 100) -> dict[str, float]:
     _, theirs = _timed(lambda: implicit.recommend(some, rows, N=k, filter_already_liked_items=True))
     query = ListQuery(users=some, k=k)
     near, built = _timed(lambda: ApproximateLists(model, query, wanted=0.95))
-    _, approximate = _timed(lambda: near.answer(query))
+    _, approximate = _timed(lambda: next(near.iter_answers(query)))
     return {
         "large_lists_over_implicit": theirs / exact,
         "large_approximate_over_exact": exact / approximate,

@@ -403,7 +403,7 @@ def test_damaged_weights_are_refused(sparse_run: Path) -> None:
         ({"item_weights.values": values[:-1].clone()}, "expected .* as many as indices"),
         ({"item_weights.values": values.clone().fill_(float("nan"))}, "not finite"),
         ({"item_weights.values": values.double()}, "expected F32"),
-        ({"item_weights.values": None}, "all three arrays"),
+        ({"item_weights.values": None}, "expected all of indptr"),
         (
             {"item_weights.values": None, "item_weights.indptr": None, "item_weights.indices": None},
             "no item_weights",

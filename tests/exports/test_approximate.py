@@ -7,14 +7,14 @@ import polars as pl
 import pytest
 
 from talos.errors import ArgumentError, DataError
-from talos.exports import InterruptedExportError, approximate, lists, write_lists
+from talos.exports import InterruptedExportError, faiss_index, lists, write_lists
 
 pytest.importorskip("faiss")
 
 
 @pytest.mark.parametrize("wanted", [0.5, 0.9])
 def test_lists_have_the_recall_that_is_stated(make, tmp_path, monkeypatch, wanted):
-    monkeypatch.setattr(approximate, "_POINTS_PER_CELL", 8)  # dozens of cells in a small catalogue
+    monkeypatch.setattr(faiss_index, "_POINTS_PER_CELL", 8)  # dozens of cells in a small catalogue
     model = make(users=200, items=900, dim=16)
     done = write_lists(model, tmp_path / "near.parquet", k=5, approximate=wanted)
     write_lists(model, tmp_path / "exact.parquet", k=5)

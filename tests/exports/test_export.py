@@ -241,11 +241,14 @@ def test_only_exports_are_overwritten(make: Make, tmp_path: Path) -> None:
     (out / "notes.txt").write_text("precious")
     with pytest.raises(ArgumentError, match="exists"):
         export(make(), "parquet", out)
-    with pytest.raises(ArgumentError, match=r"has no export\.json"):
+    with pytest.raises(ArgumentError, match=r"has notes\.txt, which no export has made"):
         export(make(), "parquet", out, overwrite=True)
     assert (out / "notes.txt").read_text() == "precious"
     with pytest.raises(ArgumentError, match="is a folder"):
         export(make(), "npz", out, overwrite=True)
+    with pytest.raises(ArgumentError, match="is a file"):
+        export(make(), "parquet", out / "notes.txt", overwrite=True)
+    assert (out / "notes.txt").read_text() == "precious"
     assert export(make(), "parquet", tmp_path / "missing" / "vectors")["files"]
     new = tmp_path / "new"
     export(make(), "parquet", new)

@@ -14,7 +14,7 @@ import pytest
 from talos.config import RunConfig
 from talos.data.readers import read_lists
 from talos.errors import ArgumentError, DataError, MissingExtraError, TalosError
-from talos.exports import InterruptedExportError, files, lists, write_lists
+from talos.exports import InterruptedExportError, lists, sinks, write_lists
 from talos.model.model import Model
 from talos.model.recommender import Recommender
 
@@ -118,11 +118,11 @@ def test_after_a_crash_at_any_write_the_next_call_finishes(
 ) -> None:
     model = make(users=40)
     whole = tmp_path / f"whole.{suffix}"
-    original = files.replace_file
+    original = sinks.replace_file
     count = 0
 
     def patch(function: Any) -> None:
-        monkeypatch.setattr(files, "replace_file", function)
+        monkeypatch.setattr(sinks, "replace_file", function)
         monkeypatch.setattr("talos.files.replace_file", function)  # by which `replace_text` writes
 
     def counting(path: Path, write: Any) -> None:
@@ -224,7 +224,7 @@ def test_a_damaged_record_means_starting_again(make: Make, tmp_path: Path) -> No
         ("recs.parqet", {}, "did you mean '.parquet'"),
         ("recs", {}, "has no suffix"),
         ("recs.parquet.gz", {}, "compressed already"),
-        ("file/recs.csv", {}, "cannot be written to; expected a folder"),
+        ("file/recs.csv", {}, "cannot be written to ("),
         ("folder.csv", {}, "is a folder"),
         ("recs.csv", {"k": 0}, "k: 0; expected 1 to 40"),
         ("recs.csv", {"k": 41}, "k: 41; expected 1 to 40"),
@@ -257,7 +257,7 @@ def test_refusals_leave_nothing_behind(
 def test_a_folder_that_cannot_be_written(make: Make) -> None:
     if not Path("/proc/self").exists():
         pytest.skip("no /proc, the folder that not even root can write to")
-    with pytest.raises(ArgumentError, match="cannot be written to"):
+    with pytest.raises(ArgumentError, match="could not be written"):
         write_lists(make(), "/proc/recs.csv")
 
 
@@ -332,8 +332,8 @@ def test_a_damaged_progress_table_is_not_believed(make: Make, tmp_path: Path) ->
     url = f"sqlite:///{path}?table=recs"
     for damage in (
         "DELETE FROM recs__talos_progress",
-        "UPDATE recs__talos_progress SET job = '['",
-        "UPDATE recs__talos_progress SET job = '3'",
+        "UPDATE recs__talos_progress SET record = '['",
+        "UPDATE recs__talos_progress SET record = '3'",
         "DROP TABLE recs__talos; DELETE FROM recs__talos_progress",
     ):
         with pytest.raises(InterruptedExportError):

@@ -103,7 +103,13 @@ def test_damaged_columns_are_refused(data: Interactions, tmp_path: Path) -> None
     run = tmp_path / "run"
     fitted(data, WAYS["repeats"]).save(run)
     tensors = load_file(run / "model.safetensors")
-    for broken in (tensors["train.repeats"][1:].clone(), torch.zeros_like(tensors["train.repeats"])):
+    repeats = tensors["train.repeats"]
+    for broken in (
+        repeats[1:].clone(),
+        torch.zeros_like(repeats),
+        repeats[:, None].clone(),
+        repeats.float(),
+    ):
         save_file({**tensors, "train.repeats": broken}, run / "model.safetensors")
         metadata = unseal(json.loads((run / "model.json").read_text()))
         metadata["checksums"]["model.safetensors"] = checksum_of(run / "model.safetensors")

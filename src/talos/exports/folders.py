@@ -3,124 +3,132 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.baselines import ItemWeights
 from talos.errors import ArgumentError, TalosError, first_line
 from talos.evaluation.ranking import TopK
-from talos.exports.files import check_out, make_parent
-from talos.files import locked, remove_leftovers, replace_folder
+from talos.files import locked_folder
 from talos.model.model import Model
 
-__all__ = ["check_same_lists", "export_folder", "plain_array", "recall", "sample_users", "write_ids"]
+__all__ = [
+    "check_same_lists",
+    "export_folder",
+    "plain_array",
+    "prepare_out",
+    "recall",
+    "sample_users",
+    "score_arrays",
+    "write_ids",
+]
 
-_RECORD = "export.json"
 # Other programs sum a dot product in another order: scores that differ by less than this count as equal.
 _TOLERANCE = 1e-5
+_RECORD = "export.json"
+# The table and column of each of `score_arrays`.
+_COLUMNS = {
+    "user_vectors": ("users", "vector"),
+    "thresholds": ("users", "threshold"),
+    "item_vectors": ("items", "vector"),
+    "item_weights": ("items", "weights"),
+    "item_weights.indices": ("items", "others"),
+    "item_weights.values": ("items", "weights"),
+}
 
 
-@contextmanager
-def export_folder(
-    out: Path, model: Model, *, kind: str, overwrite: bool
-) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """A folder to fill and a record to add to; the folder becomes `out` if the block succeeds.
+def prepare_out(out: Path, *, overwrite: bool, folder: bool = False) -> None:
+    """Refuse an `out` that cannot be written or must not be replaced, and create the folder that it is in.
 
-    The record is written to `export.json`. Only an empty folder and one with nothing but an export are ever replaced:
-    any other may be somebody's work.
+    Only an empty folder and one with nothing but an export are ever replaced: any other may be somebody's work.
     """
-    _check_replaceable(out, overwrite=overwrite)
-    fingerprint = model.fingerprint()
-    record = {"format": 1, "kind": kind, "talos": version("talos-rec"), "model": fingerprint}
-    with ExitStack() as stack:
-        make_parent(out)
-        lock = out.with_name(f".{out.name}.lock")
-        stack.enter_context(locked(lock, guards=out, purpose=f"exporting to {kind}"))
-        remove_leftovers(out)
-        _check_replaceable(out, overwrite=overwrite)  # again: another process may have finished in between
-        try:
-            folder = stack.enter_context(replace_folder(out))
-        except OSError as error:
-            what = f"cannot be written to ({error.strerror})"
-            raise ArgumentError(what, where=str(out.parent), expected="a folder for output") from None
-        try:
-            yield folder, record
-            record["files"] = sorted(entry.name for entry in folder.iterdir())
-            text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-            (folder / _RECORD).write_text(text, encoding="utf-8")
-            _check_replaceable(out, overwrite=overwrite)  # nobody has put anything there since
-            stack.close()
-        except (OSError, pl.exceptions.PolarsError) as error:
-            raise TalosError(f"{out} could not be written ({first_line(error)})") from error
-
-
-def _check_replaceable(out: Path, *, overwrite: bool) -> None:
-    """Refuse a folder that no export has made, or in which somebody has put something of their own."""
-    check_out(out, overwrite=overwrite, folder=True)
-    if not out.exists():
-        return
-    names = sorted(entry.name for entry in out.iterdir()) if out.is_dir() else []
-    if not out.is_dir() or (names and _RECORD not in names):
-        expected = "a folder made by an export, to be overwritten"
-        raise ArgumentError(f"has no {_RECORD}", where=str(out), expected=expected)
-    made: Any = ()
-    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        made = json.loads((out / _RECORD).read_text(encoding="utf-8"))["files"]
-    known = {_RECORD, *(made if isinstance(made, list) else ())}
-    strangers = [name for name in names if name not in known]
-    if strangers:
-        what, expected = (
-            f"has {strangers[0]}, which no export has made",
-            "a folder with nothing but an export",
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        there, is_folder = out.exists(), out.is_dir()
+    except OSError as error:
+        raise ArgumentError(
+            f"cannot be written to ({error.strerror})", where=str(out.parent), expected="a folder for output"
+        ) from None
+    if there and is_folder != folder:
+        raise ArgumentError(
+            "is a folder" if is_folder else "is a file",
+            where=str(out),
+            expected="the name of a file" if is_folder else "a folder made by an export, or a new name",
         )
-        raise ArgumentError(what, where=str(out), expected=expected)
+    if there and not overwrite:
+        raise ArgumentError("exists", where=str(out), expected="a new name", hint="or overwrite=True")
+    if there and folder:
+        made = {_RECORD}
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            made.update(json.loads((out / _RECORD).read_text(encoding="utf-8"))["files"])
+        strangers = sorted({entry.name for entry in out.iterdir()} - made)
+        if strangers:
+            raise ArgumentError(
+                f"has {strangers[0]}, which no export has made",
+                where=str(out),
+                expected="a folder with nothing but an export",
+            )
 
 
-def write_ids(folder: Path, model: Model, *, user_vectors: bool, item_vectors: bool) -> None:
-    """Write `users.parquet` and `items.parquet`: ids and titles in the order of positions, with vectors if wanted."""
+def export_folder(
+    out: Path, model: Model, fill: Callable[[Path], dict[str, Any]], *, kind: str, overwrite: bool
+) -> dict[str, Any]:
+    """A folder that becomes `out` if `fill` succeeds; returns what `fill` does and the names of the files.
+
+    Both are in `export.json` too. Which folders are replaced: see `prepare_out`.
+    """
+    prepare_out(out, overwrite=overwrite, folder=True)
+    try:
+        with locked_folder(out, purpose=f"exporting to {kind}") as folder:
+            details = fill(folder)
+            details["files"] = sorted(entry.name for entry in folder.iterdir())
+            made = {"format": 1, "kind": kind, "talos": version("talos-rec"), "model": model.fingerprint()}
+            text = json.dumps(made | details, indent=2, ensure_ascii=False) + "\n"
+            (folder / _RECORD).write_text(text, encoding="utf-8")
+            prepare_out(out, overwrite=overwrite, folder=True)  # nobody has put anything there since
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise TalosError(f"{out} could not be written ({first_line(error)})") from error
+    return details
+
+
+def write_ids(folder: Path, model: Model, columns: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Write `users.parquet` and `items.parquet`: ids and titles in the order of positions.
+
+    `columns` are some of `score_arrays`, with a row for each user or item.
+    """
     train = model.train
-    users: dict[str, Any] = {"user_id": train.user_ids.ids}
-    items: dict[str, Any] = {"item_id": train.item_ids.ids}
-    if train.item_titles is not None:
-        items["title"] = train.item_titles
+    titles = {} if train.item_titles is None else {"title": train.item_titles}
+    tables = {"users": {"user_id": train.user_ids.ids}, "items": {"item_id": train.item_ids.ids, **titles}}
+    for name, column in columns.items():
+        table, title = _COLUMNS[name]
+        tables[table][title] = column
+    for table, content in tables.items():
+        pl.DataFrame(content).write_parquet(folder / f"{table}.parquet")
+
+
+def score_arrays(model: Model) -> dict[str, Any]:
+    """What scores are computed from, by name: vectors and thresholds, or weights between items."""
     if isinstance(model.scored_by, ItemWeights):
-        if item_vectors:
-            items |= _weights(model.scored_by)
-    else:
-        if user_vectors:
-            users["vector"] = plain_array(model.dot_scores.user_vectors)
-        if user_vectors and model.scored_by.thresholds is not None:
-            users["threshold"] = plain_array(model.scored_by.thresholds)
-        if item_vectors:
-            items["vector"] = plain_array(model.dot_scores.item_vectors)
-    pl.DataFrame(users).write_parquet(folder / "users.parquet")
-    pl.DataFrame(items).write_parquet(folder / "items.parquet")
+        return {name: tensor.numpy() for name, tensor in model.scored_by.tensors().items()}
+    table = model.dot_scores
+    tensors = {"user_vectors": table.user_vectors, "item_vectors": table.item_vectors}
+    if model.scored_by.thresholds is not None:
+        tensors["thresholds"] = model.scored_by.thresholds
+    return {name: plain_array(tensor) for name, tensor in tensors.items()}
 
 
 def plain_array(tensor: Tensor) -> NDArray[np.float32]:
     """A tensor on any device as an array of float32."""
     return np.ascontiguousarray(tensor.detach().float().cpu().numpy())
-
-
-def _weights(weights: ItemWeights) -> dict[str, Any]:
-    """The weights from each item: to all items, or to the positions `others` where most are 0."""
-    tensors = {name: tensor.numpy() for name, tensor in weights.tensors().items()}
-    if len(tensors) == 1:
-        return {"weights": next(iter(tensors.values()))}
-    ends = tensors["item_weights.indptr"][1:-1]
-    named = {"others": "item_weights.indices", "weights": "item_weights.values"}
-    return {
-        column: [part.tolist() for part in np.split(tensors[name], ends)] for column, name in named.items()
-    }
 
 
 def sample_users(model: Model, size: int) -> NDArray[np.int64]:
@@ -143,29 +151,26 @@ def check_same_lists(
 
     Returns the share of users whose lists are identical.
     """
-    table = model.dot_scores
-    vectors_of = torch.from_numpy(sample)
-    users = table.user_vectors[vectors_of].detach().double().cpu().numpy()
     there = expected.items >= 0
     margin = _TOLERANCE * max(1.0, float(np.abs(expected.scores[there]).max(initial=0.0)))
-    for row in range(len(users)):
+    table = model.dot_scores
+    for row, user in enumerate(sample.tolist()):
         size = int(there[row].sum())
-        mine = np.ascontiguousarray(items[row, :size])
-        in_range = (items[row] >= 0) & (items[row] < model.train.num_items)
-        problem = None
-        if in_range.sum() != size or len(set(mine.tolist())) != size:
-            problem = "items are missing or repeated"
-        else:
-            vectors = table.item_vectors[torch.from_numpy(mine)].detach().double().cpu().numpy()
-            if (np.abs(vectors @ users[row] - scores[row, :size]) > margin).any():
-                problem = "scores are not the items' scores"
-            elif (np.abs(scores[row, :size] - expected.scores[row, :size]) > margin).any():
-                problem = "better items are left out, or items that are masked are in"
+        valid = (items[row] >= 0) & (items[row] < model.train.num_items)
+        mine = np.where(valid, items[row], 0)[:size]
+        own = (table.item_vectors[mine].double() @ table.user_vectors[user].double()).detach().cpu().numpy()
+        distinct = valid.sum() == size and valid[:size].all() and len(np.unique(mine)) == size
+        problems = {
+            "items are missing or repeated": not distinct,
+            "scores are not the items' scores": (np.abs(own - scores[row, :size]) > margin).any(),
+            "better items are left out, or items that are masked are in": (
+                np.abs(scores[row, :size] - expected.scores[row, :size]) > margin
+            ).any(),
+        }
+        problem = next((problem for problem, found in problems.items() if found), None)
         if problem is not None:
-            user = model.train.user_ids.ids[int(sample[row])]
-            raise TalosError(
-                f"{what} differs from the model for user {user!r}: {problem}; nothing was written"
-            )
+            name = f"{what} differs from the model for user {model.train.user_ids.ids[user]!r}"
+            raise TalosError(f"{name}: {problem}; nothing was written")
     return float((items == expected.items).all(1).mean())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.baselines import ItemWeights
 from talos.errors import ArgumentError, DataError, nearest
 from talos.exports.faiss_index import write_faiss
-from talos.exports.files import check_out, make_parent
-from talos.exports.folders import export_folder, plain_array, write_ids
+from talos.exports.folders import (
+    export_folder,
+    prepare_out,
+    score_arrays,
+    write_ids,
+)
 from talos.exports.onnx_graph import write_onnx
 from talos.files import expanded, replace_file
 from talos.model.model import Model
@@ -59,15 +63,23 @@ def export(
     if format not in _WRITERS:
         raise ArgumentError(f"no format {format!r}", where="format", hint=nearest(format, FORMATS))
     write = _WRITERS[format]
-    parameters = inspect.signature(write).parameters
-    known = [name for name in parameters if name not in ("model", "out", "overwrite")]
-    for name in options:
-        if name not in known:
-            hint = nearest(name, known) if known else None
-            raise ArgumentError(f"no option {name!r} of {format}", where="options", hint=hint)
+    known = [name for name in inspect.signature(write).parameters if name not in ("model", "path")]
+    for name in options.keys() - known:
+        raise ArgumentError(
+            f"no option {name!r} of {format}",
+            where="options",
+            hint=nearest(name, known) if known else None,
+        )
     model = source if isinstance(source, Model) else source.fitted_model()
     path = expanded(out)
-    details = write(model, path, overwrite=overwrite, **options)
+    details: dict[str, Any] = {}
+    if format == "npz":
+        prepare_out(path, overwrite=overwrite)
+        replace_file(path, lambda place: details.update(write(model, place)))
+    else:
+        details = export_folder(
+            path, model, partial(write, model, **options), kind=format, overwrite=overwrite
+        )
     return {
         "out": str(path),
         "format": format,
@@ -79,39 +91,30 @@ def export(
     }
 
 
-def write_parquet(model: Model, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
-    """Write a folder with `users.parquet` (user_id, vector, threshold) and `items.parquet` (item_id, title, vector).
+def write_parquet(model: Model, path: Path) -> dict[str, Any]:
+    """Write `users.parquet` (user_id, vector, threshold) and `items.parquet` (item_id, title, vector).
 
     A model of weights between items has `weights` in place of vectors, with the positions of the `others` if sparse.
     """
-    with export_folder(out, model, kind="parquet", overwrite=overwrite) as (folder, _):
-        write_ids(folder, model, user_vectors=True, item_vectors=True)
-    return {"files": ["users.parquet", "items.parquet"]}
+    arrays = score_arrays(model)
+    if "item_weights.indptr" in arrays:
+        ends = arrays.pop("item_weights.indptr")[1:-1]
+        arrays = {name: [row.tolist() for row in np.split(array, ends)] for name, array in arrays.items()}
+    write_ids(path, model, arrays)
+    return {}
 
 
-def write_npz(model: Model, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
+def write_npz(model: Model, path: Path) -> dict[str, Any]:
     """Write a file for `numpy.load(…, allow_pickle=False)`: ids, vectors, and each user's known items as CSR."""
-    check_out(out, overwrite=overwrite)
-    seen = model.known
-    arrays: dict[str, NDArray[Any]] = {
+    arrays: dict[str, Any] = {
         "user_ids": _id_array(model.train.user_ids.ids, "user ids"),
         "item_ids": _id_array(model.train.item_ids.ids, "item ids"),
+        **{name.replace(".", "_"): array for name, array in score_arrays(model).items()},
+        "seen_indptr": model.known.indptr,
+        "seen_indices": model.known.indices,
     }
-    if isinstance(model.scored_by, ItemWeights):
-        arrays |= {name.replace(".", "_"): one.numpy() for name, one in model.scored_by.tensors().items()}
-    else:
-        arrays["user_vectors"] = plain_array(model.dot_scores.user_vectors)
-        arrays["item_vectors"] = plain_array(model.dot_scores.item_vectors)
-        if model.scored_by.thresholds is not None:
-            arrays["thresholds"] = plain_array(model.scored_by.thresholds)
-    arrays |= {"seen_indptr": seen.indptr, "seen_indices": seen.indices}
-
-    def write(path: Path) -> None:
-        with path.open("wb") as file:  # given a name, numpy would add a suffix
-            np.savez(file, **arrays)  # type: ignore[arg-type]  # the stubs take a name for the option allow_pickle
-
-    make_parent(out)
-    replace_file(out, write)
+    with path.open("wb") as file:  # given a name, numpy would add a suffix
+        np.savez(file, **arrays)
     return {"arrays": list(arrays)}
 
 

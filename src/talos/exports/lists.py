@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
@@ -14,20 +13,19 @@ import polars as pl
 
 from talos.data.vocabulary import Ids
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
-from talos.errors import ArgumentError, DataError, TalosError, nearest
+from talos.errors import ArgumentError, TalosError, nearest
 from talos.evaluation.ranking import TopK
-from talos.exports.databases import PostgresSink, SqliteSink
-from talos.exports.files import FileSink, check_out, file_kind, join_files
-from talos.files import expanded, replace_file
+from talos.exports.sinks import FileSink, PostgresSink, Sink, SqliteSink, join_files
+from talos.files import digest_of, expanded, replace_file
 from talos.model.attributes import Filter
 from talos.model.model import Model
 from talos.model.query import ListQuery, iter_answers, list_frame, list_query
 from talos.model.recommender import Recommender
 from talos.progress import Progress, counter
 
-__all__ = ["InterruptedExportError", "ListSettings", "Progress", "progress", "write_lists"]
+__all__ = ["InterruptedExportError", "Progress", "progress", "write_lists"]
 
-_Sink: TypeAlias = FileSink | SqliteSink | PostgresSink
+_Find: TypeAlias = Callable[[ListQuery], Iterator[TopK]]
 
 # A part is one file or one transaction: an interruption loses at most one of them.
 _ROWS_IN_A_PART = 200_000
@@ -37,43 +35,6 @@ class InterruptedExportError(TalosError):
     """An export was interrupted, and can be resumed."""
 
     exit_code = 130
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListSettings:
-    """What lists depend on: an interrupted export is resumed only with equal settings."""
-
-    model: str  # its fingerprint
-    k: int
-    mask: str  # which items of a user are left out
-    banned: str  # a hash of the items that may not be recommended
-    users: int
-    users_in_a_part: int
-    diversity: float = 0.0
-    popularity: float = 0.0
-    approximate: float | None = None  # the recall that was asked for
-
-    def same_as(self, stored: dict[str, Any], *, name: str, overwrite: bool, hint: str = "") -> bool:
-        """Whether an unfinished export had these settings; an error if not and it may not be discarded."""
-        mine = asdict(self)
-        if stored == mine or overwrite:
-            return stored == mine
-        # users_in_a_part follows from k: alone, it differs only between versions of the library
-        chosen = ("k", "mask", "users", "diversity", "popularity", "approximate")
-        names = [name for name in chosen if stored.get(name) != mine[name]]
-        difference = (
-            ", ".join(f"{name}={stored.get(name)}" for name in names) or "another version of talos-rec"
-        )
-        if stored.get("banned") != mine["banned"]:
-            difference = "other candidates, excluded items or filters"
-        if stored.get("model") != mine["model"]:
-            difference = "another model"
-        raise DataError(
-            f"was started with {difference}",
-            where=name,
-            expected="the same model and options",
-            hint=f"start again with overwrite=True{hint}",
-        )
 
 
 def progress(stream: TextIO | None = None) -> AbstractContextManager[Progress]:
@@ -140,11 +101,14 @@ def write_lists(
     2 ['user_id,item_id,score,rank', 'ann,jam,1.0,1', 'bob,tea,1.0,1']
     """
     began = time.perf_counter()
+    if approximate is not None and (diversity or popularity):
+        raise ArgumentError(
+            "together with diversity or popularity", where="approximate", expected="lists by score alone"
+        )
     model = source if isinstance(source, Model) else source.fitted_model()
-    k = model.list_length(k)
     query, _ = list_query(
         model,
-        k=k,
+        k=model.list_length(k),
         candidates=candidates,
         exclude=exclude,
         filter=filter,
@@ -153,129 +117,102 @@ def write_lists(
         filter_seen=filter_seen,
         for_test=for_test,
     )
-    barred = (
-        "" if query.banned is None else hashlib.blake2b(query.banned.tobytes(), digest_size=16).hexdigest()
-    )
-    settings = ListSettings(
-        model=model.fingerprint(),
-        k=k,
-        mask=query.mask,
-        banned=barred,
-        users=model.train.num_users,
-        users_in_a_part=max(1, _ROWS_IN_A_PART // k),
-        diversity=query.diversity,
-        popularity=query.popularity,
-        approximate=approximate,
-    )
-    if approximate is not None and (diversity or popularity):
-        raise ArgumentError(
-            "together with diversity or popularity", where="approximate", expected="lists by score alone"
-        )
-    show = progress or (lambda done, total: None)
-    if group.size == 1:
-        sink = _sink(str(out), model, settings, overwrite)
-        finder = _Finder(model, query, approximate)
-        name, users, (rows, resumed) = sink.name, settings.users, _write(model, settings, finder, sink, show)
-        without = model.users_without_events
-    else:
-        path, what = expanded(out), f"{out} could not be written"
-        parts = [path.with_name(f".rank-{rank}-of-{group.size}.{path.name}") for rank in range(group.size)]
+    settings = {
+        "model": model.fingerprint(),
+        "banned": "" if query.banned is None else digest_of(query.banned.tolist()),
+        "k": query.k,
+        "mask": query.mask,
+        "users": model.train.num_users,
+        "diversity": query.diversity,
+        "popularity": query.popularity,
+        "approximate": approximate,
+        "users_in_a_part": max(1, _ROWS_IN_A_PART // query.k),
+    }
+    path, what, alone = expanded(out), f"{out} could not be written", group.size == 1
+    parts = [path.with_name(f".rank-{rank}-of-{group.size}.{path.name}") for rank in range(group.size)]
 
-        def check() -> None:
-            if "://" in str(out):
-                raise ArgumentError("a database from several processes", where="out", expected="a file")
-            file_kind(path)
-            check_out(path, overwrite=overwrite)
+    def choose_sink() -> Sink:
+        whole = _sink(str(out), model, settings, overwrite, group)
+        first = group.rank == 0
+        return whole if alone else FileSink(parts[group.rank], settings, overwrite=True, header=first)
 
-        def write_own() -> tuple[int, int]:
-            sink = FileSink(parts[group.rank], settings, True, header=group.rank == 0)
-            return _write(model, settings, finder, sink, show)
+    def join() -> None:
+        replace_file(path, lambda temporary: join_files(parts, temporary))
+        for part in parts:
+            part.unlink()
 
-        def join() -> None:
-            replace_file(path, lambda temporary: join_files(parts, temporary, file_kind(path)[0]))
-            for part in parts:
-                part.unlink()
+    sink = all_or_none(group, choose_sink, str(out))
+    assert sink is not None
+    find: _Find = partial(iter_answers, model)
+    facts: dict[str, Any] = {}
+    if approximate is not None:
+        from talos.exports.faiss_index import ApproximateLists
 
-        all_or_none(group, check, str(out))
-        finder = _Finder(model, query, approximate)
-        own = all_or_none(group, write_own, what)
-        assert own is not None
-        totals = map(float, (settings.users, model.users_without_events, *own))
-        counts = zip(*group.all_gather_numbers([*totals]), strict=True)
-        name, (users, without, rows, resumed) = str(path), (int(sum(column)) for column in counts)
+        index = ApproximateLists(model, query, wanted=approximate)
+        find, facts = index.iter_answers, {"approximate": index.facts}
+    resumed = all_or_none(group, lambda: _write(model, query, find, sink, progress), what)
+    assert resumed is not None
+    counts = [model.train.num_users, model.users_without_events, sink.record["rows"], resumed]
+    every = group.all_gather_numbers([*map(float, counts)])
+    users, without, rows, resumed = (int(sum(column)) for column in zip(*every, strict=True))
+    if not alone:
         all_or_none(group, join if group.rank == 0 else None, what)
-    seconds = round(time.perf_counter() - began, 3)
-    done = {"out": name, "users": users, "users_without_events": without, "rows": rows, "k": k,
-            "seconds": seconds, "resumed_at": resumed}  # fmt: skip
-    return done if approximate is None else {**done, "approximate": finder.facts}
+    return {
+        "out": sink.name if alone else str(path),
+        "users": users,
+        "users_without_events": without,
+        "rows": rows,
+        "k": query.k,
+        "seconds": round(time.perf_counter() - began, 3),
+        "resumed_at": resumed,
+        **facts,
+    }
 
 
-class _Finder:
-    """Answers a question about all users for some of them: exactly, or by a Faiss index."""
-
-    def __init__(self, model: Model, query: ListQuery, approximate: float | None) -> None:
-        self._model, self._query, self._index = model, query, None
-        self.facts: dict[str, Any] = {}
-        if approximate is not None:
-            from talos.exports.approximate import ApproximateLists
-
-            self._index = ApproximateLists(model, query, wanted=approximate)
-            self.facts = self._index.facts
-
-    def __call__(self, users: range) -> Iterator[TopK]:
-        query = self._query.block(users)
-        if self._index is None:
-            yield from iter_answers(self._model, query)
-        else:
-            yield self._index.answer(query)
-
-
-def _write(
-    model: Model,
-    settings: ListSettings,
-    finder: _Finder,
-    sink: _Sink,
-    show: Progress,
-) -> tuple[int, int]:
-    """Write the lists of all users that this process has; the number of rows, and of users done before."""
-    total, size, titles = settings.users, settings.users_in_a_part, None
+def _write(model: Model, query: ListQuery, find: _Find, sink: Sink, show: Progress | None) -> int:
+    """Write the lists of all users that this process has; returns how many were done before."""
+    total, size, titles = len(query.users), sink.settings["users_in_a_part"], None
+    show = show or (lambda done, total: None)
     if isinstance(sink, FileSink) and model.train.item_titles is not None:  # a database can join them
         titles = pl.DataFrame({"item_id": model.train.item_ids.ids, "title": model.train.item_titles})
-    with closing(sink):
-        start, rows = sink.begin()
-        done = start
-        show(done, total)
+    with sink.held:
+        sink.begin()
+        start = sink.record["users"]
+        show(start, total)
         try:
-            while done < total:
-                users, frames = range(done, min(done + size, total)), []
-                ids = model.train.user_ids.ids[users.start : users.stop]
-                for lists in finder(users):
+            while (done := sink.record["users"]) < total:
+                frames, part = [], query.block(range(done, min(done + size, total)))
+                ids = model.train.user_ids.ids.gather(part.users)
+                for lists in find(part):
                     frames.append(list_frame(lists, ids, model.train.item_ids))
                     show(done + int(lists.users[-1]) + 1, total)
-                part = pl.concat(frames, rechunk=True)
+                rows = pl.concat(frames, rechunk=True)
                 if titles is not None:
-                    part = part.join(titles, on="item_id", how="left", maintain_order="left")
-                sink.add(part, done + len(users))
-                done, rows = done + len(users), rows + len(part)
+                    rows = rows.join(titles, on="item_id", how="left", maintain_order="left")
+                sink.add(rows, done + len(ids))
             sink.finish()
         except KeyboardInterrupt:
             raise InterruptedExportError(
-                f"interrupted after {done:,} of {total:,} users; run it again to continue"
+                f"interrupted after {sink.record['users']:,} of {total:,} users; run it again to continue"
             ) from None
-    return rows, start
+    return int(start)
 
 
-def _sink(out: str, model: Model, settings: ListSettings, overwrite: bool) -> _Sink:
+def _sink(out: str, model: Model, settings: dict[str, Any], overwrite: bool, group: Group) -> Sink:
     scheme, colon, _ = out.partition("://")
     if not colon:
-        return FileSink(expanded(out), settings, overwrite)
+        return FileSink(expanded(out), settings, overwrite=overwrite)
+    if group.size > 1:
+        raise ArgumentError("a database from several processes", where="out", expected="a file")
     kinds: dict[str, type[SqliteSink | PostgresSink]] = {
         "sqlite": SqliteSink,
         "postgresql": PostgresSink,
         "postgres": PostgresSink,
     }
     if scheme not in kinds:
-        hint = nearest(scheme, ("sqlite", "postgresql"))
-        raise ArgumentError(f"no way to write to {scheme!r}", where="out", hint=hint)
-    ids = (model.train.user_ids.ids.dtype, model.train.item_ids.ids.dtype)
-    return kinds[scheme](out, settings, overwrite, integers=(ids[0].is_integer(), ids[1].is_integer()))
+        raise ArgumentError(
+            f"no way to write to {scheme!r}", where="out", hint=nearest(scheme, ("sqlite", "postgresql"))
+        )
+    users, items = model.train.user_ids.ids, model.train.item_ids.ids
+    integers = (users.dtype.is_integer(), items.dtype.is_integer())
+    return kinds[scheme](out, settings, overwrite=overwrite, integers=integers)

@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from talos.errors import MissingExtraError
-from talos.exports.folders import check_same_lists, export_folder, sample_users, write_ids
+from talos.exports.folders import check_same_lists, plain_array, sample_users, write_ids
 from talos.model.model import Model
 from talos.model.query import ListQuery, answer
 
@@ -27,10 +27,8 @@ _SAMPLE = 256
 _LARGEST_FILE = 1 << 30  # a protobuf is at most 2 GiB: tensors of a larger graph go into a file of their own
 
 
-def write_onnx(
-    model: Model, out: Path, *, overwrite: bool = False, k: int | None = None, own_ids: bool = False
-) -> dict[str, Any]:
-    """Write a folder with `model.onnx`, and `users.parquet`, `items.parquet`, whose rows are the graph's positions.
+def write_onnx(model: Model, path: Path, *, k: int | None = None, own_ids: bool = False) -> dict[str, Any]:
+    """Write `model.onnx`, and `users.parquet`, `items.parquet`, whose rows are the graph's positions.
 
     Inputs: `users` int64 (batch,), and optionally `k` int64 (1,). Outputs: `items` int64 (batch, k) and `scores` float
     (batch, k), padded with -1 and -inf where fewer than k items are left. With `own_ids`, the input is `user_ids`
@@ -44,27 +42,27 @@ def write_onnx(
         onnx, runtime = import_module("onnx"), import_module("onnxruntime")
     except ImportError as error:
         raise MissingExtraError("an ONNX graph", extra="onnx") from error
-    with export_folder(out, model, kind="onnx", overwrite=overwrite) as (folder, record):
-        path = folder / "model.onnx"
-        graph = _graph(onnx, model, k, own_ids)
-        large = sum(len(one.raw_data) for one in graph.graph.initializer) > _LARGEST_FILE
-        onnx.save_model(graph, str(path), save_as_external_data=large, location="model.onnx.data")
-        onnx.checker.check_model(str(path))
-        write_ids(folder, model, user_vectors=False, item_vectors=False)
-        sample = sample_users(model, _SAMPLE)
-        expected = answer(model, ListQuery(users=sample, k=k))
-        settings = runtime.SessionOptions()
-        settings.log_severity_level = 3
-        session = runtime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-        ids = model.train.user_ids.decode(sample)
-        asked = {"user_ids": np.array(ids.to_list(), _kind_of(ids))} if own_ids else {"users": sample}
-        items, scores = session.run(["items", "scores"], asked)
-        same = check_same_lists(model, sample, expected, items, scores, what="the ONNX graph")
-        details: dict[str, Any] = {"k": k, "opset": _OPSET, "verified_users": len(sample), "own_ids": own_ids}
-        details["identical_lists"] = same
-        record.update(details)
-        files = sorted(path.name for path in folder.iterdir())
-    return {**details, "files": files}
+    graph = _graph(onnx, model, k, own_ids)
+    large = sum(len(one.raw_data) for one in graph.graph.initializer) > _LARGEST_FILE
+    file = str(path / "model.onnx")
+    onnx.save_model(graph, file, save_as_external_data=large, location="model.onnx.data")
+    onnx.checker.check_model(file)
+    write_ids(path, model)
+    sample = sample_users(model, _SAMPLE)
+    expected = answer(model, ListQuery(users=sample, k=k))
+    settings = runtime.SessionOptions()
+    settings.log_severity_level = 3
+    session = runtime.InferenceSession(file, settings, providers=["CPUExecutionProvider"])
+    ids = model.train.user_ids.decode(sample)
+    asked = {"user_ids": np.array(ids.to_list(), _kind_of(ids))} if own_ids else {"users": sample}
+    items, scores = session.run(["items", "scores"], asked)
+    return {
+        "k": k,
+        "opset": _OPSET,
+        "verified_users": len(sample),
+        "own_ids": own_ids,
+        "identical_lists": check_same_lists(model, sample, expected, items, scores, what="the ONNX graph"),
+    }
 
 
 def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
@@ -72,8 +70,8 @@ def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
     seen = model.known
     items = model.train.num_items
     constants: dict[str, NDArray[Any]] = {
-        "user_vectors": model.dot_scores.user_vectors.detach().float().cpu().numpy(),
-        "item_vectors": np.ascontiguousarray(model.dot_scores.item_vectors.detach().float().cpu().numpy().T),
+        "user_vectors": plain_array(model.dot_scores.user_vectors),
+        "item_vectors": plain_array(model.dot_scores.item_vectors.T),
         "seen_start": seen.indptr[:-1],
         "seen_count": np.diff(seen.indptr),
         # one entry more, so that position 0 exists even without any interactions

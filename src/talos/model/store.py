@@ -63,7 +63,7 @@ import json
 import platform
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -87,7 +87,6 @@ from talos.errors import ArgumentError, DataError, TalosError
 from talos.files import (
     checksum_of,
     locked,
-    remove_leftovers,
     replace_file,
     replace_text,
     sealed_text,
@@ -114,6 +113,17 @@ AS_SAVED = "the file as saved"
 FILES = ("model.safetensors", "users.parquet", "items.parquet")
 
 _PARTS = ("train", "valid", "test", "later")  # interactions, by the name of the field and of the tensors
+_CSR = ("indptr", "indices")
+_EVENTS = ("timestamps", "ratings", "repeats")  # columns of interactions that weights are computed from
+# Types of the arrays of CSR and of its columns; every other tensor is F32.
+_ARRAYS = {
+    "indptr": "I64",
+    "indices": "I32",
+    "values": "F32",
+    "timestamps": "F64",
+    "ratings": "F32",
+    "repeats": "I32",
+}
 _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("config", "metrics", "valid", "loss_state", "baseline", "versions"), (dict,)),
     **dict.fromkeys(("threshold_error", "fit_seconds"), (int, float, type(None))),
@@ -123,13 +133,11 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 _LARGEST_HEADER = 1 << 20
 _LARGEST_JSON = 8 << 20
 _MOST_ROWS = 1 << 40
-_OLDER = "Talos 0.2 reads runs up to format 5"
 _ATTEMPTS = 5  # to load a model that is being replaced
 _Result = TypeVar("_Result")
-_STAGED = re.compile(
-    r"(?:model\.safetensors|(?:users|items)\.parquet|users-\d+-\d+\.safetensors)\.(?:[0-9a-f]{16}|new|ids\.new)"
-)
-_TEMPORARY = re.compile(rf"\.(?:model\.json|{_STAGED.pattern})\.[^.]+\.tmp")
+_STAGED = r"(?:model\.safetensors|(?:users|items)\.parquet|users-\d+-\d+\.safetensors)\.(?:[0-9a-f]{16}|new|ids\.new)"
+# What interrupted saves leave: staged files, and temporary names of `replace_file`.
+_LEFTOVER = re.compile(rf"{_STAGED}|\.(?:model\.json|{_STAGED})\.[^.]+\.tmp")
 
 
 # ------------------------------------------------------------------- saving
@@ -154,27 +162,26 @@ def lock_run(folder: Path, purpose: str, *, group: Group = SINGLE_PROCESS) -> It
     with ExitStack() as held:
 
         def begin() -> None:
-            held.enter_context(_lock_alone(folder, purpose))
+            created = [place for place in (folder, *folder.parents) if not place.exists()]
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ArgumentError(
+                    f"cannot be created ({error.strerror})",
+                    where=str(folder),
+                    expected="a folder that can be written to",
+                ) from None
+            held.callback(_remove_empty, created)
+            held.enter_context(locked(folder / LOCK, guards=folder, purpose=purpose, nested=True))
 
         all_or_none(group, begin if group.rank == 0 else None, f"{folder} could not be written")
         yield
 
 
-@contextmanager
-def _lock_alone(folder: Path, purpose: str) -> Iterator[None]:
-    created = [place for place in (folder, *folder.parents) if not place.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        what, expected = f"cannot be created ({error.strerror})", "a folder that can be written to"
-        raise ArgumentError(what, where=str(folder), expected=expected) from None
-    try:
-        with locked(folder / LOCK, guards=folder, purpose=purpose, nested=True):
-            yield
-    finally:
-        with suppress(OSError):  # not empty
-            for place in created:
-                place.rmdir()
+def _remove_empty(folders: Sequence[Path]) -> None:
+    with suppress(OSError):  # not empty
+        for folder in folders:
+            folder.rmdir()
 
 
 def save_model(model: Model, folder: Path, *, group: Group = SINGLE_PROCESS) -> None:
@@ -188,107 +195,88 @@ def save_model(model: Model, folder: Path, *, group: Group = SINGLE_PROCESS) -> 
         InUseError: another process is training or saving into the folder.
         TalosError: a file could not be written; the folder holds the model that it held before.
     """
-    what = f"{folder} could not be written"
+    what, first = f"{folder} could not be written; the model that was there before is intact", group.rank == 0
     with lock_run(folder, "saving a model", group=group):
-        all_or_none(group, (lambda: _begin_save(folder)) if group.rank == 0 else None, what)
+        all_or_none(group, (lambda: _begin_save(folder)) if first else None, what)
         try:
-            if model.users is not None:
-                _save_divided(model, folder, group, what)
-                return
-            checksums = {"users.parquet": _stage(folder, "users.parquet", _user_ids(model).write_parquet)}
-            _write_rest(model, folder, _user_tensors(model), model.train.num_users, checksums, {})
-        except BaseException as error:
-            if group.rank == 0:
-                _finish_earlier(folder)  # what was written of this one belongs to no model
-            if isinstance(error, OSError):
-                raise TalosError(f"{what} ({error}); the model that was there before is intact") from error
+            files = {} if model.users is None else _save_users(model, model.users, folder, group, what)
+            all_or_none(group, (lambda: _save_rest(model, folder, files)) if first else None, what)
+        except BaseException:
+            if first:
+                _finish_save(folder, _checksums(folder))  # what was written of this one belongs to no model
             raise
 
 
-def _save_divided(model: Model, folder: Path, group: Group, what: str) -> None:
-    """Save as one process of several; rank 0 also writes what is not divided, and `model.json` at the end."""
-    assert model.users is not None
-    own = _user_file(model.users)
+def _save_users(model: Model, users: range, folder: Path, group: Group, what: str) -> dict[range, str]:
+    """Write the users that one process of several has; returns the users of all processes with their checksums."""
 
-    def write_own() -> str:
+    def write() -> str:
         folder.mkdir(parents=True, exist_ok=True)  # rank 0 has, unless this process sees another file system
-        tensors = _user_tensors(model)
-        checksum = _stage(folder, own, lambda path: save_file(tensors, path))
-        replace_file(_piece(folder, own), _user_ids(model).write_parquet)
-        return checksum
+        replace_file(_piece(folder, users), model.train.user_ids.ids.to_frame("user_id").write_parquet)
+        return _stage(folder, _user_file(users), lambda path: save_file(_user_tensors(model), path))
 
-    checksum = all_or_none(group, write_own, what)
+    checksum = all_or_none(group, write, what)
     assert checksum is not None
     # processes exchange numbers only: the checksum is sent byte by byte, after the bounds
     digest = bytes.fromhex(checksum.removeprefix("sha256:"))
-    messages = group.all_gather_numbers([*map(float, (model.users.start, model.users.stop, *digest))])
-    files = {
+    messages = group.all_gather_numbers([*map(float, (users.start, users.stop, *digest))])
+    return {
         range(int(start), int(stop)): f"sha256:{bytes(map(int, digest)).hex()}"
         for start, stop, *digest in messages
     }
 
-    def write_rest() -> None:
-        pieces = [_piece(folder, _user_file(users)) for users in files]
+
+def _save_rest(model: Model, folder: Path, files: Mapping[range, str]) -> None:
+    """Write what is not divided, then `model.json`, which makes this the model of the directory.
+
+    `files` has the users whose tensors and ids are written already; without it, all of them are written here.
+    """
+    tensors = (
+        model.scored_by.tensors() if not model.has_vectors else {"item_vectors": _stored(model.vectors.items)}
+    )
+    write_users: Callable[[Path], object] = model.train.user_ids.ids.to_frame("user_id").write_parquet
+    if files:
+        pieces = [_piece(folder, users) for users in files]
         for piece in pieces:
             if not piece.is_file():
                 raise OSError(f"{piece.name} is not here: do all processes see this folder?")
-        checksums = {_user_file(users): checksum for users, checksum in files.items()}
-        checksums["users.parquet"] = _stage(
-            folder, "users.parquet", lambda path: scan_file(pieces).sink_parquet(path)
-        )
-        layout = {"user_files": [[users.start, users.stop] for users in files]}
-        for piece in pieces:
-            piece.unlink()
-        _write_rest(model, folder, {}, max(users.stop for users in files), checksums, layout)
-
-    all_or_none(group, write_rest if group.rank == 0 else None, what)
-
-
-def _write_rest(
-    model: Model,
-    folder: Path,
-    user_tensors: dict[str, Tensor],
-    num_users: int,
-    checksums: dict[str, str],
-    layout: dict[str, Any],
-) -> None:
-    """Write `model.safetensors` and `items.parquet`, then `model.json`, which makes this the model of the directory."""
-    tensors = {**_item_tensors(model), **user_tensors}
-    name = "model.safetensors"
-    checksums[name] = _stage(folder, name, lambda path: save_file(tensors, path))
-    items = pl.DataFrame({"item_id": model.train.item_ids.ids})
-    if model.train.item_titles is not None:
-        items = items.with_columns(title=model.train.item_titles)
-    if model.attributes is not None:
-        items = pl.concat([items, model.attributes], how="horizontal")
-    checksums["items.parquet"] = _stage(folder, "items.parquet", items.write_parquet)
-    ours = ("format", "user_files", "sha256")
-    kept = {name: value for name, value in model.metadata.items() if name not in ours}
-    shape = {"users": num_users, "items": model.train.num_items}
-    if model.has_vectors:
-        shape["dim"] = model.vectors.users.shape[1]
-    versions = {
-        "talos": version("talos-rec"),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        write_users = scan_file(pieces).sink_parquet
+    else:
+        tensors |= _user_tensors(model)
+    titles = {} if model.train.item_titles is None else {"title": model.train.item_titles}
+    attributes = {} if model.attributes is None else model.attributes.to_dict()
+    items = pl.DataFrame({"item_id": model.train.item_ids.ids, **titles, **attributes})
+    checksums = {
+        **{_user_file(users): checksum for users, checksum in files.items()},
+        "users.parquet": _stage(folder, "users.parquet", write_users),
+        "model.safetensors": _stage(folder, "model.safetensors", lambda path: save_file(tensors, path)),
+        "items.parquet": _stage(folder, "items.parquet", items.write_parquet),
     }
     metadata = {
         "format": FORMAT,
-        **kept,
+        **{
+            name: value
+            for name, value in model.metadata.items()
+            if name not in ("format", "user_files", "sha256")
+        },
         "test_is_known": model.test_is_known,
-        **layout,
-        "shape": shape,
-        "versions": versions,
+        **({"user_files": [[users.start, users.stop] for users in files]} if files else {}),
+        "shape": {
+            "users": max((users.stop for users in files), default=model.train.num_users),
+            "items": model.train.num_items,
+            **({"dim": model.vectors.users.shape[1]} if model.has_vectors else {}),
+        },
+        "versions": {
+            "talos": version("talos-rec"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
         "checksums": checksums,
     }
     older = _checksums(folder)
     sync(folder)  # the files are under their first names before the swap
     replace_text(folder / "model.json", sealed_text(metadata, indent=2))
-    with suppress(OSError):  # the model is saved and loads as it is; the next save renames what is left
-        _rename_staged(folder, checksums)
-        for name in set(older) - set(checksums):  # users who were divided in another way
-            (folder / name).unlink(missing_ok=True)
-        _remove_leftovers(folder)
+    _finish_save(folder, checksums, older)
 
 
 def _staged(folder: Path, name: str, checksum: str) -> Path:
@@ -302,11 +290,8 @@ def _stage(folder: Path, name: str, write: Callable[[Path], object]) -> str:
     if (folder / name).is_dir():
         raise TalosError(f"{folder / name} could not be written (it is a folder)")
     replace_file(new, write)
-    try:
-        checksum = checksum_of(new)
-        new.replace(_staged(folder, name, checksum))
-    except OSError as error:
-        raise TalosError(f"{folder / name} could not be written ({error})") from error
+    checksum = checksum_of(new)
+    new.replace(_staged(folder, name, checksum))
     return checksum
 
 
@@ -322,12 +307,11 @@ def _rename_staged(folder: Path, checksums: Mapping[str, str]) -> None:
 def _remove_leftovers(folder: Path) -> None:
     """Remove what saves that were interrupted before their swap have left."""
     for path in list(folder.iterdir()):
-        if _STAGED.fullmatch(path.name):
-            path.unlink(missing_ok=True)
-            remove_leftovers(path)
-    for name in (*FILES, "model.json"):
-        remove_leftovers(folder / f"{name}.new")
-        remove_leftovers(folder / name)
+        if _LEFTOVER.fullmatch(path.name):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def holds_leftovers_only(folder: Path) -> bool:
@@ -341,23 +325,29 @@ def holds_leftovers_only(folder: Path) -> bool:
     ...     before, holds_leftovers_only(Path(folder))
     (True, False)
     """
-    names = [path.name for path in folder.iterdir()]
-    return all(name == LOCK or _STAGED.fullmatch(name) or _TEMPORARY.fullmatch(name) for name in names)
+    return all(path.name == LOCK or _LEFTOVER.fullmatch(path.name) for path in folder.iterdir())
 
 
 def _begin_save(folder: Path) -> None:
-    if not (folder / "model.json").exists() and not (folder / "checkpoint").is_dir():
-        for name in FILES:
-            if (folder / name).exists():
-                expected = "a new folder or a run directory"
-                raise ArgumentError("is not of a model", where=str(folder / name), expected=expected)
-    _finish_earlier(folder)
+    strangers = [name for name in FILES if (folder / name).exists()]
+    if strangers and not (folder / "model.json").exists() and not (folder / "checkpoint").is_dir():
+        raise ArgumentError(
+            "is not of a model",
+            where=str(folder / strangers[0]),
+            expected="a new folder or a run directory",
+        )
+    _finish_save(folder, _checksums(folder))
 
 
-def _finish_earlier(folder: Path) -> None:
-    """Finish a save that was interrupted after its swap, and remove what is left of one interrupted before it."""
+def _finish_save(folder: Path, checksums: Mapping[str, str], older: Iterable[str] = ()) -> None:
+    """Give the files of the model in place their names, and remove `older` files and what belongs to no model.
+
+    Whatever fails here, the model loads as it is; the next save tries again.
+    """
     with suppress(OSError):
-        _rename_staged(folder, _checksums(folder))
+        _rename_staged(folder, checksums)
+        for name in set(older) - set(checksums):  # users who were divided in another way
+            (folder / name).unlink(missing_ok=True)
         _remove_leftovers(folder)
 
 
@@ -369,9 +359,9 @@ def _checksums(folder: Path) -> dict[str, str]:
         return {}
 
 
-def _piece(folder: Path, name: str) -> Path:
-    """Where the ids of the users of a file are until rank 0 has collected them."""
-    return folder / f"{name}.ids.new"
+def _piece(folder: Path, users: range) -> Path:
+    """Where the ids of one process's users are until rank 0 has collected them."""
+    return folder / f"{_user_file(users)}.ids.new"
 
 
 def _user_file(users: range) -> str:
@@ -383,38 +373,23 @@ def _stored(tensor: Tensor) -> Tensor:
     return tensor.detach().float().cpu().contiguous()
 
 
-def _item_tensors(model: Model) -> dict[str, Tensor]:
-    if isinstance(model.scored_by, ItemWeights):
-        return model.scored_by.tensors()
-    return {"item_vectors": _stored(model.vectors.items)}
-
-
 def _user_tensors(model: Model) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
+    vectors: dict[str, Tensor | None] = {}
+    events: tuple[str, ...] = ()
     if model.has_vectors:
-        tensors["user_vectors"] = _stored(model.vectors.users)
-        if model.vectors.thresholds is not None:
-            tensors["thresholds"] = _stored(model.vectors.thresholds)
-    for name in _PARTS:
-        part = getattr(model, name)
-        if part is not None:
-            tensors[f"{name}.indptr"] = torch.tensor(part.indptr)
-            tensors[f"{name}.indices"] = torch.tensor(part.indices)
-            for column in _columns(model):
-                values = getattr(part, column)
-                if values is not None:
-                    values = in_seconds(values) if column == "timestamps" else values
-                    tensors[f"{name}.{column}"] = torch.tensor(values)
-    return tensors
-
-
-def _columns(model: Model) -> tuple[str, ...]:
-    """The columns of interactions that the weights of the run's events are computed from."""
-    return event_columns(model.config.events) if model.has_vectors else ()
-
-
-def _user_ids(model: Model) -> pl.DataFrame:
-    return pl.DataFrame({"user_id": model.train.user_ids.ids})
+        vectors = {"user_vectors": model.vectors.users, "thresholds": model.vectors.thresholds}
+        events = event_columns(model.config.events)
+    arrays = {
+        f"{name}.{column}": getattr(part, column)
+        for name in _PARTS
+        for part in [getattr(model, name)]
+        for column in (*_CSR, *events)
+        if part is not None and getattr(part, column) is not None
+    }
+    return {name: _stored(tensor) for name, tensor in vectors.items() if tensor is not None} | {
+        name: torch.tensor(in_seconds(array) if name.endswith(".timestamps") else array)
+        for name, array in arrays.items()
+    }
 
 
 # ------------------------------------------------------------------- loading
@@ -442,16 +417,9 @@ def copy_model(folder: Path, copy: Path) -> None:
 
     def copy_once() -> None:
         content, metadata = _content(folder / "model.json"), _read_metadata(folder)
-        checksums = _Layout.of(metadata, folder / "model.json").checksums
         copy.mkdir(parents=True, exist_ok=True)
-        for name, checksum in checksums.items():
-            # a file that has not got its name yet is the newer one
-            place = next(
-                (one for one in (_staged(folder, name, checksum), folder / name) if one.is_file()), None
-            )
-            if place is None:
-                raise DataError("is missing", where=str(folder / name), expected="a complete run directory")
-            shutil.copyfile(place, copy / name)
+        for name, checksum in _Layout.of(metadata, folder / "model.json").checksums.items():
+            shutil.copyfile(_place_of(folder, name, checksum, check=False), copy / name)
         (copy / "model.json").write_bytes(content or b"")
 
     _of_one_model(folder, copy_once)
@@ -485,72 +453,77 @@ def _content(path: Path) -> bytes | None:
 def _load_once(folder: Path, group: Group) -> Model:
     metadata = _read_metadata(folder)
     layout = _Layout.of(metadata, folder / "model.json")
-    wanted = range(layout.users) if group.size == 1 else group.share(layout.users)
-    needed = {name: _overlap(rows, wanted) for name, rows in layout.user_files.items()}
-    needed = {name: rows for name, rows in needed.items() if len(rows)}
+    alone = group.size == 1
+    wanted = range(layout.users) if alone else group.share(layout.users)
+    needed = {*FILES, *(name for name, users in layout.user_files.items() if _overlap(users, wanted))}
     places = {
-        name: _place_of(folder, name, layout.checksums[name], check=name in FILES or name in needed)
-        for name in (*FILES, *(name for name in layout.user_files if name not in FILES))
+        name: _place_of(folder, name, checksum, check=name in needed)
+        for name, checksum in layout.checksums.items()
     }
-    of_items = places["model.safetensors"]
-    scored_with = _read_item_vectors(of_items, layout) if layout.dim else _read_weights(of_items, layout)
-    parts = [
-        _read_users(places[name], layout, layout.user_files[name], rows) for name, rows in needed.items()
-    ]
-    user_ids, _ = _read_ids(places["users.parquet"], "user_id", layout.users, wanted)
-    item_ids, described = _read_ids(places["items.parquet"], "item_id", layout.items, range(layout.items))
-    titles, attributes = _titles_and_attributes(described, places["items.parquet"])
+    files = {
+        name: _read_tensors(places[name], layout.tables(name, wanted), layout.items)
+        for name in ("model.safetensors", *layout.user_files)
+        if name in needed
+    }
+    parts = [files[name] for name in layout.user_files if name in files]
     if any(set(part) != set(parts[0]) for part in parts):
         raise DataError("the files of users hold different tensors", where=str(folder))
-    tensors = {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
-    interactions = {
+    tensors = files["model.safetensors"] | {
+        name: _joined(name, [part[name] for part in parts]) for name in parts[0]
+    }
+    scored_by: Vectors | ItemWeights
+    if layout.dim:
+        scored_by = Vectors(tensors["user_vectors"], tensors["item_vectors"], tensors.get("thresholds"))
+    else:
+        scored_by = (
+            ItemWeights(tensors["item_weights"])
+            if "item_weights" in tensors
+            else ItemWeights.from_csr(*(tensors[f"item_weights.{name}"] for name in (*_CSR, "values")))
+        )
+    user_ids, _ = _read_ids(places["users.parquet"], "user_id", layout.users, wanted)
+    item_ids, described = _read_ids(places["items.parquet"], "item_id", layout.items, range(layout.items))
+    titles, attributes = described.get_column("title", default=None), described.drop("title", strict=False)
+    if titles is not None and titles.dtype != pl.String:
+        raise DataError(f"title is {titles.dtype}", where=str(places["items.parquet"]), expected="strings")
+    check_attributes(attributes, str(places["items.parquet"]))
+    interactions: dict[str, Any] = {
         name: Interactions(
-            indptr=tensors[f"{name}.indptr"].numpy(),
-            indices=tensors[f"{name}.indices"].numpy(),
             user_ids=user_ids,
             item_ids=item_ids,
             item_titles=titles,
             provenance=Provenance(source=str(folder), format="run directory"),
             **{
                 column: tensors[f"{name}.{column}"].numpy()
-                for column in _EVENTS
+                for column in (*_CSR, *_EVENTS)
                 if f"{name}.{column}" in tensors
             },
         )
         for name in _PARTS
         if f"{name}.indptr" in tensors
     }
-    scored_by = (
-        Vectors(tensors["user_vectors"], scored_with, tensors.get("thresholds"))
-        if isinstance(scored_with, Tensor)
-        else scored_with
-    )
-    degrees = None
-    if group.size > 1:
-        counts = torch.tensor(interactions["train"].item_degrees)
-        degrees = group.all_reduce_(counts).numpy()
     return Model(
         scored_by=scored_by,
         **interactions,
         test_is_known=bool(metadata.get("test_is_known", True)),
         metadata=metadata,
-        users=None if group.size == 1 else wanted,
-        attributes=attributes,
-        all_item_degrees=degrees,
+        users=None if alone else wanted,
+        attributes=attributes if attributes.width else None,
+        all_item_degrees=None
+        if alone
+        else group.all_reduce_(torch.tensor(interactions["train"].item_degrees)).numpy(),
         read_from=f"{folder}/model.json",
     )
 
 
 def _place_of(folder: Path, name: str, checksum: str, *, check: bool) -> Path:
-    """Where a file of the model is: under its name, or under its first one if a save was interrupted after its swap."""
-    path, staged = folder / name, _staged(folder, name, checksum)
-    for place in (path, staged):
+    """Where a file of the model is: under its first name if a save was interrupted after its swap, or under its own."""
+    path = folder / name
+    for place in (_staged(folder, name, checksum), path):
         if place.is_file() and (not check or checksum_of(place) == checksum):
             return place
     if not path.is_file():
         raise DataError("is missing", where=str(path), expected="a complete run directory")
-    what = "differs from its checksum in model.json"
-    raise DataError(what, where=str(path), expected=AS_SAVED)
+    raise DataError("differs from its checksum in model.json", where=str(path), expected=AS_SAVED)
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:
@@ -558,10 +531,13 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise DataError("no such run directory", where=str(folder))
     if not path.is_file():
-        unfinished = (folder / "checkpoint").is_dir()
-        hint = "training has not finished: continue it with resume=True" if unfinished else None
         raise DataError(
-            "has no model.json", where=str(folder), expected="the directory of a finished run", hint=hint
+            "has no model.json",
+            where=str(folder),
+            expected="the directory of a finished run",
+            hint="training has not finished: continue it with resume=True"
+            if (folder / "checkpoint").is_dir()
+            else None,
         )
     if path.stat().st_size > _LARGEST_JSON:
         raise DataError("is too large", where=str(path), expected=f"at most {_LARGEST_JSON:,} bytes")
@@ -573,7 +549,7 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     if type(number) is not int or number < 1:
         raise DataError("has no format number", where=str(path), expected="a run directory of this library")
     if number != FORMAT:
-        hint = "install a newer talos-rec" if number > FORMAT else _OLDER
+        hint = "install a newer talos-rec" if number > FORMAT else "Talos 0.2 reads runs up to format 5"
         raise DataError(f"format {number}", where=str(path), expected=f"format {FORMAT}", hint=hint)
     try:
         metadata: dict[str, Any] = unseal(loaded)
@@ -592,8 +568,7 @@ def _check_types(metadata: Mapping[str, Any], where: str) -> None:
     for name in ("metrics", "valid", "loss_state"):
         for key, value in metadata.get(name, {}).items():
             if not isinstance(value, int | float | None) or isinstance(value, bool):
-                what = f"{name} has {value!r:.60} for {key!r:.60}"
-                raise DataError(what, where=where, expected="numbers")
+                raise DataError(f"{name} has {value!r:.60} for {key!r:.60}", where=where, expected="numbers")
 
 
 @dataclass(frozen=True)
@@ -603,20 +578,17 @@ class _Layout:
     users: int
     items: int
     dim: int  # 0 if there are weights between items instead of vectors
-    divided: bool
     user_files: dict[str, range]  # which users each file with user tensors holds
     checksums: dict[str, str]
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], path: Path) -> _Layout:
         try:
-            users, items = (int(metadata["shape"][name]) for name in ("users", "items"))
-            weighs_items = "dim" not in metadata["shape"]
-            dim = 0 if weighs_items else int(metadata["shape"]["dim"])
-            if not (0 < users <= _MOST_ROWS and 0 < items <= _MOST_ROWS):
-                raise ValueError(f"shape has {users} users and {items} items")
-            if dim < 1 and not weighs_items:
-                raise ValueError(f"shape has vectors of length {dim}")
+            shape = metadata["shape"]
+            users, items, dim = int(shape["users"]), int(shape["items"]), int(shape.get("dim", 0))
+            sizes = (users, items, dim if "dim" in shape else 1)
+            if not all(0 < size <= _MOST_ROWS for size in sizes):
+                raise ValueError(f"shape is {users} users, {items} items, vectors of length {dim}")
             files = {
                 _user_file(range(*bounds)): range(*map(int, bounds))
                 for bounds in metadata.get("user_files", [])
@@ -624,19 +596,62 @@ class _Layout:
             ends = [0, *(rows.stop for rows in files.values())]
             if [rows.start for rows in files.values()] != ends[:-1] or ends[-1] != users:
                 raise ValueError("user_files do not cover all users in order")
-            checksums = {name: str(metadata["checksums"][name]) for name in {*FILES, *files}}
+            checksums = {name: str(metadata["checksums"][name]) for name in (*FILES, *files)}
         except KeyError as error:
             raise DataError(f"has no key {error}", where=str(path)) from None
-        except (TypeError, ValueError, OverflowError) as error:
-            what = f"shape, user_files or checksums cannot be used ({error})"
-            raise DataError(what, where=str(path)) from None
-        return cls(users, items, dim, "user_files" in metadata, files, checksums)
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise DataError(
+                f"shape, user_files or checksums cannot be used ({error})", where=str(path)
+            ) from None
+        return cls(users, items, dim, files, checksums)
+
+    def tables(self, name: str, wanted: range) -> list[_Table]:
+        """What a file of tensors may hold, and the rows of it that `wanted` users need."""
+        tables: list[_Table] = []
+        if name == "model.safetensors":
+            items = range(self.items)
+            tables = (
+                [_Table("item_vectors", items, items, dense=[self.items, self.dim])]
+                if self.dim
+                else [_Table("item_weights", items, items, [self.items, self.items], (*_CSR, "values"))]
+            )
+        if name in self.user_files:
+            users = self.user_files[name]
+            rows, count = _overlap(users, wanted), len(users)
+            if self.dim:
+                tables.append(_Table("user_vectors", users, rows, dense=[count, self.dim]))
+                tables.append(_Table("thresholds", users, rows, dense=[count], needed=False))
+            events = _EVENTS if self.dim else ()
+            tables += [_Table(part, users, rows, None, _CSR, events, part == "train") for part in _PARTS]
+        return tables
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Tensors with a row for each item, or for each user of a file: a dense one, or the arrays of CSR."""
+
+    name: str
+    stored: range  # the rows in the file
+    rows: range  # those to read
+    dense: list[int] | None = None  # the shape, if it may be dense
+    sparse: tuple[str, ...] = ()  # the arrays, if it may be CSR
+    columns: tuple[str, ...] = ()  # further arrays that may be there
+    needed: bool = True
+
+    @property
+    def tensors(self) -> dict[str, tuple[str, list[int] | None]]:
+        """The type and shape of every tensor that may be there; None is any length."""
+        dense = {self.name: ("F32", self.dense)} if self.dense else {}
+        lengths = {"indptr": [len(self.stored) + 1]}
+        return dense | {
+            f"{self.name}.{name}": (_ARRAYS[name], lengths.get(name))
+            for name in (*self.sparse, *self.columns)
+        }
 
 
 def _overlap(rows: range, wanted: range) -> range:
     """The rows that are in both ranges."""
-    start = max(rows.start, wanted.start)
-    return range(start, max(start, min(rows.stop, wanted.stop)))
+    return range(max(rows.start, wanted.start), min(rows.stop, wanted.stop))
 
 
 def _joined(name: str, parts: list[Tensor]) -> Tensor:
@@ -652,189 +667,108 @@ def _joined(name: str, parts: list[Tensor]) -> Tensor:
 # ------------------------------------------------------------------- single files
 
 
-def _read_item_vectors(path: Path, layout: _Layout) -> Tensor:
-    wanted = {"item_vectors": ("F32", [layout.items, layout.dim])}
-    with _opened(path, wanted, ["item_vectors"], others=not layout.divided) as file:
-        vectors: Tensor = file.get_tensor("item_vectors")
-    if not torch.isfinite(vectors).all():
-        raise DataError("item_vectors has numbers that are not finite", where=str(path))
-    return vectors
-
-
-_WEIGHTS = "item_weights"
-_EVENTS = {"timestamps": "F64", "ratings": "F32", "repeats": "I32"}
-
-
-def _weights_wanted(items: int) -> dict[str, tuple[str, list[int] | None]]:
-    return {
-        _WEIGHTS: ("F32", [items, items]),
-        f"{_WEIGHTS}.indptr": ("I64", [items + 1]),
-        f"{_WEIGHTS}.indices": ("I32", None),
-        f"{_WEIGHTS}.values": ("F32", None),
-    }
-
-
-def _read_weights(path: Path, layout: _Layout) -> ItemWeights:
-    items = layout.items
-    with _opened(path, _weights_wanted(items), [], others=True) as file:
-        names = {name for name in file.keys() if name in _weights_wanted(items)}  # noqa: SIM118
-        if names == {_WEIGHTS}:
-            found: Tensor = file.get_tensor(_WEIGHTS)
-            weights, values = ItemWeights(found), found
-        elif names == {name for name in _weights_wanted(items) if name != _WEIGHTS}:
-            indptr, indices = _read_csr(file, _WEIGHTS, 0, items, items, items, f"{path}: {_WEIGHTS}")
-            values = file.get_tensor(f"{_WEIGHTS}.values")
-            if len(values) != len(indices):
-                what, where = f"{len(values):,} values", f"{path}: {_WEIGHTS}"
-                raise DataError(what, where=where, expected=f"{len(indices):,}, as many as indices")
-            weights = ItemWeights.from_csr(indptr, indices, values)
-        else:
-            what = f"has {', '.join(sorted(names)) or 'no item_weights'}"
-            raise DataError(
-                what, where=str(path), expected="item_weights, or all three arrays of sparse ones"
-            )
-    if not torch.isfinite(values).all():
-        raise DataError(f"{_WEIGHTS} has numbers that are not finite", where=str(path))
-    return weights
-
-
-def _read_users(path: Path, layout: _Layout, stored: range, rows: range) -> dict[str, Tensor]:
-    """The tensors of the users `rows`, who are some or all of the users `stored` in the file."""
-    count, first, last = len(stored), rows.start - stored.start, rows.stop - stored.start
-    wanted: dict[str, tuple[str, list[int] | None]] = {
-        **{f"{part}.indptr": ("I64", [count + 1]) for part in _PARTS},
-        **{f"{part}.indices": ("I32", None) for part in _PARTS},
-    }
-    required = ["train.indptr", "train.indices"]
-    if layout.dim:
-        wanted |= {"user_vectors": ("F32", [count, layout.dim]), "thresholds": ("F32", [count])}
-        wanted |= {f"{part}.{name}": (kind, None) for part in _PARTS for name, kind in _EVENTS.items()}
-        wanted |= {} if layout.divided else {"item_vectors": ("F32", [layout.items, layout.dim])}
-        required.append("user_vectors")
-    else:
-        wanted |= _weights_wanted(layout.items)
-    tensors: dict[str, Tensor] = {}
-    with _opened(path, wanted, required, others=False) as file:
-        names = set(file.keys())
-        for name in ("user_vectors", "thresholds"):
-            if name in names:
-                tensors[name] = file.get_slice(name)[first:last]
-                if not torch.isfinite(tensors[name]).all():
-                    raise DataError(f"{name} has numbers that are not finite", where=str(path))
-        for part in _PARTS:
-            if f"{part}.indptr" in names:
-                indptr, indices = _read_csr(file, part, first, last, count, layout.items, f"{path}: {part}")
-                tensors[f"{part}.indptr"], tensors[f"{part}.indices"] = indptr, indices
-                for column in _EVENTS:
-                    if f"{part}.{column}" in names:
-                        values = _read_column(file, part, column, first, last, f"{path}: {part}.{column}")
-                        tensors[f"{part}.{column}"] = values
-    return tensors
-
-
-def _read_column(file: Any, part: str, column: str, first: int, last: int, where: str) -> Tensor:
-    """The values of a column for the interactions of rows `first` to `last`, whose indices have been checked."""
-    entries, interactions = (file.get_slice(f"{part}.{name}") for name in (column, "indices"))
-    if entries.get_shape() != interactions.get_shape():
-        expected = f"{interactions.get_shape()[0]:,}, one for each interaction"
-        raise DataError(f"{entries.get_shape()[0]:,} values", where=where, expected=expected)
-    ends = file.get_slice(f"{part}.indptr")[first : last + 1]
-    values: Tensor = entries[int(ends[0]) : int(ends[-1])]
-    if column == "repeats" and len(values) and int(values.min()) < 1:
-        raise DataError(f"an interaction that occurred {int(values.min())} times", where=where)
-    return values
-
-
-def _read_csr(
-    file: Any, part: str, first: int, last: int, count: int, items: int, where: str
-) -> tuple[Tensor, Tensor]:
-    """Rows `first` to `last` of the `count` rows of interactions, checked."""
-    broken = DataError("indptr and indices do not belong together", where=where)
-    if f"{part}.indices" not in file.keys():  # noqa: SIM118  a safetensors file is no mapping
-        raise broken
-    ends = file.get_slice(f"{part}.indptr")[first : last + 1]
-    entries = file.get_slice(f"{part}.indices")
-    start, stop, length = int(ends[0]), int(ends[-1]), entries.get_shape()[0]
-    if not 0 <= start <= stop <= length or (last - first == count and (start, stop) != (0, length)):
-        raise broken
-    indptr, indices = ends - ends[0], entries[start:stop]
-    steps = np.diff(indptr.numpy())
-    if (steps < 0).any():
-        raise broken
-    if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= items):
-        what = "an interaction with an item that does not exist"
-        raise DataError(what, where=where, expected=f"below {items:,}")
-    row = np.repeat(np.arange(len(steps)), steps)
-    if ((np.diff(indices.numpy()) <= 0) & (np.diff(row) == 0)).any():
-        raise DataError("the items of a user are not ascending", where=where)
-    return indptr, indices
-
-
-@contextmanager
-def _opened(
-    path: Path, wanted: Mapping[str, tuple[str, list[int] | None]], required: Sequence[str], *, others: bool
-) -> Iterator[Any]:
-    """An open safetensors file whose tensors have the `wanted` types and shapes (None is any shape).
-
-    The `required` tensors must be there; tensors that are not in `wanted` may be there if `others`.
-    """
+def _read_tensors(path: Path, tables: Sequence[_Table], items: int) -> dict[str, Tensor]:
+    """The wanted rows of all tables in a safetensors file, which holds nothing else; checked."""
+    allowed = {name: kind for table in tables for name, kind in table.tensors.items()}
     with path.open("rb") as head:
         header = int.from_bytes(head.read(8), "little")
     if header > _LARGEST_HEADER:
-        what = f"claims a header of {header:,} bytes"
-        raise DataError(what, where=str(path), expected="a model of this library")
+        raise DataError(
+            f"claims a header of {header:,} bytes", where=str(path), expected="a model of this library"
+        )
     try:
         with safe_open(path, framework="pt") as file:
             names = set(file.keys())
             for name in sorted(names):
-                kind, shape = wanted.get(name, (None, None))
-                if kind is None and others:
-                    continue
-                part = file.get_slice(name)
-                if part.get_dtype() != kind or (shape is not None and part.get_shape() != shape):
+                kind, shape = allowed.get(name, (None, None))
+                found = file.get_slice(name)
+                fits = len(found.get_shape()) == 1 if shape is None else found.get_shape() == shape
+                if found.get_dtype() != kind or not fits:
                     raise DataError(
-                        f"{name} is {part.get_dtype()} of shape {part.get_shape()}",
+                        f"{name} is {found.get_dtype()} of shape {found.get_shape()}",
                         where=str(path),
-                        expected=f"{kind} of shape {shape}" if kind else "no such tensor",
+                        expected=f"{kind} of shape {shape or '[…]'}" if kind else "no such tensor",
                     )
-            for name in required:
-                if name not in names:
-                    raise DataError(f"has no {name}", where=str(path))
-            yield file
+            return {
+                name: tensor
+                for table in tables
+                for name, tensor in _read_table(file, names, table, items, f"{path}: {table.name}").items()
+            }
+    except DataError:
+        raise
     except (SafetensorError, OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
         raise DataError(f"cannot be read ({error})", where=str(path)) from None
+
+
+def _read_table(file: Any, names: set[str], table: _Table, items: int, where: str) -> dict[str, Tensor]:
+    """The wanted rows of a table, in the form that the file has it."""
+    first, last = (end - table.stored.start for end in (table.rows.start, table.rows.stop))
+    columns = [name for name in (*table.sparse, *table.columns) if f"{table.name}.{name}" in names]
+    if table.name in names and not columns:
+        return {table.name: _finite(file.get_slice(table.name)[first:last], where)}
+    if not columns and not table.needed:
+        return {}
+    if table.name in names or not columns or not set(table.sparse) <= set(columns):
+        raise DataError(
+            f"has {', '.join(columns) or f'no {table.name}'}",
+            where=where,
+            expected=f"all of {', '.join(table.sparse) or table.name}",
+        )
+    arrays = {name: file.get_slice(f"{table.name}.{name}") for name in columns}
+    ends = arrays.pop("indptr")[first : last + 1]
+    start, stop, length = int(ends[0]), int(ends[-1]), arrays["indices"].get_shape()[0]
+    for name, array in arrays.items():
+        if array.get_shape() != [length]:
+            raise DataError(
+                f"{array.get_shape()[0]:,} values",
+                where=f"{where}.{name}",
+                expected=f"{length:,}, as many as indices",
+            )
+    steps, whole = np.diff(ends.numpy()), table.rows == table.stored
+    if not 0 <= start <= stop <= length or (whole and (start, stop) != (0, length)) or (steps < 0).any():
+        raise DataError("indptr and indices do not belong together", where=where)
+    values: dict[str, Tensor] = {name: array[start:stop] for name, array in arrays.items()}
+    indices = values["indices"].numpy()
+    if len(indices) and not 0 <= indices.min() <= indices.max() < items:
+        raise DataError(
+            "an interaction with an item that does not exist", where=where, expected=f"below {items:,}"
+        )
+    row = np.repeat(np.arange(len(steps)), steps)
+    if ((np.diff(indices) <= 0) & (np.diff(row) == 0)).any():
+        raise DataError("the items of a user are not ascending", where=where)
+    if "repeats" in values and (values["repeats"] < 1).any():
+        raise DataError(
+            f"an interaction that occurred {int(values['repeats'].min())} times", where=f"{where}.repeats"
+        )
+    if "values" in values:
+        _finite(values["values"], where)
+    return {f"{table.name}.{name}": tensor for name, tensor in {"indptr": ends - start, **values}.items()}
+
+
+def _finite(tensor: Tensor, where: str) -> Tensor:
+    if not torch.isfinite(tensor).all():
+        raise DataError("has numbers that are not finite", where=where)
+    return tensor
 
 
 def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocabulary, pl.DataFrame]:
     """The ids in the rows `wanted` of a file with `count` rows, and its other columns."""
     try:
         rows = scan_file(path).select(pl.len()).collect().item()
-        if rows != count:
-            raise DataError(f"{rows:,} rows", where=str(path), expected=f"{count:,}, as model.json says")
         frame = scan_file(path).slice(wanted.start, len(wanted)).collect()
-        if len(frame) != len(wanted):  # a damaged file, whose footer and row groups disagree
-            raise DataError(f"{len(frame):,} rows", where=str(path), expected=f"{len(wanted):,}")
         ids = frame[column]
-    except DataError:
-        raise
     except BaseException as error:  # polars panics on damaged files with an exception of its own
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
         raise DataError(f"cannot be read ({str(error).splitlines()[0]})", where=str(path)) from None
+    if rows != count or len(frame) != len(
+        wanted
+    ):  # in a damaged file, the footer and the row groups may disagree
+        raise DataError(
+            f"{rows:,} rows, and {len(frame):,} of {len(wanted):,} could be read",
+            where=str(path),
+            expected=f"{count:,}, as model.json says",
+        )
     if ids.dtype not in (pl.String, pl.Int64) or ids.null_count() or not bool((ids[1:] > ids[:-1]).all()):
         raise DataError(f"{column} is not a list of distinct ascending ids", where=str(path))
     return Vocabulary(ids), frame.drop(column)
-
-
-def _titles_and_attributes(
-    described: pl.DataFrame, path: Path
-) -> tuple[pl.Series | None, pl.DataFrame | None]:
-    """The titles of the items and their other attributes, None where there are none; checked."""
-    titles = described["title"] if "title" in described.columns else None
-    if titles is not None and titles.dtype != pl.String:
-        raise DataError(f"title is {titles.dtype}", where=str(path), expected="strings")
-    attributes = described.drop("title", strict=False)
-    check_attributes(attributes, str(path))
-    return titles, attributes if attributes.width else None

@@ -1,0 +1,445 @@
+"""Where lists are written, in parts that are kept after an interruption: files and database tables.
+
+**Files** (parquet, csv, tsv, JSON lines): parts are collected in a hidden folder and joined at the end. A part appears
+under its name when it is complete on the disk, and `progress.json` counts it after that. If the process dies in
+between, the next one writes that part again.
+
+**Tables** (SQLite by the standard library, PostgreSQL by the extra `postgres`): rows are collected in the table
+`NAME__talos`, and the one row of `NAME__talos_progress` counts them. Both change in one transaction. When all users are
+there, one last transaction renames the table: readers see the old table or the complete new one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shutil
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from talos.data.databases import SQLITE_ERRORS, DatabaseURL, connect_postgres, quoted
+from talos.data.parquet import scan_file
+from talos.errors import ArgumentError, DataError, TalosError, first_line, nearest
+from talos.exports.folders import prepare_out
+from talos.files import (
+    checksum_of,
+    locked,
+    remove_leftovers,
+    replace_file,
+    replace_text,
+    sealed_text,
+    unseal,
+)
+
+__all__ = ["FileSink", "PostgresSink", "Sink", "SqliteSink", "file_kind", "join_files"]
+
+_FORMAT = 3
+# What an error says about a setting that differs, where its value would say nothing.
+_DIFFERENCES = {
+    "model": "another model",
+    "banned": "other candidates, excluded items or filters",
+    "users_in_a_part": "another version of talos-rec",
+}
+_OURS = re.compile(r"part-\d{6}|progress\.json|\..*\.tmp")
+_KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+# PostgreSQL truncates longer names silently, and then the names of our three tables would be the same.
+_LONGEST_NAME = 63 - len("__talos_progress")
+
+
+class Sink(ABC):
+    """A destination that appears under its name when all parts are in it.
+
+    `record` has the settings and counts the users and rows that are done. It is stored with every part, so that a
+    restart neither loses nor repeats a row. A subclass says how a part and the record are stored.
+
+    Args:
+        name: the destination, for messages.
+        settings: what the lists depend on; an interrupted export is resumed only with equal ones.
+        overwrite: replace the destination if it exists, and discard an unfinished export with other settings.
+    """
+
+    discard = "start again with overwrite=True"
+
+    def __init__(self, name: str, settings: dict[str, Any], *, overwrite: bool) -> None:
+        self.name, self.settings, self.overwrite = name, settings, overwrite
+        self.record: dict[str, Any] = {
+            "format": _FORMAT,
+            "settings": settings,
+            "users": 0,
+            "rows": 0,
+            "checksums": [],
+        }
+        self.held = ExitStack()  # a lock or a connection: close it in the end
+
+    def begin(self) -> None:
+        """Continue what an interrupted export has left in the destination, or start a new one."""
+        with self._step(starting=True):
+            self._refuse_existing()
+            found = self._find_record()
+            if found is not None and self._has_my_settings(found):
+                self.record = found
+            else:
+                self._start()
+
+    def add(self, rows: pl.DataFrame, users: int) -> None:
+        """Store the next part and how many users are done with it."""
+        record = {**self.record, "users": users, "rows": self.record["rows"] + len(rows)}
+        with self._step():
+            self._store(rows, record)
+        self.record = record
+
+    def finish(self) -> None:
+        """Give the destination its name."""
+        with self._step():
+            self._refuse_existing()
+            self._appear()
+
+    def _has_my_settings(self, record: dict[str, Any]) -> bool:
+        """Whether a record has equal settings; an error if not and it may not be discarded."""
+        stored = record.get("settings", {})
+        if stored == self.settings or self.overwrite:
+            return bool(stored == self.settings)
+        others = (name for name, value in self.settings.items() if stored.get(name) != value)
+        first = next(others, "users_in_a_part")
+        raise DataError(
+            f"was started with {_DIFFERENCES.get(first, f'{first}={stored.get(first)}')}",
+            where=self.name,
+            expected="the same model and options",
+            hint=self.discard,
+        )
+
+    @abstractmethod
+    def _step(self, *, starting: bool = False) -> AbstractContextManager[None]:
+        """A block whose failures are explained; the one that starts takes the lock or the connection."""
+
+    @abstractmethod
+    def _refuse_existing(self) -> None:
+        """Raise if the destination must not be replaced."""
+
+    @abstractmethod
+    def _find_record(self) -> dict[str, Any] | None:
+        """The record of an unfinished export; None if there is none, empty if it cannot be read."""
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Discard an unfinished export, and store the first record."""
+
+    @abstractmethod
+    def _store(self, rows: pl.DataFrame, record: dict[str, Any]) -> None:
+        """Store a part, and the record in place of the one before."""
+
+    @abstractmethod
+    def _appear(self) -> None:
+        """Make the parts the destination, and remove the record."""
+
+
+def _read_record(text: Any) -> dict[str, Any]:
+    """The record in a text that a sink has stored; empty if it is damaged or of another version."""
+    try:
+        record = unseal(json.loads(text))
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return record if record.get("format") == _FORMAT else {}
+
+
+# ------------------------------------------------------------------- files
+
+
+class FileSink(Sink):
+    """A file of lists in the format of its suffix; until it is complete, its parts are in `.NAME.parts` beside it."""
+
+    def __init__(self, path: Path, settings: dict[str, Any], *, overwrite: bool, header: bool = True) -> None:
+        super().__init__(str(path), settings, overwrite=overwrite)
+        self.path, self.header = path, header
+        self.kind, self.zipped = file_kind(path)
+        self.folder = path.with_name(f".{path.name}.parts")
+        self.progress = self.folder / "progress.json"
+        self.discard += f", or remove {self.folder}"
+        self._refuse_existing()
+
+    @contextmanager
+    def _step(self, *, starting: bool = False) -> Iterator[None]:
+        if starting:  # the lock is beside the folder of the parts, which is removed
+            lock = self.path.with_name(f".{self.path.name}.lock")
+            self.held.enter_context(locked(lock, guards=self.path, purpose="writing lists"))
+            remove_leftovers(self.path)
+        try:
+            yield
+        except (OSError, pl.exceptions.PolarsError, TalosError) as error:
+            if isinstance(error, TalosError) and error.__cause__ is None:
+                raise  # a refusal; the failure of a disk has a cause
+            # the message of `replace_file` names a part, which the user does not know
+            reason = first_line(error.__cause__ or error)
+            raise TalosError(
+                f"{self.path} could not be written ({reason}); run it again to continue"
+            ) from error
+
+    def _refuse_existing(self) -> None:
+        prepare_out(self.path, overwrite=self.overwrite)
+
+    def _find_record(self) -> dict[str, Any] | None:
+        foreign = (
+            hasattr(os, "geteuid") and self.folder.exists() and self.folder.stat().st_uid != os.geteuid()
+        )
+        if foreign or self.folder.is_symlink():
+            raise ArgumentError(
+                "is a link or belongs to somebody else",
+                where=str(self.folder),
+                expected="a folder of this user, or none",
+            )
+        with suppress(OSError, ValueError):
+            record = _read_record(self.progress.read_text(encoding="utf-8"))
+            if record and all(checksum_of(part) == stored for part, stored in self._parts(record)):
+                return record
+        return None  # damaged parts are written again
+
+    def _start(self) -> None:
+        self.held.callback(self._remove_without_parts)
+        self._remove_parts()
+        self.folder.mkdir(exist_ok=True)
+        replace_text(self.progress, sealed_text(self.record))
+
+    def _store(self, rows: pl.DataFrame, record: dict[str, Any]) -> None:
+        part = self.folder / f"part-{len(record['checksums']):06d}"
+        replace_file(part, lambda path: self._write(rows, path))
+        record["checksums"] = [*record["checksums"], checksum_of(part)]
+        replace_text(self.progress, sealed_text(record))
+
+    def _appear(self) -> None:
+        parts = [part for part, _ in self._parts(self.record)]
+        replace_file(self.path, lambda path: join_files(parts, path))
+        self._remove_parts()
+
+    def _parts(self, record: dict[str, Any]) -> list[tuple[Path, str]]:
+        """The parts that a record counts, with their checksums."""
+        return [(self.folder / f"part-{n:06d}", checksum) for n, checksum in enumerate(record["checksums"])]
+
+    def _remove_without_parts(self) -> None:
+        if not any(self.folder.glob("part-*")):
+            self._remove_parts()
+
+    def _remove_parts(self) -> None:
+        """Remove the folder with what an export puts there; what somebody else has put there stays."""
+        with suppress(OSError):
+            for entry in list(self.folder.iterdir()):
+                if _OURS.fullmatch(entry.name) and entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)  # of a process that was killed while it wrote a part
+                elif _OURS.fullmatch(entry.name):
+                    entry.unlink(missing_ok=True)
+            self.folder.rmdir()
+
+    def _write(self, rows: pl.DataFrame, path: Path) -> None:
+        if self.kind == "parquet":
+            rows.write_parquet(path)
+            return
+        first = self.header and self.record["users"] == 0
+        text = (
+            rows.write_ndjson()
+            if self.kind == "jsonl"
+            else rows.write_csv(include_header=first, separator="\t" if self.kind == "tsv" else ",")
+        )
+        # no name and no time in the header of gzip, so that the same lists give the same bytes
+        path.write_bytes(gzip.compress(text.encode(), 6, mtime=0) if self.zipped else text.encode())
+
+
+def join_files(parts: Sequence[Path], path: Path) -> None:
+    """Concatenate files of lists, in the format of the suffix of `path`; only the first of them may have a header."""
+    if file_kind(path)[0] == "parquet":
+        scan_file(list(parts)).sink_parquet(path, row_group_size=1 << 18)
+        return
+    with path.open("wb") as whole:  # gzip files one after the other are a gzip file
+        for part in parts:
+            with part.open("rb") as file:
+                shutil.copyfileobj(file, whole, 1 << 20)
+
+
+def file_kind(path: Path) -> tuple[str, bool]:
+    """The format that the suffix stands for, and whether the file is gzipped.
+
+    >>> file_kind(Path("recs.ndjson.gz"))
+    ('jsonl', True)
+    """
+    zipped = path.suffix.lower() == ".gz"
+    shown = "".join(path.suffixes[-2:]) if zipped else path.suffix
+    suffix = shown.lower().removesuffix(".gz")
+    kind = _KINDS.get(suffix)
+    if kind is None or (zipped and kind == "parquet"):
+        hint = "parquet is compressed already" if kind else nearest(suffix, _KINDS) if suffix else None
+        raise ArgumentError(
+            f"no format for {shown!r}" if shown else "has no suffix",
+            where=str(path),
+            expected=".parquet, .csv, .tsv or .jsonl, or the address of a database",
+            hint=hint,
+        )
+    return kind, zipped
+
+
+# ------------------------------------------------------------------- tables
+
+
+class _TableSink(Sink):
+    """A table of a database; a subclass has the words of its driver.
+
+    A transaction that is open when the sink is closed is rolled back.
+
+    Args:
+        url: of the database, with the table's name.
+        settings: as for every sink.
+        overwrite: likewise.
+        integers: whether user ids and item ids are integers.
+    """
+
+    types: tuple[str, str, str, str]  # SQL types of text, integers and scores, and options after the columns
+    mark: str  # the placeholder of a value in a statement
+    transaction: str  # the statement that begins one
+    exists: str  # finds a row if there is a table or view with a (quoted) name
+    failures: tuple[type[Exception], ...] = SQLITE_ERRORS  # that the driver raises
+    disk_failed = False
+    connection: Any
+
+    def __init__(
+        self, url: str, settings: dict[str, Any], *, overwrite: bool, integers: tuple[bool, bool]
+    ) -> None:
+        self.url, self.integers = DatabaseURL.parse(url), integers
+        table = "recommendations" if self.url.table is None else self.url.table
+        schema, dot, bare = table.rpartition(".")
+        if not 1 <= len(bare.encode()) <= _LONGEST_NAME or "\0" in table or (dot and not schema):
+            raise ArgumentError(
+                f"table {table!r}", where=self.url.shown, expected=f"a name of 1 to {_LONGEST_NAME} bytes"
+            )
+        super().__init__(f"{self.url.shown}, table {bare}", settings, overwrite=overwrite)  # no password
+        self.table, self.prefix = bare, f"{quoted(schema)}." if dot else ""
+        names = (bare, f"{bare}__talos", f"{bare}__talos_progress")
+        self.final, self.staging, self.progress = (self.prefix + quoted(name) for name in names)
+
+    @contextmanager
+    def _step(self, *, starting: bool = False) -> Iterator[None]:
+        try:
+            if starting:
+                self.connection = self._connect()
+                self.held.callback(self.connection.close)
+            self._run(self.transaction)
+            yield
+            self._run("COMMIT")
+        except self.failures as error:
+            self.disk_failed = _is_of_the_disk(error)
+            kind = (
+                DataError if starting and not self.disk_failed else TalosError
+            )  # the user's to mend, or not
+            advice = "" if starting else "; run it again to continue"
+            raise kind(f"{self.name}: the database says: {first_line(error)}{advice}") from error
+
+    def _refuse_existing(self) -> None:
+        if not self.overwrite and self._exists(self.final):
+            raise ArgumentError("exists", where=self.name, expected="a new table", hint="or overwrite=True")
+
+    def _find_record(self) -> dict[str, Any] | None:
+        if not self._exists(self.progress):
+            return None
+        row = self._run(f"SELECT * FROM {self.progress}").fetchone()
+        return _read_record(row[0] if row else None)
+
+    def _start(self) -> None:
+        text, integer, score, options = self.types
+        user, item = (integer if whole else text for whole in self.integers)
+        for statement in (
+            f"DROP TABLE IF EXISTS {self.staging}",
+            f"DROP TABLE IF EXISTS {self.progress}",
+            f'CREATE TABLE {self.staging} ("user_id" {user} NOT NULL, "item_id" {item} NOT NULL, "score" {score} '
+            f'NOT NULL, "rank" INTEGER NOT NULL, PRIMARY KEY ("user_id", "rank")) {options}',
+            f"CREATE TABLE {self.progress} (record {text})",
+        ):
+            self._run(statement)
+        self._run(f"INSERT INTO {self.progress} VALUES ({self.mark})", sealed_text(self.record))
+
+    def _store(self, rows: pl.DataFrame, record: dict[str, Any]) -> None:
+        change = f"UPDATE {self.progress} SET record = {self.mark} WHERE record = {self.mark}"
+        if self._run(change, sealed_text(record), sealed_text(self.record)).rowcount != 1:
+            raise TalosError(f"another process is writing {self.name}")
+        self._insert(rows)
+
+    def _appear(self) -> None:
+        self._run(f"DROP TABLE IF EXISTS {self.final}")
+        self._run(f"ALTER TABLE {self.staging} RENAME TO {quoted(self.table)}")
+        self._run(f"DROP TABLE {self.progress}")
+
+    def _exists(self, table: str) -> bool:
+        return self._run(self.exists, table).fetchone() is not None
+
+    def _run(self, statement: str, *values: str) -> Any:
+        return self.connection.execute(statement, values)
+
+    @abstractmethod
+    def _connect(self) -> Any:
+        """A connection that commits every statement outside a transaction."""
+
+    @abstractmethod
+    def _insert(self, rows: pl.DataFrame) -> None:
+        """Insert rows into the staging table, in the driver's fastest way."""
+
+
+class SqliteSink(_TableSink):
+    """A table in a SQLite file, which is created if it does not exist: `sqlite:///FILE?table=NAME`."""
+
+    # Rows come in the order of the primary key, so storing them by it costs nothing.
+    types = ("TEXT", "INTEGER", "REAL", "WITHOUT ROWID")
+    mark = "?"
+    transaction = "BEGIN IMMEDIATE"
+    exists = """SELECT 1 FROM sqlite_master WHERE lower('"' || replace(name, '"', '""') || '"') = lower(?)"""
+
+    def _connect(self) -> Any:
+        path = self.url.sqlite_path
+        if path is None:
+            raise ArgumentError(f"{self.url.shown!r} names no file", where="out", expected="sqlite:///FILE")
+        if self.prefix:
+            raise ArgumentError("a schema", where=self.url.shown, expected="a table's name without a dot")
+        if not path.parent.is_dir():
+            raise ArgumentError("no such folder", where=str(path.parent), expected="an existing folder")
+        if not path.exists():
+            self.held.callback(self._remove_unused, path)
+        return sqlite3.connect(path, timeout=30, isolation_level=None)
+
+    def _remove_unused(self, path: Path) -> None:
+        """Remove a file that was created here, on a disk too full for its first page."""
+        if self.disk_failed and path.is_file() and path.stat().st_size == 0:
+            path.unlink()
+
+    def _insert(self, rows: pl.DataFrame) -> None:
+        self.connection.executemany(f"INSERT INTO {self.staging} VALUES (?, ?, ?, ?)", rows.iter_rows())
+
+
+class PostgresSink(_TableSink):
+    """A table of a PostgreSQL server: `postgresql://USER@HOST/DATABASE?table=NAME` or `?table=SCHEMA.NAME`."""
+
+    types = ("TEXT", "BIGINT", "REAL", "")
+    mark = "%s"
+    transaction = "BEGIN"
+    exists = "SELECT 1 FROM pg_class WHERE oid = to_regclass(%s)"
+
+    def _connect(self) -> Any:
+        connection = connect_postgres(self.url, "writing to", autocommit=True)
+        import psycopg
+
+        self.failures = (psycopg.Error,)
+        return connection
+
+    def _insert(self, rows: pl.DataFrame) -> None:
+        # everything but numbers is quoted, because an empty field without quotes would become NULL
+        text = rows.write_csv(include_header=False, quote_style="non_numeric")
+        with self.connection.cursor().copy(f"COPY {self.staging} FROM STDIN (FORMAT csv)") as copy:
+            copy.write(text)
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    """Whether a database says that its disk is full or fails: by SQLite's result code or PostgreSQL's SQLSTATE."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says which operation it was
+    state = getattr(error, "sqlstate", None) or ""
+    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR) or state.startswith(("53", "58"))
