@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from talos.files import replace_text
-from talos.report import svg
+from talos.report import standalone, svg
 from talos.report.page import Figure, TextTable
-from talos.report import standalone
 from talos_paper import published
 from talos_paper.claims import claims
 from talos_paper.datasets import DATASETS
