@@ -218,7 +218,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(talos: Run, start: Start, clicks: Pa
     assert final_vectors(tmp_path / "part") == final_vectors(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("moment", ["talos.studies.race.write_sealed", "talos.model.run.popularity_report"])
+@pytest.mark.parametrize("moment", ["talos.studies.race.write_sealed", "talos.model.fitting.popularity_report"])
 def test_ctrl_c_outside_of_training_says_how_to_go_on(
     talos: Run, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

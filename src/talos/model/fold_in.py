@@ -152,12 +152,12 @@ def _descend(start: Tensor, gradient: Callable[[Tensor], Tensor], *, cosine: boo
     vectors = start * (COSINE_LENGTH if cosine else 1.0)
     first, second = torch.zeros_like(vectors), torch.zeros_like(vectors)
     for step in range(1, steps + 1):
-        users = F.normalize(vectors) if cosine else vectors
+        lengths = vectors.norm(dim=-1, keepdim=True).clamp(min=1e-12) if cosine else 1.0
+        users = vectors / lengths
         slope = gradient(users)
         if cosine:
             # only the part of the gradient that is perpendicular to a vector turns it
-            slope = slope - (slope * users).sum(-1, keepdim=True) * users
-            slope = slope / vectors.norm(dim=-1, keepdim=True)
+            slope = (slope - (slope * users).sum(-1, keepdim=True) * users) / lengths
         first.lerp_(slope, 0.1)
         second.lerp_(slope.square(), 0.01)
         rate = _RATE * (1 - (step - 1) / steps) / (1 - 0.9**step)

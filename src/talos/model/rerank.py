@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.baselines import ItemWeights
-from talos.errors import ArgumentError
+from talos.checks import require
 from talos.evaluation.popularity import popularity_scores
 from talos.evaluation.ranking import DEFAULT_BUDGET, Scorer, TopK
 
@@ -30,8 +30,8 @@ def check_share(name: str, value: object) -> float:
     talos.errors.ArgumentError: diversity: 1.5; expected a number from 0 to 1
     """
     number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
-    if not number or not 0 <= value <= 1:  # type: ignore[operator]
-        raise ArgumentError(f"{value!r}", where=name, expected="a number from 0 to 1")
+    fits = number and 0 <= value <= 1  # type: ignore[operator]
+    require(fits, f"{value!r}", where=name, expected="a number from 0 to 1")
     return float(value)  # type: ignore[arg-type]
 
 
@@ -53,28 +53,14 @@ class BlendedScores:
 
     >>> from talos.evaluation.ranking import DotScores, top_k
     >>> scorer = DotScores(torch.tensor([[1.0]]), torch.tensor([[0.0], [0.9], [1.0]]))
-    >>> top_k(BlendedScores(scorer, np.array([9, 5, 0]), 0.5), k=3).items.tolist()
+    >>> top_k(BlendedScores(scorer, np.array([9, 5, 0]), 0.5), [0], k=3).items.tolist()
     [[1, 0, 2]]
     """
 
     def __init__(self, scorer: Scorer, item_degrees: NDArray[np.integer[Any]], weight: float) -> None:
         self.scorer, self.weight = scorer, weight
+        self.num_items, self.device = scorer.num_items, scorer.device
         self.popularity = popularity_scores(item_degrees).to(scorer.device)
-
-    @property
-    def num_users(self) -> int:
-        """The number of users."""
-        return int(getattr(self.scorer, "num_users", 0))
-
-    @property
-    def num_items(self) -> int:
-        """The number of items."""
-        return self.scorer.num_items
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the scores."""
-        return self.scorer.device
 
     def scores(self, users: Tensor, out: Tensor) -> None:
         """Write the blended scores of `users` (B,) for every item into `out` (B, num_items)."""
@@ -114,11 +100,11 @@ def diversify(lists: TopK, item_vectors: Tensor | ItemWeights, *, k: int, divers
         )
         for low in range(0, len(lists.items), chunk)
     ]
-    places = np.concatenate(parts) if parts else np.empty((0, min(k, width)), np.int64)
-    items = np.take_along_axis(lists.items, np.maximum(places, 0), 1)
-    scores = np.take_along_axis(lists.scores, np.maximum(places, 0), 1)
-    missing = places < 0
-    items[missing], scores[missing] = -1, -np.inf
+    places = np.concatenate([np.empty((0, min(k, width)), np.int64), *parts])
+    found = places >= 0
+    places = np.maximum(places, 0)
+    items = np.where(found, np.take_along_axis(lists.items, places, 1), -1)
+    scores = np.where(found, np.take_along_axis(lists.scores, places, 1), np.float32(-np.inf))
     return TopK(lists.users, items, scores)
 
 
