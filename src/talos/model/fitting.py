@@ -389,9 +389,7 @@ def fit_run(
 
 def check_refit(refit: RefitOn | None, parts: Split | SplitShare) -> None:
     """Refuse what would fail only after the first fit."""
-    if refit is None:
-        return
-    if not isinstance(parts, Split):
+    if refit is not None and not isinstance(parts, Split):
         expected = "one process, or a PATH that every process reads whole"
         raise ConfigError("shards in several processes", where="refit", expected=expected)
     if refit == "train+valid" and not parts.valid:

@@ -66,8 +66,7 @@ def make_lists(
     The items that a user has seen are masked.
     """
     users = users_with_tests(test)
-    if len(users) > most_users:
-        users = np.sort(np.random.default_rng(seed).choice(users, most_users, replace=False))
+    users = users[_some(np.random.default_rng(seed), len(users), most_users)]
     popularity = torch.tensor(model.train.item_degrees)
 
     def measured(lists: TopK) -> Lists:
@@ -117,24 +116,13 @@ def sample_scores(
     """
     rng = np.random.default_rng(seed)
     users = users[model.train.user_degrees[users] > 0]  # the others were not trained on
-    if len(users) > most_users:
-        users = np.sort(rng.choice(users, most_users, replace=False))
-
-    def sampled(owner: NDArray[np.int64], items: NDArray[np.integer]) -> _Pairs:
-        if len(owner) > most_scores:
-            kept = np.sort(rng.choice(len(owner), most_scores, replace=False))
-            owner, items = owner[kept], items[kept]
-        return owner, items.astype(np.int64)
-
+    users = users[_some(rng, len(users), most_users)]
     owner = np.repeat(np.arange(len(users)), negatives)
-    others = rng.integers(0, model.train.num_items, len(owner))
-    drawn = others.reshape(len(users), negatives)
+    drawn = rng.integers(0, model.train.num_items, (len(users), negatives))
     other = ~(is_masked(model.seen, users, drawn) | is_masked(test, users, drawn)).ravel()
-    pairs = (
-        sampled(*model.train.pairs_of(users)),
-        sampled(*test.pairs_of(users)),
-        sampled(owner[other], others[other]),
-    )
+    found = model.train.pairs_of(users), test.pairs_of(users), (owner[other], drawn.ravel()[other])
+    kept = [(*pairs, _some(rng, len(pairs[0]), most_scores)) for pairs in found]
+    pairs = [(owner[some], items[some].astype(np.int64)) for owner, items, some in kept]
     # without the prior: thresholds are of the scores that were trained
     scorer = DotScores(model.vectors.users, model.vectors.items) if model.has_vectors else model.scorer()
     exact, (of_train, of_test, of_others) = _exact_and_centred(scorer, users, k, pairs)
@@ -146,6 +134,11 @@ def sample_scores(
         exact=exact,
         learned=None if learned is None else learned[torch.from_numpy(users)].double().numpy(),
     )
+
+
+def _some(rng: np.random.Generator, count: int, most: int) -> NDArray[np.int64]:
+    """The positions of at most so many of `count`, drawn at random, ascending."""
+    return np.sort(rng.choice(count, most, replace=False)) if count > most else np.arange(count)
 
 
 def _exact_and_centred(

@@ -49,7 +49,6 @@ __all__ = [
 
 OnUnknown: TypeAlias = Literal["raise", "skip", "popular"]
 FrameKind: TypeAlias = Literal["polars", "pandas"]
-_Source: TypeAlias = tuple[Masks, NDArray[np.int64], NDArray[np.int64]]
 Mask: TypeAlias = Literal["known", "trained", "nothing"]
 
 # Rows whose vectors and masks are in memory at a time.
@@ -170,37 +169,32 @@ def _scorer(model: Model, query: ListQuery) -> Scorer:
     """The scores of the rows of a question."""
     if model.has_vectors:
         return model.prior_scores.of(*row_vectors(model, query))
-    plain = np.flatnonzero((query.users >= 0) & ~query.has_history)
-    sources: list[_Source] = [(model.train, plain, query.users[plain])]
-    if query.histories is not None:
-        every = np.arange(len(query.users))
-        sources.append((query.histories, every, every))
-    return model.history_scores(_joined(sources, len(query.users), model.train.num_items))
+    plain = np.where(query.has_history, -1, query.users)
+    return model.history_scores(_joined(model, query, (model.train, plain), query.histories))
 
 
 def _masks(model: Model, query: ListQuery) -> ItemRows:
     """The items that are masked in each row of a question."""
-    trained, every = np.flatnonzero(query.users >= 0), np.arange(len(query.users))
-    sources: list[_Source] = []
-    if query.mask != "nothing":
-        seen = model.known if query.mask == "known" else model.seen
-        sources.append((seen, trained, query.users[trained]))
-        if query.histories is not None:
-            sources.append((query.histories, every, every))
-    if query.masked is not None:
-        sources.append((query.masked, every, every))
-    return _joined(sources, len(every), model.train.num_items)
+    if query.mask == "nothing":
+        return _joined(model, query, query.masked)
+    seen = model.known if query.mask == "known" else model.seen
+    return _joined(model, query, (seen, query.users), query.histories, query.masked)
 
 
-def _joined(sources: list[_Source], num_rows: int, num_items: int) -> ItemRows:
-    """The items of some rows from several sources: of each the rows (n,), and which of its own rows (n,) they are."""
-    owners = [np.empty(0, np.int64)]
-    found = [np.empty(0, np.int64)]
-    for source, rows, codes in sources:
-        owner, items = source.pairs_of(codes)
+def _joined(
+    model: Model, query: ListQuery, *sources: Masks | tuple[Masks, NDArray[np.int64]] | None
+) -> ItemRows:
+    """The items of each row of a question from several sources, which have its rows, or each at a code (-1: none)."""
+    every = np.arange(len(query.users))
+    owners, found = [every[:0]], [np.empty(0, np.int64)]
+    for source in (one for one in sources if one is not None):
+        masks, codes = source if isinstance(source, tuple) else (source, every)
+        rows = np.flatnonzero(codes >= 0)
+        owner, items = masks.pairs_of(codes[rows])
         owners.append(rows[owner])
         found.append(np.asarray(items, np.int64))
-    return ItemRows.of(np.concatenate(owners), np.concatenate(found), num_rows=num_rows, num_items=num_items)
+    how = {"num_rows": len(every), "num_items": model.train.num_items}
+    return ItemRows.of(np.concatenate(owners), np.concatenate(found), **how)
 
 
 # ------------------------------------------------------------------- folding in

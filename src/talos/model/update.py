@@ -69,6 +69,7 @@ def update(
         Vocabulary.of(pl.concat([old.ids.rename("ids"), more.ids.rename("ids")]))
         for old, more in ((train.user_ids, new.user_ids), (train.item_ids, new.item_ids))
     )
+    loss = model.loss(len(items))  # a loss with a table of items has a row for each new one too
     titles, attributes = _joined_items(model, new, items)
     nothing = Interactions.from_codes(
         np.empty(0, np.int32), np.empty(0, np.int32), user_ids=users, item_ids=items, item_titles=titles
@@ -79,8 +80,6 @@ def update(
     )
     merged = before.union(added)
     old_users, old_items = users.encode(train.user_ids.ids), items.encode(train.item_ids.ids)
-    # a loss with a table of items has a row for each new one too
-    loss = model.loss(len(items))
     touched_users, touched_items = np.flatnonzero(added.user_degrees), np.flatnonzero(added.item_degrees)
 
     cosine = loss.needs.scores == "cosine"
@@ -197,9 +196,7 @@ def _joined_items(
 
 def _spread(vectors: Tensor, places: NDArray[np.int64], count: int) -> Tensor:
     """(count, d) with the vectors at `places` and zeros elsewhere."""
-    table = vectors.new_zeros(count, vectors.shape[1])
-    table[torch.from_numpy(places)] = vectors
-    return table
+    return vectors.new_zeros(count, vectors.shape[1]).index_copy(0, torch.from_numpy(places), vectors)
 
 
 def _place_items(
