@@ -201,8 +201,7 @@ class Model:
 
     def check_imported(self) -> None:
         """The config of a loaded run does not choose what is imported: see `registry.check_imported`."""
-        if self.read_from is not None:
-            registry.check_imported(self.config, where=self.read_from)
+        registry.check_imported(self.config, where=self.read_from)
 
     def list_length(self, k: int | None) -> int:
         """`k` if this model has as many items; without `k`, the K of training, or all items if they are fewer."""

@@ -24,7 +24,7 @@ from talos.data.event_weights import event_columns, event_weights
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
 from talos.errors import ArgumentError, DataError, MissingExtraError
-from talos.evaluation.ranking import DotScores, ItemRows, Masks, Scorer, TopK, iter_top_k, top_k
+from talos.evaluation.ranking import FixedScores, ItemRows, Masks, Scorer, TopK, iter_top_k, top_k
 from talos.model.attributes import Filter, allowed_items
 from talos.model.fold_in import fold_in
 from talos.model.model import Model
@@ -55,6 +55,8 @@ Mask: TypeAlias = Literal["known", "trained", "nothing"]
 _ROWS = 8192
 # Vectors of single histories that a model remembers.
 _MOST_FOLDED = 100_000
+# What the vector of a history depends on, in `Interactions` and in `ItemRows`.
+_COLUMNS = ("indices", "items", "timestamps", "ratings", "repeats")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +239,8 @@ def _fold_alone(model: Model, histories: Interactions | ItemRows, rows: NDArray[
     found = []
     for row in rows.tolist():
         one = histories.user_range(range(row, row + 1))
-        key = tuple(None if column is None else column.tobytes() for column in _columns(one))
+        columns = (getattr(one, name, None) for name in _COLUMNS)
+        key = tuple(None if column is None else column.tobytes() for column in columns)
         vector = model.folded.get(key)
         if vector is None:
             vector = model.folded[key] = _fold_together(model, one, np.zeros(1, np.int64))[0]
@@ -245,13 +248,6 @@ def _fold_alone(model: Model, histories: Interactions | ItemRows, rows: NDArray[
                 model.folded.popitem(last=False)
         found.append(vector)
     return torch.stack(found)
-
-
-def _columns(one: Interactions | ItemRows) -> tuple[NDArray[Any] | None, ...]:
-    """What the vector of a history depends on."""
-    return (
-        (one.items,) if isinstance(one, ItemRows) else (one.indices, one.timestamps, one.ratings, one.repeats)
-    )
 
 
 # ------------------------------------------------------------------- ids
@@ -443,8 +439,7 @@ def nearest_to(model: Model, kind: Literal["user", "item"], one: str | int, k: i
     lengths = model.lengths[kind]
     cosines = (vectors @ vectors[code]) / (lengths * lengths[code])
     banned = np.union1d(np.flatnonzero(degrees == 0), [code])
-    one_number = torch.ones(1, 1, device=cosines.device)
-    return top_k(DotScores(one_number, cosines.unsqueeze(1)), k=k, banned=banned)
+    return top_k(FixedScores(cosines), [0], k=k, banned=banned)
 
 
 def sources_of(model: Model, query: ListQuery) -> list[str]:

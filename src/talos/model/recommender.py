@@ -128,7 +128,7 @@ class Recommender:
         A baseline is computed from all of `train` in one go: there is nothing to resume and no epoch to watch. Where
         there are fewer items than the default K, K is the number of items.
         """
-        self._check_imported()
+        registry.check_imported(self.config, where=self._read_from)
         registry.check(self.config)
         _check_interactions("train", train)
         if valid is not None:
@@ -174,7 +174,7 @@ class Recommender:
         >>> model.refit("all").fitted_model().metadata["trained_on"]
         {'train': 5, 'valid': 1, 'test': 2}
         """
-        self._check_imported()
+        registry.check_imported(self.config, where=self._read_from)
         before, old = self._last_fit(), self.model
         self._adopt(
             refit(
@@ -564,11 +564,6 @@ class Recommender:
         return self.model
 
     # ------------------------------------------------------------------- helpers
-
-    def _check_imported(self) -> None:
-        """The config of a run that was loaded does not choose what is imported: see `registry.check_imported`."""
-        if self._read_from is not None:
-            registry.check_imported(self.config, where=self._read_from)
 
     def _similar(self, kind: Literal["user", "item"], one: str | int, k: int, frame: FrameKind) -> Any:
         model = self.fitted_model()

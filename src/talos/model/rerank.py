@@ -94,28 +94,14 @@ def diversify(lists: TopK, item_vectors: Tensor | ItemWeights, *, k: int, divers
     width = lists.items.shape[1]
     dim = item_vectors.num_items if isinstance(item_vectors, ItemWeights) else item_vectors.shape[1]
     chunk = max(1, DEFAULT_BUDGET // (4 * max(1, width * dim)))
-    parts = [
-        _diversify(
-            lists.items[low : low + chunk], lists.scores[low : low + chunk], item_vectors, k, diversity
-        )
-        for low in range(0, len(lists.items), chunk)
-    ]
-    places = np.concatenate([np.empty((0, min(k, width)), np.int64), *parts])
-    found = places >= 0
-    places = np.maximum(places, 0)
-    items = np.where(found, np.take_along_axis(lists.items, places, 1), -1)
-    scores = np.where(found, np.take_along_axis(lists.scores, places, 1), np.float32(-np.inf))
-    return TopK(lists.users, items, scores)
+    cuts = range(chunk, len(lists.items), chunk)
+    parts = zip(*(np.split(column, cuts) for column in (lists.users, lists.items, lists.scores)), strict=True)
+    return TopK.joined((_diversify(TopK(*part), item_vectors, k, diversity) for part in parts), min(k, width))
 
 
-def _diversify(
-    items: NDArray[np.int64],
-    scores: NDArray[np.float32],
-    vectors: Tensor | ItemWeights,
-    k: int,
-    diversity: float,
-) -> NDArray[np.int64]:
-    """The places (B, k) of the chosen items in their lists; -1 where a list has no more."""
+def _diversify(lists: TopK, vectors: Tensor | ItemWeights, k: int, diversity: float) -> TopK:
+    """The chosen items of lists that are in memory at a time."""
+    items, scores = lists.items, lists.scores
     device = vectors.device if isinstance(vectors, Tensor) else torch.device("cpu")
     pool = F.normalize(vectors[torch.from_numpy(np.maximum(items, 0)).to(device)], dim=-1)  # (B, P, d)
     held = torch.from_numpy(items >= 0).to(device)
@@ -133,4 +119,8 @@ def _diversify(
         nearest = torch.maximum(nearest, similar)
         held[rows, best] = False
         gain = torch.where(held, relevance - diversity * nearest, -torch.inf)
-    return torch.stack(places, 1).cpu().numpy()
+    chosen = torch.stack(places, 1).cpu().numpy()  # -1 where a list has no more
+    found, chosen = chosen >= 0, np.maximum(chosen, 0)
+    items = np.where(found, np.take_along_axis(items, chosen, 1), -1)
+    scores = np.where(found, np.take_along_axis(scores, chosen, 1), np.float32(-np.inf))
+    return TopK(lists.users, items, scores)
