@@ -167,7 +167,7 @@ def _imported(path: str, where: str) -> Any:
     return found
 
 
-def check_imported(config: RunConfig | NamedConfig, *, where: str) -> None:
+def check_imported(config: RunConfig | NamedConfig, *, where: str | None) -> None:
     """Refuse a config out of a file, such as a run, that names a class whose module nobody has asked for.
 
     Importing a module runs its code, and a file that somebody else wrote must not choose which. A module counts as
@@ -176,7 +176,7 @@ def check_imported(config: RunConfig | NamedConfig, *, where: str) -> None:
 
     Args:
         config: as it was read.
-        where: the file, for the message.
+        where: the file, for the message; None for a config of the program itself, which may name any class.
 
     Raises:
         ConfigError: a class in a module that was neither imported nor asked for.
@@ -195,7 +195,7 @@ def check_imported(config: RunConfig | NamedConfig, *, where: str) -> None:
         known = (
             module in sys.modules or module in asked or (one is not None and negatives.is_short_form(name))
         )
-        if colon and not known:
+        if where is not None and colon and not known:
             raise ConfigError(
                 f"names the class {name!r}, and the module {module!r} is not imported",
                 where=where,

@@ -218,13 +218,15 @@ def test_ctrl_c_saves_and_says_how_to_go_on(talos: Run, start: Start, clicks: Pa
     assert final_vectors(tmp_path / "part") == final_vectors(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("moment", ["talos.studies.race.write_sealed", "talos.model.run.popularity_report"])
+@pytest.mark.parametrize(
+    "moment", ["talos.studies.race.write_sealed", "talos.model.fitting.popularity_report"]
+)
 def test_ctrl_c_outside_of_training_says_how_to_go_on(
     talos: Run, clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """Between two candidates of a race, and in the evaluation at the end, when no step is there to be waited for."""
 
-    def interrupted(*arguments: object) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
     arguments = ("train", clicks, "--out", "part", *SMALL, "--epochs", 20)

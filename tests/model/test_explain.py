@@ -18,7 +18,7 @@ from talos.data.datasets.synthetic import _World
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
 from talos.model.explain import pull_of_history, reasons
-from talos.model.fold_in import _over_all
+from talos.model.fold_in import _gradient, slopes_over_all, slopes_over_sample
 from talos.model.recommender import Recommender
 
 TASTES, ITEMS_OF_A_TASTE = 6, 30
@@ -118,7 +118,9 @@ def test_the_pulls_are_the_gradient_of_the_loss(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["talos", "sl", "bsl", "sl@k"])
 @pytest.mark.parametrize("balance", [{"negative_weight": 2.0}, {"positive_power": 0.7}], ids=str)
-def test_the_pulls_add_up_to_the_gradient_of_a_folded_in_user(name: str, balance: dict[str, float]) -> None:
+def test_the_pulls_add_up_to_the_gradient_of_a_folded_in_user(
+    name: str, balance: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where the loss weights negatives, or positives by how they score."""
     if "positive_power" in balance and name == "sl@k":
         pytest.skip("SL@K weights positives itself")
@@ -128,7 +130,9 @@ def test_the_pulls_add_up_to_the_gradient_of_a_folded_in_user(name: str, balance
         registry.make_loss(name, k=10, num_users=1, num_items=80, **options) for options in ({}, balance)
     )
     pulls = pull_of_history(user, items, history, loss, k=10)
-    gradient = _over_all(items, CSR.of(torch.tensor([0, 5]), history), loss, 10, None)(user[None])  # type: ignore[arg-type]
+    tables = items, items, CSR.of(torch.tensor([0, 5]), history)
+    monkeypatch.setattr("talos.model.fold_in._SMALL", 0)
+    gradient = _gradient(*tables, loss, torch.full((5,), 0.2), k=10, sample=None, times=None)(user[None])
     assert torch.allclose(pulls.sum(0) / len(history), -gradient[0], atol=1e-5)
     assert not torch.allclose(pulls, pull_of_history(user, items, history, plain, k=10), atol=1e-3)
 
@@ -146,15 +150,18 @@ def test_shares_add_up_to_one() -> None:
 
 def test_both_ways_to_the_parts_agree() -> None:
     """The closed form over all items, and autograd over a sample that has all of them."""
-    from talos.model import explain
-
     items = F.normalize(torch.randn(60, 8, generator=torch.Generator().manual_seed(1)))
     history, user = torch.tensor([3, 17, 40]), F.normalize(torch.ones(8), dim=0)
+    scores, rows, ones = (items @ user)[None], torch.zeros(3, dtype=torch.int64), torch.ones(3)
     for name in ("talos", "sl", "bsl", "sl@k", "llpauc"):
         loss = registry.make_loss(name, k=10, num_users=1, num_items=60)
-        closed = explain._over_all(user, items, history, loss, 10)  # type: ignore[arg-type]
-        by_autograd = explain._over_sample(user, items, history, loss, 10, 0)
-        assert torch.allclose(closed, by_autograd, atol=1e-4), name
+        k, beta = (10, scores.topk(10).values[:, -1]) if loss.needs.threshold else (None, None)
+        given = CSR.by_row(rows, history, 1), loss, ones, beta, torch.arange(60)
+        pull, push = slopes_over_sample(scores[0, history], scores, *given)
+        gone = torch.zeros(1, 60, dtype=torch.bool).index_fill(1, history, True)
+        own, factors, slopes = slopes_over_all(scores.clone(), rows, history, gone, loss, ones, k)  # type: ignore[arg-type]
+        assert torch.allclose(own, pull, atol=1e-4), name
+        assert torch.allclose(factors[:, None] * slopes, push, atol=1e-4), name
 
 
 def test_arguments_and_edges() -> None:

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from talos.errors import ArgumentError
-from talos.model import projection
-from talos.model.projection import principal_axes
+from talos.model import measures
+from talos.model.measures import principal_axes
 
 
 @pytest.mark.parametrize("rows", [7, 300])
 def test_axes_are_those_of_singular_values(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projection, "_CHUNK", 64)  # several pieces
+    monkeypatch.setattr(measures, "_CHUNK", 64)  # several pieces
     vectors = torch.randn(rows, 5, generator=torch.Generator().manual_seed(rows)) * torch.tensor(
         [5.0, 3, 1, 1, 1]
     )

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from talos.data.interactions import Interactions
-from talos.model.projection import principal_axes
+from talos.model.measures import principal_axes
 from talos.model.recommender import Recommender
 from talos.serving import insights
 from talos.serving.runs import ServedRun

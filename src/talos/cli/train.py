@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from talos.data.splits import Split
     from talos.distributed import Group
     from talos.evaluation.evaluate import Report
-    from talos.model.run import Run
+    from talos.model.fitting import Run
 
 __all__ = ["share_of", "train"]
 
@@ -81,8 +81,8 @@ def train(
     """Train a recommender and write it to a run directory."""
     from talos import distributed
     from talos.data.open import open_split, record_of
+    from talos.model.fitting import check_refit
     from talos.model.recommender import Recommender
-    from talos.model.run import check_refit
 
     config = training.run_config()
     if explain:
@@ -282,7 +282,7 @@ def _explain_baseline(config: RunConfig, parts: Split, json: bool) -> None:
 
 
 def _print_run(run: Run, out: Path, refit: Refit | None, json: bool) -> None:
-    from talos.model.run import IN_WORDS
+    from talos.model.fitting import IN_WORDS
 
     model, config = run.recommender.fitted_model(), run.recommender.config
     facts = model.metadata

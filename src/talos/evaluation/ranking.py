@@ -6,7 +6,7 @@ ordered by item position. `talos.kernels.topk` does the selection.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -206,6 +206,17 @@ class TopK:
     items: NDArray[np.int64]  # (B, k)
     scores: NDArray[np.float32]  # (B, k)
 
+    @classmethod
+    def joined(cls, parts: Iterable[TopK], k: int) -> TopK:
+        """The lists of all parts, each of length `k`.
+
+        >>> TopK.joined([], 3).items.shape
+        (0, 3)
+        """
+        nothing = cls(np.empty(0, np.int64), np.empty((0, k), np.int64), np.empty((0, k), np.float32))
+        columns = zip(*((one.users, one.items, one.scores) for one in (nothing, *parts)), strict=True)
+        return cls(*map(np.concatenate, columns))
+
 
 def top_k(
     scorer: Scorer,
@@ -217,13 +228,7 @@ def top_k(
     budget: int = DEFAULT_BUDGET,
 ) -> TopK:
     """The best `k` items of each user, in one piece; for the arguments see `iter_top_k`."""
-    nothing = TopK(np.empty(0, np.int64), np.empty((0, k), np.int64), np.empty((0, k), np.float32))
-    chunks = [nothing, *iter_top_k(scorer, users, k=k, seen=seen, banned=banned, budget=budget)]
-    return TopK(
-        np.concatenate([chunk.users for chunk in chunks]),
-        np.concatenate([chunk.items for chunk in chunks]),
-        np.concatenate([chunk.scores for chunk in chunks]),
-    )
+    return TopK.joined(iter_top_k(scorer, users, k=k, seen=seen, banned=banned, budget=budget), k)
 
 
 def iter_top_k(

@@ -7,13 +7,18 @@ for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from operator import ge, gt, le, lt
 from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from talos.checks import require
 from talos.data.vocabulary import Vocabulary
 from talos.errors import ArgumentError, DataError, nearest
 
@@ -24,7 +29,7 @@ Filter: TypeAlias = Mapping[str, Mapping[str, Any]]
 must be the item's, or a range such as `{"gte": 1990, "lt": 2000}`."""
 
 ATTRIBUTE_TYPES = (pl.String, pl.Int64, pl.Float64, pl.Boolean, pl.List(pl.String))
-_BOUNDS = {"gt": "__gt__", "gte": "__ge__", "lt": "__lt__", "lte": "__le__"}
+_BOUNDS: dict[str, Callable[..., Any]] = {"gt": gt, "gte": ge, "lt": lt, "lte": le}
 _TRUTH = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
 
 
@@ -45,29 +50,25 @@ def align_items(
     """
     if "item_id" not in table.columns:
         raise DataError("no column 'item_id'", where=where, expected="a table of items")
-    ids = table["item_id"]
-    if ids.dtype != item_ids.ids.dtype:
-        ids = ids.cast(item_ids.ids.dtype, strict=False)
-        if ids.null_count():
-            bad = table["item_id"].filter(ids.is_null())[0]
-            expected = "integer ids, like those of the interactions"
-            raise DataError(f"item id {bad!r}", where=where, expected=expected)
+    ids = table["item_id"].cast(item_ids.ids.dtype, strict=False)
+    if ids.null_count():
+        bad, expected = (
+            table["item_id"].filter(ids.is_null())[0],
+            "integer ids, like those of the interactions",
+        )
+        raise DataError(f"item id {bad!r}", where=where, expected=expected)
     if ids.is_duplicated().any():
         twice = ids.filter(ids.is_duplicated())[0]
         raise DataError(f"item {twice!r} is there more than once", where=where, expected="each item once")
-    codes = item_ids.encode(ids)
-    known = codes >= 0
-    if not known.any():
+    known = int(ids.is_in(item_ids.ids.implode()).sum())
+    if not known:
         raise DataError("none of the items occurs in the interactions", where=where, expected="ids of items")
-    row_of = np.full(len(item_ids), -1, np.int64)
-    row_of[codes[known]] = np.flatnonzero(known)
-    place = pl.Series(row_of)
-    place = place.set(place < 0, None).cast(pl.UInt32)  # a null index gives a null value
-    aligned = table.drop("item_id").select(pl.all().gather(place))
-    check_attributes(aligned.drop("title", strict=False), where)
-    titles = aligned["title"].cast(pl.String) if "title" in aligned.columns else None
-    rest = aligned.drop("title", strict=False)
-    return titles, rest if rest.width else None, int((~known).sum())
+    ours = pl.DataFrame({"item_id": item_ids.ids})
+    found = ours.join(table.with_columns(item_id=ids), on="item_id", how="left", maintain_order="left")
+    attributes = found.drop("item_id", "title", strict=False)
+    check_attributes(attributes, where)
+    titles = found["title"].cast(pl.String) if "title" in found.columns else None
+    return titles, attributes if attributes.width else None, len(table) - known
 
 
 def check_attributes(attributes: pl.DataFrame, where: str) -> None:
@@ -98,77 +99,62 @@ def allowed_items(
     columns: dict[str, pl.Series] = {} if attributes is None else attributes.to_dict()
     if titles is not None:
         columns.setdefault("title", titles)
-    count = len(next(iter(columns.values()))) if columns else 0
-    allowed = np.ones(count, bool)
+    allowed = np.ones(max(map(len, columns.values()), default=0), bool)
     for part, conditions in given.items():
         if part not in ("must", "must_not"):
             raise ArgumentError(f"{part!r}", where="filter", hint=nearest(str(part), ("must", "must_not")))
-        if not isinstance(conditions, Mapping):
-            what = f"{conditions!r}"
-            raise ArgumentError(what, where=f"filter.{part}", expected="column and condition pairs")
+        pairs, expected = isinstance(conditions, Mapping), "column and condition pairs"
+        require(pairs, f"{conditions!r}", where=f"filter.{part}", expected=expected)
         for name, condition in conditions.items():
             where = f"filter.{part}.{name}"
             if name not in columns:
                 hint = nearest(str(name), columns) if columns else "train with a table of items: items="
                 raise ArgumentError("the items have no such attribute", where=where, hint=hint)
-            holds = _holds(columns[name], condition, where)
-            allowed &= holds if part == "must" else ~holds
+            allowed &= _holds(columns[name], condition, where) == (part == "must")
     return allowed
 
 
 def _holds(column: pl.Series, condition: Any, where: str) -> NDArray[np.bool_]:
     """For which items a condition holds."""
     if isinstance(condition, Mapping):
-        if not column.dtype.is_numeric():
-            raise ArgumentError("a range of text", where=where, expected="values, or a column of numbers")
-        if not condition or not set(condition) <= set(_BOUNDS):
-            expected = f"some of {', '.join(_BOUNDS)}"
-            raise ArgumentError(f"{dict(condition)!r}", where=where, expected=expected)
-        found = np.ones(len(column), bool)
+        numbers = column.dtype.is_numeric()
+        require(numbers, "a range of text", where=where, expected="values, or a column of numbers")
+        known, expected = bool(condition) and set(condition) <= set(_BOUNDS), f"some of {', '.join(_BOUNDS)}"
+        require(known, f"{dict(condition)!r}", where=where, expected=expected)
+        found = pl.repeat(True, len(column), eager=True)
         for bound, value in condition.items():
-            limit = _converted(value, pl.Float64(), where)
-            found &= getattr(column, _BOUNDS[bound])(limit).fill_null(False).to_numpy()
-        return found
-    several = isinstance(condition, Sequence | set | frozenset) and not isinstance(condition, str)
-    values = list(condition) if several else [condition]
-    inner = pl.String() if column.dtype == pl.List(pl.String) else column.dtype
-    wanted = pl.Series([_converted(value, inner, where) for value in values], dtype=inner)
-    if column.dtype == pl.List(pl.String):
-        flat = column.to_frame("value").with_row_index("row").explode("value")
-        rows = flat.filter(pl.col("value").is_in(wanted.implode()))["row"].to_numpy()
-        found = np.zeros(len(column), bool)
-        found[rows] = True
-        return found
-    return column.is_in(wanted.implode()).fill_null(False).to_numpy()
+            found &= _BOUNDS[bound](column, _converted(value, pl.Float64(), where))
+    else:
+        several = isinstance(condition, Sequence | set | frozenset) and not isinstance(condition, str)
+        inner = pl.String() if column.dtype == pl.List(pl.String) else column.dtype
+        values = [_converted(value, inner, where) for value in (condition if several else [condition])]
+        wanted = pl.Series(values, dtype=inner)
+        if column.dtype == inner:
+            found = column.is_in(wanted.implode())
+        else:
+            found = column.list.eval(pl.element().is_in(wanted.implode())).list.any()
+    return found.fill_null(False).to_numpy()
 
 
 def _converted(value: Any, dtype: pl.DataType, where: str) -> Any:
     """A value of a condition in the type of its column."""
     if dtype == pl.String:
-        if isinstance(value, str | int | float):
-            return str(value)
-        raise ArgumentError(f"{value!r}", where=where, expected="text")
+        require(isinstance(value, str | int | float), f"{value!r}", where=where, expected="text")
+        return str(value)
     if dtype == pl.Boolean:
-        found = _TRUTH.get(str(value).lower())
-        if found is None:
-            raise ArgumentError(f"{value!r}", where=where, expected="true or false")
-        return found
+        truth = _TRUTH.get(str(value).lower())
+        require(truth is not None, f"{value!r}", where=where, expected="true or false")
+        return truth
     try:
-        if isinstance(value, bool):
-            raise ValueError
-        number = float(value)
-        if not np.isfinite(number):
-            raise ValueError
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(f"{value!r}", where=where, expected="a number") from None
-    if dtype == pl.Int64:
-        if not number.is_integer() or abs(number) >= 2**63:
-            return None  # no integer equals 1.5, and none is beyond 64 bits
-        try:
-            return int(value)  # exact beyond 2**53 too
-        except ValueError:  # text such as 1990.0 or 1e3
-            return int(number)
-    return number
+        number = math.nan
+    require(math.isfinite(number), f"{value!r}", where=where, expected="a number")
+    if dtype == pl.Float64:
+        return number
+    if not number.is_integer() or abs(number) >= 2**63:
+        return None  # no integer equals 1.5, and none is beyond 64 bits
+    return int(Decimal(str(value)))  # exact beyond 2**53 too, of text such as 1990.0 or 1e3
 
 
 def parse_filter(conditions: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -179,18 +165,16 @@ def parse_filter(conditions: Sequence[str]) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {"must": {}, "must_not": {}}
     for text in conditions:
-        places = [place for place in (text.find(sign) for sign in "!<>=") if place > 0]
-        name, rest = (text[: min(places)], text[min(places) :]) if places else ("", text)
-        sign = next((one for one in ("!=", ">=", "<=", "=", ">", "<") if rest.startswith(one)), None)
-        value = rest[len(sign or "") :]
-        if not name or sign is None or not value:
+        parts = re.fullmatch(r"([^!<>=]+)(!=|>=|<=|=|>|<)(.+)", text, re.DOTALL)
+        if parts is None:
             expected = "NAME=VALUE,…, NAME!=VALUE,… or NAME>=NUMBER"
             raise ArgumentError(f"{text!r}", where="filter", expected=expected)
+        name, sign, value = parts.groups()
         if sign in ("=", "!="):
             part = found["must" if sign == "=" else "must_not"]
             part[name] = [*(part[name] if isinstance(part.get(name), list) else []), *value.split(",")]
         else:
-            bound = {">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}[sign]
             held = found["must"].get(name)
+            bound = {">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}[sign]
             found["must"][name] = {**(held if isinstance(held, dict) else {}), bound: value}
     return {part: conditions for part, conditions in found.items() if conditions}

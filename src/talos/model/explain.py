@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.baselines import ItemWeights
+from talos.data.csr import CSR
 from talos.data.vocabulary import Ids
 from talos.kernels import kth_scores
-from talos.kernels.batch import positive_terms
 from talos.losses import Loss, UserSeparableLoss
-from talos.model.fold_in import loss_of_sample, sample_of_items
+from talos.model.fold_in import sample_of_items, slopes_over_all, slopes_over_sample
 from talos.model.model import Model
 from talos.model.query import ListQuery, codes_of, histories_of, row_vectors
 
@@ -103,37 +103,18 @@ def pull_of_history(
     user: Tensor, items: Tensor, history: Tensor, loss: Loss, *, k: int, seed: int = 0
 ) -> Tensor:
     """How each item of a history pulls on the vector `user`: -∂L_h/∂user, (H, d); arguments as in `reasons`."""
-    if len(history) == 0:
-        return items[:0]
-    if isinstance(loss, UserSeparableLoss) and loss.needs.user_separable:
-        return _over_all(user, items, history, loss, k)
-    return _over_sample(user, items, history, loss, k, seed)
-
-
-def _over_all(user: Tensor, items: Tensor, history: Tensor, loss: UserSeparableLoss, k: int) -> Tensor:
-    """-∂/∂user (H, d) of the loss of each positive over all items: the negatives' part is the same but for a factor."""
-    scores, rows = (items @ user).detach().unsqueeze(0), torch.zeros_like(history)
-    beta = scores.topk(min(k, len(items)), sorted=False).values.amin(-1) if loss.needs.threshold else None
-    gone = torch.zeros_like(scores, dtype=torch.bool)
-    gone[0, history] = True
-    pos, ones = scores[0, history].requires_grad_(), torch.ones_like(scores[0, history])
-    with torch.enable_grad():
-        values, push = positive_terms(loss, pos, None if beta is None else beta[rows], rows, 1, ones)
-        (pull,) = torch.autograd.grad(values.sum(), pos)
-        scores.requires_grad_()
-        negative = loss.phi.aggregate(scores, None if beta is None else beta.unsqueeze(-1), gone)
-        total = negative.sum() + 0 * scores.sum()  # R may be a constant
-        (slopes,) = torch.autograd.grad(total, scores)
-    return -(pull.unsqueeze(-1) * items[history] + push.unsqueeze(-1) * (slopes @ items))
-
-
-def _over_sample(user: Tensor, items: Tensor, history: Tensor, loss: Loss, k: int, seed: int) -> Tensor:
-    """-∂/∂user (H, d) of the loss of each positive over sampled items, by autograd, for any loss."""
-    sample = sample_of_items(items, seed)
-    beta = kth_scores(user.unsqueeze(0), items, min(k, len(items))) if loss.needs.threshold else None
-    pos = (items[history] @ user).detach().requires_grad_()
-    neg = (items[sample] @ user).detach().expand(len(history), -1).clone().requires_grad_()
-    mask = torch.isin(sample, history).expand(len(history), -1)
-    values, _ = loss_of_sample(pos, neg, mask, torch.zeros_like(history), beta, loss, sample)
-    of_pos, of_neg = torch.autograd.grad(values.sum(), (pos, neg))
-    return -(of_pos.unsqueeze(-1) * items[history] + of_neg @ items[sample])
+    user, items = user.detach(), items.detach()
+    needed = min(k, len(items)) if loss.needs.threshold else None
+    mine, ones = items[history], torch.ones_like(items[history, 0])
+    sample, rows = sample_of_items(items, loss, seed), torch.zeros_like(history)
+    if sample is None:
+        assert isinstance(loss, UserSeparableLoss)
+        scores = user.unsqueeze(0) @ items.T
+        gone = torch.zeros_like(scores, dtype=torch.bool).index_fill_(1, history, True)
+        pull, factors, slopes = slopes_over_all(scores, rows, history, gone, loss, ones, needed)
+        # the negatives' part is the same for each positive, but for the factor
+        return -(pull.unsqueeze(-1) * mine + factors.unsqueeze(-1) * (slopes @ items))
+    beta = None if needed is None else kth_scores(user.unsqueeze(0), items, needed)
+    pos, neg = mine @ user, user.unsqueeze(0) @ items[sample].T
+    pull, push = slopes_over_sample(pos, neg, CSR.by_row(rows, history, 1), loss, ones, beta, sample)
+    return -(pull.unsqueeze(-1) * mine + push @ items[sample])

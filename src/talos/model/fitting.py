@@ -1,34 +1,55 @@
-"""Fitting: from a config and interactions to a model, once on train and again on more data.
+"""Fitting: from a config and interactions to a model, once on train and again on more data; and a whole run.
 
-A baseline is computed; anything else is trained, after a race between the settings that the config leaves open.
+A baseline is computed; anything else is trained, after a race between the settings that the config leaves open. A run
+is a fit, perhaps a refit, metrics on the test part beside those of ranking by popularity, and the run directory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
+import polars as pl
 import torch
 
 from talos import registry
-from talos.baselines import ItemBaseline, VectorBaseline
+from talos.baselines import ItemBaseline, ItemWeights, VectorBaseline
+from talos.checks import require
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
+from talos.data.splits import Split
 from talos.distributed import Group, current
-from talos.errors import ArgumentError, TalosError, nearest
-from talos.evaluation.evaluate import evaluate
+from talos.errors import ArgumentError, ConfigError, TalosError, nearest
+from talos.evaluation.evaluate import Report, evaluate, popularity_report
 from talos.model.model import Model, Vectors
 
 if TYPE_CHECKING:
-    from talos.data.shards import Share
+    from talos.data.shards import Share, SplitShare
+    from talos.model.recommender import Recommender
     from talos.training import Callback, Trainer
 
-__all__ = ["REFIT_ON", "Fitted", "RefitOn", "fit", "fit_baseline", "own_part", "refit", "refit_data"]
+__all__ = [
+    "IN_WORDS",
+    "REFIT_ON",
+    "Fitted",
+    "RefitOn",
+    "Run",
+    "check_refit",
+    "fit",
+    "fit_baseline",
+    "fit_run",
+    "own_part",
+    "refit",
+    "refit_data",
+]
 
 RefitOn: TypeAlias = Literal["train+valid", "all"]
 REFIT_ON: tuple[RefitOn, ...] = get_args(RefitOn)
+IN_WORDS: Mapping[RefitOn, str] = dict(zip(REFIT_ON, ("train and validation", "all the data"), strict=True))
 
 # What `model.json` keeps of the model that the settings and the number of epochs come from.
 _KEPT = ("trained_on", "epoch", "epochs_from", "valid", "race", "metrics", "baseline", "chosen_from")
@@ -54,6 +75,18 @@ class Fitted:
     facts: Mapping[str, Any]
     model: Model | None = None
 
+    @classmethod
+    def of(cls, model: Model) -> Fitted:
+        """The fit of a baseline or of a model that was loaded."""
+        return cls(
+            config=model.config,
+            train=model.train,
+            valid=model.valid,
+            test=model.held_out,
+            facts=model.metadata,
+            model=model,
+        )
+
     @property
     def trained_on(self) -> dict[str, int]:
         """The number of interactions that were learnt from, by the name of the part."""
@@ -78,7 +111,7 @@ def fit(
 ) -> Fitted:
     """Fit a config to `train`; see `Recommender.fit` for the arguments."""
     if config.baseline is not None:
-        return _of_baseline(fit_baseline(config, train, valid, test))
+        return Fitted.of(fit_baseline(config, train, valid, test))
     from talos.studies.race import make_trainer
     from talos.training import History
 
@@ -88,7 +121,14 @@ def fit(
         config, train, valid, folder=folder, callbacks=callbacks, group=group, resume=resume
     )
     trainer.fit()
-    facts: dict[str, Any] = {"trained_on": {"train": len(train)}, "epochs_from": _epochs_from(trainer)}
+    facts: dict[str, Any] = {
+        "trained_on": {"train": len(train)},
+        "epochs_from": "the settings: no validation part",
+    }
+    if trainer.position.best_epoch:
+        watched = f"{trainer.config.training.metric}@{trainer.config.k}"
+        epochs = trainer.position.epoch
+        facts["epochs_from"] = f"early stopping: the best validation {watched} of {epochs} epochs"
     if race.chosen:
         facts["race"] = race.as_dict()
     return _of_trainer(trainer, facts, test)
@@ -109,7 +149,7 @@ def refit(
     facts: dict[str, Any] = {"trained_on": trained_on, "chosen_from": before.as_origin()}
     test = None if on == "all" else before.test
     if before.config.baseline is not None:
-        return _of_baseline(fit_baseline(before.config, data, None, test, facts=facts))
+        return Fitted.of(fit_baseline(before.config, data, None, test, facts=facts))
     from talos.training import History, Trainer
 
     config = before.config.with_values({"training.epochs": int(before.facts["epoch"])})
@@ -208,16 +248,17 @@ def fit_baseline(
         "test_left_out": left_out,
     }
     generator = torch.Generator().manual_seed(config.seed)
-    if isinstance(baseline, ItemBaseline):
-        scored_by: Any = baseline.fit(train, generator)
-    elif isinstance(baseline, VectorBaseline):
-        scored_by = Vectors(*baseline.fit(train, generator))
-    else:
-        expected = "a subclass of VectorBaseline or ItemBaseline"
-        raise ArgumentError(f"{name!r}", where="baseline", expected=expected)
+    known, expected = (
+        isinstance(baseline, ItemBaseline | VectorBaseline),
+        "a subclass of VectorBaseline or ItemBaseline",
+    )
+    require(known, f"{name!r}", where="baseline", expected=expected)
+    found = cast(ItemBaseline | VectorBaseline, baseline).fit(train, generator)
+    scored_by = found if isinstance(found, ItemWeights) else Vectors(*found)
     if not all(torch.isfinite(tensor).all() for tensor in scored_by.tensors().values()):
-        what = f"the baseline {name!r} has numbers that are not finite; it may need another setting"
-        raise TalosError(what)
+        raise TalosError(
+            f"the baseline {name!r} has numbers that are not finite; it may need another setting"
+        )
     model = Model(scored_by=scored_by, train=train, valid=valid, test=own, metadata=metadata)
     measured = None if valid is None else valid.of_users_in(train)
     if measured is not None and len(measured):
@@ -225,13 +266,6 @@ def fit_baseline(
         watched = f"{config.training.metric}@{config.k}"
         metadata["valid"] = {watched: metrics[watched]} | metrics  # the watched metric first, as in training
     return model
-
-
-def _of_baseline(model: Model) -> Fitted:
-    facts = model.metadata
-    return Fitted(
-        config=model.config, train=model.train, valid=model.valid, test=model.test, facts=facts, model=model
-    )
 
 
 def own_part(
@@ -242,14 +276,6 @@ def own_part(
         return None, 0
     own = part if isinstance(part, Interactions) else part.own
     return own.aligned_to(train if isinstance(train, Interactions) else train.own)
-
-
-def _epochs_from(trainer: Trainer) -> str:
-    """How the number of epochs was chosen."""
-    if trainer.position.best_epoch == 0:
-        return "the settings: no validation part"
-    watched = f"{trainer.config.training.metric}@{trainer.config.k}"
-    return f"early stopping: the best validation {watched} of {trainer.position.epoch} epochs"
 
 
 def refit_data(fitted: Fitted, on: RefitOn) -> tuple[Interactions, dict[str, int]]:
@@ -267,15 +293,11 @@ def refit_data(fitted: Fitted, on: RefitOn) -> tuple[Interactions, dict[str, int
     if not isinstance(data, Interactions) or not isinstance(valid, Interactions | None):
         expected = "all interactions in every process, or one process"
         raise ArgumentError("a share of the interactions", where="refit", expected=expected)
-    if on == "train+valid" and not valid:
-        expected = "a fit with early stopping on one"
-        raise ArgumentError("there is no validation part", where="refit", expected=expected)
-    if on == "all" and not test:
-        raise ArgumentError(
-            "no interactions are known beside train and validation",
-            where="refit",
-            expected="a fit that was given them, such as fit(train, valid, known=test)",
-        )
+    missing, expected = "there is no validation part", "a fit with early stopping on one"
+    require(on == "all" or bool(valid), missing, where="refit", expected=expected)
+    missing = "no interactions are known beside train and validation"
+    expected = "a fit that was given them, such as fit(train, valid, known=test)"
+    require(on != "all" or bool(test), missing, where="refit", expected=expected)
     counts = fitted.trained_on
     for name, part in {"valid": valid, "test": test if on == "all" else None}.items():
         if part:
@@ -283,3 +305,121 @@ def refit_data(fitted: Fitted, on: RefitOn) -> tuple[Interactions, dict[str, int
             data = data.union(part)
             counts[name] = len(data) - before
     return data, counts
+
+
+# ------------------------------------------------------------------- a whole run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        recommender: fitted and saved.
+        report: metrics on the test part; of the model the settings were chosen from, if the recommender was fitted on
+            the test part too. None without a test part.
+        popular: metrics of ranking by popularity on the same test part.
+        seconds: how long fitting took.
+        notes: about users and items without training events.
+    """
+
+    recommender: Recommender
+    report: Report | None
+    popular: Report | None
+    seconds: float
+    notes: tuple[str, ...]
+
+
+def fit_run(
+    recommender: Recommender,
+    parts: Split | SplitShare,
+    out: Path,
+    *,
+    refit: RefitOn | None,
+    resume: bool,
+    items: pl.DataFrame | None,
+    loggers: Sequence[str],
+    source: Mapping[str, Any] | None,
+    callbacks: Sequence[Callback],
+    notify: Callable[[str], None] | None,
+) -> Run | None:
+    """See `Recommender.fit_run`."""
+    group, config = current(), recommender.config
+    say = notify if notify is not None and group.rank == 0 else lambda line: None
+    check_refit(refit, parts)
+    if group.size > 1 and config.training.parallel == "none":
+        what, expected = f"'none' in {group.size} processes", "'users', 'items' or 'auto'"
+        raise ConfigError(what, where="parallel", expected=expected)
+    began = time.perf_counter()
+    shown = group.rank == 0 and notify is not None
+    watchers = [*_watchers(group, {name: out / name for name in loggers}, shown), *callbacks]
+    if config.baseline is None:
+        watchers = [*_announce(recommender, parts, say), *watchers]
+    recommender.fit(parts.train, parts.valid, known=parts.test, run=out, resume=resume, callbacks=watchers)
+    chosen = copy(recommender)
+    if refit is not None:
+        say(f"fitting again on {IN_WORDS[refit]}")
+        watchers = [*_watchers(group, {name: out / name / "refit" for name in loggers}, shown), *callbacks]
+        recommender.refit(refit, run=out, resume=resume, callbacks=watchers)
+    seconds = time.perf_counter() - began
+    if recommender.model is None:  # rank 0 has the whole model
+        return None
+    model, notes = recommender.fitted_model(), list(parts.cold_notes() if isinstance(parts, Split) else [])
+    report = popular = None
+    facts: dict[str, Any] = {"metrics": {}, "baseline": {}, "fit_seconds": round(seconds, 2)}
+    if len(parts.test):
+        # a model that was fitted on the test part has no test metrics: those of the other one stand in for them
+        measured = chosen if refit == "all" else recommender
+        base = model.train if refit == "train+valid" else parts.train
+        ks = sorted({k for k in (5, 10, 20, 50, config.k) if k <= base.num_items})
+        report = measured.evaluate(parts.test, k=ks, popularity=base.item_degrees)
+        popular = popularity_report(base, parts.test, seen=measured.fitted_model().seen, ks=ks)
+        facts["metrics"] = report.metrics
+        facts["baseline"] = {"popularity": popular.metrics}
+        notes += report.notes
+    if refit == "all":
+        origin = {} if report is None else {**report.as_dict(), "baseline": facts["baseline"]}
+        facts |= {"metrics": {}, "baseline": {}, "chosen_from": {**model.metadata["chosen_from"], **origin}}
+    if items is not None:
+        recommender.add_items(items)
+    recommender.save(out, source=None if source is None else dict(source), notes=notes, **facts)
+    run = Run(recommender=recommender, report=report, popular=popular, seconds=seconds, notes=tuple(notes))
+    return run if group.rank == 0 else None
+
+
+def check_refit(refit: RefitOn | None, parts: Split | SplitShare) -> None:
+    """Refuse what would fail only after the first fit."""
+    if refit is not None and not isinstance(parts, Split):
+        expected = "one process, or a PATH that every process reads whole"
+        raise ConfigError("shards in several processes", where="refit", expected=expected)
+    if refit == "train+valid" and not parts.valid:
+        raise ConfigError("there is no validation part", where="refit", expected="valid above 0")
+    if refit == "all" and not parts.test:
+        raise ConfigError("there is no test part to add", where="refit", expected="'train+valid'")
+
+
+def _announce(
+    recommender: Recommender, parts: Split | SplitShare, say: Callable[[str], None]
+) -> list[Callback]:
+    """Say what will be trained, after a check of the memory that it takes."""
+    from talos import kernels
+    from talos.studies.race import plan_of_run
+    from talos.training import PlanLines, check_memory
+
+    config = recommender.config
+    say(f"kernel: {kernels.status()}" if config.device == "cpu" else f"kernel: torch on {config.device}")
+    plan = plan_of_run(config, parts.train, parts.valid)
+    check_memory(plan)  # on every rank, so that all of them stop
+    say(f"memory: {plan.memory / 2**20:,.1f} MB at the peak, besides the interactions")
+    if plan.raced:
+        say(plan.raced)
+    return [PlanLines(say)]
+
+
+def _watchers(group: Group, loggers: Mapping[str, Path], shown: bool) -> list[Callback]:
+    """Progress if it is `shown`, and each logger with its folder; on rank 0."""
+    from talos.training import LOGGERS, progress
+
+    if group.rank != 0:
+        return []
+    return [*([progress()] if shown else []), *(LOGGERS[name](folder) for name, folder in loggers.items())]

@@ -13,7 +13,6 @@ however many items there are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +25,7 @@ from talos.kernels.batch import batch_loss, positive_terms
 from talos.kernels.vectors import ItemVectors
 from talos.losses import Loss, UserSeparableLoss
 
-__all__ = ["COSINE_LENGTH", "fold_in", "loss_of_sample", "sample_of_items"]
+__all__ = ["COSINE_LENGTH", "fold_in", "sample_of_items", "slopes_over_all", "slopes_over_sample"]
 
 # A loss that is not separable by user is computed against this many sampled items instead of all of them.
 _SAMPLE = 1024
@@ -38,7 +37,7 @@ _POOLED_ABOVE = 16_384
 _NEAREST = 1024
 _OTHERS = 2048
 _GOLDEN = (5**0.5 - 1) / 2
-# Scores (users × items) that are computed at a time to find pools.
+# Scores (users × items, or positives × sampled items) that are computed at a time.
 _SCORES = 1 << 23
 # Steps of Adam, with a linearly falling learning rate; more of them change neither vectors nor lists by much
 # (docs/recommend.md).
@@ -90,51 +89,35 @@ def fold_in(
         raise ArgumentError(
             f"{len(weights)} weights", where="weights", expected="one for each of the indices"
         )
-    cosine = loss.needs.scores == "cosine"
-    counts = indptr.diff()
-    owner = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+    histories = CSR.of(indptr, indices)
+    rows, counts = histories.rows, histories.counts
     # what all items have in common does not rank them: left in, most of the steps would go into removing it
     mean = item_vectors.mean(0) if mean is None else mean
     past = item_vectors[indices] - mean
     past = past if weights is None else past * weights.unsqueeze(-1)
-    start = torch.zeros_like(mean).expand(len(counts), -1).index_add(0, owner, past)
+    start = torch.zeros_like(mean).expand(len(counts), -1).index_add(0, rows, past)
     start = F.normalize(torch.where(counts.unsqueeze(-1) > 0, start, mean))
-    # a loss that is not separable by user is computed against a sample of the items
-    whole = loss if isinstance(loss, UserSeparableLoss) and loss.needs.user_separable else None
-    sample = sample_of_items(item_vectors, seed) if whole is None else indices[:0]
-
-    def over_sample(
-        users: Tensor, ranked: Tensor, mine: Tensor, owner: Tensor, positive_weights: Tensor | None
-    ) -> Tensor:
-        tables = item_vectors, ranked, mine, owner
-        return _gradient_over_sample(users, *tables, loss, k, sample, positive_weights)
-
-    gradient: Callable[[Tensor], Tensor]
-    if len(item_vectors) <= _POOLED_ABOVE:
-        if whole is None:
-            tables = {"ranked": item_vectors, "mine": indices, "owner": owner}
-            gradient = partial(over_sample, **tables, positive_weights=weights)
-        else:
-            histories = CSR.of(indptr, indices)
-            how = _over_all if len(counts) * len(item_vectors) > _SMALL else _plain
-            gradient = how(item_vectors, histories, whole, k, weights)
-        return _descend(start, gradient, cosine=cosine, steps=steps)
-    found = torch.empty_like(start)
-    chunk = max(1, _SCORES // len(item_vectors))
-    for low in range(0, len(start), chunk):
-        scores = start[low : low + chunk] @ item_vectors.T
-        for user, row in enumerate(scores, low):
-            here = slice(int(indptr[user]), int(indptr[user + 1]))
-            mine, own = indices[here], None if weights is None else weights[here]
-            pool, times = _pool(row, mine, item_vectors, mean)
-            if whole is None:
-                tables = {"ranked": pool, "mine": mine, "owner": torch.zeros_like(mine)}
-                gradient = partial(over_sample, **tables, positive_weights=own)
-            else:
-                first = torch.arange(len(mine), device=mine.device)
-                history = CSR.by_row(torch.zeros_like(mine), first, 1)
-                gradient = _plain(pool, history, whole, k, own, times)
-            found[user] = _descend(start[user : user + 1], gradient, cosine=cosine, steps=steps)[0]
+    own = torch.ones_like(past[:, 0]) if weights is None else weights.to(past)
+    # the weights of one history add up to 1
+    own = own / torch.zeros_like(start[:, 0]).index_add(0, rows, own)[rows]
+    pooled, sample = len(item_vectors) > _POOLED_ABOVE, sample_of_items(item_vectors, loss, seed)
+    at_once = max(1, len(start))
+    if sample is not None:  # these losses are computed for every positive with every sampled item
+        at_once = max(1, _SCORES // (len(sample) * max([1, *counts.tolist()])))
+    found, chunk = torch.empty_like(start), max(1, _SCORES // len(item_vectors))
+    for low in range(0, len(start), 1 if pooled else at_once):
+        block = slice(low, low + (1 if pooled else at_once))
+        ends = indptr[low : block.stop + 1]
+        here = slice(int(ends[0]), int(ends[-1]))
+        tables = item_vectors, item_vectors, CSR.of(ends - ends[0], indices[here])
+        times = None
+        if pooled:
+            if low % chunk == 0:
+                scores = start[low : low + chunk] @ item_vectors.T
+            pool, times = _pool(scores[low % chunk], indices[here], item_vectors, mean)
+            tables = item_vectors, pool, tables[2]
+        gradient = _gradient(*tables, loss, own[here], k=k, sample=sample, times=times)
+        found[block] = _descend(start[block], gradient, cosine=loss.needs.scores == "cosine", steps=steps)
     return found
 
 
@@ -169,12 +152,12 @@ def _descend(start: Tensor, gradient: Callable[[Tensor], Tensor], *, cosine: boo
     vectors = start * (COSINE_LENGTH if cosine else 1.0)
     first, second = torch.zeros_like(vectors), torch.zeros_like(vectors)
     for step in range(1, steps + 1):
-        users = F.normalize(vectors) if cosine else vectors
+        lengths = vectors.norm(dim=-1, keepdim=True).clamp(min=1e-12) if cosine else 1.0
+        users = vectors / lengths
         slope = gradient(users)
         if cosine:
             # only the part of the gradient that is perpendicular to a vector turns it
-            slope = slope - (slope * users).sum(-1, keepdim=True) * users
-            slope = slope / vectors.norm(dim=-1, keepdim=True)
+            slope = (slope - (slope * users).sum(-1, keepdim=True) * users) / lengths
         first.lerp_(slope, 0.1)
         second.lerp_(slope.square(), 0.01)
         rate = _RATE * (1 - (step - 1) / steps) / (1 - 0.9**step)
@@ -182,110 +165,125 @@ def _descend(start: Tensor, gradient: Callable[[Tensor], Tensor], *, cosine: boo
     return F.normalize(vectors) if cosine else vectors
 
 
-def sample_of_items(items: Tensor, seed: int) -> Tensor:
-    """Positions of the items that serve as negatives for losses that are not separable by user."""
+def sample_of_items(items: Tensor, loss: Loss, seed: int) -> Tensor | None:
+    """Positions of the items that serve as negatives; None for all items, if the loss is separable by user."""
+    if isinstance(loss, UserSeparableLoss) and loss.needs.user_separable:
+        return None
     generator = torch.Generator().manual_seed(seed)
     return torch.randperm(len(items), generator=generator)[:_SAMPLE].to(items.device)
 
 
-def _over_all(
-    items: Tensor, histories: CSR, loss: UserSeparableLoss, k: int, positive_weights: Tensor | None
-) -> Callable[[Tensor], Tensor]:
-    """∂/∂users (B, d) of each user's mean loss over all items, for losses that are separable by user."""
-    table, weights = ItemVectors(items), _weights(histories, items.dtype, positive_weights)
-    # thresholds are found in the same pass over the items
-    needed = min(k, len(items)) if loss.needs.threshold else None
-    given = table, histories, histories, None, loss, weights
-    return lambda users: batch_loss(users, *given, k=needed).user_gradient
-
-
-def _weights(histories: CSR, dtype: torch.dtype, weights: Tensor | None) -> Tensor:
-    """The weights (P,) of histories' items; those of one history add up to 1."""
-    rows = histories.rows
-    own = torch.ones_like(rows, dtype=dtype) if weights is None else weights.to(dtype)
-    mass = torch.zeros(len(histories.start) - 1, dtype=dtype, device=rows.device).index_add_(0, rows, own)
-    return own / mass[rows]
-
-
-def _plain(
-    items: Tensor,
-    histories: CSR,
-    loss: UserSeparableLoss,
-    k: int,
-    positive_weights: Tensor | None,
-    times: Tensor | None = None,
-) -> Callable[[Tensor], Tensor]:
-    """The same with two plain products; each item counts so many `times` (I,) as a negative.
-
-    For a few users this takes a fraction of the time that setting up tiles and threads takes.
-    """
-    weights, rows = _weights(histories, items.dtype, positive_weights), histories.rows
-    entries, count = (rows, histories.items), len(histories.start) - 1
-    gone = torch.zeros(count, len(items), dtype=torch.bool, device=items.device)
-    gone[entries] = True
-
-    def gradient(users: Tensor) -> Tensor:
-        scores, beta, own = users @ items.T, None, None
-        if loss.needs.threshold:
-            beta = scores.topk(min(k, len(items)), sorted=False).values.amin(-1, keepdim=True)
-            own = beta[rows, 0]
-        pos = scores[entries].requires_grad_()
-        scores.requires_grad_()
-        with torch.enable_grad():
-            values, push = positive_terms(loss, pos, own, rows, count, weights)
-            negative = loss.phi.aggregate(scores, beta, gone, times)
-            factors = torch.zeros_like(negative).index_add(0, rows, weights * push)
-            total = (weights * values).sum() + (factors * negative).sum()
-            slopes, pull = torch.autograd.grad(
-                total, (scores, pos), allow_unused=True, materialize_grads=True
-            )
-        slopes[entries] = pull
-        return slopes @ items
-
-    return gradient
-
-
-def _gradient_over_sample(
-    users: Tensor,
+def _gradient(
     items: Tensor,
     ranked: Tensor,
-    indices: Tensor,
-    owner: Tensor,
+    histories: CSR,
     loss: Loss,
+    weights: Tensor,
+    *,
     k: int,
+    sample: Tensor | None,
+    times: Tensor | None,
+) -> Callable[[Tensor], Tensor]:
+    """∂/∂users (B, d) of each user's weighted mean loss, as a function of the users.
+
+    `ranked` are the items that thresholds are taken over: all of them, or the pool of a single history, of which each
+    stands for so many `times` and in which the history comes first.
+    """
+    rows, mine = histories.rows, items[histories.items]
+    needed = min(k, len(ranked)) if loss.needs.threshold else None
+    if sample is not None:
+
+        def over_sample(users: Tensor) -> Tensor:
+            beta = None if needed is None else kth_scores(users, ranked, needed)
+            scores = (users[rows] * mine).sum(-1), users @ items[sample].T
+            pull, push = slopes_over_sample(*scores, histories, loss, weights, beta, sample)
+            own = torch.zeros_like(users).index_add_(0, rows, pull.unsqueeze(-1) * mine)
+            return own + torch.zeros_like(scores[1]).index_add_(0, rows, push) @ items[sample]
+
+        return over_sample
+    assert isinstance(loss, UserSeparableLoss)
+    if times is None and (len(histories.start) - 1) * len(items) > _SMALL:
+        # thresholds are found in the same pass over the items
+        swept = ItemVectors(items), histories, histories, None, loss, weights
+        return lambda users: batch_loss(users, *swept, k=needed).user_gradient
+    places = histories.items if times is None else torch.arange(len(rows), device=rows.device)
+    gone = torch.zeros(len(histories.start) - 1, len(ranked), dtype=torch.bool, device=rows.device)
+    gone[rows, places] = True
+    given = rows, places, gone, loss, weights, needed, times
+
+    def over_all(users: Tensor) -> Tensor:
+        # for a few users two plain products take a fraction of the time that setting up tiles and threads takes
+        pull, push, slopes = slopes_over_all(users @ ranked.T, *given)
+        factors = torch.zeros_like(users[:, 0]).index_add_(0, rows, weights * push)
+        return (slopes @ ranked).mul_(factors.unsqueeze(-1)).index_add_(0, rows, pull.unsqueeze(-1) * mine)
+
+    return over_all
+
+
+def slopes_over_all(
+    scores: Tensor,
+    rows: Tensor,
+    places: Tensor,
+    gone: Tensor,
+    loss: UserSeparableLoss,
+    weights: Tensor,
+    k: int | None,
+    times: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Derivatives of the loss of positives, of which each has a row and a place in `scores` (B, I), over all items.
+
+    Args:
+        scores: of all items; not used afterwards.
+        rows: (P,).
+        places: (P,).
+        gone: (B, I), where the positives are.
+        loss: the loss.
+        weights: (P,), of the positives.
+        k: threshold place; None for a loss without thresholds.
+        times: (I,), how many items each column stands for; one each if None.
+
+    Returns:
+        the derivative (P,) in the positive's own score, times its weight; the factor (P,) of the negatives' part, which
+        the positives of a row share; and the derivative (B, I) of that part in the scores.
+    """
+    beta = None if k is None else scores.topk(k, sorted=False).values.amin(-1, keepdim=True)
+    own, pos = None if beta is None else beta[rows, 0], scores[rows, places].requires_grad_()
+    scores.requires_grad_()
+    with torch.enable_grad():
+        values, factors = positive_terms(loss, pos, own, rows, len(scores), weights)
+        total = (weights * values).sum() + loss.phi.aggregate(scores, beta, gone, times).sum()
+        pull, slopes = torch.autograd.grad(total, (pos, scores), allow_unused=True, materialize_grads=True)
+    return pull, factors, slopes
+
+
+def slopes_over_sample(
+    pos: Tensor,
+    scores: Tensor,
+    histories: CSR,
+    loss: Loss,
+    weights: Tensor,
+    beta: Tensor | None,
     sample: Tensor,
-    positive_weights: Tensor | None = None,
-) -> Tensor:
-    """∂/∂users (B, d) of each user's mean loss over sampled items, by autograd, for any loss.
-
-    Thresholds are taken over the items `ranked`.
-    """
-    beta = kth_scores(users, ranked, min(k, len(ranked))) if loss.needs.threshold else None
-    leaf = users.detach().requires_grad_()
-    pos = (leaf[owner] * items[indices]).sum(-1)
-    scores = leaf @ items[sample].T
-    mask = torch.zeros(scores.shape, dtype=torch.bool, device=users.device)
-    mask[meetings(owner, indices, sample)] = True
-    own = torch.ones_like(pos) if positive_weights is None else positive_weights.to(pos.dtype)
-    values, owner = loss_of_sample(pos, scores[owner], mask[owner], owner, beta, loss, sample)
-    own = own.detach().repeat_interleave(len(values) // max(1, len(own)))
-    weights = _weights(CSR.by_row(owner, owner, len(users)), users.dtype, own)
-    (gradient,) = torch.autograd.grad((values * weights).sum(), leaf)
-    return gradient
-
-
-def loss_of_sample(
-    pos: Tensor, neg: Tensor, mask: Tensor, owner: Tensor, beta: Tensor | None, loss: Loss, sample: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The loss of positives (P,) against sampled negatives (P, N), and the user that each value belongs to.
+    """Derivatives of the weighted loss of positives in their scores (P,) and in those of sampled items (P, N).
 
-    A loss that takes one negative per positive gets every positive with every negative, one pair in a row.
+    `scores` (B, N) are those of the sampled items, `beta` (B,) thresholds. A loss that takes one negative per positive
+    gets every positive with every negative, one pair in a row, and counts by the sum of these.
     """
-    if loss.needs.negatives == "one":
-        pos, neg, mask = pos.repeat_interleave(len(sample)), neg.reshape(-1, 1), mask.reshape(-1, 1)
-        owner = owner.repeat_interleave(len(sample))
-    extra = {}
-    if loss.needs.ids:  # the one user of the loss that was made for recommending
-        extra = {"users": torch.zeros_like(owner), "items": sample.expand(len(owner), -1)}
-    values = loss(pos, neg, threshold=None if beta is None else beta[owner], mask=mask, **extra)
-    return values, owner
+    rows = histories.rows
+    mask = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
+    mask[meetings(rows, histories.items, sample)] = True
+    pos, neg, mask = pos.detach().requires_grad_(), scores.detach()[rows].requires_grad_(), mask[rows]
+    with torch.enable_grad():
+        one, many, pairs = pos, neg, 1
+        if loss.needs.negatives == "one":
+            pairs = len(sample)
+            one, many, mask = pos.repeat_interleave(pairs), neg.reshape(-1, 1), mask.reshape(-1, 1)
+            rows = rows.repeat_interleave(pairs)
+        extra = {}
+        if loss.needs.ids:  # the one user of the loss that was made for recommending
+            extra = {"users": torch.zeros_like(rows), "items": sample.expand(len(rows), -1)}
+        values = loss(one, many, threshold=None if beta is None else beta[rows], mask=mask, **extra)
+        total = (values.reshape(len(pos), pairs) * weights.unsqueeze(-1)).sum()
+        of_pos, of_neg = torch.autograd.grad(total, (pos, neg))
+    return of_pos, of_neg

@@ -1,4 +1,4 @@
-"""The numbers behind the plots of a run; no users × items matrix is ever in memory."""
+"""The numbers behind the plots and the map of a run; no users × items matrix is ever in memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,25 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from talos.data.interactions import Interactions
+from talos.errors import ArgumentError
 from talos.evaluation.evaluate import measure_lists, users_with_tests
 from talos.evaluation.metrics import RANKING_METRICS, coverage, exposure_gini, mean_popularity_rank
 from talos.evaluation.ranking import DEFAULT_BUDGET, DotScores, FixedScores, Scorer, TopK, is_masked, top_k
 from talos.model.model import Model
 from talos.model.query import ListQuery, answer
 
-__all__ = ["Lists", "ScoreSample", "by_activity", "by_popularity", "make_lists", "sample_scores"]
+__all__ = [
+    "Lists",
+    "ScoreSample",
+    "by_activity",
+    "by_popularity",
+    "make_lists",
+    "principal_axes",
+    "sample_scores",
+]
 
 _Pairs: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -25,6 +35,9 @@ _Pairs: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 _FEW = (1, 2, 3, 6, 11)
 # Borders of the popularity groups as shares of the catalogue; narrow at the top, where most interactions are.
 POPULARITY_SHARES = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
+
+# Rows of vectors that are copied at a time.
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -53,8 +66,7 @@ def make_lists(
     The items that a user has seen are masked.
     """
     users = users_with_tests(test)
-    if len(users) > most_users:
-        users = np.sort(np.random.default_rng(seed).choice(users, most_users, replace=False))
+    users = users[_some(np.random.default_rng(seed), len(users), most_users)]
     popularity = torch.tensor(model.train.item_degrees)
 
     def measured(lists: TopK) -> Lists:
@@ -104,24 +116,13 @@ def sample_scores(
     """
     rng = np.random.default_rng(seed)
     users = users[model.train.user_degrees[users] > 0]  # the others were not trained on
-    if len(users) > most_users:
-        users = np.sort(rng.choice(users, most_users, replace=False))
-
-    def sampled(owner: NDArray[np.int64], items: NDArray[np.integer]) -> _Pairs:
-        if len(owner) > most_scores:
-            kept = np.sort(rng.choice(len(owner), most_scores, replace=False))
-            owner, items = owner[kept], items[kept]
-        return owner, items.astype(np.int64)
-
+    users = users[_some(rng, len(users), most_users)]
     owner = np.repeat(np.arange(len(users)), negatives)
-    others = rng.integers(0, model.train.num_items, len(owner))
-    drawn = others.reshape(len(users), negatives)
+    drawn = rng.integers(0, model.train.num_items, (len(users), negatives))
     other = ~(is_masked(model.seen, users, drawn) | is_masked(test, users, drawn)).ravel()
-    pairs = (
-        sampled(*model.train.pairs_of(users)),
-        sampled(*test.pairs_of(users)),
-        sampled(owner[other], others[other]),
-    )
+    found = model.train.pairs_of(users), test.pairs_of(users), (owner[other], drawn.ravel()[other])
+    kept = [(*pairs, _some(rng, len(pairs[0]), most_scores)) for pairs in found]
+    pairs = [(owner[some], items[some].astype(np.int64)) for owner, items, some in kept]
     # without the prior: thresholds are of the scores that were trained
     scorer = DotScores(model.vectors.users, model.vectors.items) if model.has_vectors else model.scorer()
     exact, (of_train, of_test, of_others) = _exact_and_centred(scorer, users, k, pairs)
@@ -133,6 +134,11 @@ def sample_scores(
         exact=exact,
         learned=None if learned is None else learned[torch.from_numpy(users)].double().numpy(),
     )
+
+
+def _some(rng: np.random.Generator, count: int, most: int) -> NDArray[np.int64]:
+    """The positions of at most so many of `count`, drawn at random, ascending."""
+    return np.sort(rng.choice(count, most, replace=False)) if count > most else np.arange(count)
 
 
 def _exact_and_centred(
@@ -192,23 +198,58 @@ def by_popularity(
     rank = np.empty(len(popularity), np.int64)
     rank[np.argsort(-popularity, kind="stable")] = np.arange(len(popularity))
     ends = np.ceil(np.array(POPULARITY_SHARES) * len(popularity) - 1e-9).astype(np.int64)
-    owner, items = test.pairs_of(lists[0].users)
-    hits = [_found(one.items[:, :k], owner, items, test.num_items) for one in lists]
+    wanted = rank[test.pairs_of(lists[0].users)[1]]
+    shown = [one.items[:, :k] for one in lists]
+    hits = [rank[top[is_masked(test, one.users, top)]] for one, top in zip(lists, shown, strict=True)]
     groups = []
     for low, high, start, end in zip(POPULARITY_SHARES, POPULARITY_SHARES[1:], ends, ends[1:], strict=False):
-        here = (rank[items] >= start) & (rank[items] < end)
-        if end > start and here.any():
+        inside, *found = (int(((places >= start) & (places < end)).sum()) for places in (wanted, *hits))
+        if inside:
             name = f"top {high:.0%}" if low == 0 else f"{low * 100:g}–{high * 100:g}"
-            found = [float(hit[here].mean()) for hit in hits]
-            groups.append((name, int(end - start), int(here.sum()), found))
+            groups.append((name, int(end - start), inside, [count / inside for count in found]))
     return groups
 
 
-def _found(
-    lists: NDArray[np.int64], owner: NDArray[np.int64], items: NDArray[np.integer], num_items: int
-) -> NDArray[np.bool_]:
-    """Whether each (row, item) pair is in its row's list."""
-    rows = np.repeat(np.arange(len(lists)), lists.shape[1])
-    flat = lists.ravel()
-    keys = rows[flat >= 0] * num_items + flat[flat >= 0]
-    return np.isin(owner * np.int64(num_items) + items, keys)
+@torch.no_grad()
+def principal_axes(vectors: Tensor, axes: int = 2) -> tuple[Tensor, Tensor]:
+    """Coordinates (N, axes) of unit vectors on the axes along which they vary most, and each axis's share of variance.
+
+    Rows are scaled to length 1 first, so that near points have a large cosine; a row of zeros stays one. This is
+    principal component analysis from the d × d covariance: one pass over the rows, whatever N is. The sign of an axis
+    is such that its largest weight is positive: equal vectors give equal maps. Axes beyond the vectors' dimension, or
+    without variance, are all zeros.
+
+    Args:
+        vectors: (N, d).
+        axes: how many.
+
+    >>> points, shares = principal_axes(torch.tensor([[1.0, 0.0], [5.0, 0.0], [0.0, 1.0], [0.0, 0.1]]))
+    >>> [f"{point:.2f}" for point in points[:, 0].tolist()], [f"{share:.2f}" for share in shares.tolist()]
+    (['0.71', '0.71', '-0.71', '-0.71'], ['1.00', '0.00'])
+    """
+    if vectors.ndim != 2 or len(vectors) == 0:
+        raise ArgumentError(f"shape {tuple(vectors.shape)}", where="vectors", expected="(N, d) with N ≥ 1")
+    dim = vectors.shape[1]
+    total, products = torch.zeros(dim, dtype=torch.float64), torch.zeros(dim, dim, dtype=torch.float64)
+    for start in range(0, len(vectors), _CHUNK):
+        unit = _unit(vectors[start : start + _CHUNK])
+        total += unit.sum(0)
+        products += unit.T @ unit
+    mean = total / len(vectors)
+    values, weights = torch.linalg.eigh(products / len(vectors) - torch.outer(mean, mean))
+    values, weights = values.flip(0).clamp(min=0.0)[:axes], weights.flip(1)[:, :axes]
+    largest = weights.gather(0, weights.abs().argmax(0, keepdim=True))
+    weights = weights * largest.sign()
+    varied = values > 1e-12
+    weights = weights * varied
+    points = torch.zeros(len(vectors), axes, dtype=torch.float64)
+    for start in range(0, len(vectors), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        points[part, : weights.shape[1]] = (_unit(vectors[part]) - mean) @ weights
+    shares = torch.zeros(axes, dtype=torch.float64)
+    shares[: len(values)] = values * varied / (products.trace() / len(vectors) - mean @ mean).clamp(min=1e-12)
+    return points.float(), shares.float()
+
+
+def _unit(rows: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(rows.detach().cpu().double())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal
+from functools import cached_property, reduce
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from talos import registry
 from talos.baselines import ItemWeights
-from talos.checks import is_integer
+from talos.checks import is_integer, require
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
@@ -95,13 +95,9 @@ class Model:
     @cached_property
     def held_out(self) -> Interactions | None:
         """What users are known to have beside training and validation; None if there is nothing."""
-        parts = [self.test if self.test_is_known else None, self.later]
-        found = None
-        for part in parts:
-            if part is not None:
-                found = part if found is None else found.union(part)
-        found = None if found is None else found.difference(self.seen)
-        return found or None
+        given = [self.test if self.test_is_known else None, self.later]
+        parts = [part for part in given if part is not None]
+        return (reduce(Interactions.union, parts).difference(self.seen) or None) if parts else None
 
     @cached_property
     def known(self) -> Interactions:
@@ -146,17 +142,11 @@ class Model:
         assert isinstance(self.scored_by, ItemWeights)
         return HistoryScores(histories, self.scored_by, popularity_scores(self.item_degrees))
 
-    def lengths(self, kind: Literal["user", "item"]) -> Tensor:
-        """The length of each user's or item's vector, at least a tiny number."""
-        return self._user_lengths if kind == "user" else self._item_lengths
-
     @cached_property
-    def _user_lengths(self) -> Tensor:
-        return _lengths(self.vectors.users)
-
-    @cached_property
-    def _item_lengths(self) -> Tensor:
-        return _lengths(self.vectors.items)
+    def lengths(self) -> dict[str, Tensor]:
+        """The length of each `user`'s and each `item`'s vector, at least a tiny number."""
+        tables = {"user": self.vectors.users, "item": self.vectors.items}
+        return {kind: table.detach().norm(dim=1).clamp(min=1e-12) for kind, table in tables.items()}
 
     @cached_property
     def mean_item(self) -> Tensor:
@@ -164,7 +154,7 @@ class Model:
         return self.vectors.items.mean(0)
 
     @cached_property
-    def folded(self) -> OrderedDict[bytes, Tensor]:
+    def folded(self) -> OrderedDict[tuple[bytes | None, ...], Tensor]:
         """Vectors of single histories that were folded in so far; `talos.model.query` keeps the newest ones."""
         return OrderedDict()
 
@@ -211,16 +201,19 @@ class Model:
 
     def check_imported(self) -> None:
         """The config of a loaded run does not choose what is imported: see `registry.check_imported`."""
-        if self.read_from is not None:
-            registry.check_imported(self.config, where=self.read_from)
+        registry.check_imported(self.config, where=self.read_from)
 
     def list_length(self, k: int | None) -> int:
         """`k` if this model has as many items; without `k`, the K of training, or all items if they are fewer."""
         items = self.train.num_items
         if k is None:
             return min(self.config.k, items)
-        if not is_integer(k) or not 1 <= k <= items:
-            raise ArgumentError(f"{k!r}", where="k", expected=f"1 to {items}, the number of items")
+        require(
+            is_integer(k) and 1 <= k <= items,
+            f"{k!r}",
+            where="k",
+            expected=f"1 to {items}, the number of items",
+        )
         return k
 
     # ------------------------------------------------------------------- the whole
@@ -246,7 +239,3 @@ class Model:
             digest.update(self.held_out.fingerprint().encode())
         digest.update(str(self.prior).encode())
         return digest.hexdigest()
-
-
-def _lengths(vectors: Tensor) -> Tensor:
-    return vectors.detach().square().sum(1).sqrt().clamp(min=1e-12)

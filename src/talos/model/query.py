@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import polars as pl
@@ -19,12 +19,12 @@ from torch import Tensor
 
 from talos import registry
 from talos.baselines import ItemWeights, VectorBaseline
-from talos.checks import positive_integer
+from talos.checks import positive_integer, require
 from talos.data.event_weights import event_columns, event_weights
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
 from talos.errors import ArgumentError, DataError, MissingExtraError
-from talos.evaluation.ranking import DotScores, ItemRows, Masks, Scorer, TopK, iter_top_k, top_k
+from talos.evaluation.ranking import FixedScores, ItemRows, Masks, Scorer, TopK, iter_top_k, top_k
 from talos.model.attributes import Filter, allowed_items
 from talos.model.fold_in import fold_in
 from talos.model.model import Model
@@ -49,13 +49,14 @@ __all__ = [
 
 OnUnknown: TypeAlias = Literal["raise", "skip", "popular"]
 FrameKind: TypeAlias = Literal["polars", "pandas"]
-_Source: TypeAlias = tuple[Masks, NDArray[np.int64], NDArray[np.int64]]
 Mask: TypeAlias = Literal["known", "trained", "nothing"]
 
 # Rows whose vectors and masks are in memory at a time.
 _ROWS = 8192
 # Vectors of single histories that a model remembers.
 _MOST_FOLDED = 100_000
+# What the vector of a history depends on, in `Interactions` and in `ItemRows`.
+_COLUMNS = ("indices", "items", "timestamps", "ratings", "repeats")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,19 +120,15 @@ def answer(model: Model, query: ListQuery) -> TopK:
     >>> answer(model, ListQuery(users=np.array([0, -1]), k=1, mask="nothing")).items.tolist()
     [[0], [0]]
     """
-    found = list(iter_answers(model, query))
-    empty = [(np.empty(0, np.int64), np.empty((0, query.k), np.int64), np.empty((0, query.k), np.float32))]
-    columns = zip(*(empty + [(one.users, one.items, one.scores) for one in found]), strict=True)
-    return TopK(*(np.concatenate(column) for column in columns))
+    return TopK.joined(iter_answers(model, query), query.k)
 
 
 def iter_answers(model: Model, query: ListQuery) -> Iterator[TopK]:
     """The same, some rows at a time: memory does not grow with the number of rows."""
-    if not 1 <= query.k <= model.train.num_items:
-        expected = f"1 to {model.train.num_items:,}, the number of items"
-        raise ArgumentError(f"{query.k}", where="k", expected=expected)
-    weights = isinstance(model.scored_by, ItemWeights)
-    vectors: Any = model.scored_by if weights else model.vectors.items.detach()
+    most = model.train.num_items
+    require(1 <= query.k <= most, f"{query.k}", where="k", expected=f"1 to {most:,}, the number of items")
+    scored_by = model.scored_by
+    vectors = scored_by if isinstance(scored_by, ItemWeights) else scored_by.items.detach()
     for start in range(0, len(query.users), _ROWS):
         block = query.block(range(start, min(start + _ROWS, len(query.users))))
         scorer: Scorer = _scorer(model, block)
@@ -146,77 +143,81 @@ def iter_answers(model: Model, query: ListQuery) -> Iterator[TopK]:
 
 def row_vectors(model: Model, query: ListQuery) -> tuple[Tensor, NDArray[np.int64]]:
     """The vector of each row (B, d), zero where there is none, and the number of events it was made from (B,)."""
-    trained, folded = query.users >= 0, query.has_history
-    events = np.zeros(len(query.users), np.int64)
-    events[trained] = model.train.user_degrees[query.users[trained]]
-    places = torch.from_numpy(np.where(trained, query.users, 0)).to(model.vectors.users.device)
-    vectors = model.vectors.users.detach()[places]
-    vectors[torch.from_numpy(events == 0).to(vectors.device)] = 0.0
-    if query.histories is not None and folded.any():
-        events[folded] = query.histories.user_degrees[folded]
-        rows = np.flatnonzero(folded)
-        some = (
-            _fold_alone(model, query.histories, rows) if query.alone else _fold(model, query.histories)[rows]
-        )
-        vectors[torch.from_numpy(rows).to(vectors.device)] = some.to(vectors)
+    events = _events(model, query)
+    table = model.vectors.users.detach()
+    places = torch.from_numpy(np.maximum(query.users, 0)).to(table.device)
+    vectors = table[places] if len(table) else table.new_zeros(len(places), table.shape[1])
+    vectors[torch.from_numpy((events == 0) | (query.users < 0)).to(table.device)] = 0.0
+    rows = np.flatnonzero(query.has_history)
+    if query.histories is not None and len(rows):
+        fold = _fold_alone if query.alone else _fold_together
+        vectors[torch.from_numpy(rows).to(table.device)] = fold(model, query.histories, rows).to(table)
     return vectors, events
+
+
+def _events(model: Model, query: ListQuery) -> NDArray[np.int64]:
+    """How many events each row is ranked by (B,): those of its history, or those its user was trained on."""
+    events = np.zeros(len(query.users), np.int64)
+    trained = query.users >= 0
+    events[trained] = model.train.user_degrees[query.users[trained]]
+    return (
+        events
+        if query.histories is None
+        else np.where(query.has_history, query.histories.user_degrees, events)
+    )
 
 
 def _scorer(model: Model, query: ListQuery) -> Scorer:
     """The scores of the rows of a question."""
     if model.has_vectors:
         return model.prior_scores.of(*row_vectors(model, query))
-    plain = np.flatnonzero((query.users >= 0) & ~query.has_history)
-    sources: list[_Source] = [(model.train, plain, query.users[plain])]
-    if query.histories is not None:
-        every = np.arange(len(query.users))
-        sources.append((query.histories, every, every))
-    return model.history_scores(_joined(sources, len(query.users), model.train.num_items))
+    plain = np.where(query.has_history, -1, query.users)
+    return model.history_scores(_joined(model, query, (model.train, plain), query.histories))
 
 
 def _masks(model: Model, query: ListQuery) -> ItemRows:
     """The items that are masked in each row of a question."""
-    trained, every = np.flatnonzero(query.users >= 0), np.arange(len(query.users))
-    sources: list[_Source] = []
-    if query.mask != "nothing":
-        seen = model.known if query.mask == "known" else model.seen
-        sources.append((seen, trained, query.users[trained]))
-        if query.histories is not None:
-            sources.append((query.histories, every, every))
-    if query.masked is not None:
-        sources.append((query.masked, every, every))
-    return _joined(sources, len(every), model.train.num_items)
+    if query.mask == "nothing":
+        return _joined(model, query, query.masked)
+    seen = model.known if query.mask == "known" else model.seen
+    return _joined(model, query, (seen, query.users), query.histories, query.masked)
 
 
-def _joined(sources: list[_Source], num_rows: int, num_items: int) -> ItemRows:
-    """The items of some rows from several sources: of each the rows (n,), and which of its own rows (n,) they are."""
-    owners = [np.empty(0, np.int64)]
-    found = [np.empty(0, np.int64)]
-    for source, rows, codes in sources:
-        owner, items = source.pairs_of(codes)
+def _joined(
+    model: Model, query: ListQuery, *sources: Masks | tuple[Masks, NDArray[np.int64]] | None
+) -> ItemRows:
+    """The items of each row of a question from several sources, which have its rows, or each at a code (-1: none)."""
+    every = np.arange(len(query.users))
+    owners, found = [every[:0]], [np.empty(0, np.int64)]
+    for source in (one for one in sources if one is not None):
+        masks, codes = source if isinstance(source, tuple) else (source, every)
+        rows = np.flatnonzero(codes >= 0)
+        owner, items = masks.pairs_of(codes[rows])
         owners.append(rows[owner])
         found.append(np.asarray(items, np.int64))
-    return ItemRows.of(np.concatenate(owners), np.concatenate(found), num_rows=num_rows, num_items=num_items)
+    how = {"num_rows": len(every), "num_items": model.train.num_items}
+    return ItemRows.of(np.concatenate(owners), np.concatenate(found), **how)
 
 
 # ------------------------------------------------------------------- folding in
 
 
-def _fold(model: Model, histories: Interactions | ItemRows) -> Tensor:
-    """A vector for each history, by the loss of training or the baseline's own means.
+def _fold_together(model: Model, histories: Interactions | ItemRows, rows: NDArray[np.int64]) -> Tensor:
+    """A vector for the history of each of some rows, by the loss of training or the baseline's own means.
 
     Items count by age, rating or repeats as in training, where the histories have these columns.
     """
-    indptr = torch.tensor(histories.indptr)
+    places, device = torch.from_numpy(rows), model.vectors.items.device
+    indptr = torch.tensor(histories.indptr, device=device)
     items = histories.indices if isinstance(histories, Interactions) else histories.items
-    indices = torch.tensor(items, dtype=torch.int64)
+    indices = torch.tensor(items, dtype=torch.int64, device=device)
     if model.config.baseline is not None:
         model.check_imported()
         baseline = registry.make_baseline(model.config.baseline)
-        if not isinstance(baseline, VectorBaseline):  # a model.json that somebody changed
-            what, expected = f"{type(baseline).__name__} with a model of vectors", "the baseline of the model"
-            raise ArgumentError(what, where="baseline", expected=expected)
-        return baseline.fold_in(model.vectors.items, indptr, indices)
+        what = f"{type(baseline).__name__} with a model of vectors"  # a model.json that somebody changed
+        fits = isinstance(baseline, VectorBaseline)
+        require(fits, what, where="baseline", expected="the baseline of the model")
+        return cast(VectorBaseline, baseline).fold_in(model.vectors.items, indptr, indices)[places]
     weights, events = None, model.config.events
     if isinstance(histories, Interactions):
         complete = all(getattr(histories, name) is not None for name in event_columns(events))
@@ -229,8 +230,8 @@ def _fold(model: Model, histories: Interactions | ItemRows) -> Tensor:
             model.loss(),
             k=model.config.k,
             mean=model.mean_item,
-            weights=None if weights is None else torch.from_numpy(weights),
-        ).detach()
+            weights=None if weights is None else torch.from_numpy(weights).to(device),
+        ).detach()[places]
 
 
 def _fold_alone(model: Model, histories: Interactions | ItemRows, rows: NDArray[np.int64]) -> Tensor:
@@ -238,17 +239,14 @@ def _fold_alone(model: Model, histories: Interactions | ItemRows, rows: NDArray[
     found = []
     for row in rows.tolist():
         one = histories.user_range(range(row, row + 1))
-        columns = (
-            [one.items]
-            if isinstance(one, ItemRows)
-            else [one.indices, one.timestamps, one.ratings, one.repeats]
-        )
-        key = b"|".join(b"" if column is None else column.tobytes() for column in columns)
-        if key not in model.folded:
-            model.folded[key] = _fold(model, one)[0]
+        columns = (getattr(one, name, None) for name in _COLUMNS)
+        key = tuple(None if column is None else column.tobytes() for column in columns)
+        vector = model.folded.get(key)
+        if vector is None:
+            vector = model.folded[key] = _fold_together(model, one, np.zeros(1, np.int64))[0]
             while len(model.folded) > _MOST_FOLDED:
                 model.folded.popitem(last=False)
-        found.append(model.folded[key])
+        found.append(vector)
     return torch.stack(found)
 
 
@@ -278,15 +276,10 @@ def codes_of(
     Traceback (most recent call last):
     talos.errors.ArgumentError: exclude: no item 'rye'; expected items that were trained on
     """
-    listed = _listed(wanted)
-    try:
-        codes = ids.encode_other(Vocabulary(as_id_series(listed, where)))
-    except DataError:  # of both types, or beyond 64 bits
-        if not isinstance(listed, list) or not all(isinstance(one, str | int) for one in listed):
-            raise
-        codes = ids.encode_other(Vocabulary(as_id_series([str(one) for one in listed], where)))
+    series = _as_ids(wanted, where)
+    codes = ids.encode_other(Vocabulary(series))
     if on_unknown == "raise" and (codes < 0).any():
-        first = next(one for one, code in zip(listed, codes, strict=True) if code < 0)
+        first = series[int(np.argmax(codes < 0))]
         expected = f"{kind}s that were trained on"
         if ids.ids.dtype.is_integer() and isinstance(first, str):
             expected += ", which are integers"
@@ -294,11 +287,16 @@ def codes_of(
     return codes
 
 
-def _listed(wanted: Ids | str | int) -> Any:
-    """One id as a list of one."""
-    if isinstance(wanted, str | int | np.integer):
-        return [wanted]
-    return wanted if isinstance(wanted, pl.Series | np.ndarray) else list(wanted)
+def _as_ids(wanted: Ids | str | int, where: str) -> pl.Series:
+    """Ids, or a single one, as a series; as strings if they are of both types or beyond 64 bits."""
+    listed: Any = [wanted] if isinstance(wanted, str | int | np.integer) else wanted
+    listed = listed if isinstance(listed, pl.Series | np.ndarray) else list(listed)
+    try:
+        return as_id_series(listed, where)
+    except DataError:
+        if not isinstance(listed, list) or not all(isinstance(one, str | int) for one in listed):
+            raise
+        return as_id_series([str(one) for one in listed], where)
 
 
 def banned_items(
@@ -329,20 +327,16 @@ def banned_items(
 
 def histories_of(model: Model, history: Ids | Interactions, on_unknown: OnUnknown = "raise") -> Interactions:
     """Histories as interactions with the model's items; items alone are one history, of a user named `history`."""
-    columns: dict[str, Any] = {}
+    people, items, columns = Vocabulary.of(["history"]), history, dict[str, Any]()
     if isinstance(history, Interactions):
-        people, rows = history.user_ids, history.rows
-        items: Any = history.item_ids.decode(history.indices)
+        people, items = history.user_ids, history.item_ids.decode(history.indices)
         columns = {name: getattr(history, name) for name in event_columns(model.config.events)}
-    else:
-        items = _listed(history)
-        people, rows = Vocabulary.of(["history"]), np.zeros(len(items), np.int32)
-    codes = codes_of(model.train.item_ids, items, kind="item", where="history", on_unknown=on_unknown)
+    ids = model.train.item_ids
+    codes = codes_of(ids, cast(Ids, items), kind="item", where="history", on_unknown=on_unknown)
+    rows = history.rows if isinstance(history, Interactions) else np.zeros(len(codes), np.int32)
     found = codes >= 0
     columns = {name: values[found] for name, values in columns.items() if values is not None}
-    return Interactions.from_codes(
-        rows[found], codes[found], user_ids=people, item_ids=model.train.item_ids, **columns
-    )
+    return Interactions.from_codes(rows[found], codes[found], user_ids=people, item_ids=ids, **columns)
 
 
 def list_query(
@@ -361,10 +355,8 @@ def list_query(
     on_unknown: OnUnknown = "raise",
 ) -> tuple[ListQuery, pl.Series]:
     """A question in the caller's ids, as `Recommender.recommend` takes it, and the id of each row."""
-    if users is not None and history is not None:
-        raise ArgumentError("both given", where="users, history", expected="one of them")
-    if for_test and not filter_seen:
-        raise ArgumentError("without filter_seen", where="for_test", expected="one of them")
+    require(users is None or history is None, "both given", where="users, history", expected="one of them")
+    require(filter_seen or not for_test, "without filter_seen", where="for_test", expected="one of them")
     k = model.config.k if k is None else positive_integer("k", k)
     mask: Mask = "trained" if for_test else "known" if filter_seen else "nothing"
     banned = banned_items(model, candidates=candidates, exclude=exclude, filter=filter, on_unknown=on_unknown)
@@ -382,12 +374,11 @@ def list_query(
     known = model.train.user_ids
     if users is None:
         return ListQuery(users=np.arange(len(known)), **how), known.ids
-    codes = codes_of(known, users, kind="user", where="users", on_unknown=on_unknown)
-    named = as_id_series(_listed(users), "users")
-    if named.dtype != known.ids.dtype and (codes >= 0).all():
-        named = known.decode(codes)
+    named = _as_ids(users, "users")
+    codes = codes_of(known, named, kind="user", where="users", on_unknown=on_unknown)
     if on_unknown == "skip":
-        named, codes = named.filter(pl.Series(codes >= 0)), codes[codes >= 0]
+        codes = codes[codes >= 0]
+    named = known.decode(codes) if (codes >= 0).all() else named  # in the model's type if they are its users
     return ListQuery(users=codes, **how), named
 
 
@@ -417,12 +408,9 @@ def to_frame(table: pl.DataFrame, kind: FrameKind) -> Any:
     Traceback (most recent call last):
     talos.errors.ArgumentError: frame: 'spark'; expected polars or pandas
     """
-    if kind == "polars":
-        return table
-    if kind != "pandas":
-        raise ArgumentError(f"{kind!r}", where="frame", expected="polars or pandas")
+    require(kind in ("polars", "pandas"), f"{kind!r}", where="frame", expected="polars or pandas")
     try:
-        return table.to_pandas()
+        return table if kind == "polars" else table.to_pandas()
     except ImportError:
         raise MissingExtraError("pandas frames", extra="pandas") from None
 
@@ -436,29 +424,26 @@ def nearest_to(model: Model, kind: Literal["user", "item"], one: str | int, k: i
     ids = model.train.user_ids if kind == "user" else model.train.item_ids
     (code,) = codes_of(ids, one, kind=kind, where=kind)
     degrees = model.train.user_degrees if kind == "user" else model.item_degrees
-    if not degrees[code]:
-        what = f"{kind} {one!r} has no training events"
-        raise ArgumentError(what, where=kind, expected=f"a {kind} that was trained on")
+    what, expected = f"{kind} {one!r} has no training events", f"a {kind} that was trained on"
+    require(degrees[code] > 0, what, where=kind, expected=expected)
     k = min(k, len(ids))
     if kind == "item" and not model.has_vectors:
         row = ItemRows.of(np.zeros(1, np.int64), np.array([code]), num_rows=1, num_items=len(ids))
         return answer(model, ListQuery(users=np.array([-1]), histories=row, k=k))
     if model.config.baseline is not None:
         baseline = registry.make_baseline(model.config.baseline)
-        if isinstance(baseline, VectorBaseline) and not baseline.compares_items:
-            what = f"the vectors of {type(baseline).__name__} say nothing about similar {kind}s"
-            raise ArgumentError(what, where=f"similar_{kind}s", expected="another model")
+        compares = not isinstance(baseline, VectorBaseline) or baseline.compares_items
+        what = f"the vectors of {type(baseline).__name__} say nothing about similar {kind}s"
+        require(compares, what, where=f"similar_{kind}s", expected="another model")
     vectors = (model.vectors.users if kind == "user" else model.vectors.items).detach()
-    lengths = model.lengths(kind)
+    lengths = model.lengths[kind]
     cosines = (vectors @ vectors[code]) / (lengths * lengths[code])
     banned = np.union1d(np.flatnonzero(degrees == 0), [code])
-    one_number = torch.ones(1, 1, device=cosines.device)
-    return top_k(DotScores(one_number, cosines.unsqueeze(1)), k=k, banned=banned)
+    return top_k(FixedScores(cosines), [0], k=k, banned=banned)
 
 
 def sources_of(model: Model, query: ListQuery) -> list[str]:
     """What each row is ranked by: `folded` from its history, the `model`'s own vector, or as `popular`."""
-    trained = query.users >= 0
-    trained[trained] = model.train.user_degrees[query.users[trained]] > 0
-    names: list[str] = np.where(query.has_history, "folded", np.where(trained, "model", "popular")).tolist()
+    by_events = np.where(_events(model, query) > 0, "model", "popular")
+    names: list[str] = np.where(query.has_history, "folded", by_events).tolist()
     return names

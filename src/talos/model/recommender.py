@@ -17,7 +17,7 @@ import polars as pl
 from talos import losses, registry
 from talos.backbones import Backbone
 from talos.baselines import Baseline
-from talos.checks import describe
+from talos.checks import describe, require
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids
@@ -27,7 +27,7 @@ from talos.evaluation.evaluate import DEFAULT_KS, Report, evaluate
 from talos.evaluation.metrics import Dialect
 from talos.model.attributes import Filter, align_items
 from talos.model.explain import contributions
-from talos.model.fitting import Fitted, RefitOn, fit, own_part, refit
+from talos.model.fitting import Fitted, RefitOn, Run, fit, fit_run, own_part, refit
 from talos.model.model import Model
 from talos.model.query import FrameKind, OnUnknown, answer, list_frame, list_query, nearest_to, to_frame
 from talos.model.store import load_model, lock_run, save_model
@@ -37,7 +37,6 @@ from talos.thresholds import Threshold
 if TYPE_CHECKING:
     from talos.data.shards import Share, SplitShare
     from talos.data.splits import Split
-    from talos.model.run import Run
     from talos.training import Callback
 
 __all__ = ["Recommender", "place_of"]
@@ -129,7 +128,7 @@ class Recommender:
         A baseline is computed from all of `train` in one go: there is nothing to resume and no epoch to watch. Where
         there are fewer items than the default K, K is the number of items.
         """
-        self._check_imported()
+        registry.check_imported(self.config, where=self._read_from)
         registry.check(self.config)
         _check_interactions("train", train)
         if valid is not None:
@@ -175,7 +174,7 @@ class Recommender:
         >>> model.refit("all").fitted_model().metadata["trained_on"]
         {'train': 5, 'valid': 1, 'test': 2}
         """
-        self._check_imported()
+        registry.check_imported(self.config, where=self._read_from)
         before, old = self._last_fit(), self.model
         self._adopt(
             refit(
@@ -243,17 +242,9 @@ class Recommender:
         """What `fit`, or the fit of a loaded model, has settled."""
         if self.model is None and self._fitted is not None:  # rank 0 of the group has the model
             return self._fitted
-        model = self.fitted_model()
-        if model.users is not None:
-            expected = "all interactions in every process, or one process"
-            raise ArgumentError("a share of the interactions", where="refit", expected=expected)
-        return Fitted(
-            config=self.config,
-            train=model.train,
-            valid=model.valid,
-            test=model.held_out,
-            facts=model.metadata,
-        )
+        model, expected = self.fitted_model(), "all interactions in every process, or one process"
+        require(model.users is None, "a share of the interactions", where="refit", expected=expected)
+        return Fitted.of(model)
 
     def add_known(self, known: Interactions) -> Recommender:
         """Tell a fitted or loaded model what users have beside train and validation; returns self.
@@ -305,7 +296,7 @@ class Recommender:
 
         Returns:
             The metrics on the test part, of ranking by popularity too; None in processes that do not have the model.
-            See `talos.model.run.Run`.
+            See `talos.model.fitting.Run`.
 
         >>> import tempfile
         >>> data = Interactions.from_ids([1, 1, 1, 1, 2, 2, 2, 2], [5, 6, 7, 8, 6, 7, 8, 9])
@@ -314,8 +305,6 @@ class Recommender:
         ...     run.report.num_users, Recommender.load(f"{folder}/run").evaluate().num_users
         (2, 2)
         """
-        from talos.model.run import fit_run
-
         return fit_run(
             self,
             split,
@@ -346,13 +335,10 @@ class Recommender:
         >>> model.recommend(["eve"], k=3)["item_id"].sort().to_list()
         ['jam', 'rye']
         """
-        from talos.model.update import num_items_after, update
+        from talos.model.update import update
 
         _check_interactions("new", new)
-        model = self.fitted_model()
-        # a loss with a table of items has a row for each new one too
-        loss = model.loss(num_items_after(model, new))
-        self.model = update(model, new, loss, self.config, epochs=epochs, lr=lr)
+        self.model = update(self.fitted_model(), new, self.config, epochs=epochs, lr=lr)
         return self
 
     def evaluate(
@@ -515,8 +501,12 @@ class Recommender:
             k: how many items at most; all if None.
             frame: `polars` or `pandas`.
         """
-        if (user is None) == (history is None):
-            raise ArgumentError("both or neither given", where="user, history", expected="one of them")
+        require(
+            (user is None) != (history is None),
+            "both or neither given",
+            where="user, history",
+            expected="one of them",
+        )
         return to_frame(contributions(self.fitted_model(), user, item, history=history, k=k), frame)
 
     def add_items(self, items: str | Path | pl.DataFrame) -> Recommender:
@@ -575,11 +565,6 @@ class Recommender:
 
     # ------------------------------------------------------------------- helpers
 
-    def _check_imported(self) -> None:
-        """The config of a run that was loaded does not choose what is imported: see `registry.check_imported`."""
-        if self._read_from is not None:
-            registry.check_imported(self.config, where=self._read_from)
-
     def _similar(self, kind: Literal["user", "item"], one: str | int, k: int, frame: FrameKind) -> Any:
         model = self.fitted_model()
         ids = model.train.user_ids if kind == "user" else model.train.item_ids
@@ -598,9 +583,8 @@ def no_test_part(model: Model) -> ArgumentError:
 
 def _check_interactions(name: str, value: object) -> None:
     """Raise an error that names the argument unless it is interactions or a process's share of them."""
-    if not hasattr(value, "fingerprint"):
-        expected = "interactions, as `talos.read` returns them"
-        raise ArgumentError(describe(value), where=name, expected=expected)
+    expected = "interactions, as `talos.read` returns them"
+    require(hasattr(value, "fingerprint"), describe(value), where=name, expected=expected)
 
 
 def _configured(

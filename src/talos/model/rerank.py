@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.baselines import ItemWeights
-from talos.errors import ArgumentError
+from talos.checks import require
 from talos.evaluation.popularity import popularity_scores
 from talos.evaluation.ranking import DEFAULT_BUDGET, Scorer, TopK
 
@@ -30,8 +30,8 @@ def check_share(name: str, value: object) -> float:
     talos.errors.ArgumentError: diversity: 1.5; expected a number from 0 to 1
     """
     number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
-    if not number or not 0 <= value <= 1:  # type: ignore[operator]
-        raise ArgumentError(f"{value!r}", where=name, expected="a number from 0 to 1")
+    fits = number and 0 <= value <= 1  # type: ignore[operator]
+    require(fits, f"{value!r}", where=name, expected="a number from 0 to 1")
     return float(value)  # type: ignore[arg-type]
 
 
@@ -53,28 +53,14 @@ class BlendedScores:
 
     >>> from talos.evaluation.ranking import DotScores, top_k
     >>> scorer = DotScores(torch.tensor([[1.0]]), torch.tensor([[0.0], [0.9], [1.0]]))
-    >>> top_k(BlendedScores(scorer, np.array([9, 5, 0]), 0.5), k=3).items.tolist()
+    >>> top_k(BlendedScores(scorer, np.array([9, 5, 0]), 0.5), [0], k=3).items.tolist()
     [[1, 0, 2]]
     """
 
     def __init__(self, scorer: Scorer, item_degrees: NDArray[np.integer[Any]], weight: float) -> None:
         self.scorer, self.weight = scorer, weight
+        self.num_items, self.device = scorer.num_items, scorer.device
         self.popularity = popularity_scores(item_degrees).to(scorer.device)
-
-    @property
-    def num_users(self) -> int:
-        """The number of users."""
-        return int(getattr(self.scorer, "num_users", 0))
-
-    @property
-    def num_items(self) -> int:
-        """The number of items."""
-        return self.scorer.num_items
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the scores."""
-        return self.scorer.device
 
     def scores(self, users: Tensor, out: Tensor) -> None:
         """Write the blended scores of `users` (B,) for every item into `out` (B, num_items)."""
@@ -108,28 +94,14 @@ def diversify(lists: TopK, item_vectors: Tensor | ItemWeights, *, k: int, divers
     width = lists.items.shape[1]
     dim = item_vectors.num_items if isinstance(item_vectors, ItemWeights) else item_vectors.shape[1]
     chunk = max(1, DEFAULT_BUDGET // (4 * max(1, width * dim)))
-    parts = [
-        _diversify(
-            lists.items[low : low + chunk], lists.scores[low : low + chunk], item_vectors, k, diversity
-        )
-        for low in range(0, len(lists.items), chunk)
-    ]
-    places = np.concatenate(parts) if parts else np.empty((0, min(k, width)), np.int64)
-    items = np.take_along_axis(lists.items, np.maximum(places, 0), 1)
-    scores = np.take_along_axis(lists.scores, np.maximum(places, 0), 1)
-    missing = places < 0
-    items[missing], scores[missing] = -1, -np.inf
-    return TopK(lists.users, items, scores)
+    cuts = range(chunk, len(lists.items), chunk)
+    parts = zip(*(np.split(column, cuts) for column in (lists.users, lists.items, lists.scores)), strict=True)
+    return TopK.joined((_diversify(TopK(*part), item_vectors, k, diversity) for part in parts), min(k, width))
 
 
-def _diversify(
-    items: NDArray[np.int64],
-    scores: NDArray[np.float32],
-    vectors: Tensor | ItemWeights,
-    k: int,
-    diversity: float,
-) -> NDArray[np.int64]:
-    """The places (B, k) of the chosen items in their lists; -1 where a list has no more."""
+def _diversify(lists: TopK, vectors: Tensor | ItemWeights, k: int, diversity: float) -> TopK:
+    """The chosen items of lists that are in memory at a time."""
+    items, scores = lists.items, lists.scores
     device = vectors.device if isinstance(vectors, Tensor) else torch.device("cpu")
     pool = F.normalize(vectors[torch.from_numpy(np.maximum(items, 0)).to(device)], dim=-1)  # (B, P, d)
     held = torch.from_numpy(items >= 0).to(device)
@@ -147,4 +119,8 @@ def _diversify(
         nearest = torch.maximum(nearest, similar)
         held[rows, best] = False
         gain = torch.where(held, relevance - diversity * nearest, -torch.inf)
-    return torch.stack(places, 1).cpu().numpy()
+    chosen = torch.stack(places, 1).cpu().numpy()  # -1 where a list has no more
+    found, chosen = chosen >= 0, np.maximum(chosen, 0)
+    items = np.where(found, np.take_along_axis(items, chosen, 1), -1)
+    scores = np.where(found, np.take_along_axis(scores, chosen, 1), np.float32(-np.inf))
+    return TopK(lists.users, items, scores)

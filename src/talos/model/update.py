@@ -25,13 +25,12 @@ from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError
 from talos.kernels import kth_scores
-from talos.losses import Loss
 from talos.model.attributes import align_items
 from talos.model.fold_in import COSINE_LENGTH, fold_in
 from talos.model.model import Model, Vectors
 from talos.training.trainer import Trainer
 
-__all__ = ["num_items_after", "update"]
+__all__ = ["update"]
 
 # How often new items and new users are placed, each from the other's current vectors.
 _ROUNDS = 2
@@ -40,18 +39,9 @@ _ROUNDS = 2
 _ITEM_RATE = 0.1
 
 
-def num_items_after(model: Model, new: Interactions) -> int:
-    """How many items the model will know after learning from `new`."""
-    old, more = model.seen.item_ids.ids, new.item_ids.ids
-    if old.dtype != more.dtype:  # `update` refuses it
-        return len(old)
-    return pl.concat([old.rename("ids"), more.rename("ids")]).n_unique()
-
-
 def update(
     model: Model,
     new: Interactions,
-    loss: Loss,
     config: RunConfig,
     *,
     epochs: int = 1,
@@ -67,7 +57,6 @@ def update(
     Args:
         model: the model to update; it stays as it is.
         new: interactions with ids of their own, of the model's type.
-        loss: the loss of training.
         config: the config of training.
         epochs: passes over the users with new interactions, in each of the two runs.
         lr: learning rate; that of the config if None.
@@ -76,19 +65,22 @@ def update(
     for old_ids, new_ids in ((train.user_ids, new.user_ids), (train.item_ids, new.item_ids)):
         if old_ids.ids.dtype != new_ids.ids.dtype:
             raise DataError("ids of another type than the model's", where=new.provenance.source)
-    users, old_users, new_users = _joined(train.user_ids, new.user_ids)
-    items, old_items, new_items = _joined(train.item_ids, new.item_ids)
-    merged = Interactions.from_codes(
-        np.concatenate([old_users[train.rows], new_users[new.rows]]),
-        np.concatenate([old_items[train.indices], new_items[new.indices]]),
-        **_joined_columns(train, new, config.events),
-        user_ids=users,
-        item_ids=items,
-        item_titles=_joined_titles(train, new, items),
-        provenance=train.provenance,
+    users, items = (
+        Vocabulary.of(pl.concat([old.ids.rename("ids"), more.ids.rename("ids")]))
+        for old, more in ((train.user_ids, new.user_ids), (train.item_ids, new.item_ids))
     )
-    touched_users = np.unique(new_users[new.rows])
-    touched_items = np.unique(new_items[new.indices])
+    loss = model.loss(len(items))  # a loss with a table of items has a row for each new one too
+    titles, attributes = _joined_items(model, new, items)
+    nothing = Interactions.from_codes(
+        np.empty(0, np.int32), np.empty(0, np.int32), user_ids=users, item_ids=items, item_titles=titles
+    )
+    before, added = (
+        replace(_with_columns(part, config.events, where).aligned_to(nothing)[0], item_titles=titles)
+        for part, where in ((train, "the run"), (new, new.provenance.source))
+    )
+    merged = before.union(added)
+    old_users, old_items = users.encode(train.user_ids.ids), items.encode(train.item_ids.ids)
+    touched_users, touched_items = np.flatnonzero(added.user_degrees), np.flatnonzero(added.item_degrees)
 
     cosine = loss.needs.scores == "cosine"
     user_table = _spread(model.vectors.users, old_users, len(users))
@@ -122,19 +114,6 @@ def update(
         changes = {"training.epochs": epochs, "optimizer.lr": rate * factor}
         tables = _trained(*tables, merged, touched_users, moving, config.with_values(changes), cosine)
 
-    def kept(part: Interactions | None) -> Interactions | None:
-        """A part over the joined vocabularies, without what has been learnt now."""
-        if part is None:
-            return None
-        return Interactions.from_codes(
-            old_users[part.rows],
-            old_items[part.indices],
-            user_ids=users,
-            item_ids=items,
-            item_titles=merged.item_titles,
-            provenance=part.provenance,
-        ).difference(merged)
-
     trained_on = dict(model.metadata.get("trained_on", {"train": len(model.train)}))
     if model.valid is not None:
         trained_on["valid"] = len(train) - len(model.train)
@@ -145,14 +124,14 @@ def update(
         scored_by=Vectors(*tables, thresholds),
         train=merged,
         valid=None,
-        test=kept(model.test),
-        later=kept(model.later),
+        test=None if model.test is None else model.test.aligned_to(merged)[0].difference(merged),
+        later=None if model.later is None else model.later.aligned_to(merged)[0].difference(merged),
         metadata={
             **model.metadata,
             "trained_on": trained_on,
             "updates": model.metadata.get("updates", 0) + 1,
         },
-        attributes=_joined_attributes(model, items),
+        attributes=attributes,
     )
 
 
@@ -188,53 +167,36 @@ def _trained(
     return trainer.vectors()
 
 
-def _joined(old: Vocabulary, new: Vocabulary) -> tuple[Vocabulary, NDArray[np.int64], NDArray[np.int64]]:
-    """A vocabulary with the ids of both, and the positions of each one's ids in it."""
-    both = Vocabulary.of(pl.concat([old.ids.rename("ids"), new.ids.rename("ids")]))
-    return both, both.encode(old.ids), both.encode(new.ids)
-
-
-def _joined_columns(train: Interactions, new: Interactions, events: EventsConfig) -> dict[str, Any]:
-    """What the weights of events are computed from, of both; an error if either does not have it."""
-    joined = {}
+def _with_columns(part: Interactions, events: EventsConfig, where: str) -> Interactions:
+    """Interactions with what the weights of events are computed from and no other columns."""
+    kept: dict[str, Any] = dict.fromkeys(("timestamps", "ratings"))
     for column in event_columns(events):
-        parts = []
-        for part, where in ((train, "the run"), (new, new.provenance.source)):
-            values = getattr(part, column)
-            if column == "repeats" and values is None:
-                values = np.ones(len(part), np.int32)
-            if values is None:
-                expected = f"{column}, by which this run weighs interactions (`events` in its config)"
-                raise DataError(f"no {column}", where=where, expected=expected)
-            parts.append(in_seconds(values) if column == "timestamps" else values)
-        joined[column] = np.concatenate(parts)
-    return joined
+        values = getattr(part, column)
+        if values is None and column != "repeats":  # without repeats every pair occurred once
+            expected = f"{column}, by which this run weighs interactions (`events` in its config)"
+            raise DataError(f"no {column}", where=where, expected=expected)
+        kept[column] = in_seconds(values) if column == "timestamps" else values
+    return replace(part, **kept)
 
 
-def _joined_titles(train: Interactions, new: Interactions, items: Vocabulary) -> pl.Series | None:
-    """The titles of all items; an item that both know keeps its old title."""
-    if train.item_titles is None:
-        return None
-    titles: dict[str | int, str | None] = {}
-    for part in (new, train):
-        if part.item_titles is not None:
-            titles.update(zip(part.item_ids.ids.to_list(), part.item_titles.to_list(), strict=True))
-    return pl.Series("title", [titles.get(item) for item in items.ids.to_list()], dtype=pl.String)
-
-
-def _joined_attributes(model: Model, items: Vocabulary) -> pl.DataFrame | None:
-    """The attributes of all items; new items have none."""
-    if model.attributes is None:
-        return None
-    table = model.attributes.with_columns(item_id=model.train.item_ids.ids)
-    return align_items(table, items)[1]
+def _joined_items(
+    model: Model, new: Interactions, items: Vocabulary
+) -> tuple[pl.Series | None, pl.DataFrame | None]:
+    """The titles and attributes of all items; an item that both know keeps those of the model."""
+    known = {} if model.attributes is None else model.attributes.to_dict()
+    old = pl.DataFrame({**known, "item_id": model.seen.item_ids.ids})
+    more = pl.DataFrame({"item_id": new.item_ids.ids})
+    if model.seen.item_titles is not None:
+        old = old.with_columns(title=model.seen.item_titles)
+        if new.item_titles is not None:
+            more = more.with_columns(title=new.item_titles)
+    table = pl.concat([old, more], how="diagonal").unique("item_id", keep="first", maintain_order=True)
+    return align_items(table, items)[:2]
 
 
 def _spread(vectors: Tensor, places: NDArray[np.int64], count: int) -> Tensor:
     """(count, d) with the vectors at `places` and zeros elsewhere."""
-    table = vectors.new_zeros(count, vectors.shape[1])
-    table[torch.from_numpy(places)] = vectors
-    return table
+    return vectors.new_zeros(count, vectors.shape[1]).index_copy(0, torch.from_numpy(places), vectors)
 
 
 def _place_items(
@@ -248,16 +210,9 @@ def _place_items(
     """Put each unknown item at the mean of its users among the `placed` ones; without any, at the mean known item."""
     if len(unknown) == 0:
         return
-    has_vector = np.zeros(merged.num_users, bool)
-    has_vector[placed] = True
-    keep = has_vector[merged.rows] & np.isin(merged.indices, unknown)
-    rows = torch.tensor(merged.rows[keep], dtype=torch.int64)
-    places = torch.tensor(merged.indices[keep], dtype=torch.int64)
-    start = torch.zeros_like(item_table).index_add_(0, places, user_table[rows])
-    start = start / torch.bincount(places, minlength=len(item_table)).clamp(min=1).unsqueeze(-1)
-    new = torch.from_numpy(unknown)
-    others = torch.ones(len(item_table), dtype=torch.bool)
-    others[new] = False
-    mean = item_table[others].mean(0)
-    chosen = torch.where(start[new].abs().sum(-1, keepdim=True) > 0, start[new], mean)
-    item_table[new] = F.normalize(chosen) if cosine else chosen
+    theirs = merged.to_scipy()[placed][:, unknown].T  # (unknown items, placed users), ones
+    total = torch.from_numpy(theirs @ user_table[torch.from_numpy(placed)].numpy())
+    start = total / torch.from_numpy(theirs.sum(1)).clamp(min=1).unsqueeze(1)
+    mean = item_table[torch.from_numpy(np.delete(np.arange(len(item_table)), unknown))].mean(0)
+    chosen = torch.where(start.abs().sum(1, keepdim=True) > 0, start, mean)
+    item_table[torch.from_numpy(unknown)] = F.normalize(chosen) if cosine else chosen

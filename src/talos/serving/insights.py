@@ -15,8 +15,7 @@ import orjson
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.model.measures import by_activity, by_popularity, make_lists
-from talos.model.projection import principal_axes
+from talos.model.measures import by_activity, by_popularity, make_lists, principal_axes
 from talos.model.query import ListQuery, answer
 from talos.serving.runs import ServedRun
 
