@@ -79,13 +79,8 @@ def quality(run: ServedRun) -> dict[str, Any]:
     """Metrics by list length, by activity of users and by popularity of items, on what was held back from the run."""
     model, k = run.model, run.k
     test = model.test
-    stored = {
-        name: float(value)
-        for name, value in model.metadata.get("metrics", {}).items()
-        if isinstance(value, int | float) and np.isfinite(value)
-    }
     found: dict[str, Any] = {
-        "k": k, "metrics": stored, "users": 0, "of_users": 0, "curves": [], "by_activity": [],
+        "k": k, "metrics": run.metrics, "users": 0, "of_users": 0, "curves": [], "by_activity": [],
         "by_popularity": [],
     }  # fmt: skip
     if test is None or len(test) == 0:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 __all__ = [
+    "Choice",
     "ErrorAnswer",
     "ExposureAnswer",
     "FeedbackAnswer",
@@ -17,24 +19,26 @@ __all__ = [
     "ListsAnswer",
     "MapAnswer",
     "ModelsAnswer",
+    "PopularQuery",
     "QualityAnswer",
     "RankAnswer",
     "RankBody",
     "RecommendBody",
+    "RecommendQuery",
     "ReloadAnswer",
     "ReloadBody",
+    "SearchQuery",
     "SimilarItemsAnswer",
     "SimilarUsersAnswer",
     "UserAnswer",
     "UsersAnswer",
 ]
 
-# Limits that no setting exceeds: bodies are refused by them before anything is computed. Settings may be smaller.
-MOST = 10_000
-
 Whole: TypeAlias = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 Text: TypeAlias = Annotated[StrictStr, Field(max_length=4096)]
 IdField: TypeAlias = Whole | Text
+Ids: TypeAlias = list[IdField]
+Offset: TypeAlias = Annotated[int, Field(ge=0, le=10_000)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Value: TypeAlias = bool | Whole | Number | Text
@@ -65,34 +69,71 @@ class FilterBody(_Body):
     must: Conditions = {}
     must_not: Conditions = {}
 
-    def plain(self) -> dict[str, Any]:
-        """The filter as the library takes it."""
-        return self.model_dump(exclude_none=True, exclude_defaults=True)
 
+class Choice(BaseModel):
+    """A model and the length of its lists, at most the service's `max_k`; the model's own by default."""
 
-class RecommendBody(_Body):
-    """Lists for users, or for one history; a history with users is for those whom the model does not know."""
-
-    users: Annotated[list[IdField], Field(min_length=1, max_length=MOST)] | None = None
-    history: Annotated[list[IdField], Field(max_length=MOST)] | None = None
     model: Text | None = None
-    k: Annotated[int, Field(ge=1, le=MOST)] | None = None
-    offset: Annotated[int, Field(ge=0, le=MOST)] = 0
-    exclude: Annotated[list[IdField], Field(max_length=MOST)] = []
-    candidates: Annotated[list[IdField], Field(max_length=MOST)] | None = None
-    filter: FilterBody | None = None
+    k: Annotated[int, Field(ge=1, description="At most the service's `max_k`.")] | None = None
+
+
+class ListOptions(BaseModel):
+    """How lists are made."""
+
+    exclude: Ids = []
     diversity: Share = 0.0
     popularity: Share = 0.0
     filter_seen: bool = True
     explain: bool = False
 
 
+class PopularQuery(Choice):
+    """The list of a stranger; with `category`, of items that have one of these."""
+
+    offset: Offset = 0
+    category: Annotated[list[Text], Field(max_length=1000)] = []
+
+    def body(self, **more: Any) -> RecommendBody:
+        """The same question as a body, with the fields of `more`."""
+        given = {name: value for name, value in self if name != "category"}
+        wanted = FilterBody(must={"category": [*self.category]} if self.category else {})
+        return RecommendBody.model_construct(**given, **more, filter=wanted)
+
+
+class RecommendQuery(PopularQuery, ListOptions):
+    """The list of a user."""
+
+
+class RecommendBody(Choice, ListOptions, _Body):
+    """Lists for users, or for one history; a history with users is for those whom the model does not know."""
+
+    users: Annotated[Ids, Field(min_length=1)] | None = None
+    history: Ids | None = None
+    offset: Offset = 0
+    candidates: Ids | None = None
+    filter: FilterBody | None = None
+
+    @cached_property
+    def filter_json(self) -> str:
+        """The filter as the library takes it, as text."""
+        return "{}" if self.filter is None else self.filter.model_dump_json(exclude_defaults=True)
+
+
+class SearchQuery(BaseModel):
+    """A text to look for, and where to go on."""
+
+    model: Text | None = None
+    q: Annotated[str, Field(max_length=1000)] = ""
+    cursor: Annotated[str | None, Field(max_length=40)] = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 50
+
+
 class RankBody(_Body):
     """Items to put in order, for a user or for a history."""
 
     user: IdField | None = None
-    history: Annotated[list[IdField], Field(max_length=MOST)] | None = None
-    items: Annotated[list[IdField], Field(min_length=1, max_length=MOST)]
+    history: Ids | None = None
+    items: Annotated[Ids, Field(min_length=1)]
     model: Text | None = None
     explain: bool = False
 
@@ -109,7 +150,7 @@ class EventBody(_Body):
 class FeedbackBody(_Body):
     """Events."""
 
-    events: Annotated[list[EventBody], Field(min_length=1, max_length=MOST)]
+    events: Annotated[list[EventBody], Field(min_length=1, max_length=10_000)]
 
 
 class ReloadBody(_Body):

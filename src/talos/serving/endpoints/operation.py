@@ -11,9 +11,10 @@ from fastapi.responses import PlainTextResponse, Response
 
 from talos.errors import TalosError
 from talos.serving import schemas
-from talos.serving.endpoints.shared import ERRORS, head, json_answer, service_of
+from talos.serving.book import RunBook
+from talos.serving.endpoints.shared import ERRORS, Served, head, json_answer
 from talos.serving.feedback import Event
-from talos.serving.runs import encode
+from talos.serving.runs import ServedRun, encode
 from talos.serving.service import RequestError
 
 __all__ = ["router"]
@@ -22,9 +23,8 @@ router = APIRouter()
 
 
 @router.post("/v1/feedback", response_model=schemas.FeedbackAnswer, responses=ERRORS)
-async def feedback(request: Request, body: schemas.FeedbackBody) -> Response:
+async def feedback(service: Served, body: schemas.FeedbackBody) -> Response:
     """Write events to the log; the answer comes when they are on the disk, and the next list knows them."""
-    service = service_of(request)
     log = service.log
     if log is None:
         raise RequestError(409, "this service was started without a log of feedback", "events")
@@ -48,47 +48,38 @@ async def feedback(request: Request, body: schemas.FeedbackBody) -> Response:
 
 
 @router.get("/v1/model", response_model=schemas.ModelsAnswer, responses=ERRORS)
-async def models(request: Request) -> Response:
+async def models(service: Served) -> Response:
     """The runs that are served."""
-    service = service_of(request)
+    found = [await asyncio.to_thread(_facts, run, service.book) for run in service.book.runs.values()]
+    return json_answer({"models": found})
 
-    def work() -> list[dict[str, Any]]:
-        found = []
-        for run in service.book.runs.values():
-            facts, config = run.model.metadata, run.model.config
-            numbers = {
-                name: value for name, value in facts.get("metrics", {}).items() if isinstance(value, float)
-            }
-            found.append(
-                {
-                    **head(run),
-                    "default": run.name == service.book.default,
-                    "loaded_at": run.loaded_at,
-                    "users": len(run.users),
-                    "items": len(run.items),
-                    "dim": run.model.vectors.items.shape[1] if run.model.has_vectors else 0,
-                    "k": run.k,
-                    "loss": run.model.method,
-                    "backbone": config.backbone.name if config.baseline is None else "none",
-                    "attributes": [] if run.model.attributes is None else run.model.attributes.columns,
-                    "metrics": numbers,
-                    **run.event_counts(),
-                    "reload_error": service.book.errors.get(run.name),
-                }
-            )
-        return found
 
-    return json_answer({"models": await asyncio.to_thread(work)})
+def _facts(run: ServedRun, book: RunBook) -> dict[str, Any]:
+    model = run.model
+    return {
+        **head(run),
+        "default": run.name == book.default,
+        "loaded_at": run.loaded_at,
+        "users": len(run.users),
+        "items": len(run.items),
+        "dim": model.vectors.items.shape[1] if model.has_vectors else 0,
+        "k": run.k,
+        "loss": model.method,
+        "backbone": model.config.backbone.name if model.config.baseline is None else "none",
+        "attributes": [] if model.attributes is None else model.attributes.columns,
+        "metrics": run.metrics,
+        **run.event_counts(),
+        "reload_error": book.errors.get(run.name),
+    }
 
 
 @router.post("/v1/model/reload", response_model=schemas.ReloadAnswer, responses=ERRORS)
-async def reload(request: Request, body: schemas.ReloadBody | None = None) -> Response:
+async def reload(service: Served, body: schemas.ReloadBody | None = None) -> Response:
     """Load runs anew; one that cannot be used leaves the old one in place (409)."""
-    service = service_of(request)
     name = None if body is None else body.model
     service.run(name)
     try:
-        done = await asyncio.shield(asyncio.to_thread(service.reload, name))
+        done = await asyncio.shield(asyncio.to_thread(service.book.reload, name))
     except TalosError as error:
         raise RequestError(409, str(error), "model") from error
     return json_answer({"reloaded": done})
@@ -96,16 +87,15 @@ async def reload(request: Request, body: schemas.ReloadBody | None = None) -> Re
 
 @router.get("/livez", response_model=schemas.HealthAnswer)
 @router.get("/readyz", response_model=schemas.HealthAnswer)
-async def health(request: Request) -> Response:
+async def health(service: Served, request: Request) -> Response:
     """Whether lists can be made, of which versions, and which reloads have failed."""
-    book, live = service_of(request).book, request.scope["path"] == "/livez"
+    book, live = service.book, request.scope["path"] == "/livez"
     status = "ok" if live else "ready"
     return json_answer({"status": status, "models": book.versions, "reload_errors": dict(book.errors)})
 
 
 @router.get("/metrics", response_class=PlainTextResponse, responses={401: {"model": schemas.ErrorAnswer}})
-async def metrics(request: Request) -> Response:
+async def metrics(service: Served) -> Response:
     """Counters in the text format of Prometheus."""
-    service = service_of(request)
     text = service.metrics.text(service.book.versions)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")

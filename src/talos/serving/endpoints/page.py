@@ -12,11 +12,11 @@ from talos.serving import insights, schemas
 from talos.serving.endpoints.shared import (
     ERRORS,
     Run,
+    Served,
     decoded,
     head,
     json_answer,
     position_of,
-    service_of,
 )
 
 __all__ = ["router"]
@@ -55,19 +55,19 @@ async def page(request: Request, name: str = "index.html") -> Response:
 
 
 @router.get("/v1/items/{item}/exposure", response_model=schemas.ExposureAnswer, responses=ERRORS)
-async def exposure(request: Request, item: str, run: Run) -> Response:
+async def exposure(service: Served, item: str, run: Run) -> Response:
     """In how many of the users' lists an item is; the first request to a run counts for all items."""
     code = position_of(run.items, decoded(item, "item"), "item")
-    counts, lists = await service_of(request).insight(run, insights.exposure)
+    counts, lists = await service.insight(run, insights.exposure)
     held = int(counts[code])
     facts = {"k": min(run.k, len(run.items)), "lists": held, "of_lists": lists, "share": held / max(1, lists)}
     return json_answer({**head(run), "item": run.describe([code])[0]["item"], **facts})
 
 
 @router.get("/v1/map", response_model=schemas.MapAnswer, responses=ERRORS)
-async def item_map(request: Request, run: Run) -> Response:
+async def item_map(request: Request, service: Served, run: Run) -> Response:
     """All items on a plane, by the two main axes of their vectors; the first request to a run computes it."""
-    found = await service_of(request).insight(run, insights.item_map)
+    found = await service.insight(run, insights.item_map)
     headers = {"vary": "accept-encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["content-encoding"] = "gzip"
@@ -76,6 +76,6 @@ async def item_map(request: Request, run: Run) -> Response:
 
 
 @router.get("/v1/quality", response_model=schemas.QualityAnswer, responses=ERRORS)
-async def quality(request: Request, run: Run) -> Response:
+async def quality(service: Served, run: Run) -> Response:
     """Metrics by list length and by slice; the first request to a run measures them."""
-    return json_answer({**head(run), **await service_of(request).insight(run, insights.quality)})
+    return json_answer({**head(run), **await service.insight(run, insights.quality)})

@@ -17,26 +17,7 @@ from talos.serving.feedback import Id
 from talos.serving.runs import ServedRun, encode
 from talos.serving.service import RequestError, Service
 
-__all__ = [
-    "ERRORS",
-    "Length",
-    "Name",
-    "Offset",
-    "Run",
-    "Several",
-    "Shares",
-    "decoded",
-    "head",
-    "json_answer",
-    "position_of",
-    "service_of",
-]
-
-Name: TypeAlias = Annotated[str | None, Query(alias="model", max_length=4096)]
-Length: TypeAlias = Annotated[int | None, Query(ge=1, le=schemas.MOST)]
-Offset: TypeAlias = Annotated[int, Query(ge=0, le=schemas.MOST)]
-Shares: TypeAlias = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
-Several: TypeAlias = Annotated[list[str], Query(max_length=1000)]
+__all__ = ["ERRORS", "Run", "Served", "decoded", "head", "json_answer", "position_of"]
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.ErrorAnswer}
@@ -44,14 +25,16 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def service_of(request: Request) -> Service:
-    """The service that a request was sent to."""
+async def _service_of(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-async def _run_of(request: Request, model: Name = None) -> ServedRun:
-    return service_of(request).run(model)
+Served: TypeAlias = Annotated[Service, Depends(_service_of)]
+
+
+async def _run_of(service: Served, model: Annotated[str | None, Query(max_length=4096)] = None) -> ServedRun:
+    return service.run(model)
 
 
 Run: TypeAlias = Annotated[ServedRun, Depends(_run_of)]
