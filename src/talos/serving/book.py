@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from talos.errors import TalosError
+from talos.serving.copies import is_current
 from talos.serving.feedback import FeedbackLog
 from talos.serving.metrics import Metrics
 from talos.serving.runs import ServedRun
@@ -46,8 +47,6 @@ class RunBook:
         self.runs = {run.name: run for run in (ServedRun(folder, log, shared) for folder in folders)}
         self.default = next(iter(self.runs))
         self.errors: dict[str, str] = {}
-        # a byte for each reload that a worker was told to do; the others reload the runs that have changed
-        self._reloads = None if shared is None else shared / "reloads"
         self._watcher = threading.Thread(target=self._look, name="watching", daemon=True)
         if watch or shared is not None:
             self._watcher.start()
@@ -58,16 +57,12 @@ class RunBook:
         return {name: run.version for name, run in self.runs.items()}
 
     def reload(self, name: str | None) -> list[dict[str, str]]:
-        """Load one run or all of them anew, here and in the other workers; returns their versions.
+        """Load one run or all of them anew; the other workers follow within a second. Returns their versions.
 
         Raises:
             TalosError: it cannot be used; the old one stays, and `errors` says why.
         """
-        done = [self._replace(one) for one in (self.runs if name is None else [name])]
-        if self._reloads is not None:
-            with self._reloads.open("ab") as file:
-                file.write(b".")
-        return done
+        return [self._replace(one) for one in (self.runs if name is None else [name])]
 
     def close(self) -> None:
         """Stop looking for runs that were saved anew."""
@@ -94,18 +89,14 @@ class RunBook:
             return versions
 
     def _look(self) -> None:
-        """Reload runs that were saved anew, if told to watch them or if any worker was told to reload."""
-        seen = self._asked()
+        """Reload runs that were saved anew, if told to watch them, and those that another worker has reloaded."""
         while not self._closing.wait(_SECONDS_BETWEEN_LOOKS):
-            asked = self._asked()
-            for name, run in self.runs.items() if self._watch or asked > seen else ():
-                if _signature(run.folder) not in (None, self._signatures[name]):
+            for name, run in self.runs.items():
+                changed = _signature(run.folder) not in (None, self._signatures[name])
+                told = self._shared is not None and not is_current(run.folder, run.version, self._shared)
+                if changed and (self._watch or told):
                     with suppress(TalosError):  # it is in `errors`
                         self._replace(name)
-            seen = asked
-
-    def _asked(self) -> int:
-        return 0 if self._reloads is None else self._reloads.stat().st_size
 
 
 def _signature(folder: Path) -> tuple[int, int, int] | None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from talos.errors import DataError, InputError, TalosError
+from talos.errors import DataError, InputError
 from talos.model.model import Model
 from talos.model.store import copy_model, load_model
 
-__all__ = ["load_copied"]
+__all__ = ["is_current", "load_copied"]
 
 
 def load_copied(folder: Path, shared: Path | None) -> tuple[Model, str]:
@@ -33,17 +33,18 @@ def load_copied(folder: Path, shared: Path | None) -> tuple[Model, str]:
         if version and (copies / version).is_dir():
             return load_model(copies / version), version
         fresh = copies / "new"
-        shutil.rmtree(fresh, ignore_errors=True)
-        try:
-            model, version = _load_copy(folder, fresh)  # of what is there by now
-        except TalosError:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise
+        shutil.rmtree(fresh, ignore_errors=True)  # of a run that could not be loaded
+        model, version = _load_copy(folder, fresh)  # of what is there by now
         for old in copies.iterdir():
             if old.is_dir() and old != fresh:  # a worker that still uses it has it mapped
                 shutil.rmtree(old, ignore_errors=True)
         fresh.rename(copies / version)
     return model, version
+
+
+def is_current(folder: Path, version: str, shared: Path) -> bool:
+    """Whether the copy of a run that the workers share is of this version: no worker has loaded another one since."""
+    return (shared / "copies" / folder.resolve().name / version).is_dir()
 
 
 def _load_copy(folder: Path, copy: Path) -> tuple[Model, str]:

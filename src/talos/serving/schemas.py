@@ -41,6 +41,7 @@ Ids: TypeAlias = list[IdField]
 Offset: TypeAlias = Annotated[int, Field(ge=0, le=10_000)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
+Source: TypeAlias = Literal["model", "folded", "popular"]
 Value: TypeAlias = bool | Whole | Number | Text
 
 
@@ -174,6 +175,16 @@ class ErrorAnswer(BaseModel):
     field: str | None = None
 
 
+class _Scored(BaseModel):
+    score: float
+    rank: int
+
+
+class _Ranking(BaseModel):
+    source: Source
+    items: list[ListedItem]
+
+
 class NamedItem(BaseModel):
     """An item with its title."""
 
@@ -187,11 +198,8 @@ class Reason(NamedItem):
     share: float
 
 
-class SimilarItem(NamedItem):
+class SimilarItem(NamedItem, _Scored):
     """An item with a score."""
-
-    score: float
-    rank: int
 
 
 class ListedItem(SimilarItem):
@@ -200,12 +208,10 @@ class ListedItem(SimilarItem):
     reasons: list[Reason] | None = None
 
 
-class UserList(BaseModel):
+class UserList(_Ranking):
     """One list; `source` says what made it: the model, a history or new events folded in, or popularity."""
 
     user: IdField | None
-    source: Literal["model", "folded", "popular"]
-    items: list[ListedItem]
 
 
 class ListsAnswer(_OfRun):
@@ -215,12 +221,10 @@ class ListsAnswer(_OfRun):
     results: list[UserList]
 
 
-class RankAnswer(_OfRun):
+class RankAnswer(_OfRun, _Ranking):
     """The items in order, and those that the model does not know."""
 
     took_ms: float
-    source: Literal["model", "folded", "popular"]
-    items: list[ListedItem]
     unknown: list[IdField]
 
 
@@ -230,12 +234,10 @@ class SimilarItemsAnswer(_OfRun):
     items: list[SimilarItem]
 
 
-class SimilarUser(BaseModel):
+class SimilarUser(_Scored):
     """A user with a score."""
 
     user: IdField
-    score: float
-    rank: int
 
 
 class SimilarUsersAnswer(_OfRun):
@@ -252,12 +254,17 @@ class ItemAnswer(_OfRun, NamedItem):
     popularity_rank: int
 
 
-class UserAnswer(_OfRun):
-    """What is known about a user."""
+class CountedUser(BaseModel):
+    """A user, and how many items the run knows of this user."""
 
     user: IdField
-    source: Literal["model", "folded", "popular"]
     interactions: int
+
+
+class UserAnswer(_OfRun, CountedUser):
+    """What is known about a user."""
+
+    source: Source
     new_events: int
     history: list[NamedItem]
 
@@ -267,13 +274,6 @@ class ItemsAnswer(_OfRun):
 
     items: list[NamedItem]
     cursor: str | None
-
-
-class CountedUser(BaseModel):
-    """A user, and how many items the run knows of this user."""
-
-    user: IdField
-    interactions: int
 
 
 class UsersAnswer(_OfRun):

@@ -105,9 +105,8 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
             return
         if settings.feedback is not None:
             FeedbackLog(Path(settings.feedback)).close()  # created once, before several workers open it
-        for run in settings.runs:
-            ServedRun(Path(run), shared=Path(folder))  # its errors are raised here; the workers map the same copy
-        Path(folder, "reloads").touch()
+        for run in map(Path, settings.runs):
+            ServedRun(run, shared=Path(folder))  # its errors are raised here; the workers map the same copy
         os.environ |= {"PROMETHEUS_MULTIPROC_DIR": folder, "PYTHONSAFEPATH": "1"}  # for the workers
         config = _config(replace(settings, control=folder))
         workers = _Workers(config, [listening], Path(folder), partial(started, address))
