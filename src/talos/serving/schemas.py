@@ -75,7 +75,7 @@ class Choice(BaseModel):
     """A model and the length of its lists, at most the service's `max_k`; the model's own by default."""
 
     model: Text | None = None
-    k: Annotated[int, Field(ge=1, description="At most the service's `max_k`.")] | None = None
+    k: Annotated[int, Field(ge=1, le=2**63 - 1, description="At most the service's `max_k`.")] | None = None
 
 
 class ListOptions(BaseModel):
