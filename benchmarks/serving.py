@@ -127,8 +127,9 @@ def _numbers(count: int) -> Any:
 def _save_plain(model: Recommender, folder: Path) -> None:
     """The vectors and the masked items as `plain_server.py` reads them."""
     held = model.fitted_model()
-    np.save(folder / "users.npy", held.vectors.users.numpy())
-    np.save(folder / "items.npy", held.vectors.items.numpy())
+    scored = held.dot_scores  # with columns for popularity
+    np.save(folder / "users.npy", scored.user_vectors.numpy())
+    np.save(folder / "items.npy", scored.item_vectors.numpy())
     np.save(folder / "indptr.npy", held.known.indptr)
     np.save(folder / "indices.npy", held.known.indices)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,15 @@ def test_the_map_has_every_item(client: Client, saved: dict[str, Path]) -> None:
     assert service.get("/v1/map", params={"model": "other"}).status_code == 404
 
 
+def test_weights_between_items_have_no_map(client: Client, saved: dict[str, Path], tmp_path: Path) -> None:
+    train = Recommender.load(saved["first"]).fitted_model().train
+    Recommender(k=5, baseline="ease").fit(train).save(tmp_path / "weights")
+    service = client(tmp_path / "weights")
+    answer = service.get("/v1/map")
+    assert (answer.status_code, "has no vectors" in answer.json()["error"]) == (422, True)
+    assert service.get("/v1/model").json()["models"][0]["dim"] == 0  # by which the page knows
+
+
 def test_a_large_map_has_the_most_popular_items(
     saved: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,7 +74,7 @@ def test_a_large_map_has_the_most_popular_items(
 
     monkeypatch.setattr(insights, "MOST_ON_MAP", 10)
     run = ServedRun(saved["first"])
-    found = orjson.loads(insights.item_map(run).plain)
+    found = orjson.loads(gzip.decompress(insights.item_map(run)))
     assert found["total"] == 60
     assert len(found["items"]) == len(found["x"]) == len(found["group"]) == 10
     assert min(found["popularity"]) >= np.sort(run.degrees)[-10]

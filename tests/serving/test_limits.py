@@ -48,15 +48,21 @@ def test_bodies_that_are_too_large_or_not_json(client: Client, saved: dict[str, 
 
 def test_settings_limit_k_and_users(client: Client, saved: dict[str, Path]) -> None:
     service = client(saved["first"], max_k=7, max_users=2, max_items=3, max_explained=1)
-    for body, field in (
-        ({"users": ["a"], "k": 8}, "k"),
-        ({"users": ["a", "b", "c"]}, "users"),
-        ({"users": ["a", "b"], "explain": True}, "users"),
-        ({"history": ["a"] * 4}, "history"),
-        ({"users": ["a"], "exclude": ["a"] * 4}, "exclude"),
+    for body, field, setting in (
+        ({"users": ["a"], "k": 8}, "k", "at most 7 (the service's max_k)"),
+        ({"users": ["a"], "k": 99_999}, "k", "at most 7 (the service's max_k)"),
+        ({"users": ["a"] * 20_000}, "users", "at most 2 (the service's max_users)"),
+        ({"users": ["a", "b"], "explain": True}, "users", "at most 1 (the service's max_explained)"),
+        ({"history": ["a"] * 4}, "history", "at most 3 (the service's max_items)"),
+        ({"users": ["a"], "exclude": ["a"] * 4}, "exclude", "at most 3 (the service's max_items)"),
     ):
         answer = service.post("/v1/recommend", json=body)
         assert (answer.status_code, answer.json()["field"]) == (422, field)
+        assert setting in answer.json()["error"]
+    for path in ("recommend/a", "popular", "items/item33/similar", "users/user20/similar"):
+        answer = service.get(f"/v1/{path}", params={"k": 99_999})
+        assert (answer.status_code, answer.json()["field"]) == (422, "k")
+        assert "99,999; expected at most 7 (the service's max_k)" in answer.json()["error"]
     assert (
         service.post("/v1/recommend", json={"users": ["user20"], "k": 7, "offset": 10_000}).json()["results"][
             0

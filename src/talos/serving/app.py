@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from talos.errors import InputError
-from talos.serving.endpoints import ROUTERS
+from talos.serving.endpoints import router
 from talos.serving.guard import Guard, error_answer
 from talos.serving.service import RequestError, Service
 from talos.serving.settings import Keys, Settings
@@ -37,8 +37,7 @@ def create_app(settings: Settings) -> Guard:
         title="Talos", version="1", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan
     )
     app.state.service = service
-    for router in ROUTERS:
-        app.include_router(router)
+    app.include_router(router)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)  # type: ignore[arg-type]
     app.add_exception_handler(InputError, _input_error)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import polars as pl
 
@@ -36,6 +36,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS events_by_id ON events (id) WHERE id IS NOT NU
 COMMIT;
 """
 _INSERT = "INSERT INTO events (user, item, timestamp, id) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_OF_USER = "SELECT item, timestamp FROM events WHERE user = ? ORDER BY number"
 _NEWER = """
 SELECT number, item, NOT EXISTS (SELECT 1 FROM events AS b WHERE b.user = a.user AND b.number < a.number)
 FROM events AS a WHERE number > ? ORDER BY number LIMIT ?
@@ -65,10 +66,10 @@ class FeedbackLog:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     log = FeedbackLog(Path(folder, "log.db"))
     ...     new = [len(log.append([Event("ann", "tea", 1.0, "e1")])) for _ in range(2)]
-    ...     found = log.events_of("ann")
+    ...     found = log.events_of(["ann"])
     ...     log.close()
     >>> new, found
-    ([1, 0], [('tea', 1.0)])
+    ([1, 0], [(0, 'tea', 1.0)])
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,27 +98,20 @@ class FeedbackLog:
         except sqlite3.Error as error:
             raise TalosError(f"{self.path} could not be written ({error})") from error
 
-    def events_of(self, user: Id) -> list[tuple[str, float]]:
-        """Item and time of each event of a user, in the order of writing."""
-        return self._read("SELECT item, timestamp FROM events WHERE user = ? ORDER BY number", str(user))
-
-    def last(self) -> int:
-        """The number of the newest event; 0 without any."""
-        ((number,),) = self._read("SELECT max(number) FROM events")
-        return number or 0
-
-    def users_between(self, after: int, upto: int) -> list[str]:
-        """The users of the events with these numbers."""
-        wanted = "SELECT DISTINCT user FROM events WHERE number > ? AND number <= ?"
-        return [user for (user,) in self._read(wanted, after, upto)]
+    def events_of(self, users: Sequence[Id | None]) -> list[tuple[int, str, float]]:
+        """The events of some users, in the order of writing for each: position in `users`, item, time."""
+        with self._reading:  # a statement that another thread is about to step would be bound anew
+            return [
+                (place, item, time)
+                for place, user in enumerate(users)
+                if user is not None
+                for item, time in self._reader.execute(_OF_USER, (str(user),))
+            ]
 
     def newer(self, number: int) -> list[tuple[int, str, bool]]:
         """Of the next thousand events: number, item, and whether it is the first one of its user."""
-        return self._read(_NEWER, number, _BLOCK)
-
-    def _read(self, wanted: str, *values: str | int) -> list[Any]:
-        with self._reading:  # a statement that another thread is about to step would be bound anew
-            return self._reader.execute(wanted, values).fetchall()
+        with self._reading:
+            return self._reader.execute(_NEWER, (number, _BLOCK)).fetchall()
 
     def close(self) -> None:
         """Close the file."""

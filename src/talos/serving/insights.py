@@ -7,7 +7,7 @@ takes up to a few seconds, so it is not done in the thread that makes lists.
 from __future__ import annotations
 
 import gzip
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from talos.model.measures import by_activity, by_popularity, make_lists, princip
 from talos.model.query import ListQuery, answer
 from talos.serving.runs import ServedRun
 
-__all__ = ["ItemMap", "exposure", "item_map", "quality"]
+__all__ = ["exposure", "item_map", "quality"]
 
 MOST_ON_MAP = 100_000
 # Scores that are computed for a sample of users; their number is this divided by the number of items.
@@ -27,21 +27,14 @@ _BUDGET = 100_000_000
 _FEWEST_USERS = 200
 _MOST_USERS = 50_000
 _KS = (1, 2, 3, 5, 10, 15, 20, 30, 50)
+_BY_USER, _BY_LISTS = ("precision", "recall", "ndcg", "mrr"), ("coverage", "popularity_rank", "gini")
 _LONGEST_TITLE = 100
 _MOST_GROUPS = 6  # as many as the page has colours for, beside that of all others
 _GRID = 65_535  # coordinates are whole numbers from 0 to this
 
 
-@dataclass(frozen=True)
-class ItemMap:
-    """The body of an answer with the map, as it is and compressed."""
-
-    plain: bytes
-    compressed: bytes
-
-
-def item_map(run: ServedRun) -> ItemMap:
-    """Where each item is on the plane, how popular it is, and to which group it belongs."""
+def item_map(run: ServedRun) -> bytes:
+    """Where each item is on the plane, how popular it is, and to which group it belongs: JSON, compressed by gzip."""
     shown = np.arange(len(run.items))
     if len(shown) > MOST_ON_MAP:  # the most popular ones
         shown = np.sort(np.argsort(-run.degrees, kind="stable")[:MOST_ON_MAP])
@@ -71,20 +64,15 @@ def item_map(run: ServedRun) -> ItemMap:
         },
         option=orjson.OPT_SERIALIZE_NUMPY,
     )
-    return ItemMap(body, gzip.compress(body, 5, mtime=0))
+    return gzip.compress(body, 5, mtime=0)
 
 
 def quality(run: ServedRun) -> dict[str, Any]:
     """Metrics by list length, by activity of users and by popularity of items, on what was held back from the run."""
     model, k = run.model, run.k
     test = model.test
-    stored = {
-        name: float(value)
-        for name, value in model.metadata.get("metrics", {}).items()
-        if isinstance(value, int | float) and np.isfinite(value)
-    }
     found: dict[str, Any] = {
-        "k": k, "metrics": stored, "users": 0, "of_users": 0, "curves": [], "by_activity": [],
+        "k": k, "metrics": run.metrics, "users": 0, "of_users": 0, "curves": [], "by_activity": [],
         "by_popularity": [],
     }  # fmt: skip
     if test is None or len(test) == 0:
@@ -94,21 +82,23 @@ def quality(run: ServedRun) -> dict[str, Any]:
     lists, popular = make_lists(model, test, ks=ks, most_users=_sample_size(run), seed=0)
     both = (lists, popular)
     found["users"], found["of_users"] = len(lists.users), int((test.user_degrees > 0).sum())
-    for name in ("precision", "recall", "ndcg", "mrr"):
-        ours, theirs = ([one.mean(f"{name}@{at}") for at in ks] for one in both)
-        found["curves"].append({"metric": name, "ks": ks, "model": ours, "popularity": theirs})
-    for name in ("coverage", "popularity_rank", "gini"):
-        ours, theirs = (list(map(float, getattr(one, name))) for one in both)
-        found["curves"].append({"metric": name, "ks": ks, "model": ours, "popularity": theirs})
+    values = {name: [[one.mean(f"{name}@{at}") for at in ks] for one in both] for name in _BY_USER}
+    values |= {name: [list(map(float, getattr(one, name))) for one in both] for name in _BY_LISTS}
+    found["curves"] = [
+        {"metric": name, "ks": ks, "model": ours, "popularity": theirs}
+        for name, (ours, theirs) in values.items()
+    ]
     at = min(k, longest)
     for name, members in by_activity(model.train.user_degrees[lists.users]):
         means = [float(one.per_user[f"recall@{at}"][members].mean()) for one in both]
-        row = {"name": name, "size": int(members.sum()), "model": means[0], "popularity": means[1]}
-        found["by_activity"].append(row)
+        found["by_activity"].append(_slice(name, int(members.sum()), means))
     for name, _, pairs, shares in by_popularity(model.train.item_degrees, both, test, at):
-        row = {"name": name, "size": pairs, "model": shares[0], "popularity": shares[1]}
-        found["by_popularity"].append(row)
+        found["by_popularity"].append(_slice(name, pairs, shares))
     return found
+
+
+def _slice(name: str, size: int, values: Sequence[float]) -> dict[str, Any]:
+    return {"name": name, "size": size, "model": values[0], "popularity": values[1]}
 
 
 def exposure(run: ServedRun) -> tuple[NDArray[np.int64], int]:

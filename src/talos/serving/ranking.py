@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import queue
-import threading
-import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,262 +20,182 @@ from talos.model.explain import shares_of
 from talos.model.query import ListQuery, answer, banned_items, sources_of
 from talos.serving.feedback import Id
 from talos.serving.metrics import Metrics
-from talos.serving.runs import Past, ServedRun, encode
+from talos.serving.runs import ServedRun, encode
+from talos.serving.schemas import RecommendBody
 
-__all__ = ["ListRequest", "Ranker"]
+__all__ = ["ListRequest", "Ranker", "numbered"]
 
 _REASONS = 3
 
+_Result = TypeVar("_Result")
+_Lists: TypeAlias = list[dict[str, Any]]
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class ListRequest:
-    """Lists for some users, or for one history.
-
-    Attributes:
-        run: the run that makes them, whatever replaces it meanwhile.
-        users: ids; with none, `history` is the only list.
-        history: items of a visitor, and of every user that the run does not know.
-        k: length of the lists.
-        offset: how many of the best are left out.
-        exclude: items that are left out.
-        candidates: the only items that may be in a list; None for all.
-        filter: conditions on attributes.
-        diversity: 0 to 1.
-        popularity: 0 to 1.
-        filter_seen: leave out what the user has.
-        explain: add reasons.
-    """
+    """The lists that a body asks for, their length, and the run that makes them, whatever replaces it meanwhile."""
 
     run: ServedRun
-    users: Sequence[Id] = ()
-    history: Sequence[Id] | None = None
-    k: int = 10
-    offset: int = 0
-    exclude: Sequence[Id] = ()
-    candidates: Sequence[Id] | None = None
-    filter: dict[str, Any] | None = None
-    diversity: float = 0.0
-    popularity: float = 0.0
-    filter_seen: bool = True
-    explain: bool = False
+    body: RecommendBody
+    k: int
 
     @property
-    def rows(self) -> int:
-        """How many lists it asks for."""
-        return max(1, len(self.users))
+    def users(self) -> Sequence[Id | None]:
+        """The user of each list; None is a visitor."""
+        return self.body.users or (None,)
 
-
-@dataclass
-class _Job:
-    work: Callable[[], Any] | ListRequest
-    future: asyncio.Future[Any]
-    loop: asyncio.AbstractEventLoop
-    began: float = field(default_factory=time.perf_counter)
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """Requests with the same one are ranked together: they differ in users, history, exclude and k alone."""
+        body = self.body
+        alone = id(self) if body.candidates is not None else None
+        k = (self.k, body.offset) if body.diversity else None  # the items to choose from depend on it
+        return id(self.run), body.filter_json, body.diversity, body.popularity, body.filter_seen, k, alone
 
 
 class Ranker:
-    """The ranking thread and its queue.
+    """The ranking thread, and the requests that wait for it.
 
     Args:
         metrics: counts batches and lists.
         max_rows: most lists in a batch.
     """
 
-    def __init__(self, metrics: Metrics, *, max_rows: int = 1024) -> None:
+    def __init__(self, metrics: Metrics, *, max_rows: int) -> None:
         self._metrics, self._max_rows = metrics, max_rows
-        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="ranking", daemon=True)
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1, "ranking")
+        self._waiting: deque[tuple[ListRequest, asyncio.Future[_Lists]]] = deque()
+        self._draining: asyncio.Task[None] | None = None
 
-    async def lists(self, request: ListRequest) -> list[dict[str, Any]]:
+    async def lists(self, request: ListRequest) -> _Lists:
         """The results of a request, ranked together with those that wait at the same time."""
-        results: list[dict[str, Any]] = await self._submit(request)
-        return results
+        future: asyncio.Future[_Lists] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, future))
+        if self._draining is None or self._draining.done():
+            self._draining = asyncio.create_task(self._drain())
+        return await future
 
-    async def call(self, work: Callable[[], Any]) -> Any:
-        """Do something else in the ranking thread, which alone may touch the users with events."""
-        return await self._submit(work)
+    async def call(self, work: Callable[[], _Result]) -> _Result:
+        """Do something else in the ranking thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def close(self) -> None:
-        """Finish what is queued and stop."""
-        self._queue.put(None)
-        self._thread.join()
+        """Finish what was begun and stop."""
+        self._thread.shutdown()
 
-    async def _submit(self, work: Callable[[], Any] | ListRequest) -> Any:
-        loop = asyncio.get_running_loop()
-        job = _Job(work, loop.create_future(), loop)
-        self._queue.put(job)
-        return await job.future
+    async def _drain(self) -> None:
+        while self._waiting:
+            batch, rows = [], 0
+            while self._waiting and rows < self._max_rows:
+                request, future = self._waiting.popleft()
+                if not future.done():  # else its request was given up while it waited
+                    batch.append((request, future))
+                    rows += len(request.users)
+            outcomes = await self.call(partial(self._outcomes, [request for request, _ in batch]))
+            for (_, future), outcome in zip(batch, outcomes, strict=True):
+                if future.done():
+                    continue
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
 
-    def _run(self) -> None:
-        open_ = True
-        while open_:
-            jobs, rows = [], 0
-            job = self._queue.get()
-            while True:
-                if job is None:
-                    open_ = False
-                elif not job.future.cancelled():  # its request was given up while it waited
-                    jobs.append(job)
-                    rows += job.work.rows if isinstance(job.work, ListRequest) else 1
-                if not open_ or rows >= self._max_rows:
-                    break
-                try:
-                    job = self._queue.get_nowait()
-                except queue.Empty:
-                    break
-            if jobs:
-                self._work(jobs)
-
-    def _work(self, jobs: list[_Job]) -> None:
+    def _outcomes(self, requests: Sequence[ListRequest]) -> list[_Lists | Exception]:
+        """The results of each request, or its error."""
         self._metrics.count("batches")
-        self._metrics.count("batched_requests", len(jobs))
-        asked = [job for job in jobs if isinstance(job.work, ListRequest)]
-        groups: dict[Any, list[tuple[_Job, ListRequest]]] = defaultdict(list)
-        for job in asked:
-            request = job.work
-            assert isinstance(request, ListRequest)
-            alone = id(job) if request.candidates is not None else None
-            # with diversity, the items to choose from depend on k
-            k = (request.k, request.offset) if request.diversity else None
-            wanted = json.dumps(request.filter, sort_keys=True) if request.filter else None
-            shared = (request.diversity, request.popularity, request.filter_seen)
-            groups[(id(request.run), *shared, k, wanted, alone)].append((job, request))
-        for job in jobs:
-            if not isinstance(job.work, ListRequest):
-                _answer(job, job.work)
-        for group in groups.values():
+        self._metrics.count("batched_requests", len(requests))
+        groups: dict[Any, list[ListRequest]] = defaultdict(list)
+        for request in requests:
+            groups[request.group].append(request)
+        made = {key: iter(self._of_group(group)) for key, group in groups.items()}
+        return [next(made[request.group]) for request in requests]
+
+    def _of_group(self, group: Sequence[ListRequest]) -> Sequence[_Lists | Exception]:
+        try:
+            return self._lists(group)
+        except Exception as error:
             if len(group) == 1:
-                _answer(group[0][0], partial(self._alone, group[0][1]))
-                continue
-            try:
-                results = self._lists([request for _, request in group])
-            except Exception:  # one of them is to blame: each gets its own answer
-                for job, request in group:
-                    _answer(job, partial(self._alone, request))
-                continue
-            for (job, _), result in zip(group, results, strict=True):
-                _answer(job, partial(list, result))
+                return [error]
+        return [outcome for one in group for outcome in self._of_group([one])]  # one of them is to blame
 
-    # ------------------------------------------------------------------- lists
-
-    def _alone(self, request: ListRequest) -> list[dict[str, Any]]:
-        return self._lists([request])[0]
-
-    def _lists(self, requests: Sequence[ListRequest]) -> list[list[dict[str, Any]]]:
-        """The results of requests to one run that differ in users, exclusions and, without diversity, in k alone."""
-        run, first = requests[0].run, requests[0]
-        run.catch_up()
-        users, pasts, owners = [], [], []
-        for place, request in enumerate(requests):
-            for user, past in self._rows(run, request):
-                users.append(user)
-                pasts.append(past)
-                owners.append(place)
-        codes = [-1 if user is None else int(encode(run.users, [user])[0]) for user in users]
+    def _lists(self, requests: Sequence[ListRequest]) -> list[_Lists]:
+        """The results of requests that are ranked together."""
+        run, body = requests[0].run, requests[0].body
+        rows = [request for request in requests for _ in request.users]
+        users, codes = run.find_users([user for request in requests for user in request.users])
+        visits = _items_by_row(run, requests, [request.body.history or () for request in requests])
+        excluded = _items_by_row(run, requests, [request.body.exclude for request in requests])
         query = ListQuery(
-            users=np.array(codes, np.int64),
-            histories=run.histories(pasts),
-            k=min(max(request.k + request.offset for request in requests), len(run.items)),
-            mask="known" if first.filter_seen else "nothing",
-            masked=_excluded(run, [requests[owner].exclude for owner in owners]),
-            banned=self._banned(run, first),
-            diversity=first.diversity,
-            popularity=first.popularity,
+            users=codes,
+            histories=run.histories(users, codes, visits),
+            k=min(max(request.k + request.body.offset for request in requests), len(run.items)),
+            mask="known" if body.filter_seen else "nothing",
+            masked=_joined(excluded, len(run.items)) if any(map(len, excluded)) else None,
+            banned=_banned(run, body),
+            diversity=body.diversity,
+            popularity=body.popularity,
             alone=True,
         )
-        lists = answer(run.model, query)
-        self._metrics.count("lists", len(users))
-        self._metrics.count("folded_users", int(query.has_history.sum()))
-        cut = [slice(requests[owner].offset, requests[owner].offset + requests[owner].k) for owner in owners]
-        places = [items[part][items[part] >= 0] for items, part in zip(lists.items, cut, strict=True)]
+        lists, sources = answer(run.model, query), sources_of(run.model, query)
+        self._metrics.count("lists", len(rows))
+        self._metrics.count("folded_users", sources.count("folded"))
+        cuts = [slice(request.body.offset, request.body.offset + request.k) for request in rows]
+        places = [items[cut][items[cut] >= 0] for items, cut in zip(lists.items, cuts, strict=True)]
         # names of all lists at once: looking them up costs as much for one item as for a thousand
         named = iter(run.describe(np.concatenate(places)))
-        results: list[list[dict[str, Any]]] = [[] for _ in requests]
-        sources = sources_of(run.model, query)
-        for row, (owner, held, part) in enumerate(zip(owners, places, cut, strict=True)):
-            scores = lists.scores[row][part][: len(held)].tolist()
-            items = [
-                {**next(named), "score": score, "rank": rank}
-                for rank, score in enumerate(scores, part.start + 1)
-            ]
-            if requests[owner].explain:
-                past, user = pasts[row], users[row]
-                if sources[row] == "model" and user is not None:
-                    past = run.history(user, int(query.users[row]))
-                reasons = _reasons(run, query.block(range(row, row + 1)), past, held)
-                for item, why in zip(items, reasons, strict=True):
-                    item["reasons"] = why
-            results[owner].append({"user": users[row], "source": sources[row], "items": items})
-        return results
-
-    def _rows(self, run: ServedRun, request: ListRequest) -> list[tuple[Id | None, Past | None]]:
-        """Whose each list of a request is, and the history it is made from; None if from what was trained."""
-        visitor = None
-        if request.history is not None:
-            codes = encode(run.items, request.history)
-            visitor = Past.of(np.unique(codes[codes >= 0]))
-        if not request.users:
-            return [(None, visitor)]
-        rows: list[tuple[Id | None, Past | None]] = []
-        for asked, code in zip(request.users, encode(run.users, request.users).tolist(), strict=True):
-            user = run.user_id(asked)
-            if run.has_events(user):
-                rows.append((user, run.history(user, code)))
-            elif code >= 0 and run.model.train.user_degrees[code]:
-                rows.append((user, None))
-            else:
-                rows.append((user, visitor))
-        return rows
-
-    def _banned(self, run: ServedRun, request: ListRequest) -> NDArray[np.int64] | None:
-        banned = run.banned(request.filter)
-        if request.candidates is None:
-            return banned
-        allowed = np.ones(len(run.items), bool)
-        allowed[[] if banned is None else banned] = False
-        return banned_items(run.model, candidates=request.candidates, allowed=allowed, on_unknown="skip")
+        results: dict[int, _Lists] = {id(request): [] for request in requests}
+        for row, (request, held, cut) in enumerate(zip(rows, places, cuts, strict=True)):
+            scores = lists.scores[row][cut][: len(held)].tolist()
+            items = numbered(list(islice(named, len(held))), scores, cut.start + 1)
+            if request.body.explain:
+                reasons = _reasons(run, query.block(range(row, row + 1)), sources[row], held)
+                items = [{**one, "reasons": why} for one, why in zip(items, reasons, strict=True)]
+            results[id(request)].append({"user": users[row], "source": sources[row], "items": items})
+        return list(results.values())
 
 
-def _excluded(run: ServedRun, wanted: Sequence[Sequence[Id]]) -> ItemRows | None:
-    """The items that each row leaves out by request."""
-    codes = [encode(run.items, items) for items in wanted]
-    if not any(map(len, codes)):
-        return None
-    owner, items = np.repeat(np.arange(len(codes)), list(map(len, codes))), np.concatenate(codes)
-    return ItemRows.of(owner[items >= 0], items[items >= 0], num_rows=len(codes), num_items=len(run.items))
+def numbered(
+    named: Sequence[dict[str, Any]], scores: Sequence[float], first: int = 1
+) -> list[dict[str, Any]]:
+    """Items or users with their scores and ranks."""
+    pairs = enumerate(zip(named, scores, strict=True), first)
+    return [{**one, "score": score, "rank": rank} for rank, (one, score) in pairs]
 
 
-def _reasons(
-    run: ServedRun, query: ListQuery, past: Past | None, places: NDArray[np.int64]
-) -> list[list[dict[str, Any]]]:
+def _items_by_row(
+    run: ServedRun, requests: Sequence[ListRequest], wanted: Sequence[Sequence[Id]]
+) -> list[NDArray[np.int64]]:
+    """The positions of the distinct items that each request names, for each of its rows."""
+    codes = [np.unique(encode(run.items, items)) for items in wanted]
+    known = [one[one >= 0] for one in codes]
+    return [one for one, request in zip(known, requests, strict=True) for _ in request.users]
+
+
+def _joined(rows: Sequence[NDArray[np.int64]], num_items: int) -> ItemRows:
+    owner = np.repeat(np.arange(len(rows)), list(map(len, rows)))
+    return ItemRows.of(owner, np.concatenate(rows), num_rows=len(rows), num_items=num_items)
+
+
+def _banned(run: ServedRun, body: RecommendBody) -> NDArray[np.int64] | None:
+    if body.candidates is None:
+        return run.banned(body.filter_json)
+    wanted = json.loads(body.filter_json) or None
+    return banned_items(run.model, candidates=body.candidates, filter=wanted, on_unknown="skip")
+
+
+def _reasons(run: ServedRun, query: ListQuery, source: str, places: NDArray[np.int64]) -> list[_Lists]:
     """The few strongest reasons for each item of one row: item, title and share; none where the model knows none."""
     explains = run.model.config.baseline is None or not run.model.has_vectors
-    if past is None or not len(past.items) or not len(places) or not explains:
+    folded = query.histories if source == "folded" else None
+    known = query.users[query.users >= 0]
+    _, past = run.seen.pairs_of(known) if folded is None else folded.pairs_of(np.zeros(1, np.int64))
+    if source == "popular" or not len(past) or not len(places) or not explains:
         return [[] for _ in places]
-    shares = shares_of(run.model, query, past.items, places)
-    best = shares.topk(min(_REASONS, len(past.items)), dim=0)
+    shares = shares_of(run.model, query, past.astype(np.int64), places)
+    best = shares.topk(min(_REASONS, len(past)), dim=0)
     found = []
     for codes, values in zip(best.indices.T.numpy(), best.values.T.tolist(), strict=True):
         strong = [n for n, value in enumerate(values) if value > 0]
-        named = run.describe(past.items[codes[strong]])
+        named = run.describe(past[codes[strong]])
         found.append([{**one, "share": values[n]} for one, n in zip(named, strong, strict=True)])
     return found
-
-
-def _answer(job: _Job, work: Callable[[], Any]) -> None:
-    """Do the work of a job and hand the result, or the error, to whoever waits for it."""
-    try:
-        result, error = work(), None
-    except Exception as caught:
-        result, error = None, caught
-
-    def hand_over() -> None:
-        if job.future.done():
-            return
-        if error is None:
-            job.future.set_result(result)
-        else:
-            job.future.set_exception(error)
-
-    job.loop.call_soon_threadsafe(hand_over)

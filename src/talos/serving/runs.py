@@ -1,103 +1,80 @@
-"""The runs that are served: loaded, with the users who had events since, and replaced while requests go on.
+"""A run that is served: items and users by id, and the histories of users with new events.
 
-A `ServedRun` does not change, but for what it remembers of users with new events, which only the ranking thread
-touches. A reload makes a new one beside it and replaces the reference; requests that have begun keep the old one.
+A `ServedRun` does not change. A reload makes a new one beside it; requests that have begun keep the old one.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
-import tempfile
+import math
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-from filelock import FileLock
 from numpy.typing import NDArray
 
-from talos.data.event_weights import event_columns, in_seconds
+from talos.data.event_weights import in_seconds
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
-from talos.errors import DataError, InputError, TalosError
-from talos.evaluation.ranking import ItemRows
 from talos.model.model import Model
 from talos.model.query import banned_items, codes_of
-from talos.model.store import copy_model, load_model
+from talos.serving.copies import load_copied
 from talos.serving.feedback import FeedbackLog, Id
 
-__all__ = ["Past", "RunBook", "ServedRun", "encode", "signature_of"]
+__all__ = ["ServedRun", "encode"]
 
 _MOST_FILTERS = 64
-_MOST_USERS = 50_000
 _UNKNOWN_TIME = -1.0
 
 
-@dataclass(frozen=True)
-class Past:
-    """The items that a list is made from, ascending, with the newest time and the number of events of each."""
-
-    items: NDArray[np.int64]
-    times: NDArray[np.float64]
-    counts: NDArray[np.int32]
-
-    @classmethod
-    def of(cls, items: NDArray[np.int64]) -> Past:
-        """Distinct items that were met once, at an unknown time."""
-        return cls(items, np.full(len(items), _UNKNOWN_TIME), np.ones(len(items), np.int32))
-
-
 class ServedRun:
-    """A loaded run, and the users who had events since it was trained.
+    """A loaded run, and the log with the events since it was trained.
 
     Attributes:
         name: the name of its directory.
         version: twelve digits that change with anything in the run.
-        recommender: the loaded model.
+        model: the loaded model.
         loaded_at: seconds since 1970.
+        banned: positions of the items that a filter, as JSON, does not let through; the last few are remembered.
         insights: figures about the run as a whole that were computed so far, by name; they go when the run goes.
     """
 
     def __init__(self, folder: Path, log: FeedbackLog | None = None, shared: Path | None = None) -> None:
         self.folder, self.name = folder, folder.resolve().name
-        self.model, self.version = _loaded(folder, shared)
+        self.model, self.version = load_copied(folder, shared)
         self.loaded_at = time.time()
         self.model.check_imported()
-        model, self.k = self.model, self.model.config.k
-        self.items, self.users = model.train.item_ids, model.train.user_ids
-        self.seen, self.known = model.seen, model.known
-        self.degrees: NDArray[np.int64] = model.train.item_degrees
-        self.titles = model.train.item_titles
-        self._filters: OrderedDict[str, NDArray[np.int64] | None] = OrderedDict()
-        self._log, self._caught_up = log, 0 if log is None else log.last()
-        # events of the log have a time and may repeat, but have no ratings: where ratings count, all count the same
-        columns = event_columns(model.config.events)
-        self._weighs_events = bool(columns) and "ratings" not in columns
-        self._news: OrderedDict[str, dict[int, tuple[float, int]]] = OrderedDict()
+        train, self.seen, self.k = self.model.train, self.model.seen, self.model.config.k
+        self.items, self.users, self.titles = train.item_ids, train.user_ids, train.item_titles
+        self.degrees: NDArray[np.int64] = train.item_degrees
+        self.banned = lru_cache(_MOST_FILTERS)(partial(_banned, self.model))
+        self._log = log
         self._counted, self._counting = [0, 0, 0, 0], threading.Lock()
         self.insights: dict[str, Any] = {}
 
-    # ------------------------------------------------------------------- items
-
     @cached_property
-    def search_text(self) -> pl.Series:
-        """What a search looks at: id and title of each item, in lower case."""
+    def item_texts(self) -> pl.Series:
+        """The text of each item that a search looks at: id and title in lower case."""
         ids = self.items.ids.cast(pl.String)
         text = ids if self.titles is None else ids + "\n" + self.titles.fill_null("")
         return text.str.to_lowercase()
 
     @cached_property
-    def user_text(self) -> pl.Series:
-        """What a search for users looks at: their ids in lower case."""
+    def user_texts(self) -> pl.Series:
+        """The text of each user that a search looks at: the id in lower case."""
         return self.users.ids.cast(pl.String).str.to_lowercase()
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The finite numbers among the metrics that were stored with the run."""
+        stored = self.model.metadata.get("metrics", {}).items()
+        numbers = {name: value for name, value in stored if isinstance(value, int | float)}
+        return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
 
     def describe(self, codes: Sequence[int] | NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
         """`item` and `title` of some items."""
@@ -107,49 +84,91 @@ class ServedRun:
         )
         return [{"item": item, "title": title} for item, title in zip(ids, titles, strict=True)]
 
-    def attributes_of(self, code: int) -> dict[str, Any]:
-        """The attributes of one item."""
-        return {} if self.model.attributes is None else self.model.attributes.row(code, named=True)
-
-    def banned(self, wanted: dict[str, Any] | None) -> NDArray[np.int64] | None:
-        """Positions of the items that a filter does not let through; the last few filters are remembered."""
-        if not wanted:
-            return None
-        key = json.dumps(wanted, sort_keys=True)
-        if key not in self._filters:
-            self._filters[key] = banned_items(self.model, filter=wanted)
-            while len(self._filters) > _MOST_FILTERS:
-                self._filters.popitem(last=False)
-        return self._filters[key]
-
     # ------------------------------------------------------------------- users
 
-    def catch_up(self) -> None:
-        """Forget what is remembered of users who had events since the last call, in any worker."""
-        last = 0 if self._log is None else self._log.last()
-        if self._log is not None and last != self._caught_up:
-            for user in self._log.users_between(self._caught_up, last):
-                self._news.pop(user, None)
-            self._caught_up = last
+    def find_users(self, asked: Sequence[Id | None]) -> tuple[list[Id | None], NDArray[np.int64]]:
+        """Ids as the run spells them, or as they were asked for if it does not have them; and their positions or -1."""
+        codes = np.full(len(asked), -1, np.int64)
+        codes[[one is not None for one in asked]] = encode(
+            self.users, [one for one in asked if one is not None]
+        )
+        spelled: type = str if self.users.ids.dtype == pl.String else int
+        ours = (codes >= 0) | (spelled is str)
+        pairs = zip(asked, ours.tolist(), strict=True)
+        return [spelled(one) if one is not None and mine else one for one, mine in pairs], codes
 
-    def _new_items(self, user: Id) -> dict[int, tuple[float, int]]:
-        """Newest time and count of each known item of a user's events that the run has not learnt."""
-        if self._log is None:
-            return {}
-        key = str(user)
-        if key not in self._news:
-            rows, found = self._log.events_of(key), dict[int, tuple[float, int]]()
-            code = int(encode(self.users, [user])[0]) if rows else -1
-            learnt = set(self.trained_items(code).tolist()) if code >= 0 else set()
-            items = encode(self.items, [item for item, _ in rows]).tolist()
-            for item, (_, time_) in zip(items, rows, strict=True):
-                if item >= 0 and item not in learnt:
-                    newest, count = found.get(item, (-1.0, 0))
-                    found[item] = max(newest, time_), count + 1
-            self._news[key] = found
-            while len(self._news) > _MOST_USERS:
-                self._news.popitem(last=False)
-        return self._news[key]
+    def histories(
+        self,
+        users: Sequence[Id | None],
+        codes: NDArray[np.int64],
+        visits: Sequence[NDArray[np.int64]] | None = None,
+    ) -> Interactions | None:
+        """The items of each row that is ranked by a history, with times and counts; None if there is no such row.
+
+        A user with events that the run has not learnt has the learnt items and those of the events. A row that the run
+        has learnt nothing about has the items of its visit.
+
+        Args:
+            users: the user of each row; None for a visitor.
+            codes: their positions; -1 for those that the run does not know.
+            visits: positions of the distinct items of each row's visit.
+        """
+        new_rows, new_items, new_times = self._new_events(users, codes)
+        learnt_rows, places = self._learnt(np.unique(new_rows), codes)
+        by_visit = (codes < 0) | (self.model.train.user_degrees[codes] == 0)
+        by_visit[new_rows] = False
+        visited = [] if visits is None else [(row, visits[row]) for row in np.flatnonzero(by_visit).tolist()]
+        visit_rows = np.repeat([row for row, _ in visited], [len(items) for _, items in visited]).astype(
+            np.int64
+        )
+        rows = np.concatenate([learnt_rows, new_rows, visit_rows])
+        if not len(rows):
+            return None
+        times, counts = np.full(len(rows), _UNKNOWN_TIME), np.ones(len(rows), np.int32)
+        if self._seconds is not None:
+            times[: len(places)] = self._seconds[places]
+        if self.seen.repeats is not None:
+            counts[: len(places)] = self.seen.repeats[places]
+        times[len(places) :][: len(new_rows)] = new_times
+        items = np.concatenate([self.seen.indices[places], new_items, *(items for _, items in visited)])
+        # distinct pairs, which `Interactions.from_codes` takes milliseconds for where there are many items
+        pairs, which = np.unique(rows * len(self.items) + items, return_inverse=True)
+        newest = np.full(len(pairs), _UNKNOWN_TIME)
+        np.maximum.at(newest, which, times)
+        owner, items = np.divmod(pairs, len(self.items))
+        return Interactions(
+            indptr=np.searchsorted(owner, np.arange(len(codes) + 1)),
+            indices=items.astype(np.int32),
+            user_ids=Vocabulary(pl.int_range(len(codes), eager=True)),
+            item_ids=self.items,
+            timestamps=newest,
+            repeats=np.bincount(which, counts).astype(np.int32),
+        )
+
+    def _new_events(
+        self, users: Sequence[Id | None], codes: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Row, item and time of each event about an item that the run knows, but not as one of this user."""
+        found = [] if self._log is None else self._log.events_of(users)
+        rows = np.array([row for row, _, _ in found], np.int64)
+        items = encode(self.items, [item for _, item, _ in found])
+        learnt_rows, places = self._learnt(np.unique(rows), codes)
+        learnt = learnt_rows * len(self.items) + self.seen.indices[places]
+        new = (items >= 0) & ~np.isin(rows * len(self.items) + items, learnt)
+        return rows[new], items[new], np.array([time_ for _, _, time_ in found], np.float64)[new]
+
+    def _learnt(
+        self, rows: NDArray[np.int64], codes: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The interactions that the run has learnt of some rows: of each the row, and its position in `seen`."""
+        rows = rows[codes[rows] >= 0]
+        places = [np.arange(*self.seen.indptr[code : code + 2]) for code in codes[rows]]
+        return np.repeat(rows, list(map(len, places))), np.concatenate([np.empty(0, np.int64), *places])
+
+    @cached_property
+    def _seconds(self) -> NDArray[np.float64] | None:
+        """The time of each interaction in `seen`, in the unit of the log's events."""
+        return None if self.seen.timestamps is None else in_seconds(self.seen.timestamps)
 
     def event_counts(self) -> dict[str, int]:
         """How many events and users the log has, and how many events about items that the run does not know.
@@ -165,187 +184,11 @@ class ServedRun:
             names = ("events", "users_with_events", "unknown_items")
             return dict(zip(names, self._counted[1:], strict=True))
 
-    def trained_items(self, code: int) -> NDArray[Any]:
-        """Positions of the items of a user that the run has learnt, ascending."""
-        return self.seen.indices[self.seen.indptr[code] : self.seen.indptr[code + 1]]
-
-    def user_id(self, asked: Id) -> Id:
-        """An id as the run spells it; as it was asked for if the run does not have it."""
-        (code,) = encode(self.users, [asked]).tolist()
-        if code >= 0:
-            found: Id = self.users.ids[code]
-            return found
-        return str(asked) if self.users.ids.dtype == pl.String else asked
-
-    def has_events(self, user: Id) -> bool:
-        """Whether this user had events with known items since the run was trained."""
-        return bool(self._new_items(user))
-
-    def history(self, user: Id, code: int) -> Past:
-        """A user's items: what the run has learnt if `code` ≥ 0, and those of new events."""
-        learnt, news = self.trained_items(code) if code >= 0 else np.empty(0, np.int64), self._new_items(user)
-        past = Past.of(np.union1d(learnt, np.fromiter(news, np.int64, len(news))).astype(np.int64))
-        if code >= 0:
-            places, mine = np.searchsorted(past.items, learnt), slice(*self.seen.indptr[code : code + 2])
-            if self._seconds is not None:
-                past.times[places] = self._seconds[mine]
-            if self.seen.repeats is not None:
-                past.counts[places] = self.seen.repeats[mine]
-        for item, (newest, count) in news.items():
-            place = int(np.searchsorted(past.items, item))
-            past.times[place], past.counts[place] = newest, count
-        return past
-
-    def histories(self, pasts: Sequence[Past | None]) -> Interactions | ItemRows | None:
-        """The rows of a question: the items of each past, with their times where training weighs events by age."""
-        counts = [0 if past is None else len(past.items) for past in pasts]
-        if not sum(counts):
-            return None
-        found = [past for past in pasts if past is not None]
-        owner, items = (
-            np.repeat(np.arange(len(pasts)), counts),
-            np.concatenate([past.items for past in found]),
-        )
-        if not self._weighs_events:
-            return ItemRows.of(owner, items, num_rows=len(pasts), num_items=len(self.items))
-        return Interactions.from_codes(
-            owner,
-            items,
-            user_ids=Vocabulary(pl.int_range(len(pasts), eager=True)),
-            item_ids=self.items,
-            timestamps=np.concatenate([past.times for past in found]),
-            repeats=np.concatenate([past.counts for past in found]),
-        )
-
-    @cached_property
-    def _seconds(self) -> NDArray[np.float64] | None:
-        """When each interaction of the history happened, in the unit of the log's events."""
-        return None if self.seen.timestamps is None else in_seconds(self.seen.timestamps)
-
-
-def _loaded(folder: Path, shared: Path | None) -> tuple[Model, str]:
-    """A run and its version, from a copy of its files that nobody else writes to.
-
-    Vectors are mapped from a file, so that workers share one copy in memory. Whoever overwrites that file in place,
-    as `cp` does, would change the lists or end the process. So the files are copied into the folder that the workers
-    `share`, once for each version; without one, the copy goes as soon as it is mapped.
-    """
-    if shared is None:
-        with tempfile.TemporaryDirectory(prefix="talos-serve-") as temporary:
-            return _load_copy(folder, Path(temporary) / "copy")
-    copies = shared / "copies" / folder.resolve().name
-    copies.mkdir(parents=True, exist_ok=True)
-    with FileLock(copies / "lock"):
-        version = _version(folder)
-        copy = copies / version
-        if version and copy.is_dir():
-            return load_model(copy), version
-        fresh = copies / "new"
-        shutil.rmtree(fresh, ignore_errors=True)
-        try:
-            model, version = _load_copy(folder, fresh)  # of what is there by now
-        except TalosError:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise
-        for old in copies.iterdir():
-            if old.is_dir() and old != fresh:  # whoever still uses it has it mapped
-                shutil.rmtree(old, ignore_errors=True)
-        fresh.rename(copies / version)
-    return model, version
-
-
-def _load_copy(folder: Path, copy: Path) -> tuple[Model, str]:
-    """Copy the files of a run and load them; returns the run and its version. Errors name the run itself."""
-    copy_model(folder, copy)
-    try:
-        return load_model(copy), _version(copy)
-    except InputError as error:
-        where = (error.where or "").replace(str(copy), str(folder))
-        raise DataError(error.what, where=where, expected=error.expected, hint=error.hint) from None
-
-
-def _version(folder: Path) -> str:
-    """Twelve digits that change with `model.json`, which has the checksums of all other files; empty without one."""
-    try:
-        return hashlib.sha256((folder / "model.json").read_bytes()).hexdigest()[:12]
-    except OSError:
-        return ""
-
 
 def encode(ids: Vocabulary, wanted: Sequence[Id]) -> NDArray[np.int64]:
     """Positions of ids as they come in requests, -1 for unknown ones."""
     return codes_of(ids, wanted, kind="id", where="id", on_unknown="skip")
 
 
-def signature_of(folder: Path) -> tuple[int, int, int] | None:
-    """What changes when a run is saved anew; None if there is no run."""
-    try:
-        found = (folder / "model.json").stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-class RunBook:
-    """The runs by name, and their replacement.
-
-    Args:
-        folders: run directories; the first is the default.
-        log: the log of feedback that every run reads.
-        notify: called with the facts of every reload.
-        shared: a folder that the workers share; None for a single one.
-    """
-
-    def __init__(
-        self,
-        folders: Sequence[Path],
-        log: FeedbackLog | None,
-        notify: Callable[[dict[str, Any]], None],
-        shared: Path | None = None,
-    ) -> None:
-        self._log, self._notify, self._lock, self._shared = log, notify, threading.Lock(), shared
-        self._signatures = {folder.resolve().name: signature_of(folder) for folder in folders}
-        self.runs = {run.name: run for run in (ServedRun(folder, log, shared) for folder in folders)}
-        self.default = next(iter(self.runs))
-        self.errors: dict[str, str] = {}
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """The version of each run by its name."""
-        return {name: run.version for name, run in self.runs.items()}
-
-    def get(self, name: str | None) -> ServedRun | None:
-        """The run of this name, the default one without a name; None if there is none."""
-        return self.runs.get(self.default if name is None else name)
-
-    def reload(self, name: str) -> tuple[ServedRun, ServedRun]:
-        """Load a run anew, check it and put it into its place; returns the old and the new one.
-
-        Raises:
-            TalosError: it cannot be used; the old one stays, and `errors` says why.
-        """
-        with self._lock:
-            old = self.runs[name]
-            self._signatures[name] = signature_of(old.folder)
-            try:
-                new = ServedRun(old.folder, self._log, self._shared)
-            except (TalosError, OSError) as error:
-                self.errors[name] = str(error)
-                self._notify(
-                    {"event": "reload failed", "model": name, "version": old.version, "error": str(error)}
-                )
-                raise TalosError(str(error)) from error
-            self.errors.pop(name, None)
-            self.runs = {**self.runs, name: new}
-            self._notify({"event": "reloaded", "model": name, "version": new.version, "before": old.version})
-            return old, new
-
-    def reload_changed(self) -> None:
-        """Reload every run whose `model.json` has changed since it was looked at; failures are kept in `errors`."""
-        for name, run in list(self.runs.items()):
-            now = signature_of(run.folder)
-            if now is not None and now != self._signatures[name]:
-                try:
-                    self.reload(name)
-                except TalosError:
-                    continue
+def _banned(model: Model, wanted: str) -> NDArray[np.int64] | None:
+    return banned_items(model, filter=json.loads(wanted) or None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 __all__ = [
+    "Choice",
     "ErrorAnswer",
     "ExposureAnswer",
     "FeedbackAnswer",
@@ -17,26 +19,29 @@ __all__ = [
     "ListsAnswer",
     "MapAnswer",
     "ModelsAnswer",
+    "PopularQuery",
     "QualityAnswer",
     "RankAnswer",
     "RankBody",
     "RecommendBody",
+    "RecommendQuery",
     "ReloadAnswer",
     "ReloadBody",
+    "SearchQuery",
     "SimilarItemsAnswer",
     "SimilarUsersAnswer",
     "UserAnswer",
     "UsersAnswer",
 ]
 
-# Limits that no setting exceeds: bodies are refused by them before anything is computed. Settings may be smaller.
-MOST = 10_000
-
 Whole: TypeAlias = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 Text: TypeAlias = Annotated[StrictStr, Field(max_length=4096)]
 IdField: TypeAlias = Whole | Text
+Ids: TypeAlias = list[IdField]
+Offset: TypeAlias = Annotated[int, Field(ge=0, le=10_000)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
+Source: TypeAlias = Literal["model", "folded", "popular"]
 Value: TypeAlias = bool | Whole | Number | Text
 
 
@@ -65,34 +70,71 @@ class FilterBody(_Body):
     must: Conditions = {}
     must_not: Conditions = {}
 
-    def plain(self) -> dict[str, Any]:
-        """The filter as the library takes it."""
-        return self.model_dump(exclude_none=True, exclude_defaults=True)
 
+class Choice(BaseModel):
+    """A model and the length of its lists, at most the service's `max_k`; the model's own by default."""
 
-class RecommendBody(_Body):
-    """Lists for users, or for one history; a history with users is for those whom the model does not know."""
-
-    users: Annotated[list[IdField], Field(min_length=1, max_length=MOST)] | None = None
-    history: Annotated[list[IdField], Field(max_length=MOST)] | None = None
     model: Text | None = None
-    k: Annotated[int, Field(ge=1, le=MOST)] | None = None
-    offset: Annotated[int, Field(ge=0, le=MOST)] = 0
-    exclude: Annotated[list[IdField], Field(max_length=MOST)] = []
-    candidates: Annotated[list[IdField], Field(max_length=MOST)] | None = None
-    filter: FilterBody | None = None
+    k: Annotated[int, Field(ge=1, le=2**63 - 1, description="At most the service's `max_k`.")] | None = None
+
+
+class ListOptions(BaseModel):
+    """How lists are made."""
+
+    exclude: Ids = []
     diversity: Share = 0.0
     popularity: Share = 0.0
     filter_seen: bool = True
     explain: bool = False
 
 
+class PopularQuery(Choice):
+    """The list of a stranger; with `category`, of items that have one of these."""
+
+    offset: Offset = 0
+    category: Annotated[list[Text], Field(max_length=1000)] = []
+
+    def body(self, **more: Any) -> RecommendBody:
+        """The same question as a body, with the fields of `more`."""
+        given = {name: value for name, value in self if name != "category"}
+        wanted = FilterBody(must={"category": [*self.category]} if self.category else {})
+        return RecommendBody.model_construct(**given, **more, filter=wanted)
+
+
+class RecommendQuery(PopularQuery, ListOptions):
+    """The list of a user."""
+
+
+class RecommendBody(Choice, ListOptions, _Body):
+    """Lists for users, or for one history; a history with users is for those whom the model does not know."""
+
+    users: Annotated[Ids, Field(min_length=1)] | None = None
+    history: Ids | None = None
+    offset: Offset = 0
+    candidates: Ids | None = None
+    filter: FilterBody | None = None
+
+    @cached_property
+    def filter_json(self) -> str:
+        """The filter as the library takes it, as text."""
+        return "{}" if self.filter is None else self.filter.model_dump_json(exclude_defaults=True)
+
+
+class SearchQuery(BaseModel):
+    """A text to look for, and where to go on."""
+
+    model: Text | None = None
+    q: Annotated[str, Field(max_length=1000)] = ""
+    cursor: Annotated[str | None, Field(max_length=40)] = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 50
+
+
 class RankBody(_Body):
     """Items to put in order, for a user or for a history."""
 
     user: IdField | None = None
-    history: Annotated[list[IdField], Field(max_length=MOST)] | None = None
-    items: Annotated[list[IdField], Field(min_length=1, max_length=MOST)]
+    history: Ids | None = None
+    items: Annotated[Ids, Field(min_length=1)]
     model: Text | None = None
     explain: bool = False
 
@@ -109,7 +151,7 @@ class EventBody(_Body):
 class FeedbackBody(_Body):
     """Events."""
 
-    events: Annotated[list[EventBody], Field(min_length=1, max_length=MOST)]
+    events: Annotated[list[EventBody], Field(min_length=1, max_length=10_000)]
 
 
 class ReloadBody(_Body):
@@ -133,6 +175,16 @@ class ErrorAnswer(BaseModel):
     field: str | None = None
 
 
+class _Scored(BaseModel):
+    score: float
+    rank: int
+
+
+class _Ranking(BaseModel):
+    source: Source
+    items: list[ListedItem]
+
+
 class NamedItem(BaseModel):
     """An item with its title."""
 
@@ -146,11 +198,8 @@ class Reason(NamedItem):
     share: float
 
 
-class SimilarItem(NamedItem):
+class SimilarItem(NamedItem, _Scored):
     """An item with a score."""
-
-    score: float
-    rank: int
 
 
 class ListedItem(SimilarItem):
@@ -159,12 +208,10 @@ class ListedItem(SimilarItem):
     reasons: list[Reason] | None = None
 
 
-class UserList(BaseModel):
+class UserList(_Ranking):
     """One list; `source` says what made it: the model, a history or new events folded in, or popularity."""
 
     user: IdField | None
-    source: Literal["model", "folded", "popular"]
-    items: list[ListedItem]
 
 
 class ListsAnswer(_OfRun):
@@ -174,12 +221,10 @@ class ListsAnswer(_OfRun):
     results: list[UserList]
 
 
-class RankAnswer(_OfRun):
+class RankAnswer(_OfRun, _Ranking):
     """The items in order, and those that the model does not know."""
 
     took_ms: float
-    source: Literal["model", "folded", "popular"]
-    items: list[ListedItem]
     unknown: list[IdField]
 
 
@@ -189,12 +234,10 @@ class SimilarItemsAnswer(_OfRun):
     items: list[SimilarItem]
 
 
-class SimilarUser(BaseModel):
+class SimilarUser(_Scored):
     """A user with a score."""
 
     user: IdField
-    score: float
-    rank: int
 
 
 class SimilarUsersAnswer(_OfRun):
@@ -211,12 +254,17 @@ class ItemAnswer(_OfRun, NamedItem):
     popularity_rank: int
 
 
-class UserAnswer(_OfRun):
-    """What is known about a user."""
+class CountedUser(BaseModel):
+    """A user, and how many items the run knows of this user."""
 
     user: IdField
-    source: Literal["model", "folded", "popular"]
     interactions: int
+
+
+class UserAnswer(_OfRun, CountedUser):
+    """What is known about a user."""
+
+    source: Source
     new_events: int
     history: list[NamedItem]
 
@@ -226,13 +274,6 @@ class ItemsAnswer(_OfRun):
 
     items: list[NamedItem]
     cursor: str | None
-
-
-class CountedUser(BaseModel):
-    """A user, and how many items the run knows of this user."""
-
-    user: IdField
-    interactions: int
 
 
 class UsersAnswer(_OfRun):

@@ -29,6 +29,7 @@ from talos.errors import ConfigError, TalosError
 from talos.serving.app import create_app
 from talos.serving.feedback import FeedbackLog
 from talos.serving.guard import Guard
+from talos.serving.runs import ServedRun
 from talos.serving.settings import Keys, Settings
 
 __all__ = ["serve"]
@@ -104,13 +105,14 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
             return
         if settings.feedback is not None:
             FeedbackLog(Path(settings.feedback)).close()  # created once, before several workers open it
-        Path(folder, "reloads").touch()
+        for run in map(Path, settings.runs):
+            ServedRun(run, shared=Path(folder))  # its errors are raised here; the workers map the same copy
         os.environ |= {"PROMETHEUS_MULTIPROC_DIR": folder, "PYTHONSAFEPATH": "1"}  # for the workers
         config = _config(replace(settings, control=folder))
         workers = _Workers(config, [listening], Path(folder), partial(started, address))
         workers.run()
-        if workers.failure is not None:
-            raise workers.failure
+        if workers.failed:
+            raise TalosError("a worker could not start")
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -159,14 +161,8 @@ def _application(settings: Settings) -> Guard:
     else:
         torch.set_num_threads(max(1, torch.get_num_threads() // settings.workers))
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        control = Path(settings.control)
-        try:
-            app = create_app(settings)
-        except TalosError as error:
-            text = str(error).encode(errors="backslashreplace")
-            (control / f"failed-{os.getpid()}").write_bytes(text)
-            sys.exit(error.exit_code)
-        (control / f"ready-{os.getpid()}").touch()
+        app = create_app(settings)
+        Path(settings.control, f"ready-{os.getpid()}").touch()
     # All that was imported and loaded stays. Left to the garbage collector, it would be searched again and again under
     # load, and nothing would be answered for 0.15 s each time.
     gc.collect()
@@ -189,8 +185,7 @@ class _Workers(Multiprocess):
         self, config: uvicorn.Config, sockets: list[socket.socket], folder: Path, ready: Callable[[], None]
     ) -> None:
         super().__init__(config, sockets)
-        self._folder, self._ready, self._said = folder, ready, False
-        self.failure: TalosError | None = None
+        self._folder, self._ready, self._said, self.failed = folder, ready, False, False
 
     def keep_subprocess_alive(self) -> None:
         # uvicorn also asks each worker for a sign of life, and kills one that is still importing or loading
@@ -201,11 +196,7 @@ class _Workers(Multiprocess):
             worker.join()
             mark_process_dead(worker.pid, str(self._folder))  # type: ignore[no-untyped-call]
             if not (self._folder / f"ready-{worker.pid}").exists():  # another one would fare no better
-                reason = self._folder / f"failed-{worker.pid}"
-                self.failure = TalosError(
-                    reason.read_text("utf-8", "replace") if reason.exists() else "a worker could not start"
-                )
-                self.failure.exit_code = 2 if worker.exitcode == 2 else 1
+                self.failed = True
                 self.should_exit.set()
                 return
             line = {"event": "worker ended", "code": worker.exitcode}

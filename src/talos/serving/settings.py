@@ -29,7 +29,7 @@ class Settings:
         workers: processes.
         access_log: one JSON line on stderr for each request.
         max_body: largest body of a request in bytes.
-        max_k: largest k, and largest offset.
+        max_k: largest length of a list.
         max_users: most users of one call.
         max_items: most items in a history, in candidates or in exclude.
         max_explained: most users of one call with reasons.
@@ -112,16 +112,13 @@ class Keys:
     """
 
     def __init__(self, *, read: bytes | None = None, admin: bytes | None = None) -> None:
-        self._read = None if read is None else hashlib.sha256(read).digest()
-        self._admin = None if admin is None else hashlib.sha256(admin).digest()
+        self._read, self._admin = (key and hashlib.sha256(key).digest() for key in (read, admin))
 
     @classmethod
     def load(cls, settings: Settings) -> Keys:
         """Read the keys from their files; white space around a key does not count."""
-        return cls(
-            read=_read_key(settings.read_key_file, "read_key_file"),
-            admin=_read_key(settings.admin_key_file, "admin_key_file"),
-        )
+        files = {"read": settings.read_key_file, "admin": settings.admin_key_file}
+        return cls(**{name: _read_key(path, f"{name}_key_file") for name, path in files.items() if path})
 
     def allow(self, given: bytes | None, *, admin: bool) -> bool:
         """Whether a request with this key may read, or write if `admin`; compared in constant time.
@@ -137,9 +134,7 @@ class Keys:
         return given is not None and any(right)
 
 
-def _read_key(path: str | None, where: str) -> bytes | None:
-    if path is None:
-        return None
+def _read_key(path: str, where: str) -> bytes:
     try:
         key = Path(path).read_bytes().strip()
     except OSError as error:

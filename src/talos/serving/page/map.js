@@ -74,7 +74,12 @@ const load = newest(
 function refresh() {
   if (!visible()) return;
   const run = state.runs.find((one) => one.model === state.run);
-  if (!data || data.model !== state.run || data.version !== run?.version) {
+  if (run?.dim === 0) {
+    data = null;
+    canvas().width = canvas().width; // clears it
+    for (const name of ["map-legend", "map-note", "colour"]) byId(name).replaceChildren();
+    byId("map-status").textContent = "This run ranks by weights between items. It has no vectors, so there is no map.";
+  } else if (!data || data.model !== state.run || data.version !== run?.version) {
     byId("map-status").textContent = "Computing the map …";
     load();
   } else {
