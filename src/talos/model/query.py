@@ -305,13 +305,9 @@ def banned_items(
     candidates: Ids | None = None,
     exclude: Ids | None = None,
     filter: Filter | None = None,  # noqa: A002
-    allowed: NDArray[np.bool_] | None = None,
     on_unknown: OnUnknown = "raise",
 ) -> NDArray[np.int64] | None:
-    """Positions of the items that may not be recommended; None if all may.
-
-    `allowed` (items,) is the result of a filter that the caller has evaluated.
-    """
+    """Positions of the items that may not be recommended; None if all may."""
     ids = model.train.item_ids
     free = np.full(len(ids), candidates is None)
     for where, wanted, flag in (("candidates", candidates, True), ("exclude", exclude, False)):
@@ -320,8 +316,6 @@ def banned_items(
             free[codes[codes >= 0]] = flag
     if filter is not None:
         free &= allowed_items(model.attributes, model.train.item_titles, filter)
-    if allowed is not None:
-        free &= allowed
     return None if free.all() else np.flatnonzero(~free)
 
 
