@@ -174,7 +174,7 @@ def test_a_folder_that_another_process_writes(talos: Run, clicks: Path, tmp_path
     """The study's own storage is refused before it is touched, whatever it holds."""
     (tmp_path / "notes").write_text("my notes")
     done = talos("tune", clicks, "--out", "study", "--trials", 1, "--storage", "notes")
-    assert (done.returncode, "is not the journal of a study" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "file is not a database" in done.stderr) == (2, True), done.stderr
     assert (tmp_path / "notes").read_text() == "my notes"
     with lock_run(tmp_path / "run", "a test"):
         assert json.loads((tmp_path / "run" / ".lock").read_text())["purpose"] == "a test"

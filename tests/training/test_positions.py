@@ -220,8 +220,9 @@ def test_a_recommender_fits_evaluates_and_saves_it(
     model.save(tmp_path / "run")
     loaded = Recommender.load(tmp_path / "run")
     assert loaded.config.backbone == model.config.backbone
-    for part in ("user_vectors", "item_vectors", "thresholds"):
-        assert torch.equal(getattr(loaded.fitted_model(), part), getattr(model.fitted_model(), part))
+    for part in ("users", "items", "thresholds"):
+        ours, theirs = (getattr(one.fitted_model().vectors, part) for one in (loaded, model))
+        assert torch.equal(ours, theirs)
     users = [0, 7, 31]
     assert loaded.recommend(users, k=3).equals(model.recommend(users, k=3))
     named = Recommender(k=3, backbone="gru_backbone:GRU", **options).fit(train)
