@@ -11,8 +11,8 @@ import torch.nn.functional as F
 
 from talos import registry
 from talos.data.interactions import Interactions
+from talos.data.item_rows import ItemRows
 from talos.errors import ArgumentError, DataError
-from talos.evaluation.ranking import ItemRows
 from talos.model.fold_in import fold_in
 from talos.model.model import Model, Vectors
 from talos.model.query import ListQuery, answer, row_vectors, sources_of

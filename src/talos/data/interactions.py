@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from talos.data.arrays import Codes, sort_rows, take
 from talos.data.description import Description
+from talos.data.item_rows import pairs_of_rows
 from talos.data.vocabulary import Ids, Vocabulary, add_ids, as_id_series
 from talos.errors import ArgumentError, DataError
 
@@ -242,10 +243,7 @@ class Interactions:
         >>> [column.tolist() for column in data.pairs_of(np.array([1, 0]))]
         [[0, 1, 1], [1, 0, 1]]
         """
-        starts, degrees = self.indptr[codes], self.user_degrees[codes]
-        owner = np.repeat(np.arange(len(codes)), degrees)
-        shift = np.repeat(starts - (np.cumsum(degrees) - degrees), degrees)
-        return owner, self.indices[np.arange(len(owner)) + shift]
+        return pairs_of_rows(self.indptr, self.indices, codes)
 
     def where(self, keep: NDArray[np.bool_]) -> Interactions:
         """The interactions whose flag in `keep` (len(self),) is true; the vocabularies stay."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from talos.baselines import ItemWeights
 from talos.data.interactions import Interactions
+from talos.data.item_rows import ItemRows
 from talos.errors import ArgumentError
 from talos.kernels import topk
 
@@ -24,7 +25,6 @@ __all__ = [
     "DotScores",
     "FixedScores",
     "HistoryScores",
-    "ItemRows",
     "Masks",
     "Scorer",
     "TopK",
@@ -62,56 +62,6 @@ class Masks(Protocol):
 
     def pairs_of(self, codes: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """The masked items of some users: for each, the position of its user in `codes`, and the item."""
-
-
-@dataclass(frozen=True, eq=False)
-class ItemRows:
-    """The items of each of some rows, as CSR: what a list is made from, or what it may not offer.
-
-    >>> rows = ItemRows.of(np.array([1, 0, 1]), np.array([7, 8, 9]), num_rows=2, num_items=10)
-    >>> [part.tolist() for part in rows.pairs_of(np.array([1]))]
-    [[0, 0], [7, 9]]
-    """
-
-    indptr: NDArray[np.int64]  # (rows + 1,)
-    items: NDArray[np.int64]
-    num_items: int
-
-    @classmethod
-    def of(
-        cls,
-        owner: NDArray[np.integer[Any]],
-        items: NDArray[np.integer[Any]],
-        *,
-        num_rows: int,
-        num_items: int,
-    ) -> ItemRows:
-        """The rows of pairs (owner, item), which may be in any order."""
-        order = np.argsort(owner, kind="stable")
-        counts = np.bincount(owner, minlength=num_rows)
-        return cls(np.concatenate([[0], np.cumsum(counts)]), np.asarray(items, np.int64)[order], num_items)
-
-    @property
-    def num_users(self) -> int:
-        """The number of rows."""
-        return len(self.indptr) - 1
-
-    @property
-    def user_degrees(self) -> NDArray[np.int64]:
-        """How many items each row has."""
-        return np.diff(self.indptr)
-
-    def user_range(self, rows: range) -> ItemRows:
-        """Consecutive rows, as rows of their own."""
-        ends = self.indptr[rows.start : rows.stop + 1]
-        return ItemRows(ends - ends[0], self.items[ends[0] : ends[-1]], self.num_items)
-
-    def pairs_of(self, codes: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """All items of some rows: for each, the position of its row in `codes`, and the item."""
-        counts = self.user_degrees[codes]
-        owner = np.repeat(np.arange(len(codes)), counts)
-        shift = np.repeat(self.indptr[codes] - (np.cumsum(counts) - counts), counts)
-        return owner, self.items[np.arange(len(owner)) + shift]
 
 
 class DotScores:

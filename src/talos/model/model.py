@@ -19,9 +19,10 @@ from talos.baselines import ItemWeights
 from talos.checks import is_integer, require
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
+from talos.data.item_rows import ItemRows
 from talos.errors import ArgumentError
 from talos.evaluation.popularity import PriorScores, longest_of, popularity_scores
-from talos.evaluation.ranking import DotScores, HistoryScores, ItemRows, Scorer
+from talos.evaluation.ranking import DotScores, HistoryScores, Scorer
 from talos.losses import Loss
 
 __all__ = ["Model", "Vectors"]

@@ -22,9 +22,10 @@ from talos.baselines import ItemWeights, VectorBaseline
 from talos.checks import positive_integer, require
 from talos.data.event_weights import event_columns, event_weights
 from talos.data.interactions import Interactions
+from talos.data.item_rows import ItemRows
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
 from talos.errors import ArgumentError, DataError, MissingExtraError
-from talos.evaluation.ranking import FixedScores, ItemRows, Masks, Scorer, TopK, iter_top_k, top_k
+from talos.evaluation.ranking import FixedScores, Masks, Scorer, TopK, iter_top_k, top_k
 from talos.model.attributes import Filter, allowed_items
 from talos.model.fold_in import fold_in
 from talos.model.model import Model
