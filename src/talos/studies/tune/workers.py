@@ -104,6 +104,7 @@ class Search(optuna.Study):
         super().__init__(study_name, storage, pruner=make_pruner(settings))
         self.settings, self.data, self.wanted, self.deadline = settings, data, wanted, deadline
         self.notify, self.stopped, self.workers = notify, False, list[_Worker]()
+        self.fitting = False  # in this process, outside of the storage: Ctrl-C may raise
         self.taking = threading.Lock()  # only one thread takes a trial at a time
         self.free: SimpleQueue[Fit] = SimpleQueue()
 
@@ -178,6 +179,9 @@ class Search(optuna.Study):
     def _objective(self, trial: optuna.Trial) -> float:
         fit_config = self.free.get()
         try:
+            self.fitting = not self.workers
+            if self.stopped:
+                raise _InterruptedError
             outcome = fit_config(self.settings.config.with_values(trial.params), partial(self._judge, trial))
         except KeyboardInterrupt:
             self.stopped = True
@@ -188,6 +192,7 @@ class Search(optuna.Study):
             trial.set_user_attr("error", reason_of(error))
             raise _FailedError from error
         finally:
+            self.fitting = False
             self.free.put(fit_config)
         if outcome["value"] is None:  # the time was up before the first evaluation
             raise _InterruptedError
@@ -197,13 +202,15 @@ class Search(optuna.Study):
         return float(outcome["value"])
 
     def _judge(self, trial: optuna.Trial, epoch: int, value: float | None) -> Verdict:
-        if self.stopped:  # and the exception of Ctrl-C was lost, as in a finaliser
-            raise _InterruptedError
-        if value is not None:
+        self.fitting = False
+        verdict: Verdict = "go on"
+        if value is not None and not self.stopped:
             trial.report(value, epoch)
-            if trial.should_prune():
-                return "prune"
-        return "out of time" if self.out_of_time else "go on"
+            verdict = "prune" if trial.should_prune() else verdict
+        self.fitting = not self.workers
+        if self.stopped:  # Ctrl-C fell into the storage, or its exception was lost, as in a finaliser
+            raise _InterruptedError
+        return "out of time" if verdict == "go on" and self.out_of_time else verdict
 
     def _after_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Queue an interrupted trial again; report any other one."""
@@ -223,7 +230,8 @@ class Search(optuna.Study):
         self.stopped = True
         for worker in self.workers:
             worker.kill()
-        raise KeyboardInterrupt
+        if self.fitting:  # never within a transaction, whose lock on the file would stay
+            raise KeyboardInterrupt
 
 
 class _Worker:
