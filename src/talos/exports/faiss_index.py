@@ -148,7 +148,7 @@ class ApproximateLists:
         items = np.full((len(users), self._k), -1, np.int64)
         scores = np.full((len(users), self._k), -np.inf, np.float32)
         known = np.zeros(len(users), np.int64) if self._seen is None else self._seen.user_degrees[users]
-        order = np.argsort(known, kind="stable")  # users who know about as many items are asked for together
+        order = np.argsort(known, kind="stable")  # users with similar numbers of known items share a search
         few = int((known <= _MOST_KNOWN).sum())
         short = order[few:].tolist()
         for start in range(0, few, _USERS_AT_ONCE):

@@ -49,7 +49,7 @@ _COLUMNS = {
 def prepare_out(out: Path, *, overwrite: bool, folder: bool = False) -> None:
     """Refuse an `out` that cannot be written or must not be replaced, and create the folder that it is in.
 
-    Only an empty folder and one with nothing but an export are ever replaced: any other may be somebody's work.
+    Only an empty folder and one with nothing but an export are ever replaced.
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def export_folder(
             made = {"format": 1, "kind": kind, "talos": version("talos-rec"), "model": model.fingerprint()}
             text = json.dumps(made | details, indent=2, ensure_ascii=False) + "\n"
             (folder / _RECORD).write_text(text, encoding="utf-8")
-            prepare_out(out, overwrite=overwrite, folder=True)  # nobody has put anything there since
+            prepare_out(out, overwrite=overwrite, folder=True)  # again: files may have been added meanwhile
     except (OSError, pl.exceptions.PolarsError) as error:
         raise TalosError(f"{out} could not be written ({first_line(error)})") from error
     return details

@@ -191,7 +191,7 @@ class FileSink(Sink):
         )
         if foreign or self.folder.is_symlink():
             raise ArgumentError(
-                "is a link or belongs to somebody else",
+                "is a link or belongs to another user",
                 where=str(self.folder),
                 expected="a folder of this user, or none",
             )
@@ -227,7 +227,7 @@ class FileSink(Sink):
             self._remove_parts()
 
     def _remove_parts(self) -> None:
-        """Remove the folder with what an export puts there; what somebody else has put there stays."""
+        """Remove the parts of an export, and the folder if nothing else is in it."""
         with suppress(OSError):
             for entry in list(self.folder.iterdir()):
                 if _OURS.fullmatch(entry.name) and entry.is_dir() and not entry.is_symlink():
@@ -440,6 +440,6 @@ class PostgresSink(_TableSink):
 
 def _is_of_the_disk(error: Exception) -> bool:
     """Whether a database says that its disk is full or fails: by SQLite's result code or PostgreSQL's SQLSTATE."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says which operation it was
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the higher bits name the operation
     state = getattr(error, "sqlstate", None) or ""
     return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR) or state.startswith(("53", "58"))

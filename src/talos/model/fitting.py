@@ -144,7 +144,11 @@ def refit(
     group: Group | None,
     read_from: str | None,
 ) -> Fitted:
-    """Fit once more from scratch on more data; see `Recommender.refit`."""
+    """Fit once more from scratch on more data; see `Recommender.refit`.
+
+    It takes as many epochs as the best epoch of the fit before, not as many steps: an epoch is one pass over the data,
+    so both models see each interaction equally often, and the learning-rate decay counts epochs.
+    """
     data, trained_on = refit_data(before, on)
     facts: dict[str, Any] = {"trained_on": trained_on, "chosen_from": before.as_origin()}
     test = None if on == "all" else before.test

@@ -65,7 +65,7 @@ class ListQuery:
     """A question: top-K lists for B rows, in positions of the model. `list_query` makes one from ids.
 
     Attributes:
-        users: (B,) the position of each row's user; -1 for somebody who is not a user of the model.
+        users: (B,) the position of each row's user; -1 for a person the model does not know.
         k: list length.
         histories: B rows of items over the model's items. A row with items gets a vector folded in from these; one
             without is ranked by its user's own vector, or by popularity if the user is -1 or has no training events.
@@ -187,7 +187,7 @@ def _masks(model: Model, query: ListQuery) -> ItemRows:
 def _joined(
     model: Model, query: ListQuery, *sources: Masks | tuple[Masks, NDArray[np.int64]] | None
 ) -> ItemRows:
-    """The items of each row of a question from several sources, which have its rows, or each at a code (-1: none)."""
+    """Items of each row, united over the sources: a source by row, or with the code of each row's user (-1: none)."""
     every = np.arange(len(query.users))
     owners, found = [every[:0]], [np.empty(0, np.int64)]
     for source in (one for one in sources if one is not None):
@@ -215,7 +215,7 @@ def _fold_together(model: Model, histories: Interactions | ItemRows, rows: NDArr
     if model.config.baseline is not None:
         model.check_imported()
         baseline = registry.make_baseline(model.config.baseline)
-        what = f"{type(baseline).__name__} with a model of vectors"  # a model.json that somebody changed
+        what = f"{type(baseline).__name__} with a model of vectors"  # an edited model.json
         fits = isinstance(baseline, VectorBaseline)
         require(fits, what, where="baseline", expected="the baseline of the model")
         return cast(VectorBaseline, baseline).fold_in(model.vectors.items, indptr, indices)[places]

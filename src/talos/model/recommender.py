@@ -94,7 +94,7 @@ class Recommender:
         if options or any(choice is not None for choice in choices.values()):
             registry.check(self.config)
         self.model: Model | None = None
-        self._read_from: str | None = None  # the file that the config is from, if it is somebody else's
+        self._read_from: str | None = None  # the file the config was loaded from
         self._fitted: Fitted | None = None  # of the last fit, also in processes that do not have the model
 
     def fit(
@@ -154,11 +154,11 @@ class Recommender:
     ) -> Recommender:
         """Fit once more from scratch on more data, with the settings and epochs that a fit has chosen; returns self.
 
-        The config is that of the fit with every `auto` resolved, the number of epochs that of its best epoch
-        (`talos.model.refit` says why epochs). After a race the loss changes at the same epochs as it did then. The
-        result is that of fitting a config with these epochs to the joined interactions, to the bit. The metadata of
-        the model say what it was trained on (`trained_on`) and keep the metrics of the model that it was chosen from
-        (`chosen_from`). A baseline is computed once more from the joined interactions, in one go.
+        The config is that of the fit with every `auto` resolved, trained for as many epochs as its best epoch. After a
+        race the loss changes at the same epochs as it did then. The result is that of fitting a config with these
+        epochs to the joined interactions, to the bit. The metadata of the model say what it was trained on
+        (`trained_on`) and keep the metrics of the model that it was chosen from (`chosen_from`). A baseline is computed
+        once more from the joined interactions, in one go.
 
         Args:
             on: `train+valid`, or `all`: also what was given to `fit` as `known`, the test part. Then nothing is left to
@@ -385,7 +385,7 @@ class Recommender:
         else:
             found = group.all_gather_numbers([float(len(measured))])
             lost = len(test) - int(sum(count for (count,) in found))
-            if model.test is None or not model.test_is_known:
+            if measured is not model.test and (model.test is None or not model.test_is_known):
                 model.metadata["test_left_out"] = lost
                 self.model = model = replace(model, test=measured, test_is_known=False)
         if k is None:

@@ -346,7 +346,7 @@ def _finish_save(folder: Path, checksums: Mapping[str, str], older: Iterable[str
     """
     with suppress(OSError):
         _rename_staged(folder, checksums)
-        for name in set(older) - set(checksums):  # users who were divided in another way
+        for name in set(older) - set(checksums):  # files of another division of the users
             (folder / name).unlink(missing_ok=True)
         _remove_leftovers(folder)
 
@@ -407,7 +407,7 @@ def load_model(folder: Path, *, group: Group = SINGLE_PROCESS) -> Model:
 
 
 def copy_model(folder: Path, copy: Path) -> None:
-    """Copy the files of a model into a folder, each under its name, for who must not be disturbed by the next save.
+    """Copy the files of a model into a folder, each under its name, so that later saves do not change them.
 
     All of them are of one model, also if another process saves at the same time. `load_model` checks the copy.
 
@@ -429,7 +429,7 @@ def _of_one_model(folder: Path, read: Callable[[], _Result]) -> _Result:
     """What `read` returns; it is called again if another process saves into the folder meanwhile."""
     place, attempt = folder / "model.json", 0
     while True:
-        # who holds the lock may be giving the files of this very model their names
+        # the process that holds the lock may be renaming the files of this model
         before, saving, attempt = _content(place), (folder / LOCK).exists(), attempt + 1
         try:
             result = read()
@@ -560,7 +560,7 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
 
 
 def _check_types(metadata: Mapping[str, Any], where: str) -> None:
-    """Refuse metadata of other types than were written, so that whoever shows them need not look."""
+    """Refuse metadata whose types differ from those written: readers rely on them."""
     for name, kinds in _TYPES.items():
         value = metadata.get(name)
         if name in metadata and (not isinstance(value, kinds) or isinstance(value, bool)):

@@ -1,4 +1,4 @@
-"""Runs are loaded from copies of their files that nobody else writes to."""
+"""Loads runs from private copies of their files, which later saves cannot change."""
 
 from __future__ import annotations
 
