@@ -66,10 +66,8 @@ def model_of(run: Path) -> Model:
 
 
 def distance(one: Model, other: Model) -> float:
-    """The largest difference of two models' tables, each as a share of its length."""
-    pairs = [
-        (getattr(one, name), getattr(other, name)) for name in ("user_vectors", "item_vectors", "thresholds")
-    ]
+    """The largest difference of two models' tables, each relative to its length."""
+    pairs = [(getattr(one.vectors, name), getattr(other.vectors, name)) for name in ("users", "items", "thresholds")]
     return max(float((a - b).norm() / a.norm()) for a, b in pairs)
 
 
