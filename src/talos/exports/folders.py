@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.baselines import ItemWeights
+from talos.checks import require
 from talos.errors import ArgumentError, TalosError, first_line
 from talos.evaluation.ranking import TopK
 from talos.files import locked_folder
@@ -35,6 +35,14 @@ __all__ = [
 # Other programs sum a dot product in another order: scores that differ by less than this count as equal.
 _TOLERANCE = 1e-5
 _RECORD = "export.json"
+_FILES = {
+    _RECORD,
+    "users.parquet",
+    "items.parquet",
+    "index.faiss",
+    "model.onnx",
+    "model.onnx.data",
+}
 # The table and column of each of `score_arrays`.
 _COLUMNS = {
     "user_vectors": ("users", "vector"),
@@ -58,25 +66,20 @@ def prepare_out(out: Path, *, overwrite: bool, folder: bool = False) -> None:
         raise ArgumentError(
             f"cannot be written to ({error.strerror})", where=str(out.parent), expected="a folder for output"
         ) from None
-    if there and is_folder != folder:
-        raise ArgumentError(
-            "is a folder" if is_folder else "is a file",
-            where=str(out),
-            expected="the name of a file" if is_folder else "a folder made by an export, or a new name",
-        )
-    if there and not overwrite:
-        raise ArgumentError("exists", where=str(out), expected="a new name", hint="or overwrite=True")
-    if there and folder:
-        made = {_RECORD}
-        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            made.update(json.loads((out / _RECORD).read_text(encoding="utf-8"))["files"])
-        strangers = sorted({entry.name for entry in out.iterdir()} - made)
-        if strangers:
-            raise ArgumentError(
-                f"has {strangers[0]}, which no export has made",
-                where=str(out),
-                expected="a folder with nothing but an export",
-            )
+    if not there:
+        return
+    found, expected = (
+        ("is a folder", "the name of a file")
+        if is_folder
+        else ("is a file", "a folder made by an export, or a new name")
+    )
+    require(is_folder == folder, found, where=str(out), expected=expected)
+    require(overwrite, "exists", where=str(out), expected="a new name", hint="or overwrite=True")
+    if folder:
+        names = {entry.name for entry in out.iterdir()}
+        strangers = ", ".join(sorted(names - _FILES if _RECORD in names else names))
+        found, expected = f"has {strangers}, which no export has made", "a folder with nothing but an export"
+        require(not strangers, found, where=str(out), expected=expected)
 
 
 def export_folder(
@@ -92,8 +95,9 @@ def export_folder(
             details = fill(folder)
             details["files"] = sorted(entry.name for entry in folder.iterdir())
             made = {"format": 1, "kind": kind, "talos": version("talos-rec"), "model": model.fingerprint()}
-            text = json.dumps(made | details, indent=2, ensure_ascii=False) + "\n"
-            (folder / _RECORD).write_text(text, encoding="utf-8")
+            (folder / _RECORD).write_text(
+                json.dumps(made | details, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
             prepare_out(out, overwrite=overwrite, folder=True)  # again: files may have been added meanwhile
     except (OSError, pl.exceptions.PolarsError) as error:
         raise TalosError(f"{out} could not be written ({first_line(error)})") from error
@@ -119,11 +123,13 @@ def score_arrays(model: Model) -> dict[str, Any]:
     """What scores are computed from, by name: vectors and thresholds, or weights between items."""
     if isinstance(model.scored_by, ItemWeights):
         return {name: tensor.numpy() for name, tensor in model.scored_by.tensors().items()}
-    table = model.dot_scores
-    tensors = {"user_vectors": table.user_vectors, "item_vectors": table.item_vectors}
-    if model.scored_by.thresholds is not None:
-        tensors["thresholds"] = model.scored_by.thresholds
-    return {name: plain_array(tensor) for name, tensor in tensors.items()}
+    table, thresholds = model.dot_scores, model.vectors.thresholds
+    tensors = {
+        "user_vectors": table.user_vectors,
+        "item_vectors": table.item_vectors,
+        "thresholds": thresholds,
+    }
+    return {name: plain_array(tensor) for name, tensor in tensors.items() if tensor is not None}
 
 
 def plain_array(tensor: Tensor) -> NDArray[np.float32]:

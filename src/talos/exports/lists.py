@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TypeAlias
 
 import polars as pl
 
+from talos.checks import require
+from talos.data.databases import is_database_url
 from talos.data.vocabulary import Ids
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
-from talos.errors import ArgumentError, TalosError, nearest
+from talos.errors import TalosError
 from talos.evaluation.ranking import TopK
 from talos.exports.sinks import FileSink, PostgresSink, Sink, SqliteSink, join_files
-from talos.files import digest_of, expanded, replace_file
+from talos.files import digest_of, expanded
 from talos.model.attributes import Filter
 from talos.model.model import Model
 from talos.model.query import ListQuery, iter_answers, list_frame, list_query
 from talos.model.recommender import Recommender
-from talos.progress import Progress, counter
+from talos.progress import Progress
 
-__all__ = ["InterruptedExportError", "Progress", "progress", "write_lists"]
+__all__ = ["InterruptedExportError", "write_lists"]
 
 _Find: TypeAlias = Callable[[ListQuery], Iterator[TopK]]
 
@@ -35,11 +36,6 @@ class InterruptedExportError(TalosError):
     """An export was interrupted, and can be resumed."""
 
     exit_code = 130
-
-
-def progress(stream: TextIO | None = None) -> AbstractContextManager[Progress]:
-    """A function that shows how many of how many users are done; see `talos.progress.counter`."""
-    return counter("recommending", "users", stream)
 
 
 def write_lists(
@@ -80,7 +76,7 @@ def write_lists(
         filter_seen: leave out items that the user is known to have.
         for_test: leave out those of training and validation only; as in `Recommender.recommend`.
         overwrite: replace `out` if it exists, and discard an unfinished export with another model or options.
-        progress: called with the number of users done and of all users.
+        progress: called with the number of users done and of all users, as by `talos.progress.counter`.
         group: processes that each have a part of the model; each writes the lists of its users to a file beside `out`,
             and rank 0 joins them. Files only, no databases.
 
@@ -101,12 +97,11 @@ def write_lists(
     2 ['user_id,item_id,score,rank', 'ann,jam,1.0,1', 'bob,tea,1.0,1']
     """
     began = time.perf_counter()
-    if approximate is not None and (diversity or popularity):
-        raise ArgumentError(
-            "together with diversity or popularity", where="approximate", expected="lists by score alone"
-        )
+    by_score = approximate is None or not (diversity or popularity)
+    what, expected = "together with diversity or popularity", "lists by score alone"
+    require(by_score, what, where="approximate", expected=expected)
     model = source if isinstance(source, Model) else source.fitted_model()
-    query, _ = list_query(
+    query, user_ids = list_query(
         model,
         k=model.list_length(k),
         candidates=candidates,
@@ -122,26 +117,16 @@ def write_lists(
         "banned": "" if query.banned is None else digest_of(query.banned.tolist()),
         "k": query.k,
         "mask": query.mask,
-        "users": model.train.num_users,
+        "users": len(query.users),
         "diversity": query.diversity,
         "popularity": query.popularity,
         "approximate": approximate,
         "users_in_a_part": max(1, _ROWS_IN_A_PART // query.k),
     }
-    path, what, alone = expanded(out), f"{out} could not be written", group.size == 1
+    path = expanded(out)
     parts = [path.with_name(f".rank-{rank}-of-{group.size}.{path.name}") for rank in range(group.size)]
-
-    def choose_sink() -> Sink:
-        whole = _sink(str(out), model, settings, overwrite, group)
-        first = group.rank == 0
-        return whole if alone else FileSink(parts[group.rank], settings, overwrite=True, header=first)
-
-    def join() -> None:
-        replace_file(path, lambda temporary: join_files(parts, temporary))
-        for part in parts:
-            part.unlink()
-
-    sink = all_or_none(group, choose_sink, str(out))
+    choose = partial(_sink, str(out), parts[group.rank], model, settings, overwrite, group)
+    sink = all_or_none(group, choose, str(out))
     assert sink is not None
     find: _Find = partial(iter_answers, model)
     facts: dict[str, Any] = {}
@@ -150,15 +135,17 @@ def write_lists(
 
         index = ApproximateLists(model, query, wanted=approximate)
         find, facts = index.iter_answers, {"approximate": index.facts}
-    resumed = all_or_none(group, lambda: _write(model, query, find, sink, progress), what)
+    failed = f"{out} could not be written"
+    resumed = all_or_none(group, lambda: _write(model, query, user_ids, find, sink, progress), failed)
     assert resumed is not None
-    counts = [model.train.num_users, model.users_without_events, sink.record["rows"], resumed]
+    counts = [len(query.users), model.users_without_events, sink.record["rows"], resumed]
     every = group.all_gather_numbers([*map(float, counts)])
     users, without, rows, resumed = (int(sum(column)) for column in zip(*every, strict=True))
-    if not alone:
-        all_or_none(group, join if group.rank == 0 else None, what)
+    if group.size > 1:
+        join = partial(join_files, parts, path)
+        all_or_none(group, join if group.rank == 0 else None, failed)
     return {
-        "out": sink.name if alone else str(path),
+        "out": sink.name if group.size == 1 else str(path),
         "users": users,
         "users_without_events": without,
         "rows": rows,
@@ -169,50 +156,41 @@ def write_lists(
     }
 
 
-def _write(model: Model, query: ListQuery, find: _Find, sink: Sink, show: Progress | None) -> int:
+def _write(
+    model: Model, query: ListQuery, user_ids: pl.Series, find: _Find, sink: Sink, show: Progress | None
+) -> int:
     """Write the lists of all users that this process has; returns how many were done before."""
-    total, size, titles = len(query.users), sink.settings["users_in_a_part"], None
+    total, size = len(query.users), sink.record["settings"]["users_in_a_part"]
     show = show or (lambda done, total: None)
-    if isinstance(sink, FileSink) and model.train.item_titles is not None:  # a database can join them
-        titles = pl.DataFrame({"item_id": model.train.item_ids.ids, "title": model.train.item_titles})
     with sink.held:
         sink.begin()
-        start = sink.record["users"]
+        start = int(sink.record["users"])
         show(start, total)
         try:
-            while (done := sink.record["users"]) < total:
-                frames, part = [], query.block(range(done, min(done + size, total)))
-                ids = model.train.user_ids.ids.gather(part.users)
-                for lists in find(part):
+            for done in range(start, total, size):
+                ids, frames = user_ids[done : done + size], []
+                for lists in find(query.block(range(done, done + len(ids)))):
                     frames.append(list_frame(lists, ids, model.train.item_ids))
                     show(done + int(lists.users[-1]) + 1, total)
-                rows = pl.concat(frames, rechunk=True)
-                if titles is not None:
-                    rows = rows.join(titles, on="item_id", how="left", maintain_order="left")
-                sink.add(rows, done + len(ids))
+                sink.add(pl.concat(frames, rechunk=True), done + len(ids))
             sink.finish()
         except KeyboardInterrupt:
             raise InterruptedExportError(
                 f"interrupted after {sink.record['users']:,} of {total:,} users; run it again to continue"
             ) from None
-    return int(start)
+    return start
 
 
-def _sink(out: str, model: Model, settings: dict[str, Any], overwrite: bool, group: Group) -> Sink:
+def _sink(out: str, own: Path, model: Model, settings: dict[str, Any], overwrite: bool, group: Group) -> Sink:
+    """Where this process writes: `out`, or `own`, its part of a file that several processes write."""
     scheme, colon, _ = out.partition("://")
     if not colon:
-        return FileSink(expanded(out), settings, overwrite=overwrite)
-    if group.size > 1:
-        raise ArgumentError("a database from several processes", where="out", expected="a file")
-    kinds: dict[str, type[SqliteSink | PostgresSink]] = {
-        "sqlite": SqliteSink,
-        "postgresql": PostgresSink,
-        "postgres": PostgresSink,
-    }
-    if scheme not in kinds:
-        raise ArgumentError(
-            f"no way to write to {scheme!r}", where="out", hint=nearest(scheme, ("sqlite", "postgresql"))
-        )
-    users, items = model.train.user_ids.ids, model.train.item_ids.ids
-    integers = (users.dtype.is_integer(), items.dtype.is_integer())
-    return kinds[scheme](out, settings, overwrite=overwrite, integers=integers)
+        whole = FileSink(expanded(out), model.train, settings, overwrite=overwrite)  # or a refusal of `out`
+        header = group.rank == 0
+        part = FileSink(own, model.train, settings, overwrite=True, header=header)
+        return part if group.size > 1 else whole
+    expected = "a file, sqlite:// or postgresql://"
+    require(is_database_url(out), f"no way to write to {scheme!r}", where="out", expected=expected)
+    require(group.size == 1, "a database from several processes", where="out", expected="a file")
+    kind = SqliteSink if scheme == "sqlite" else PostgresSink
+    return kind(out, model.train, settings, overwrite=overwrite)

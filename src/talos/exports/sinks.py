@@ -19,27 +19,31 @@ import shutil
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from talos.checks import require
 from talos.data.databases import SQLITE_ERRORS, DatabaseURL, connect_postgres, quoted
+from talos.data.interactions import Interactions
 from talos.data.parquet import scan_file
 from talos.errors import ArgumentError, DataError, TalosError, first_line, nearest
 from talos.exports.folders import prepare_out
 from talos.files import (
     checksum_of,
     locked,
+    read_sealed,
+    remove,
     remove_leftovers,
     replace_file,
-    replace_text,
     sealed_text,
     unseal,
+    write_sealed,
 )
 
-__all__ = ["FileSink", "PostgresSink", "Sink", "SqliteSink", "file_kind", "join_files"]
+__all__ = ["FileSink", "PostgresSink", "Sink", "SqliteSink", "join_files"]
 
 _FORMAT = 3
 # What an error says about a setting that differs, where its value would say nothing.
@@ -62,14 +66,15 @@ class Sink(ABC):
 
     Args:
         name: the destination, for messages.
+        train: the users and items of the lists.
         settings: what the lists depend on; an interrupted export is resumed only with equal ones.
         overwrite: replace the destination if it exists, and discard an unfinished export with other settings.
     """
 
     discard = "start again with overwrite=True"
 
-    def __init__(self, name: str, settings: dict[str, Any], *, overwrite: bool) -> None:
-        self.name, self.settings, self.overwrite = name, settings, overwrite
+    def __init__(self, name: str, train: Interactions, settings: dict[str, Any], *, overwrite: bool) -> None:
+        self.name, self.train, self.overwrite = name, train, overwrite
         self.record: dict[str, Any] = {
             "format": _FORMAT,
             "settings": settings,
@@ -104,17 +109,16 @@ class Sink(ABC):
 
     def _has_my_settings(self, record: dict[str, Any]) -> bool:
         """Whether a record has equal settings; an error if not and it may not be discarded."""
-        stored = record.get("settings", {})
-        if stored == self.settings or self.overwrite:
-            return bool(stored == self.settings)
-        others = (name for name, value in self.settings.items() if stored.get(name) != value)
-        first = next(others, "users_in_a_part")
-        raise DataError(
-            f"was started with {_DIFFERENCES.get(first, f'{first}={stored.get(first)}')}",
-            where=self.name,
-            expected="the same model and options",
-            hint=self.discard,
-        )
+        stored = record["settings"] if record.get("format") == _FORMAT else {}
+        others = [name for name, value in self.record["settings"].items() if stored.get(name) != value]
+        if others and not self.overwrite:
+            raise DataError(
+                f"was started with {_DIFFERENCES.get(others[0], f'{others[0]}={stored.get(others[0])}')}",
+                where=self.name,
+                expected="the same model and options",
+                hint=self.discard,
+            )
+        return not others
 
     @abstractmethod
     def _step(self, *, starting: bool = False) -> AbstractContextManager[None]:
@@ -141,25 +145,27 @@ class Sink(ABC):
         """Make the parts the destination, and remove the record."""
 
 
-def _read_record(text: Any) -> dict[str, Any]:
-    """The record in a text that a sink has stored; empty if it is damaged or of another version."""
-    try:
-        record = unseal(json.loads(text))
-    except (TypeError, ValueError, RecursionError):
-        return {}
-    return record if record.get("format") == _FORMAT else {}
-
-
 # ------------------------------------------------------------------- files
 
 
 class FileSink(Sink):
-    """A file of lists in the format of its suffix; until it is complete, its parts are in `.NAME.parts` beside it."""
+    """A file of lists in the format of its suffix, with titles where the items have them.
 
-    def __init__(self, path: Path, settings: dict[str, Any], *, overwrite: bool, header: bool = True) -> None:
-        super().__init__(str(path), settings, overwrite=overwrite)
+    Until it is complete, its parts are in `.NAME.parts` beside it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        train: Interactions,
+        settings: dict[str, Any],
+        *,
+        overwrite: bool,
+        header: bool = True,
+    ) -> None:
+        super().__init__(str(path), train, settings, overwrite=overwrite)
         self.path, self.header = path, header
-        self.kind, self.zipped = file_kind(path)
+        self.kind, self.zipped = _file_kind(path)
         self.folder = path.with_name(f".{path.name}.parts")
         self.progress = self.folder / "progress.json"
         self.discard += f", or remove {self.folder}"
@@ -189,15 +195,15 @@ class FileSink(Sink):
         foreign = (
             hasattr(os, "geteuid") and self.folder.exists() and self.folder.stat().st_uid != os.geteuid()
         )
-        if foreign or self.folder.is_symlink():
-            raise ArgumentError(
-                "is a link or belongs to another user",
-                where=str(self.folder),
-                expected="a folder of this user, or none",
-            )
-        with suppress(OSError, ValueError):
-            record = _read_record(self.progress.read_text(encoding="utf-8"))
-            if record and all(checksum_of(part) == stored for part, stored in self._parts(record)):
+        require(
+            not foreign and not self.folder.is_symlink(),
+            "is a link or belongs to another user",
+            where=str(self.folder),
+            expected="a folder of this user, or none",
+        )
+        with suppress(OSError, DataError):
+            record = read_sealed(self.progress, hint=self.discard, format=_FORMAT)
+            if all(checksum_of(part) == stored for part, stored in self._parts(record)):
                 return record
         return None  # damaged parts are written again
 
@@ -205,17 +211,16 @@ class FileSink(Sink):
         self.held.callback(self._remove_without_parts)
         self._remove_parts()
         self.folder.mkdir(exist_ok=True)
-        replace_text(self.progress, sealed_text(self.record))
+        write_sealed(self.progress, self.record)
 
     def _store(self, rows: pl.DataFrame, record: dict[str, Any]) -> None:
         part = self.folder / f"part-{len(record['checksums']):06d}"
         replace_file(part, lambda path: self._write(rows, path))
         record["checksums"] = [*record["checksums"], checksum_of(part)]
-        replace_text(self.progress, sealed_text(record))
+        write_sealed(self.progress, record)
 
     def _appear(self) -> None:
-        parts = [part for part, _ in self._parts(self.record)]
-        replace_file(self.path, lambda path: join_files(parts, path))
+        join_files([part for part, _ in self._parts(self.record)], self.path)
         self._remove_parts()
 
     def _parts(self, record: dict[str, Any]) -> list[tuple[Path, str]]:
@@ -230,13 +235,14 @@ class FileSink(Sink):
         """Remove the parts of an export, and the folder if nothing else is in it."""
         with suppress(OSError):
             for entry in list(self.folder.iterdir()):
-                if _OURS.fullmatch(entry.name) and entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)  # of a process that was killed while it wrote a part
-                elif _OURS.fullmatch(entry.name):
-                    entry.unlink(missing_ok=True)
+                if _OURS.fullmatch(entry.name):
+                    remove(entry)
             self.folder.rmdir()
 
     def _write(self, rows: pl.DataFrame, path: Path) -> None:
+        if self.train.item_titles is not None:
+            titles = pl.DataFrame({"item_id": self.train.item_ids.ids, "title": self.train.item_titles})
+            rows = rows.join(titles, on="item_id", how="left", maintain_order="left")
         if self.kind == "parquet":
             rows.write_parquet(path)
             return
@@ -251,34 +257,39 @@ class FileSink(Sink):
 
 
 def join_files(parts: Sequence[Path], path: Path) -> None:
-    """Concatenate files of lists, in the format of the suffix of `path`; only the first of them may have a header."""
-    if file_kind(path)[0] == "parquet":
-        scan_file(list(parts)).sink_parquet(path, row_group_size=1 << 18)
-        return
-    with path.open("wb") as whole:  # gzip files one after the other are a gzip file
-        for part in parts:
-            with part.open("rb") as file:
-                shutil.copyfileobj(file, whole, 1 << 20)
+    """Join files of lists to one that replaces `path`, and remove them; only the first of them may have a header."""
+
+    def write(whole: Path) -> None:
+        if _file_kind(path)[0] == "parquet":
+            scan_file(list(parts)).sink_parquet(whole, row_group_size=1 << 18)
+            return
+        with whole.open("wb") as target:  # gzip files one after the other are a gzip file
+            for part in parts:
+                with part.open("rb") as file:
+                    shutil.copyfileobj(file, target, 1 << 20)
+
+    replace_file(path, write)
+    for part in parts:
+        part.unlink()
 
 
-def file_kind(path: Path) -> tuple[str, bool]:
+def _file_kind(path: Path) -> tuple[str, bool]:
     """The format that the suffix stands for, and whether the file is gzipped.
 
-    >>> file_kind(Path("recs.ndjson.gz"))
+    >>> _file_kind(Path("recs.ndjson.gz"))
     ('jsonl', True)
     """
     zipped = path.suffix.lower() == ".gz"
     shown = "".join(path.suffixes[-2:]) if zipped else path.suffix
     suffix = shown.lower().removesuffix(".gz")
-    kind = _KINDS.get(suffix)
-    if kind is None or (zipped and kind == "parquet"):
-        hint = "parquet is compressed already" if kind else nearest(suffix, _KINDS) if suffix else None
-        raise ArgumentError(
-            f"no format for {shown!r}" if shown else "has no suffix",
-            where=str(path),
-            expected=".parquet, .csv, .tsv or .jsonl, or the address of a database",
-            hint=hint,
-        )
+    kind = _KINDS.get(suffix, "")
+    require(
+        bool(kind) and not (zipped and kind == "parquet"),
+        f"no format for {shown!r}" if shown else "has no suffix",
+        where=str(path),
+        expected=".parquet, .csv, .tsv or .jsonl, or the address of a database",
+        hint="parquet is compressed already" if kind else nearest(suffix, _KINDS) if suffix else None,
+    )
     return kind, zipped
 
 
@@ -292,9 +303,9 @@ class _TableSink(Sink):
 
     Args:
         url: of the database, with the table's name.
-        settings: as for every sink.
+        train: as for every sink.
+        settings: likewise.
         overwrite: likewise.
-        integers: whether user ids and item ids are integers.
     """
 
     types: tuple[str, str, str, str]  # SQL types of text, integers and scores, and options after the columns
@@ -305,17 +316,15 @@ class _TableSink(Sink):
     disk_failed = False
     connection: Any
 
-    def __init__(
-        self, url: str, settings: dict[str, Any], *, overwrite: bool, integers: tuple[bool, bool]
-    ) -> None:
-        self.url, self.integers = DatabaseURL.parse(url), integers
+    def __init__(self, url: str, train: Interactions, settings: dict[str, Any], *, overwrite: bool) -> None:
+        self.url = DatabaseURL.parse(url)
         table = "recommendations" if self.url.table is None else self.url.table
         schema, dot, bare = table.rpartition(".")
-        if not 1 <= len(bare.encode()) <= _LONGEST_NAME or "\0" in table or (dot and not schema):
-            raise ArgumentError(
-                f"table {table!r}", where=self.url.shown, expected=f"a name of 1 to {_LONGEST_NAME} bytes"
-            )
-        super().__init__(f"{self.url.shown}, table {bare}", settings, overwrite=overwrite)  # no password
+        fits = 1 <= len(bare.encode()) <= _LONGEST_NAME and "\0" not in table and bool(schema or not dot)
+        expected = f"a name of 1 to {_LONGEST_NAME} bytes"
+        require(fits, f"table {table!r}", where=self.url.shown, expected=expected)
+        name = f"{self.url.shown}, table {bare}"  # without the password
+        super().__init__(name, train, settings, overwrite=overwrite)
         self.table, self.prefix = bare, f"{quoted(schema)}." if dot else ""
         names = (bare, f"{bare}__talos", f"{bare}__talos_progress")
         self.final, self.staging, self.progress = (self.prefix + quoted(name) for name in names)
@@ -324,8 +333,7 @@ class _TableSink(Sink):
     def _step(self, *, starting: bool = False) -> Iterator[None]:
         try:
             if starting:
-                self.connection = self._connect()
-                self.held.callback(self.connection.close)
+                self.connection = self.held.enter_context(closing(self._connect()))
             self._run(self.transaction)
             yield
             self._run("COMMIT")
@@ -338,18 +346,21 @@ class _TableSink(Sink):
             raise kind(f"{self.name}: the database says: {first_line(error)}{advice}") from error
 
     def _refuse_existing(self) -> None:
-        if not self.overwrite and self._exists(self.final):
-            raise ArgumentError("exists", where=self.name, expected="a new table", hint="or overwrite=True")
+        free = self.overwrite or not self._exists(self.final)
+        require(free, "exists", where=self.name, expected="a new table", hint="or overwrite=True")
 
     def _find_record(self) -> dict[str, Any] | None:
         if not self._exists(self.progress):
             return None
         row = self._run(f"SELECT * FROM {self.progress}").fetchone()
-        return _read_record(row[0] if row else None)
+        with suppress(TypeError, ValueError, RecursionError):  # there is no row, or a damaged one
+            return unseal(json.loads(row[0]))
+        return {}
 
     def _start(self) -> None:
         text, integer, score, options = self.types
-        user, item = (integer if whole else text for whole in self.integers)
+        ids = self.train.user_ids.ids, self.train.item_ids.ids
+        user, item = (integer if one.dtype.is_integer() else text for one in ids)
         for statement in (
             f"DROP TABLE IF EXISTS {self.staging}",
             f"DROP TABLE IF EXISTS {self.progress}",
@@ -399,10 +410,9 @@ class SqliteSink(_TableSink):
         path = self.url.sqlite_path
         if path is None:
             raise ArgumentError(f"{self.url.shown!r} names no file", where="out", expected="sqlite:///FILE")
-        if self.prefix:
-            raise ArgumentError("a schema", where=self.url.shown, expected="a table's name without a dot")
-        if not path.parent.is_dir():
-            raise ArgumentError("no such folder", where=str(path.parent), expected="an existing folder")
+        found, expected = "no such folder", "an existing folder"
+        require(not self.prefix, "a schema", where=self.url.shown, expected="a table's name without a dot")
+        require(path.parent.is_dir(), found, where=str(path.parent), expected=expected)
         if not path.exists():
             self.held.callback(self._remove_unused, path)
         return sqlite3.connect(path, timeout=30, isolation_level=None)
@@ -426,9 +436,7 @@ class PostgresSink(_TableSink):
 
     def _connect(self) -> Any:
         connection = connect_postgres(self.url, "writing to", autocommit=True)
-        import psycopg
-
-        self.failures = (psycopg.Error,)
+        self.failures = (connection.Error,)
         return connection
 
     def _insert(self, rows: pl.DataFrame) -> None:
