@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TextTable:
-    """Header and rows of plain text, and the (row, column) of the cells in bold. The first column has names.
+    """Header and rows of plain text. The first column has names.
 
     >>> TextTable(["K", "recall", "ended by"], [["5", "0.1", "patience"]]).numeric
     [False, True, False]
@@ -36,7 +36,6 @@ class TextTable:
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-    bold: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def numeric(self) -> list[bool]:
@@ -182,17 +181,11 @@ def standalone(figure: Figure) -> str:
 def markdown(table: TextTable) -> str:
     r"""A table as Markdown.
 
-    >>> print(markdown(TextTable(["metric", "model"], [["a|b", "0.1"]], bold=frozenset({(0, 1)}))))
+    >>> print(markdown(TextTable(["metric", "model"], [["a|b", "0.1"]])))
     | metric | model |
     | --- | ---: |
-    | a\|b | **0.1** |
+    | a\|b | 0.1 |
     """
-    cells = [
-        [
-            f"**{plain(cell)}**" if (place, column) in table.bold else plain(cell)
-            for column, cell in enumerate(row)
-        ]
-        for place, row in enumerate([table.header, *table.rows], start=-1)
-    ]
+    cells = [[plain(cell) for cell in row] for row in (table.header, *table.rows)]
     cells.insert(1, ["---:" if right else "---" for right in table.numeric])
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)

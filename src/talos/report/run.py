@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from talos.config import RunConfig, flat_settings
 from talos.data.interactions import Interactions
-from talos.errors import ArgumentError
 from talos.evaluation.significance import mean_interval
 from talos.model.measures import Lists, ScoreSample, by_activity, by_popularity, make_lists, sample_scores
 from talos.model.model import Model
@@ -68,22 +67,20 @@ def run_report(
     """
     facts = run_facts(recommender, test, most_users=most_users, seed=seed)
     model, found, rng = facts["model"], facts["found"], np.random.default_rng(seed)
-    facts |= {
-        "title": title,
-        "date": date,
-        "learning": list(_learning(history, model.metadata, refit_history)),
-    }
+    facts |= {"title": title, "date": date}
+    facts |= {"learning": list(_learning(history, model.metadata, refit_history))}
     if found is None:
         users = np.sort(rng.permutation(np.flatnonzero(model.train.user_degrees))[:shown_users])
         own = answer(model, ListQuery(users=users, k=min(_CARD_LENGTH, model.train.num_items)))
         return render("run.html", **facts, samples=_samples(model, None, users, own.items, own.scores))
-    lists = found.both[0]
+    lists, race = found.both[0], model.metadata.get("race") or facts["origin"].get("race", {})
     shown = np.sort(rng.permutation(len(lists.users))[:shown_users])
     sample = sample_scores(model, found.test, lists.users, k=found.k, seed=seed)
     return render(
         "run.html",
         **facts,
-        race=_race(model.metadata.get("race") or facts["origin"].get("race", {})),
+        race=race,
+        stages=list(_stages(race.get("legs", []))),
         accuracy=[
             _against_k(f"{word}@K", found, [[one.mean(f"{name}@{k}") for k in one.ks] for one in found.both])
             for name, word in ACCURACY[:3]
@@ -139,12 +136,11 @@ class Measured:
     def by_popularity(self) -> tuple[list[list[float]], TextTable]:
         """Shares of the test interactions in the lists, in groups of items by popularity; and the table of them."""
         groups = by_popularity(self.model.train.item_degrees, self.both, self.test, self.k)
+        means = [list(own) for own in zip(*(shares for *_, shares in groups), strict=True)]
         rows = [
             [name, f"{items:,}", f"{pairs:,}", *map(fixed, shares)] for name, items, pairs, shares in groups
         ]
-        header = ["popularity rank, %", "items", "test interactions", *BOTH]
-        shares = [list(own) for own in zip(*(group[3] for group in groups), strict=True)]
-        return shares, TextTable(header, rows)
+        return means, TextTable(["popularity rank, %", "items", "test interactions", *BOTH], rows)
 
 
 def run_facts(
@@ -155,9 +151,7 @@ def run_facts(
     `found` is the model on its test part, which is that of the run if `test` is None; it is None for a model that was
     fitted on all the data, whose metrics are those of the model it was chosen from.
     """
-    if recommender.model is None:
-        raise ArgumentError("is not fitted", where="recommender", expected="one that was fitted or loaded")
-    model, config = recommender.model.on_cpu(), recommender.config
+    model, config = recommender.fitted_model().on_cpu(), recommender.config
     test = model.test if test is None else test
     origin = model.metadata.get("chosen_from", {})
     if test is None and not origin:
@@ -205,17 +199,18 @@ def with_interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> str:
 
 def _settings(config: RunConfig, model: Model) -> TextTable:
     """Name and value of every setting, of results of training, and of the versions it ran with."""
-    facts, rows = model.metadata, flat_settings(config.as_dict())
-    rows |= {
-        f"interactions of {trained_on([name])}": number(n) for name, n in facts.get("trained_on", {}).items()
+    facts = model.metadata
+    results = {name: facts[name] for name in ("epoch", "fit_seconds", "threshold_error") if name in facts}
+    rows = {
+        **flat_settings(config.as_dict()),
+        **{
+            f"interactions of {trained_on([name])}": number(n)
+            for name, n in facts.get("trained_on", {}).items()
+        },
+        **({"epochs from": facts["epochs_from"]} if "epochs_from" in facts else {}),
+        **{name.replace("_", " "): number(value) for name, value in results.items() if value is not None},
+        **{f"version of {name}": str(version) for name, version in facts.get("versions", {}).items()},
     }
-    rows |= {"epochs from": facts["epochs_from"]} if "epochs_from" in facts else {}
-    rows |= {
-        name.replace("_", " "): number(facts[name])
-        for name in ("epoch", "fit_seconds", "threshold_error")
-        if facts.get(name) is not None
-    }
-    rows |= {f"version of {name}": str(version) for name, version in facts.get("versions", {}).items()}
     return TextTable(["setting", "value"], list(rows.items()))
 
 
@@ -226,36 +221,38 @@ def _learning(
     history: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], refit: Sequence[Mapping[str, Any]]
 ) -> Iterator[Figure]:
     """Training loss, validation metric and seconds against epochs; and the training loss of a refit."""
-    best = int(facts.get("epoch", 0))
     if history:
         yield _curve("Training loss", "mean loss", history, "loss", zero=False)
-    names = next((list(record["metrics"]) for record in history if record["metrics"]), [])
-    evaluated = [record for record in history if names and names[0] in record["metrics"]]
-    if evaluated:
-        epochs = [record["epoch"] for record in evaluated]
-        rows = [
-            [number(record["epoch"]), *(fixed(record["metrics"].get(name)) for name in names)]
-            for record in evaluated
-        ]
-        yield line_chart(
-            "Validation metric",
-            [Series(names[0], epochs, [record["metrics"][names[0]] for record in evaluated])],
-            "epoch",
-            f"validation {names[0]}",
-            table=TextTable(["epoch", *names], rows),
-            note=f"Epoch {best} was best: the model was fitted again on more data for as many epochs."
-            if refit
-            else f"The weights of epoch {best} were kept.",
-            zero=False,
-            mark=(best, "best" if refit else "kept"),
-            whole=True,
-        )
-    if history:
+        names = next((list(record["metrics"]) for record in history if record["metrics"]), [])
+        evaluated = [record for record in history if names and names[0] in record["metrics"]]
+        if evaluated:
+            yield _validation(evaluated, names, int(facts.get("epoch", 0)), refitted=bool(refit))
         total = sum(record["seconds"] for record in history)
         note = f"{total:.1f} s in {len(history):,} epochs, {total / len(history):.2f} s each, without validation."
         yield _curve("Time profile", "seconds", history, "seconds", zero=True, note=note)
     if refit:
         yield _curve("Training loss of the refit", "mean loss", refit, "loss", zero=False)
+
+
+def _validation(
+    records: Sequence[Mapping[str, Any]], names: Sequence[str], best: int, *, refitted: bool
+) -> Figure:
+    """The first of the metrics against epochs, and a table of all of them."""
+    epochs, values = zip(*((record["epoch"], record["metrics"][names[0]]) for record in records), strict=True)
+    rows = [[number(one["epoch"]), *(fixed(one["metrics"].get(name)) for name in names)] for one in records]
+    return line_chart(
+        "Validation metric",
+        [Series(names[0], epochs, values)],
+        "epoch",
+        f"validation {names[0]}",
+        table=TextTable(["epoch", *names], rows),
+        note=f"Epoch {best} was best: the model was fitted again on more data for as many epochs."
+        if refitted
+        else f"The weights of epoch {best} were kept.",
+        zero=False,
+        mark=(best, "best" if refitted else "kept"),
+        whole=True,
+    )
 
 
 def _curve(
@@ -265,25 +262,17 @@ def _curve(
     return line_chart(title, [Series(y, epochs, values)], "epoch", y, zero=zero, whole=True, note=note)
 
 
-def _race(race: Mapping[str, Any]) -> dict[str, Any]:
-    """The candidates that were raced before training, a figure for each stage, and the settings chosen."""
-    legs = race.get("legs", [])
-    figures = []
+def _stages(legs: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
+    """A figure for each stage of the race before training: its candidates, as they were measured on validation."""
     for stage in sorted({leg["stage"] for leg in legs}):
         own = [leg for leg in legs if leg["stage"] == stage]
         watched = next(iter(own[0]["metrics"]))
-        names = dict.fromkeys(leg["candidate"] for leg in own)
-        points = {
-            name: [(leg["epoch"], leg["metrics"][watched]) for leg in own if leg["candidate"] == name]
-            for name in names
-        }
-        series = [Series(name, *zip(*points[name], strict=True)) for name in names]
-        y = f"validation {watched}"
-        figures.append(
-            line_chart(f"Stage {stage + 1}", series, "epoch", y, of="candidate", zero=False, whole=True)
-        )
-    chosen = ", ".join(f"{name} {value}" for name, value in race.get("chosen", {}).items())
-    return {"figures": figures, "chosen": chosen}
+        points: dict[str, list[tuple[int, float]]] = {}
+        for leg in own:
+            points.setdefault(leg["candidate"], []).append((leg["epoch"], leg["metrics"][watched]))
+        series = [Series(name, *zip(*curve, strict=True)) for name, curve in points.items()]
+        title, y = f"Stage {stage + 1}", f"validation {watched}"
+        yield line_chart(title, series, "epoch", y, of="candidate", zero=False, whole=True)
 
 
 def _against_k(
@@ -306,10 +295,17 @@ def _groups(found: Measured) -> Iterator[Figure]:
     means, medians = (
         ", ".join(number(float(of(values))) for values in named.values()) for of in (np.mean, np.median)
     )
-    label = f"Histograms of {' and '.join(named)} over {len(found.both[0].users):,} users; means: {means}"
-    note = f"Medians {medians}; {found.without_hit:.1%} of users have no hit."
-    frame = Frame(label, "metric of the user", "users")
-    yield histogram("Users by metric", counts, edges.tolist(), frame, note=note)
+    yield histogram(
+        "Users by metric",
+        counts,
+        edges.tolist(),
+        Frame(
+            f"Histograms of {' and '.join(named)} over {len(found.both[0].users):,} users; means: {means}",
+            "metric of the user",
+            "users",
+        ),
+        note=f"Medians {medians}; {found.without_hit:.1%} of users have no hit.",
+    )
     label = f"Bar chart of mean recall@{k} of users in groups by their number of train interactions"
     frame = Frame(label, "train interactions of the user", f"mean recall@{k}")
     yield grouped_bars("By user activity", frame, *found.by_activity())
@@ -413,9 +409,9 @@ def _samples(
     users: NDArray[np.int64],
     items: NDArray[np.int64],
     scores: NDArray[np.float32],
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Of each of these users: items of the history, and items recommended with score and whether they are in test."""
-    data, found = model.train, []
+    data = model.train
     ids = data.item_ids.ids.cast(pl.String)
     titles = (
         ids if data.item_titles is None else data.item_titles.zip_with(data.item_titles.is_not_null(), ids)
@@ -426,12 +422,9 @@ def _samples(
         # the least popular items say most about a user's taste
         telling = has[np.argsort(data.item_degrees[has], kind="stable")][:_CARD_HISTORY]
         ranked = list(zip(own, values, strict=True))[:_CARD_LENGTH]
-        found.append(
-            {
-                "name": data.user_ids.ids[int(user)],
-                "count": len(has),
-                "history": [titles[item] for item in telling.tolist()],
-                "items": [(titles[item], score, item in tested) for item, score in ranked if item >= 0],
-            }
-        )
-    return found
+        yield {
+            "name": data.user_ids.ids[int(user)],
+            "count": len(has),
+            "history": [titles[item] for item in telling.tolist()],
+            "items": [(titles[item], score, item in tested) for item, score in ranked if item >= 0],
+        }

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, Literal
 
 from talos.report.page import Figure, TextTable, line_chart
 from talos.report.render import WIDTH, fixed, number, render
-from talos.report.svg import Frame, Plot, Scale, Series, intervals, scatter, span, ticks
+from talos.report.svg import Frame, Series, intervals, scale, scatter, span, stairs, ticks
 
 __all__ = ["Axis", "tuning_report"]
 
@@ -79,28 +79,26 @@ def tuning_report(
 
 def _history(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
     """Values in order: dots if complete, rings if pruned, and a staircase of the best dot so far."""
-    numbers = [float(trial["number"]) for trial in valued]
+    numbers, values = ([trial[name] for trial in valued] for name in ("number", "value"))
     complete = (trial["value"] if trial["state"] == "complete" else -math.inf for trial in valued)
     best = list(accumulate(complete, max))
-    known = [(at, value) for at, value in zip(numbers, best, strict=True) if value > -math.inf]
-    steps = pairwise([*known, (numbers[-1], 0.0)])
     rows = [
-        [number(at), trial["state"], fixed(trial["value"], 5), fixed(value, 5)]
-        for at, trial, value in zip(numbers, valued, best, strict=True)
+        [number(trial["number"]), trial["state"], fixed(trial["value"], 5), fixed(value, 5)]
+        for trial, value in zip(valued, best, strict=True)
     ]
-    values = [trial["value"] for trial in valued]
+    known = [(at, value) for at, value in zip(numbers, best, strict=True) if value > -math.inf]
+    ends = span(numbers, pad=0.0)
     label = (
         f"Scatter plot of {metric} of {len(valued):,} trials in order, with the best so far as a line; "
         f"the best is {number(max(values))}"
     )
-    low, high = span(numbers, pad=0.0)
     plot = scatter(
         [(trial["number"], trial["value"], _look(trial)) for trial in valued],
         Frame(label, "trial", f"validation {metric}"),
-        x=(low, high),
+        x=ends,
         y=span(values),
-        labels=[(value, number(value)) for value in ticks(low, high, 6) if value.is_integer()],
-        line=("line c1", [corner for (a, b), (c, _) in steps for corner in ((a, b), (c, b))]),
+        labels=[(value, number(value)) for value in ticks(*ends, 6) if value.is_integer()],
+        line=("line c1", stairs(known, numbers[-1])),
     )
     note = "Dots: complete trials; rings: pruned trials, at their best value. Line: the best so far."
     return Figure("History", plot, TextTable(["trial", "state", metric, "best so far"], rows), note=note)
@@ -136,17 +134,12 @@ def _importance(importance: Mapping[str, float]) -> Iterator[Figure]:
 
 
 def _parallel(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metric: str) -> Iterator[Figure]:
+    """One line for each trial through the axes of its parameters and of the metric, from the worst to the best."""
     whole = [trial for trial in valued if axes and set(axes) <= set(trial["parameters"])]
     if whole:
         ranked = sorted(whole, key=lambda trial: trial["value"])
-        ends = Axis(name=metric, kind="even", low=ranked[0]["value"], high=ranked[-1]["value"])
-        places = [
-            [
-                *(axis.share(trial["parameters"][key]) for key, axis in axes.items()),
-                ends.share(trial["value"]),
-            ]
-            for trial in ranked
-        ]
+        every = [*axes.values(), Axis(metric, "even", [ranked[0]["value"], ranked[-1]["value"]])]
+        points = [[*(trial["parameters"][key] for key in axes), trial["value"]] for trial in ranked]
         best = ", ".join(f"{key} {_shown(value)}" for key, value in ranked[-1]["parameters"].items())
         names = f"{', '.join(axes)} and {metric}"
         label = f"Parallel coordinates of {len(ranked):,} trials over {names}; the best has {best}"
@@ -158,32 +151,43 @@ def _parallel(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], met
             ]
             for trial in reversed(ranked)
         ]
-        yield Figure(
-            "Parallel coordinates",
-            _parallel_plot(places, [*axes.values(), ends], label),
-            TextTable(["trial", *axes, metric], rows),
-            note="One line for each trial: the best in orange, others of the best quarter in blue, all others faint.",
+        plot = Frame(label, "", "", 258).draw(
+            "parallel.svg",
+            scale(0, len(axes), 16, WIDTH - 16),
+            scale(0.0, 1.0, 244, 48),
+            axes=every,
+            rows=[
+                [
+                    (place, axis.share(value))
+                    for place, (axis, value) in enumerate(zip(every, one, strict=True))
+                ]
+                for one in points
+            ],
+            fine=len(ranked) - max(1, len(ranked) // 4),
         )
+        note = "One line for each trial: the best in orange, others of the best quarter in blue, all others faint."
+        yield Figure("Parallel coordinates", plot, TextTable(["trial", *axes, metric], rows), note=note)
 
 
 def _slices(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metric: str) -> Iterator[Figure]:
     """The value of each trial against each of its parameters."""
     for key, axis in axes.items():
-        trials = [trial for trial in valued if key in trial["parameters"]]
-        trials.sort(key=lambda one: axis.share(one["parameters"][key]))
-        spots = [(axis.share(one["parameters"][key]), one["value"], _look(one)) for one in trials]
-        rows = [[_shown(one["parameters"][key]), fixed(one["value"], 5)] for one in trials]
-        best = max(trials, key=lambda trial: trial["value"])["parameters"][key]
+        trials = [
+            (one["parameters"][key], one["value"], _look(one)) for one in valued if key in one["parameters"]
+        ]
+        trials.sort(key=lambda one: axis.share(one[0]))
+        best, _, _ = max(trials, key=lambda one: one[1])
         label = (
             f"Scatter plot of {metric} against {key} for {len(trials):,} trials; the best has {_shown(best)}"
         )
         plot = scatter(
-            spots,
+            [(axis.share(value), score, look) for value, score, look in trials],
             Frame(label, key, f"validation {metric}"),
             x=(0.0, 1.0),
-            y=span([trial["value"] for trial in trials]),
+            y=span([score for _, score, _ in trials]),
             labels=axis.labels(5),
         )
+        rows = [[_shown(value), fixed(score, 5)] for value, score, _ in trials]
         yield Figure(key, plot, TextTable([key, metric], rows))
 
 
@@ -207,9 +211,14 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Axis:
     """The axis of one parameter: where between 0 and 1 each of its values lies.
+
+    Attributes:
+        name: of the parameter.
+        kind: values side by side, or on a linear or a logarithmic scale.
+        values: distinct and ascending.
 
     >>> Axis.of("tau", [0.1, 0.2]).share(0.2), Axis.of("lr", [10.0**-i for i in range(7)]).share(1e-3)
     (0.75, 0.5)
@@ -217,9 +226,7 @@ class Axis:
 
     name: str
     kind: Literal["named", "even", "ratio"]
-    low: float = 0.0
-    high: float = 1.0
-    values: tuple[Any, ...] = ()
+    values: Sequence[Any]
 
     @classmethod
     def of(cls, name: str, values: Sequence[Any]) -> Axis:
@@ -227,43 +234,26 @@ class Axis:
         numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         distinct = sorted(set(values), key=lambda value: value if numbers else str(value))
         if not numbers or len(distinct) <= _SEVERAL:
-            return cls(name=name, kind="named", values=tuple(distinct))
-        low, high = float(distinct[0]), float(distinct[-1])
-        if low > 0 and high / low > 8:
-            return cls(name=name, kind="ratio", low=math.log10(low), high=math.log10(high))
-        return cls(name=name, kind="even", low=low, high=high)
+            return cls(name, "named", distinct)
+        wide = distinct[0] > 0 and distinct[-1] / distinct[0] > 8
+        return cls(name, "ratio" if wide else "even", distinct)
 
     def share(self, value: Any) -> float:
         """The position of a value, 0 to 1."""
         if self.kind == "named":
             return (self.values.index(value) + 0.5) / len(self.values)
-        at = math.log10(value) if self.kind == "ratio" else float(value)
-        return round((at - self.low) / (self.high - self.low), 4) if self.high > self.low else 0.5
+        ends = (self.values[0], self.values[-1], value)
+        low, high, at = (math.log10(one) if self.kind == "ratio" else float(one) for one in ends)
+        return round((at - low) / (high - low), 4) if high > low else 0.5
 
     def labels(self, count: int) -> list[tuple[float, str]]:
         """Positions and texts of about `count` labels."""
-        values: Sequence[Any] = self.values
+        low, high, shown = self.values[0], self.values[-1], self.values
         if self.kind == "even":
-            values = ticks(self.low, self.high, count)
+            shown = ticks(low, high, count)
         elif self.kind == "ratio":
-            powers = range(math.floor(self.low), math.ceil(self.high) + 1)
+            powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
             steps = (digit * 10.0**power for power in powers for digit in (1, 2, 5))
-            inside = [one for one in steps if self.low - 1e-9 <= math.log10(one) <= self.high + 1e-9]
-            values = inside[:: max(1, -(-len(inside) // (count + 2)))]
-        return [(self.share(value), _shown(value)) for value in values]
-
-
-def _parallel_plot(rows: Sequence[Sequence[float]], axes: Sequence[Axis], label: str) -> Plot:
-    """One line for each row through vertical axes; rows are ordered from worst to best."""
-    x, y = Scale(0, len(axes) - 1, 16, WIDTH - 16), Scale(0.0, 1.0, 244, 48)
-    drawn = [
-        {
-            "x": x(place),
-            "name": axis.name.rpartition(".")[2],
-            "labels": [(y(share), text) for share, text in axis.labels(3)],
-        }
-        for place, axis in enumerate(axes)
-    ]
-    corners = [[(x(place), y(share)) for place, share in enumerate(row)] for row in rows]
-    fine = len(rows) - max(1, len(rows) // 4)
-    return Frame(label, "", "", 258).draw("parallel.svg", axes=drawn, rows=corners, fine=fine)
+            inside = [one for one in steps if low * (1 - 1e-9) <= one <= high * (1 + 1e-9)]
+            shown = inside[:: max(1, -(-len(inside) // (count + 2)))]
+        return [(self.share(value), _shown(value)) for value in shown]
