@@ -16,7 +16,7 @@ from talos.data.vocabulary import Ids
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.errors import TalosError
 from talos.evaluation.ranking import TopK
-from talos.exports.sinks import FileSink, PostgresSink, Sink, SqliteSink, join_files
+from talos.exports.sinks import FileSink, Sink, TableSink, join_files
 from talos.files import digest_of, expanded
 from talos.model.attributes import Filter
 from talos.model.model import Model
@@ -192,5 +192,4 @@ def _sink(out: str, own: Path, model: Model, settings: dict[str, Any], overwrite
     expected = "a file, sqlite:// or postgresql://"
     require(is_database_url(out), f"no way to write to {scheme!r}", where="out", expected=expected)
     require(group.size == 1, "a database from several processes", where="out", expected="a file")
-    kind = SqliteSink if scheme == "sqlite" else PostgresSink
-    return kind(out, model.train, settings, overwrite=overwrite)
+    return TableSink(out, model.train, settings, overwrite=overwrite)

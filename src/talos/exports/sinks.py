@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -43,7 +43,7 @@ from talos.files import (
     write_sealed,
 )
 
-__all__ = ["FileSink", "PostgresSink", "Sink", "SqliteSink", "join_files"]
+__all__ = ["FileSink", "Sink", "TableSink", "join_files"]
 
 _FORMAT = 3
 # What an error says about a setting that differs, where its value would say nothing.
@@ -296,28 +296,44 @@ def _file_kind(path: Path) -> tuple[str, bool]:
 # ------------------------------------------------------------------- tables
 
 
-class _TableSink(Sink):
-    """A table of a database; a subclass has the words of its driver.
-
-    A transaction that is open when the sink is closed is rolled back.
-
-    Args:
-        url: of the database, with the table's name.
-        train: as for every sink.
-        settings: likewise.
-        overwrite: likewise.
-    """
+class _Dialect(NamedTuple):
+    """What databases say in different words."""
 
     types: tuple[str, str, str, str]  # SQL types of text, integers and scores, and options after the columns
     mark: str  # the placeholder of a value in a statement
-    transaction: str  # the statement that begins one
+    begin: str  # begins a transaction
     exists: str  # finds a row if there is a table or view with a (quoted) name
+
+
+_SQLITE = _Dialect(
+    # Rows come in the order of the primary key, so storing them by it costs nothing.
+    types=("TEXT", "INTEGER", "REAL", "WITHOUT ROWID"),
+    mark="?",
+    begin="BEGIN IMMEDIATE",
+    exists="""SELECT 1 FROM sqlite_master WHERE lower('"' || replace(name, '"', '""') || '"') = lower(?)""",
+)
+_POSTGRES = _Dialect(
+    types=("TEXT", "BIGINT", "REAL", ""),
+    mark="%s",
+    begin="BEGIN",
+    exists="SELECT 1 FROM pg_class WHERE oid = to_regclass(%s)",
+)
+
+
+class TableSink(Sink):
+    """A table in a SQLite file, which is created if it does not exist, or of a PostgreSQL server.
+
+    The URL has its name: `sqlite:///FILE?table=NAME`, `postgresql://USER@HOST/DATABASE?table=NAME` or
+    `?table=SCHEMA.NAME`. A transaction that is open when the sink is closed is rolled back.
+    """
+
     failures: tuple[type[Exception], ...] = SQLITE_ERRORS  # that the driver raises
     disk_failed = False
     connection: Any
 
     def __init__(self, url: str, train: Interactions, settings: dict[str, Any], *, overwrite: bool) -> None:
         self.url = DatabaseURL.parse(url)
+        self.sql = _SQLITE if self.url.is_sqlite else _POSTGRES
         table = "recommendations" if self.url.table is None else self.url.table
         schema, dot, bare = table.rpartition(".")
         fits = 1 <= len(bare.encode()) <= _LONGEST_NAME and "\0" not in table and bool(schema or not dot)
@@ -334,7 +350,7 @@ class _TableSink(Sink):
         try:
             if starting:
                 self.connection = self.held.enter_context(closing(self._connect()))
-            self._run(self.transaction)
+            self._run(self.sql.begin)
             yield
             self._run("COMMIT")
         except self.failures as error:
@@ -358,9 +374,9 @@ class _TableSink(Sink):
         return {}
 
     def _start(self) -> None:
-        text, integer, score, options = self.types
-        ids = self.train.user_ids.ids, self.train.item_ids.ids
-        user, item = (integer if one.dtype.is_integer() else text for one in ids)
+        text, integer, score, options = self.sql.types
+        known = self.train.user_ids, self.train.item_ids
+        user, item = (integer if one.ids.dtype.is_integer() else text for one in known)
         for statement in (
             f"DROP TABLE IF EXISTS {self.staging}",
             f"DROP TABLE IF EXISTS {self.progress}",
@@ -369,10 +385,10 @@ class _TableSink(Sink):
             f"CREATE TABLE {self.progress} (record {text})",
         ):
             self._run(statement)
-        self._run(f"INSERT INTO {self.progress} VALUES ({self.mark})", sealed_text(self.record))
+        self._run(f"INSERT INTO {self.progress} VALUES ({self.sql.mark})", sealed_text(self.record))
 
     def _store(self, rows: pl.DataFrame, record: dict[str, Any]) -> None:
-        change = f"UPDATE {self.progress} SET record = {self.mark} WHERE record = {self.mark}"
+        change = f"UPDATE {self.progress} SET record = {self.sql.mark} WHERE record = {self.sql.mark}"
         if self._run(change, sealed_text(record), sealed_text(self.record)).rowcount != 1:
             raise TalosError(f"another process is writing {self.name}")
         self._insert(rows)
@@ -383,30 +399,17 @@ class _TableSink(Sink):
         self._run(f"DROP TABLE {self.progress}")
 
     def _exists(self, table: str) -> bool:
-        return self._run(self.exists, table).fetchone() is not None
+        return self._run(self.sql.exists, table).fetchone() is not None
 
     def _run(self, statement: str, *values: str) -> Any:
         return self.connection.execute(statement, values)
 
-    @abstractmethod
     def _connect(self) -> Any:
         """A connection that commits every statement outside a transaction."""
-
-    @abstractmethod
-    def _insert(self, rows: pl.DataFrame) -> None:
-        """Insert rows into the staging table, in the driver's fastest way."""
-
-
-class SqliteSink(_TableSink):
-    """A table in a SQLite file, which is created if it does not exist: `sqlite:///FILE?table=NAME`."""
-
-    # Rows come in the order of the primary key, so storing them by it costs nothing.
-    types = ("TEXT", "INTEGER", "REAL", "WITHOUT ROWID")
-    mark = "?"
-    transaction = "BEGIN IMMEDIATE"
-    exists = """SELECT 1 FROM sqlite_master WHERE lower('"' || replace(name, '"', '""') || '"') = lower(?)"""
-
-    def _connect(self) -> Any:
+        if not self.url.is_sqlite:
+            connection = connect_postgres(self.url, "writing to", autocommit=True)
+            self.failures = (connection.Error,)
+            return connection
         path = self.url.sqlite_path
         if path is None:
             raise ArgumentError(f"{self.url.shown!r} names no file", where="out", expected="sqlite:///FILE")
@@ -423,23 +426,10 @@ class SqliteSink(_TableSink):
             path.unlink()
 
     def _insert(self, rows: pl.DataFrame) -> None:
-        self.connection.executemany(f"INSERT INTO {self.staging} VALUES (?, ?, ?, ?)", rows.iter_rows())
-
-
-class PostgresSink(_TableSink):
-    """A table of a PostgreSQL server: `postgresql://USER@HOST/DATABASE?table=NAME` or `?table=SCHEMA.NAME`."""
-
-    types = ("TEXT", "BIGINT", "REAL", "")
-    mark = "%s"
-    transaction = "BEGIN"
-    exists = "SELECT 1 FROM pg_class WHERE oid = to_regclass(%s)"
-
-    def _connect(self) -> Any:
-        connection = connect_postgres(self.url, "writing to", autocommit=True)
-        self.failures = (connection.Error,)
-        return connection
-
-    def _insert(self, rows: pl.DataFrame) -> None:
+        """Insert rows into the staging table, in the driver's fastest way."""
+        if self.url.is_sqlite:
+            self.connection.executemany(f"INSERT INTO {self.staging} VALUES (?, ?, ?, ?)", rows.iter_rows())
+            return
         # everything but numbers is quoted, because an empty field without quotes would become NULL
         text = rows.write_csv(include_header=False, quote_style="non_numeric")
         with self.connection.cursor().copy(f"COPY {self.staging} FROM STDIN (FORMAT csv)") as copy:
