@@ -17,8 +17,7 @@ from talos.data.splits import Split
 from talos.errors import ArgumentError
 from talos.model.recommender import Recommender
 from talos.report import comparison_report, run_report
-from talos.report.page import TextTable, markdown
-from talos.report.render import environment, number
+from talos.report.page import TextTable, environment, markdown, number
 from talos.studies.compare import ComparisonTable, compare
 from talos.training.callbacks import History, read_history
 

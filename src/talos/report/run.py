@@ -1,9 +1,13 @@
-"""The page of a run, its plots, and the facts that the page and the card of a run share: measured once, worded once."""
+"""The page and the model card of a run, of the same facts: measured once, worded once.
+
+The card is Markdown with front matter, as the Hugging Face Hub shows it, in the sections that people expect of one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -11,24 +15,26 @@ import polars as pl
 from numpy.typing import NDArray
 
 from talos.config import RunConfig, flat_settings
+from talos.data.databases import without_password
 from talos.data.interactions import Interactions
+from talos.data.source_options import SourceOptions
 from talos.evaluation.significance import mean_interval
 from talos.model.measures import Lists, ScoreSample, by_activity, by_popularity, make_lists, sample_scores
 from talos.model.model import Model
 from talos.model.query import ListQuery, answer
 from talos.model.recommender import Recommender, no_test_part
-from talos.report.page import BOTH, Figure, TextTable, grouped_bars, histogram, line_chart
-from talos.report.render import fixed, number, render
-from talos.report.svg import Frame, Series, scatter, span, ticks
+from talos.report.page import Figure, TextTable, fixed, markdown, number, render
+from talos.report.svg import BOTH, Frame, Series, grouped_bars, histogram, line_chart, scatter, span, ticks
 
-__all__ = ["ACCURACY", "Measured", "run_facts", "run_report", "with_interval"]
+__all__ = ["is_card", "model_card", "run_report"]
 
 _POINTS = 500  # in a scatter plot: enough to show the shape, few enough for a small file
-_CARD_HISTORY, _CARD_LENGTH = 6, 10  # items on the card of a sample user: from the history, and recommended
+_SAMPLE_HISTORY, _SAMPLE_LENGTH = 6, 10  # items of a sample user: from the history, and recommended
 _CURVE_KS = (1, 2, 3, 5, 10, 15, 20, 30, 50)
-
-ACCURACY = (("precision", "Precision"), ("recall", "Recall"), ("ndcg", "NDCG"), ("mrr", "MRR"))
-"""The metrics that are shown first, and how they are written."""
+_CARD_KS = (10, 20, 50)  # list lengths in the card, beside the K of training
+_CARD_MARK = "<!-- written by `talos card` -->"
+# The metrics that are shown first, and how they are written.
+_ACCURACY = (("precision", "Precision"), ("recall", "Recall"), ("ndcg", "NDCG"), ("mrr", "MRR"))
 
 
 def run_report(
@@ -65,13 +71,13 @@ def run_report(
     >>> text.startswith("<!doctype html>"), text.count('role="img"') >= 8
     (True, True)
     """
-    facts = run_facts(recommender, test, most_users=most_users, seed=seed)
+    facts = _run_facts(recommender, test, most_users=most_users, seed=seed)
     model, found, rng = facts["model"], facts["found"], np.random.default_rng(seed)
     facts |= {"title": title, "date": date}
     facts |= {"learning": list(_learning(history, model.metadata, refit_history))}
     if found is None:
         users = np.sort(rng.permutation(np.flatnonzero(model.train.user_degrees))[:shown_users])
-        own = answer(model, ListQuery(users=users, k=min(_CARD_LENGTH, model.train.num_items)))
+        own = answer(model, ListQuery(users=users, k=min(_SAMPLE_LENGTH, model.train.num_items)))
         return render("run.html", **facts, samples=_samples(model, None, users, own.items, own.scores))
     lists, race = found.both[0], model.metadata.get("race") or facts["origin"].get("race", {})
     shown = np.sort(rng.permutation(len(lists.users))[:shown_users])
@@ -83,7 +89,7 @@ def run_report(
         stages=list(_stages(race.get("legs", []))),
         accuracy=[
             _against_k(f"{word}@K", found, [[one.mean(f"{name}@{k}") for k in one.ks] for one in found.both])
-            for name, word in ACCURACY[:3]
+            for name, word in _ACCURACY[:3]
         ],
         groups=list(_groups(found)),
         sample=sample,
@@ -94,7 +100,7 @@ def run_report(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class _Measured:
     """A model on its test interactions, beside ranking by popularity.
 
     Attributes:
@@ -128,7 +134,7 @@ class Measured:
         groups = by_activity(self.model.train.user_degrees[self.both[0].users])
         means = [[float(values[members].mean()) for _, members in groups] for values in recalls]
         rows = [
-            [name, f"{members.sum():,}", with_interval(recalls[0][members]), fixed(popular)]
+            [name, f"{members.sum():,}", _with_interval(recalls[0][members]), fixed(popular)]
             for (name, members), popular in zip(groups, means[1], strict=True)
         ]
         return means, TextTable(["train interactions", "users", *BOTH], rows)
@@ -143,7 +149,7 @@ class Measured:
         return means, TextTable(["popularity rank, %", "items", "test interactions", *BOTH], rows)
 
 
-def run_facts(
+def _run_facts(
     recommender: Recommender, test: Interactions | None, *, most_users: int, seed: int
 ) -> dict[str, Any]:
     """The facts that the templates of the page and of the card have in common.
@@ -163,7 +169,7 @@ def run_facts(
         longest = max(k, min(_CURVE_KS[-1], model.train.num_items))
         ks = sorted({at for at in (*_CURVE_KS, k) if at <= longest})
         both = make_lists(model, known, ks=ks, most_users=most_users, seed=seed)
-        found = Measured(model=model, k=k, test=known, lost=lost, both=both)
+        found = _Measured(model=model, k=k, test=known, lost=lost, both=both)
         means = [{name: one.mean(name) for name in one.per_user} for one in found.both]
     return {
         "model": model,
@@ -171,27 +177,27 @@ def run_facts(
         "method": config.loss.name if config.baseline is None else config.baseline.name,
         "baseline": config.baseline is not None,
         "backbone": config.backbone.name,
-        "fitted_on": trained_on(model.metadata.get("trained_on", ["train"])),
+        "fitted_on": _trained_on(model.metadata.get("trained_on", ["train"])),
         "origin": origin,
-        "origin_fitted_on": trained_on(origin.get("trained_on", ["train"])),
+        "origin_fitted_on": _trained_on(origin.get("trained_on", ["train"])),
         "found": found,
         "means": means,
-        "headline": [(word, name) for name, word in ACCURACY if f"{name}@{k}" in means[0]],
+        "headline": [(word, name) for name, word in _ACCURACY if f"{name}@{k}" in means[0]],
         "settings": _settings(config, model),
     }
 
 
-def trained_on(parts: Iterable[str]) -> str:
+def _trained_on(parts: Iterable[str]) -> str:
     """The parts that a model was fitted on, in words.
 
-    >>> trained_on(["train", "valid", "test"])
+    >>> _trained_on(["train", "valid", "test"])
     'train, validation and test'
     """
     *first, last = ["validation" if name == "valid" else name for name in parts]
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def with_interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> str:
+def _with_interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> str:
     """The mean of the values with its 95 % confidence interval."""
     low, high = mean_interval(values)
     return f"{fixed(float(values.mean()))} ({fixed(low)} to {fixed(high)})"
@@ -204,7 +210,7 @@ def _settings(config: RunConfig, model: Model) -> TextTable:
     rows = {
         **flat_settings(config.as_dict()),
         **{
-            f"interactions of {trained_on([name])}": number(n)
+            f"interactions of {_trained_on([name])}": number(n)
             for name, n in facts.get("trained_on", {}).items()
         },
         **({"epochs from": facts["epochs_from"]} if "epochs_from" in facts else {}),
@@ -276,14 +282,18 @@ def _stages(legs: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
 
 
 def _against_k(
-    title: str, found: Measured, values: Sequence[Sequence[float]], y: str = "mean over users", note: str = ""
+    title: str,
+    found: _Measured,
+    values: Sequence[Sequence[float]],
+    y: str = "mean over users",
+    note: str = "",
 ) -> Figure:
     """A measure of the model and of popularity against the list length."""
     series = [Series(name, found.both[0].ks, own) for name, own in zip(BOTH, values, strict=True)]
     return line_chart(title, series, "list length K", y, whole=True, note=note)
 
 
-def _groups(found: Measured) -> Iterator[Figure]:
+def _groups(found: _Measured) -> Iterator[Figure]:
     """Histograms of per-user metrics, and accuracy by activity of users and by popularity of items."""
     k, edges = found.k, np.linspace(0, 1, 21)
     named = {f"{name}@{k}": found.both[0].per_user[f"{name}@{k}"] for name in ("precision", "recall")}
@@ -379,7 +389,7 @@ def _thresholds(exact: NDArray[np.float64], learned: NDArray[np.float64]) -> Fig
     )
 
 
-def _exposure(found: Measured) -> Iterator[Figure]:
+def _exposure(found: _Measured) -> Iterator[Figure]:
     """Coverage, popularity rank and Gini coefficient of the lists against K."""
     rank = "Mean rank by popularity of the items shown, as a share of the catalogue; 0 is the most popular."
     for title, name, y, note in (
@@ -420,11 +430,103 @@ def _samples(
         has = model.seen.pairs_of(np.array([user]))[1]
         tested = set() if test is None else set(test.pairs_of(np.array([user]))[1].tolist())
         # the least popular items say most about a user's taste
-        telling = has[np.argsort(data.item_degrees[has], kind="stable")][:_CARD_HISTORY]
-        ranked = list(zip(own, values, strict=True))[:_CARD_LENGTH]
+        telling = has[np.argsort(data.item_degrees[has], kind="stable")][:_SAMPLE_HISTORY]
+        ranked = list(zip(own, values, strict=True))[:_SAMPLE_LENGTH]
         yield {
             "name": data.user_ids.ids[int(user)],
             "count": len(has),
             "history": [titles[item] for item in telling.tolist()],
             "items": [(titles[item], score, item in tested) for item, score in ranked if item >= 0],
         }
+
+
+# ------------------------------------------------------------------------------- the card
+
+
+def model_card(
+    recommender: Recommender,
+    test: Interactions | None,
+    *,
+    title: str = "Recommender",
+    license: str | None = None,  # noqa: A002
+    most_users: int = 50_000,
+    seed: int = 0,
+) -> str:
+    """A model card of a trained recommender in Markdown. Equal arguments give equal text.
+
+    Args:
+        recommender: fitted or loaded.
+        test: the test interactions, as for `run_report`. The card of a model that was fitted on all the data has the
+            metrics of the model it was chosen from, without intervals, and says so.
+        title: name of the model.
+        license: for the front matter, as the Hub writes it, such as "cc-by-4.0"; left out if None.
+        most_users: if there are more test users, a sample of this size is measured.
+        seed: the seed of the sample.
+
+    >>> data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
+    >>> model = Recommender(k=1, dim=4, epochs=1).fit(data)
+    >>> card = model_card(model, Interactions.from_ids(["ann", "bob"], ["rye", "jam"]), title="Breakfast")
+    >>> card.startswith("---"), is_card(card), "# Breakfast" in card
+    (True, True, True)
+    """
+    facts = _run_facts(recommender, test, most_users=most_users, seed=seed)
+    model, found, (ours, popular) = facts["model"], facts["found"], facts["means"]
+    chosen = [[name, fixed(value), fixed(popular.get(name))] for name, value in ours.items()]
+    data = _data_name(model)
+    return (
+        render(
+            "card.md",
+            **facts,
+            mark=_CARD_MARK,
+            markdown=markdown,
+            title=title,
+            license=license,
+            data_name=data,
+            version=str(model.metadata.get("versions", {}).get("talos", "")).strip() or "of this machine",
+            data=_data(model, data, facts["fitted_on"]),
+            metrics=TextTable(["metric", *BOTH], chosen) if found is None else _metrics(found),
+        )
+        + "\n"
+    )
+
+
+def is_card(text: str) -> bool:
+    """Whether a text, or its beginning, is a card that this library has written.
+
+    >>> is_card("# my own notes")
+    False
+    """
+    return _CARD_MARK in text
+
+
+def _data_name(model: Model) -> str:
+    """The name of the data, without the folders of the machine they were on and without a query or a password."""
+    path = str((model.metadata.get("source") or {}).get("path", ""))
+    if "://" in path:
+        return without_password(path).partition("?")[0].rstrip("/").rpartition("/")[2] or "a database"
+    return PurePath(path.replace("\\", "/")).name or "interactions"
+
+
+def _data(model: Model, name: str, fitted_on: str) -> TextTable:
+    facts = [row for row in model.train.describe().rows() if row[0] != "note"]
+    source = model.metadata.get("source")
+    split = {} if source is None else SourceOptions.from_dict(source).splitting()
+    names = {"by": "split by", "test": "test share", "valid": "validation share of the other interactions"}
+    options = [(names.get(key, key.replace("_", " ")), str(value)) for key, value in split.items() if value]
+    return TextTable(["", "value"], [("source", name), ("fitted on", fitted_on), *facts, *options])
+
+
+def _metrics(found: _Measured) -> TextTable:
+    rows = [
+        [f"{word}@{k}", *(_with_interval(one.per_user[f"{name}@{k}"]) for one in found.both)]
+        for name, word in _ACCURACY
+        for k in found.both[0].ks
+        if k in (*_CARD_KS, found.k)
+    ]
+    at = found.place
+    rows += [
+        [f"Coverage@{found.k}", *(f"{one.coverage[at]:.1%}" for one in found.both)],
+        [f"Gini of exposure@{found.k}", *(fixed(one.gini[at]) for one in found.both)],
+        [f"Mean popularity rank@{found.k}", *(f"{one.popularity_rank[at]:.1%}" for one in found.both)],
+    ]
+    return TextTable(["metric", *BOTH], rows)

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-from talos.report.render import COLOURS, WIDTH, number, render
+from talos.report.page import COLOURS, WIDTH, Figure, Plot, TextTable, fixed, number, render
 
 __all__ = [
+    "BOTH",
     "BOTTOM",
     "COLOURS",
     "WIDTH",
@@ -25,7 +26,10 @@ __all__ = [
     "Plot",
     "Series",
     "bars",
+    "grouped_bars",
+    "histogram",
     "intervals",
+    "line_chart",
     "lines",
     "scale",
     "scatter",
@@ -33,8 +37,6 @@ __all__ = [
     "stairs",
     "ticks",
 ]
-
-KeyKind: TypeAlias = Literal["dots", "line", "box"]
 
 HEIGHT = 222
 LEFT, RIGHT, TOP, BOTTOM = 48, 12, 32, 42
@@ -92,25 +94,6 @@ class Series:
     name: str
     xs: Sequence[float]
     ys: Sequence[float]
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A drawing: its description for screen readers, its height, and SVG elements. `str` gives the whole SVG.
-
-    >>> str(Plot("nothing", 10, "")).startswith('<svg viewBox="0 0 330 10" role="img" aria-label="nothing"')
-    True
-    """
-
-    label: str
-    height: int
-    body: str
-
-    def __str__(self) -> str:
-        """The SVG element around the drawing."""
-        return render("plot.svg", plot=self)
-
-    __html__ = __str__  # templates insert it as it is: every text in it is escaped already
 
 
 @dataclass(frozen=True)
@@ -277,3 +260,93 @@ def intervals(
         first=first,
         edge=edge,
     )
+
+
+# ------------------------------------------------------------------------------- figures: a plot and its numbers
+
+BOTH = ("model", "popularity")  # the two series of most figures of a run
+
+
+def line_chart(
+    title: str,
+    series: Sequence[Series],
+    x: str,
+    y: str,
+    *,
+    of: str = "series",
+    digits: int = 4,
+    table: TextTable | None = None,
+    note: str = "",
+    **options: Any,
+) -> Figure:
+    """A line chart of at most `COLOURS` of the series; the table has all of them.
+
+    Args:
+        title: title of the figure.
+        series: named points; all with at least one.
+        x: name of the horizontal axis.
+        y: name of the vertical axis.
+        of: what a series is, for the table and the note.
+        digits: decimal places in the table.
+        table: the numbers; made from the series if None.
+        note: how to read it.
+        **options: for `lines`.
+
+    >>> chart = line_chart("Loss", [Series("loss", [1, 2], [0.5, 0.25])], "epoch", "mean loss")
+    >>> chart.plot.label, chart.table.rows[1]
+    ('Line chart of mean loss against epoch: loss from 0.5 to 0.25', ['2', '0.2500'])
+    """
+    drawn = series[:COLOURS]
+    ends = "; ".join(f"{one.name} from {number(one.ys[0])} to {number(one.ys[-1])}" for one in drawn)
+    plot = lines(drawn, Frame(f"Line chart of {y} against {x}: {ends}", x, y), **options)
+    if len(series) > COLOURS:
+        note = f"{note} The plot shows the first {COLOURS} of {len(series)} {of}s.".strip()
+    names = [one.name for one in series]
+    legend = names[:COLOURS] if len(series) > 1 else ()
+    return Figure(title, plot, table or _numbers(series, x, y, of, digits), legend=legend, note=note)
+
+
+def _numbers(series: Sequence[Series], x: str, y: str, of: str, digits: int) -> TextTable:
+    """One column for each series if all have the same places, else one row for each point."""
+    if all(one.xs == series[0].xs for one in series):
+        header = [x, *(one.name for one in series)] if len(series) > 1 else [x, y]
+        values = zip(series[0].xs, *(one.ys for one in series), strict=True)
+        return TextTable(
+            header, [[number(at), *(fixed(value, digits) for value in row)] for at, *row in values]
+        )
+    rows = [
+        [one.name, number(at), fixed(value, digits)]
+        for one in series
+        for at, value in zip(one.xs, one.ys, strict=True)
+    ]
+    return TextTable([of, x, y], rows)
+
+
+def histogram(
+    title: str,
+    counts: Mapping[str, Sequence[float]],
+    edges: Sequence[float],
+    frame: Frame,
+    *,
+    note: str,
+    mark: tuple[float, str] | None = None,
+) -> Figure:
+    """A histogram of each series as stairs; `edges` are the borders of the bins, one more than there are bins.
+
+    >>> chart = histogram("Users", {"recall": [3, 1]}, [0, 0.5, 1], Frame("two bins", "recall", "users"), note="")
+    >>> chart.table.rows[0]
+    ['0.000 to 0.500', '3']
+    """
+    series = [Series(name, edges, [*count, count[-1]]) for name, count in counts.items()]
+    bins = zip(pairwise(edges), *counts.values(), strict=True)
+    rows = [[f"{low:.3f} to {high:.3f}", *map(number, values)] for (low, high), *values in bins]
+    plot = lines(series, frame, steps=True, mark=mark)
+    return Figure(
+        title, plot, TextTable([frame.x, *counts], rows), legend=list(counts), note=note, key="line"
+    )
+
+
+def grouped_bars(title: str, frame: Frame, means: Sequence[Sequence[float]], table: TextTable) -> Figure:
+    """Bars of the model and of popularity for the groups that the first column of the table names."""
+    plot = bars([row[0] for row in table.rows], list(zip(BOTH, means, strict=True)), frame)
+    return Figure(title, plot, table, legend=BOTH, key="box")
