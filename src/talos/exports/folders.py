@@ -123,11 +123,10 @@ def score_arrays(model: Model) -> dict[str, Any]:
     """What scores are computed from, by name: vectors and thresholds, or weights between items."""
     if isinstance(model.scored_by, ItemWeights):
         return {name: tensor.numpy() for name, tensor in model.scored_by.tensors().items()}
-    table, thresholds = model.dot_scores, model.vectors.thresholds
     tensors = {
-        "user_vectors": table.user_vectors,
-        "item_vectors": table.item_vectors,
-        "thresholds": thresholds,
+        "user_vectors": model.dot_scores.user_vectors,
+        "item_vectors": model.dot_scores.item_vectors,
+        "thresholds": model.vectors.thresholds,
     }
     return {name: plain_array(tensor) for name, tensor in tensors.items() if tensor is not None}
 
@@ -157,26 +156,30 @@ def check_same_lists(
 
     Returns the share of users whose lists are identical.
     """
-    there = expected.items >= 0
-    margin = _TOLERANCE * max(1.0, float(np.abs(expected.scores[there]).max(initial=0.0)))
+    sizes = (expected.items >= 0).sum(1)
+    margin = _TOLERANCE * max(1.0, float(np.abs(expected.scores[expected.items >= 0]).max(initial=0.0)))
     table = model.dot_scores
     for row, user in enumerate(sample.tolist()):
-        size = int(there[row].sum())
-        valid = (items[row] >= 0) & (items[row] < model.train.num_items)
-        mine = np.where(valid, items[row], 0)[:size]
+        size, valid = sizes[row], (items[row] >= 0) & (items[row] < model.train.num_items)
+        mine, given, best = (
+            np.where(valid, items[row], 0)[:size],
+            scores[row, :size],
+            expected.scores[row, :size],
+        )
         own = (table.item_vectors[mine].double() @ table.user_vectors[user].double()).detach().cpu().numpy()
-        distinct = valid.sum() == size and valid[:size].all() and len(np.unique(mine)) == size
         problems = {
-            "items are missing or repeated": not distinct,
-            "scores are not the items' scores": (np.abs(own - scores[row, :size]) > margin).any(),
+            "items are missing or repeated": valid.sum() != size
+            or not valid[:size].all()
+            or len(np.unique(mine)) != size,
+            "scores are not the items' scores": (np.abs(own - given) > margin).any(),
             "better items are left out, or items that are masked are in": (
-                np.abs(scores[row, :size] - expected.scores[row, :size]) > margin
+                np.abs(given - best) > margin
             ).any(),
         }
-        problem = next((problem for problem, found in problems.items() if found), None)
-        if problem is not None:
-            name = f"{what} differs from the model for user {model.train.user_ids.ids[user]!r}"
-            raise TalosError(f"{name}: {problem}; nothing was written")
+        for problem, found in problems.items():
+            if found:
+                name = f"{what} differs from the model for user {model.train.user_ids.ids[user]!r}"
+                raise TalosError(f"{name}: {problem}; nothing was written")
     return float((items == expected.items).all(1).mean())
 
 

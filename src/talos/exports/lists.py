@@ -11,12 +11,10 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from talos.checks import require
-from talos.data.databases import is_database_url
-from talos.data.vocabulary import Ids
+from talos.data.vocabulary import Ids, Vocabulary
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
-from talos.errors import TalosError
 from talos.evaluation.ranking import TopK
-from talos.exports.sinks import FileSink, Sink, TableSink, join_files
+from talos.exports.sinks import FileSink, InterruptedExportError, Sink, TableSink, join_files
 from talos.files import digest_of, expanded
 from talos.model.attributes import Filter
 from talos.model.model import Model
@@ -30,12 +28,6 @@ _Find: TypeAlias = Callable[[ListQuery], Iterator[TopK]]
 
 # A part is one file or one transaction: an interruption loses at most one of them.
 _ROWS_IN_A_PART = 200_000
-
-
-class InterruptedExportError(TalosError):
-    """An export was interrupted, and can be resumed."""
-
-    exit_code = 130
 
 
 def write_lists(
@@ -97,9 +89,12 @@ def write_lists(
     2 ['user_id,item_id,score,rank', 'ann,jam,1.0,1', 'bob,tea,1.0,1']
     """
     began = time.perf_counter()
-    by_score = approximate is None or not (diversity or popularity)
-    what, expected = "together with diversity or popularity", "lists by score alone"
-    require(by_score, what, where="approximate", expected=expected)
+    require(
+        approximate is None or not (diversity or popularity),
+        "together with diversity or popularity",
+        where="approximate",
+        expected="lists by score alone",
+    )
     model = source if isinstance(source, Model) else source.fitted_model()
     query, user_ids = list_query(
         model,
@@ -112,7 +107,7 @@ def write_lists(
         filter_seen=filter_seen,
         for_test=for_test,
     )
-    settings = {
+    settings: dict[str, Any] = {
         "model": model.fingerprint(),
         "banned": "" if query.banned is None else digest_of(query.banned.tolist()),
         "k": query.k,
@@ -123,10 +118,19 @@ def write_lists(
         "approximate": approximate,
         "users_in_a_part": max(1, _ROWS_IN_A_PART // query.k),
     }
-    path = expanded(out)
+    path, failed = expanded(out), f"{out} could not be written"
     parts = [path.with_name(f".rank-{rank}-of-{group.size}.{path.name}") for rank in range(group.size)]
-    choose = partial(_sink, str(out), parts[group.rank], model, settings, overwrite, group)
-    sink = all_or_none(group, choose, str(out))
+
+    def choose_sink() -> Sink:
+        if "://" in str(out):
+            require(group.size == 1, "a database from several processes", where="out", expected="a file")
+            return TableSink(str(out), model.train, settings, overwrite=overwrite)
+        whole = FileSink(path, model.train, settings, overwrite=overwrite)  # or a refusal of `out`
+        if group.size == 1:
+            return whole
+        return FileSink(parts[group.rank], model.train, settings, overwrite=True, header=group.rank == 0)
+
+    sink = all_or_none(group, choose_sink, str(out))
     assert sink is not None
     find: _Find = partial(iter_answers, model)
     facts: dict[str, Any] = {}
@@ -135,15 +139,16 @@ def write_lists(
 
         index = ApproximateLists(model, query, wanted=approximate)
         find, facts = index.iter_answers, {"approximate": index.facts}
-    failed = f"{out} could not be written"
-    resumed = all_or_none(group, lambda: _write(model, query, user_ids, find, sink, progress), failed)
+    ids = user_ids, model.train.item_ids
+    from_user = partial(_parts, query, ids, find, settings["users_in_a_part"], progress)
+    resumed = all_or_none(group, lambda: sink.write(from_user), failed)
     assert resumed is not None
-    counts = [len(query.users), model.users_without_events, sink.record["rows"], resumed]
-    every = group.all_gather_numbers([*map(float, counts)])
+    every = group.all_gather_numbers(
+        [float(len(query.users)), model.users_without_events, sink.record["rows"], resumed]
+    )
     users, without, rows, resumed = (int(sum(column)) for column in zip(*every, strict=True))
     if group.size > 1:
-        join = partial(join_files, parts, path)
-        all_or_none(group, join if group.rank == 0 else None, failed)
+        all_or_none(group, partial(join_files, parts, path) if group.rank == 0 else None, failed)
     return {
         "out": sink.name if group.size == 1 else str(path),
         "users": users,
@@ -156,40 +161,20 @@ def write_lists(
     }
 
 
-def _write(
-    model: Model, query: ListQuery, user_ids: pl.Series, find: _Find, sink: Sink, show: Progress | None
-) -> int:
-    """Write the lists of all users that this process has; returns how many were done before."""
-    total, size = len(query.users), sink.record["settings"]["users_in_a_part"]
-    show = show or (lambda done, total: None)
-    with sink.held:
-        sink.begin()
-        start = int(sink.record["users"])
-        show(start, total)
-        try:
-            for done in range(start, total, size):
-                ids, frames = user_ids[done : done + size], []
-                for lists in find(query.block(range(done, done + len(ids)))):
-                    frames.append(list_frame(lists, ids, model.train.item_ids))
-                    show(done + int(lists.users[-1]) + 1, total)
-                sink.add(pl.concat(frames, rechunk=True), done + len(ids))
-            sink.finish()
-        except KeyboardInterrupt:
-            raise InterruptedExportError(
-                f"interrupted after {sink.record['users']:,} of {total:,} users; run it again to continue"
-            ) from None
-    return start
-
-
-def _sink(out: str, own: Path, model: Model, settings: dict[str, Any], overwrite: bool, group: Group) -> Sink:
-    """Where this process writes: `out`, or `own`, its part of a file that several processes write."""
-    scheme, colon, _ = out.partition("://")
-    if not colon:
-        whole = FileSink(expanded(out), model.train, settings, overwrite=overwrite)  # or a refusal of `out`
-        header = group.rank == 0
-        part = FileSink(own, model.train, settings, overwrite=True, header=header)
-        return part if group.size > 1 else whole
-    expected = "a file, sqlite:// or postgresql://"
-    require(is_database_url(out), f"no way to write to {scheme!r}", where="out", expected=expected)
-    require(group.size == 1, "a database from several processes", where="out", expected="a file")
-    return TableSink(out, model.train, settings, overwrite=overwrite)
+def _parts(
+    query: ListQuery,
+    ids: tuple[pl.Series, Vocabulary],
+    find: _Find,
+    size: int,
+    show: Progress | None,
+    start: int,
+) -> Iterator[tuple[pl.DataFrame, int]]:
+    """The lists of the users after the first `start`, some at a time, and how many users are done with each part."""
+    total, show = len(query.users), show or (lambda done, total: None)
+    show(start, total)
+    for done in range(start, total, size):
+        users, frames = ids[0][done : done + size], []
+        for lists in find(query.block(range(done, done + len(users)))):
+            frames.append(list_frame(lists, users, ids[1]))
+            show(done + int(lists.users[-1]) + 1, total)
+        yield pl.concat(frames, rechunk=True), done + len(users)

@@ -18,7 +18,7 @@ import re
 import shutil
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from talos.checks import require
-from talos.data.databases import SQLITE_ERRORS, DatabaseURL, connect_postgres, quoted
+from talos.data.databases import SQLITE_ERRORS, DatabaseURL, connect_postgres, is_database_url, quoted
 from talos.data.interactions import Interactions
 from talos.data.parquet import scan_file
 from talos.errors import ArgumentError, DataError, TalosError, first_line, nearest
@@ -43,7 +43,7 @@ from talos.files import (
     write_sealed,
 )
 
-__all__ = ["FileSink", "Sink", "TableSink", "join_files"]
+__all__ = ["FileSink", "InterruptedExportError", "Sink", "TableSink", "join_files"]
 
 _FORMAT = 3
 # What an error says about a setting that differs, where its value would say nothing.
@@ -58,6 +58,12 @@ _KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl"
 _LONGEST_NAME = 63 - len("__talos_progress")
 
 
+class InterruptedExportError(TalosError):
+    """An export was interrupted, and can be resumed."""
+
+    exit_code = 130
+
+
 class Sink(ABC):
     """A destination that appears under its name when all parts are in it.
 
@@ -67,7 +73,8 @@ class Sink(ABC):
     Args:
         name: the destination, for messages.
         train: the users and items of the lists.
-        settings: what the lists depend on; an interrupted export is resumed only with equal ones.
+        settings: what the lists depend on, the number of `users` among it; only with equal ones is an interrupted
+            export resumed.
         overwrite: replace the destination if it exists, and discard an unfinished export with other settings.
     """
 
@@ -84,28 +91,36 @@ class Sink(ABC):
         }
         self.held = ExitStack()  # a lock or a connection: close it in the end
 
-    def begin(self) -> None:
-        """Continue what an interrupted export has left in the destination, or start a new one."""
-        with self._step(starting=True):
-            self._refuse_existing()
-            found = self._find_record()
-            if found is not None and self._has_my_settings(found):
-                self.record = found
-            else:
-                self._start()
+    def write(self, parts_from: Callable[[int], Iterator[tuple[pl.DataFrame, int]]]) -> int:
+        """Write all parts, after those that an interrupted export has left; returns how many users these had.
 
-    def add(self, rows: pl.DataFrame, users: int) -> None:
-        """Store the next part and how many users are done with it."""
-        record = {**self.record, "users": users, "rows": self.record["rows"] + len(rows)}
-        with self._step():
-            self._store(rows, record)
-        self.record = record
-
-    def finish(self) -> None:
-        """Give the destination its name."""
-        with self._step():
-            self._refuse_existing()
-            self._appear()
+        Args:
+            parts_from: gives the parts after so many users: their rows, and how many users are done with each.
+        """
+        with self.held:
+            with self._step(starting=True):
+                self._refuse_existing()
+                found = self._find_record()
+                if found is not None and self._has_my_settings(found):
+                    self.record = found
+                else:
+                    self._start()
+            start = int(self.record["users"])
+            try:
+                for rows, users in parts_from(start):
+                    record = {**self.record, "users": users, "rows": self.record["rows"] + len(rows)}
+                    with self._step():
+                        self._store(rows, record)
+                    self.record = record
+                with self._step():
+                    self._refuse_existing()
+                    self._appear()
+            except KeyboardInterrupt:
+                done, total = self.record["users"], self.record["settings"]["users"]
+                raise InterruptedExportError(
+                    f"interrupted after {done:,} of {total:,} users; run it again to continue"
+                ) from None
+        return start
 
     def _has_my_settings(self, record: dict[str, Any]) -> bool:
         """Whether a record has equal settings; an error if not and it may not be discarded."""
@@ -174,18 +189,16 @@ class FileSink(Sink):
     @contextmanager
     def _step(self, *, starting: bool = False) -> Iterator[None]:
         if starting:  # the lock is beside the folder of the parts, which is removed
-            lock = self.path.with_name(f".{self.path.name}.lock")
-            self.held.enter_context(locked(lock, guards=self.path, purpose="writing lists"))
+            file = self.path.with_name(f".{self.path.name}.lock")
+            self.held.enter_context(locked(file, guards=self.path, purpose="writing lists"))
             remove_leftovers(self.path)
         try:
             yield
         except (OSError, pl.exceptions.PolarsError, TalosError) as error:
             if isinstance(error, TalosError) and error.__cause__ is None:
                 raise  # a refusal; the failure of a disk has a cause
-            # the message of `replace_file` names a part, which the user does not know
-            reason = first_line(error.__cause__ or error)
-            raise TalosError(
-                f"{self.path} could not be written ({reason}); run it again to continue"
+            raise TalosError(  # the message of `replace_file` names a part, which the user does not know
+                f"{self.path} could not be written ({first_line(error.__cause__ or error)}); run it again to continue"
             ) from error
 
     def _refuse_existing(self) -> None:
@@ -246,11 +259,13 @@ class FileSink(Sink):
         if self.kind == "parquet":
             rows.write_parquet(path)
             return
-        first = self.header and self.record["users"] == 0
         text = (
             rows.write_ndjson()
             if self.kind == "jsonl"
-            else rows.write_csv(include_header=first, separator="\t" if self.kind == "tsv" else ",")
+            else rows.write_csv(
+                include_header=self.header and self.record["users"] == 0,
+                separator="\t" if self.kind == "tsv" else ",",
+            )
         )
         # no name and no time in the header of gzip, so that the same lists give the same bytes
         path.write_bytes(gzip.compress(text.encode(), 6, mtime=0) if self.zipped else text.encode())
@@ -332,18 +347,24 @@ class TableSink(Sink):
     connection: Any
 
     def __init__(self, url: str, train: Interactions, settings: dict[str, Any], *, overwrite: bool) -> None:
+        scheme, expected = url.partition("://")[0], "a file, sqlite:// or postgresql://"
+        require(is_database_url(url), f"no way to write to {scheme!r}", where="out", expected=expected)
         self.url = DatabaseURL.parse(url)
         self.sql = _SQLITE if self.url.is_sqlite else _POSTGRES
         table = "recommendations" if self.url.table is None else self.url.table
         schema, dot, bare = table.rpartition(".")
-        fits = 1 <= len(bare.encode()) <= _LONGEST_NAME and "\0" not in table and bool(schema or not dot)
-        expected = f"a name of 1 to {_LONGEST_NAME} bytes"
-        require(fits, f"table {table!r}", where=self.url.shown, expected=expected)
-        name = f"{self.url.shown}, table {bare}"  # without the password
-        super().__init__(name, train, settings, overwrite=overwrite)
+        require(
+            1 <= len(bare.encode()) <= _LONGEST_NAME and "\0" not in table and bool(schema or not dot),
+            f"table {table!r}",
+            where=self.url.shown,
+            expected=f"a name of 1 to {_LONGEST_NAME} bytes",
+        )
+        # the name in messages is without the password
+        super().__init__(f"{self.url.shown}, table {bare}", train, settings, overwrite=overwrite)
         self.table, self.prefix = bare, f"{quoted(schema)}." if dot else ""
-        names = (bare, f"{bare}__talos", f"{bare}__talos_progress")
-        self.final, self.staging, self.progress = (self.prefix + quoted(name) for name in names)
+        self.final, self.staging, self.progress = (
+            self.prefix + quoted(bare + suffix) for suffix in ("", "__talos", "__talos_progress")
+        )
 
     @contextmanager
     def _step(self, *, starting: bool = False) -> Iterator[None]:
@@ -354,16 +375,19 @@ class TableSink(Sink):
             yield
             self._run("COMMIT")
         except self.failures as error:
-            self.disk_failed = _is_of_the_disk(error)
-            kind = (
-                DataError if starting and not self.disk_failed else TalosError
-            )  # the user's to mend, or not
+            self.disk_failed = _is_of_the_disk(error)  # unlike anything else, not the user's to mend
+            kind = DataError if starting and not self.disk_failed else TalosError
             advice = "" if starting else "; run it again to continue"
             raise kind(f"{self.name}: the database says: {first_line(error)}{advice}") from error
 
     def _refuse_existing(self) -> None:
-        free = self.overwrite or not self._exists(self.final)
-        require(free, "exists", where=self.name, expected="a new table", hint="or overwrite=True")
+        require(
+            self.overwrite or not self._exists(self.final),
+            "exists",
+            where=self.name,
+            expected="a new table",
+            hint="or overwrite=True",
+        )
 
     def _find_record(self) -> dict[str, Any] | None:
         if not self._exists(self.progress):
@@ -375,8 +399,10 @@ class TableSink(Sink):
 
     def _start(self) -> None:
         text, integer, score, options = self.sql.types
-        known = self.train.user_ids, self.train.item_ids
-        user, item = (integer if one.ids.dtype.is_integer() else text for one in known)
+        user, item = (
+            integer if one.ids.dtype.is_integer() else text
+            for one in (self.train.user_ids, self.train.item_ids)
+        )
         for statement in (
             f"DROP TABLE IF EXISTS {self.staging}",
             f"DROP TABLE IF EXISTS {self.progress}",
@@ -388,8 +414,12 @@ class TableSink(Sink):
         self._run(f"INSERT INTO {self.progress} VALUES ({self.sql.mark})", sealed_text(self.record))
 
     def _store(self, rows: pl.DataFrame, record: dict[str, Any]) -> None:
-        change = f"UPDATE {self.progress} SET record = {self.sql.mark} WHERE record = {self.sql.mark}"
-        if self._run(change, sealed_text(record), sealed_text(self.record)).rowcount != 1:
+        changed = self._run(
+            f"UPDATE {self.progress} SET record = {self.sql.mark} WHERE record = {self.sql.mark}",
+            sealed_text(record),
+            sealed_text(self.record),
+        )
+        if changed.rowcount != 1:
             raise TalosError(f"another process is writing {self.name}")
         self._insert(rows)
 
@@ -413,9 +443,9 @@ class TableSink(Sink):
         path = self.url.sqlite_path
         if path is None:
             raise ArgumentError(f"{self.url.shown!r} names no file", where="out", expected="sqlite:///FILE")
-        found, expected = "no such folder", "an existing folder"
+        folder = path.parent
         require(not self.prefix, "a schema", where=self.url.shown, expected="a table's name without a dot")
-        require(path.parent.is_dir(), found, where=str(path.parent), expected=expected)
+        require(folder.is_dir(), "no such folder", where=str(folder), expected="an existing folder")
         if not path.exists():
             self.held.callback(self._remove_unused, path)
         return sqlite3.connect(path, timeout=30, isolation_level=None)

@@ -35,6 +35,27 @@ _CARD_KS = (10, 20, 50)  # list lengths in the card, beside the K of training
 _CARD_MARK = "<!-- written by `talos card` -->"
 # The metrics that are shown first, and how they are written.
 _ACCURACY = (("precision", "Precision"), ("recall", "Recall"), ("ndcg", "NDCG"), ("mrr", "MRR"))
+# Measures of the lists as a whole: title, attribute of `Lists`, axis and note.
+_EXPOSURE = (
+    (
+        "Coverage",
+        "coverage",
+        "share of the catalogue shown",
+        "Share of all items that are in at least one list.",
+    ),
+    (
+        "Popularity bias",
+        "popularity_rank",
+        "mean popularity rank",
+        "Mean rank by popularity of the items shown, as a share of the catalogue; 0 is the most popular.",
+    ),
+    (
+        "Evenness of exposure",
+        "gini",
+        "Gini coefficient",
+        "0 if all items are shown equally often, 1 at most.",
+    ),
+)
 
 
 def run_report(
@@ -73,8 +94,8 @@ def run_report(
     """
     facts = _run_facts(recommender, test, most_users=most_users, seed=seed)
     model, found, rng = facts["model"], facts["found"], np.random.default_rng(seed)
-    facts |= {"title": title, "date": date}
-    facts |= {"learning": list(_learning(history, model.metadata, refit_history))}
+    learning = list(_learning(history, model.metadata, refit_history))
+    facts |= {"title": title, "date": date, "learning": learning}
     if found is None:
         users = np.sort(rng.permutation(np.flatnonzero(model.train.user_degrees))[:shown_users])
         own = answer(model, ListQuery(users=users, k=min(_SAMPLE_LENGTH, model.train.num_items)))
@@ -94,7 +115,10 @@ def run_report(
         groups=list(_groups(found)),
         sample=sample,
         scores=list(_scores(sample, found.k)) if len(sample.exact) else [],
-        exposure=list(_exposure(found)),
+        exposure=[
+            _against_k(title, found, [getattr(one, name) for one in found.both], y, note)
+            for title, name, y, note in _EXPOSURE
+        ],
         samples=_samples(model, found.test, lists.users[shown], lists.items[shown], lists.scores[shown]),
     )
 
@@ -128,8 +152,8 @@ class _Measured:
         """The share of users without a hit in their first `k` items."""
         return float((self.both[0].per_user[f"recall@{self.k}"] == 0).mean())
 
-    def by_activity(self) -> tuple[list[list[float]], TextTable]:
-        """Mean recall of the model and of popularity in groups of users, and the table of them with intervals."""
+    def by_activity(self) -> Figure:
+        """Mean recall of the model and of popularity in groups of users; in the table with intervals."""
         recalls = [one.per_user[f"recall@{self.k}"] for one in self.both]
         groups = by_activity(self.model.train.user_degrees[self.both[0].users])
         means = [[float(values[members].mean()) for _, members in groups] for values in recalls]
@@ -137,16 +161,28 @@ class _Measured:
             [name, f"{members.sum():,}", _with_interval(recalls[0][members]), fixed(popular)]
             for (name, members), popular in zip(groups, means[1], strict=True)
         ]
-        return means, TextTable(["train interactions", "users", *BOTH], rows)
+        label = f"Bar chart of mean recall@{self.k} of users in groups by their number of train interactions"
+        return grouped_bars(
+            "By user activity",
+            Frame(label, "train interactions of the user", f"mean recall@{self.k}"),
+            means,
+            TextTable(["train interactions", "users", *BOTH], rows),
+        )
 
-    def by_popularity(self) -> tuple[list[list[float]], TextTable]:
-        """Shares of the test interactions in the lists, in groups of items by popularity; and the table of them."""
+    def by_popularity(self) -> Figure:
+        """Shares of the test interactions in the lists, in groups of items by popularity."""
         groups = by_popularity(self.model.train.item_degrees, self.both, self.test, self.k)
-        means = [list(own) for own in zip(*(shares for *_, shares in groups), strict=True)]
+        means = list(zip(*(shares for *_, shares in groups), strict=True))
         rows = [
             [name, f"{items:,}", f"{pairs:,}", *map(fixed, shares)] for name, items, pairs, shares in groups
         ]
-        return means, TextTable(["popularity rank, %", "items", "test interactions", *BOTH], rows)
+        label = f"Bar chart of the share of test interactions in the top {self.k}, in groups by popularity of the item"
+        return grouped_bars(
+            "By item popularity",
+            Frame(label, "popularity rank of the item, % of all items", f"share in the top {self.k}"),
+            means,
+            TextTable(["popularity rank, %", "items", "test interactions", *BOTH], rows),
+        )
 
 
 def _run_facts(
@@ -228,7 +264,7 @@ def _learning(
 ) -> Iterator[Figure]:
     """Training loss, validation metric and seconds against epochs; and the training loss of a refit."""
     if history:
-        yield _curve("Training loss", "mean loss", history, "loss", zero=False)
+        yield _curve("Training loss", "mean loss", history, "loss")
         names = next((list(record["metrics"]) for record in history if record["metrics"]), [])
         evaluated = [record for record in history if names and names[0] in record["metrics"]]
         if evaluated:
@@ -237,18 +273,18 @@ def _learning(
         note = f"{total:.1f} s in {len(history):,} epochs, {total / len(history):.2f} s each, without validation."
         yield _curve("Time profile", "seconds", history, "seconds", zero=True, note=note)
     if refit:
-        yield _curve("Training loss of the refit", "mean loss", refit, "loss", zero=False)
+        yield _curve("Training loss of the refit", "mean loss", refit, "loss")
 
 
 def _validation(
     records: Sequence[Mapping[str, Any]], names: Sequence[str], best: int, *, refitted: bool
 ) -> Figure:
     """The first of the metrics against epochs, and a table of all of them."""
-    epochs, values = zip(*((record["epoch"], record["metrics"][names[0]]) for record in records), strict=True)
     rows = [[number(one["epoch"]), *(fixed(one["metrics"].get(name)) for name in names)] for one in records]
+    points = ((one["epoch"], one["metrics"][names[0]]) for one in records)
     return line_chart(
         "Validation metric",
-        [Series(names[0], epochs, values)],
+        [Series(names[0], *zip(*points, strict=True))],
         "epoch",
         f"validation {names[0]}",
         table=TextTable(["epoch", *names], rows),
@@ -262,10 +298,11 @@ def _validation(
 
 
 def _curve(
-    title: str, y: str, records: Sequence[Mapping[str, Any]], key: str, *, zero: bool, note: str = ""
+    title: str, y: str, records: Sequence[Mapping[str, Any]], key: str, *, zero: bool = False, note: str = ""
 ) -> Figure:
-    epochs, values = ([record[name] for record in records] for name in ("epoch", key))
-    return line_chart(title, [Series(y, epochs, values)], "epoch", y, zero=zero, whole=True, note=note)
+    points = ((record["epoch"], record[key]) for record in records)
+    series = [Series(y, *zip(*points, strict=True))]
+    return line_chart(title, series, "epoch", y, zero=zero, whole=True, note=note)
 
 
 def _stages(legs: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
@@ -277,8 +314,15 @@ def _stages(legs: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
         for leg in own:
             points.setdefault(leg["candidate"], []).append((leg["epoch"], leg["metrics"][watched]))
         series = [Series(name, *zip(*curve, strict=True)) for name, curve in points.items()]
-        title, y = f"Stage {stage + 1}", f"validation {watched}"
-        yield line_chart(title, series, "epoch", y, of="candidate", zero=False, whole=True)
+        yield line_chart(
+            f"Stage {stage + 1}",
+            series,
+            "epoch",
+            f"validation {watched}",
+            of="candidate",
+            zero=False,
+            whole=True,
+        )
 
 
 def _against_k(
@@ -295,8 +339,8 @@ def _against_k(
 
 def _groups(found: _Measured) -> Iterator[Figure]:
     """Histograms of per-user metrics, and accuracy by activity of users and by popularity of items."""
-    k, edges = found.k, np.linspace(0, 1, 21)
-    named = {f"{name}@{k}": found.both[0].per_user[f"{name}@{k}"] for name in ("precision", "recall")}
+    edges = np.linspace(0, 1, 21)
+    named = {name: found.both[0].per_user[name] for name in (f"precision@{found.k}", f"recall@{found.k}")}
     # a value on the edge of two bins counts in the upper one
     counts = {
         name: np.histogram(np.minimum(values + 1e-9, 1.0), edges)[0].tolist()
@@ -316,12 +360,8 @@ def _groups(found: _Measured) -> Iterator[Figure]:
         ),
         note=f"Medians {medians}; {found.without_hit:.1%} of users have no hit.",
     )
-    label = f"Bar chart of mean recall@{k} of users in groups by their number of train interactions"
-    frame = Frame(label, "train interactions of the user", f"mean recall@{k}")
-    yield grouped_bars("By user activity", frame, *found.by_activity())
-    label = f"Bar chart of the share of test interactions in the top {k}, in groups by popularity of the item"
-    frame = Frame(label, "popularity rank of the item, % of all items", f"share in the top {k}")
-    yield grouped_bars("By item popularity", frame, *found.by_popularity())
+    yield found.by_activity()
+    yield found.by_popularity()
 
 
 def _scores(sample: ScoreSample, k: int) -> Iterator[Figure]:
@@ -342,12 +382,15 @@ def _scores(sample: ScoreSample, k: int) -> Iterator[Figure]:
         for name, values in named.items()
     }
     above = ", ".join(f"{float((values >= 0).mean()):.1%} of {name}" for name, values in named.items())
-    label = f"Histograms of score minus threshold of the user; above the threshold are {above}"
     yield histogram(
         "Scores around the threshold",
         shares,
         edges.tolist(),
-        Frame(label, f"score − threshold (the score at place {k})", "share of items"),
+        Frame(
+            f"Histograms of score minus threshold of the user; above the threshold are {above}",
+            f"score − threshold (the score at place {k})",
+            "share of items",
+        ),
         note=f"At or above the threshold: {above}. {len(sample.exact):,} users.",
         mark=(0.0, "threshold"),
     )
@@ -359,19 +402,8 @@ def _thresholds(exact: NDArray[np.float64], learned: NDArray[np.float64]) -> Fig
     error = learned - exact
     kept = np.linspace(0, len(exact) - 1, min(_POINTS, len(exact))).astype(int)
     distance = fixed(float(np.abs(error).mean()))
-    label = (
-        f"Scatter plot of learned against exact thresholds of {len(kept):,} users; mean distance {distance}"
-    )
-    low, high = span([*exact[kept], *learned[kept]])
-    plot = scatter(
-        [(x, y, "point f0") for x, y in zip(exact[kept].tolist(), learned[kept].tolist(), strict=True)],
-        Frame(label, "exact threshold", "learned threshold"),
-        x=(low, high),
-        y=(low, high),
-        labels=[(value, number(value)) for value in ticks(low, high)],
-        line=("equal", [(low, low), (high, high)]),
-    )
     spread = len(exact) > 1 and exact.std() and learned.std()
+    low, high = span([*exact[kept], *learned[kept]])
     rows = [
         ["users", number(len(exact))],
         ["mean distance", distance],
@@ -383,31 +415,21 @@ def _thresholds(exact: NDArray[np.float64], learned: NDArray[np.float64]) -> Fig
     ]
     return Figure(
         "Learned against exact thresholds",
-        plot,
+        scatter(
+            [(x, y, "point f0") for x, y in zip(exact[kept].tolist(), learned[kept].tolist(), strict=True)],
+            Frame(
+                f"Scatter plot of learned against exact thresholds of {len(kept):,} users; mean distance {distance}",
+                "exact threshold",
+                "learned threshold",
+            ),
+            x=(low, high),
+            y=(low, high),
+            labels=[(value, number(value)) for value in ticks(low, high)],
+            line=("equal", [(low, low), (high, high)]),
+        ),
         TextTable(["", "value"], rows),
         note=f"Each point is a user; on the line both are equal. Mean distance {distance}.",
     )
-
-
-def _exposure(found: _Measured) -> Iterator[Figure]:
-    """Coverage, popularity rank and Gini coefficient of the lists against K."""
-    rank = "Mean rank by popularity of the items shown, as a share of the catalogue; 0 is the most popular."
-    for title, name, y, note in (
-        (
-            "Coverage",
-            "coverage",
-            "share of the catalogue shown",
-            "Share of all items that are in at least one list.",
-        ),
-        ("Popularity bias", "popularity_rank", "mean popularity rank", rank),
-        (
-            "Evenness of exposure",
-            "gini",
-            "Gini coefficient",
-            "0 if all items are shown equally often, 1 at most.",
-        ),
-    ):
-        yield _against_k(title, found, [getattr(one, name) for one in found.both], y, note)
 
 
 # -------------------------------------------------------------- sample recommendations
@@ -523,10 +545,10 @@ def _metrics(found: _Measured) -> TextTable:
         for k in found.both[0].ks
         if k in (*_CARD_KS, found.k)
     ]
-    at = found.place
+    k, at = found.k, found.place
     rows += [
-        [f"Coverage@{found.k}", *(f"{one.coverage[at]:.1%}" for one in found.both)],
-        [f"Gini of exposure@{found.k}", *(fixed(one.gini[at]) for one in found.both)],
-        [f"Mean popularity rank@{found.k}", *(f"{one.popularity_rank[at]:.1%}" for one in found.both)],
+        [f"Coverage@{k}", *(f"{one.coverage[at]:.1%}" for one in found.both)],
+        [f"Gini of exposure@{k}", *(fixed(one.gini[at]) for one in found.both)],
+        [f"Mean popularity rank@{k}", *(f"{one.popularity_rank[at]:.1%}" for one in found.both)],
     ]
     return TextTable(["metric", *BOTH], rows)

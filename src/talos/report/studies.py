@@ -50,11 +50,12 @@ def _drawn(table: ComparisonTable) -> list[str]:
 def _metric(table: ComparisonTable, metric: str) -> Figure:
     values = [(name, [run.report.metrics[metric] for run in runs]) for name, runs in table.results.items()]
     means = ", ".join(f"{name} {number(float(np.mean(own)))}" for name, own in values)
-    label = f"Mean and standard deviation of {metric} over seeds: {means}"
     seeds = table.rows[0].seeds
     return Figure(
         metric,
-        intervals(values, Frame(label, metric, "model")),
+        intervals(
+            values, Frame(f"Mean and standard deviation of {metric} over seeds: {means}", metric, "model")
+        ),
         TextTable(
             ["model", *(f"seed {seed}" for seed in seeds)], [[name, *map(fixed, own)] for name, own in values]
         ),
@@ -96,24 +97,26 @@ def _against_k(table: ComparisonTable) -> Iterator[Figure]:
             )
             for model, runs in table.results.items()
         ]
-        y = "mean over users and seeds"
-        yield line_chart(f"{name}@K", series, "list length K", y, of="model", whole=True)
+        yield line_chart(
+            f"{name}@K", series, "list length K", "mean over users and seeds", of="model", whole=True
+        )
 
 
 def _learning(table: ComparisonTable) -> Iterator[Figure]:
     """Validation curves of each model's first seed, against epochs and against seconds of training."""
     curves = {name: points for name, runs in table.results.items() if (points := _evaluations(runs[0]))}
-    records = [record for runs in table.results.values() for record in runs[0].history]
-    metric = next((f"validation {name}" for record in records for name in record["metrics"]), "")
-    for place, (title, x) in enumerate(
-        (("Validation by epoch", "epoch"), ("Validation by time", "seconds of training, without validation"))
-    ):
-        series = [
-            Series(name, [one[place] for one in points], [one[2] for one in points])
-            for name, points in curves.items()
-        ]
-        if series:
-            yield line_chart(title, series, x, metric, of="model", note=f"Seed {table.rows[0].seeds[0]}.")
+    if curves:
+        records = [record for runs in table.results.values() for record in runs[0].history]
+        y = next(f"validation {name}" for record in records for name in record["metrics"])
+        for place, title, x in (
+            (0, "Validation by epoch", "epoch"),
+            (1, "Validation by time", "seconds of training, without validation"),
+        ):
+            series = [
+                Series(name, [one[place] for one in points], [one[2] for one in points])
+                for name, points in curves.items()
+            ]
+            yield line_chart(title, series, x, y, of="model", note=f"Seed {table.rows[0].seeds[0]}.")
 
 
 def _evaluations(run: RunResult) -> list[tuple[float, float, float]]:
@@ -202,26 +205,29 @@ def _history(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
     numbers, values = ([trial[name] for trial in valued] for name in ("number", "value"))
     complete = (trial["value"] if trial["state"] == "complete" else -math.inf for trial in valued)
     best = list(accumulate(complete, max))
-    rows = [
-        [number(trial["number"]), trial["state"], fixed(trial["value"], 5), fixed(value, 5)]
-        for trial, value in zip(valued, best, strict=True)
-    ]
     known = [(at, value) for at, value in zip(numbers, best, strict=True) if value > -math.inf]
     ends = span(numbers, pad=0.0)
     label = (
         f"Scatter plot of {metric} of {len(valued):,} trials in order, with the best so far as a line; "
         f"the best is {number(max(values))}"
     )
-    plot = scatter(
-        [(trial["number"], trial["value"], _look(trial)) for trial in valued],
-        Frame(label, "trial", f"validation {metric}"),
-        x=ends,
-        y=span(values),
-        labels=[(value, number(value)) for value in ticks(*ends, 6) if value.is_integer()],
-        line=("line c1", stairs(known, numbers[-1])),
+    rows = [
+        [number(trial["number"]), trial["state"], fixed(trial["value"], 5), fixed(value, 5)]
+        for trial, value in zip(valued, best, strict=True)
+    ]
+    return Figure(
+        "History",
+        scatter(
+            [(trial["number"], trial["value"], _look(trial)) for trial in valued],
+            Frame(label, "trial", f"validation {metric}"),
+            x=ends,
+            y=span(values),
+            labels=[(value, number(value)) for value in ticks(*ends, 6) if value.is_integer()],
+            line=("line c1", stairs(known, numbers[-1])),
+        ),
+        TextTable(["trial", "state", metric, "best so far"], rows),
+        note="Dots: complete trials; rings: pruned trials, at their best value. Line: the best so far.",
     )
-    note = "Dots: complete trials; rings: pruned trials, at their best value. Line: the best so far."
-    return Figure("History", plot, TextTable(["trial", "state", metric, "best so far"], rows), note=note)
 
 
 def _look(trial: Mapping[str, Any]) -> str:
@@ -235,9 +241,16 @@ def _curves(valued: Sequence[Mapping[str, Any]], metric: str) -> Iterator[Figure
         Series(f"trial {one['number']}", *zip(*one["curve"], strict=True)) for one in ranked if one["curve"]
     ]
     if series:
-        note = f"The best {len(series)} trials." if len(valued) > len(series) else ""
-        y = f"validation {metric}"
-        yield line_chart("Learning", series, "epoch", y, of="trial", digits=5, note=note, zero=False)
+        yield line_chart(
+            "Learning",
+            series,
+            "epoch",
+            f"validation {metric}",
+            of="trial",
+            digits=5,
+            note=f"The best {len(series)} trials." if len(valued) > len(series) else "",
+            zero=False,
+        )
 
 
 def _importance(importance: Mapping[str, float]) -> Iterator[Figure]:
@@ -271,22 +284,21 @@ def _parallel(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], met
             ]
             for trial in reversed(ranked)
         ]
-        plot = Frame(label, "", "", 258).draw(
-            "parallel.svg",
-            scale(0, len(axes), 16, WIDTH - 16),
-            scale(0.0, 1.0, 244, 48),
-            axes=every,
-            rows=[
-                [
-                    (place, axis.share(value))
-                    for place, (axis, value) in enumerate(zip(every, one, strict=True))
-                ]
-                for one in points
-            ],
-            fine=len(ranked) - max(1, len(ranked) // 4),
+        yield Figure(
+            "Parallel coordinates",
+            Frame(label, "", "", 258).draw(
+                "parallel.svg",
+                scale(0, len(axes), 16, WIDTH - 16),
+                scale(0.0, 1.0, 244, 48),
+                axes=every,
+                rows=[
+                    [(place, every[place].share(value)) for place, value in enumerate(one)] for one in points
+                ],
+                fine=len(ranked) - max(1, len(ranked) // 4),
+            ),
+            TextTable(["trial", *axes, metric], rows),
+            note="One line for each trial: the best in orange, others of the best quarter in blue, all others faint.",
         )
-        note = "One line for each trial: the best in orange, others of the best quarter in blue, all others faint."
-        yield Figure("Parallel coordinates", plot, TextTable(["trial", *axes, metric], rows), note=note)
 
 
 def _slices(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metric: str) -> Iterator[Figure]:
@@ -300,15 +312,17 @@ def _slices(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metri
         label = (
             f"Scatter plot of {metric} against {key} for {len(trials):,} trials; the best has {_shown(best)}"
         )
-        plot = scatter(
-            [(axis.share(value), score, look) for value, score, look in trials],
-            Frame(label, key, f"validation {metric}"),
-            x=(0.0, 1.0),
-            y=span([score for _, score, _ in trials]),
-            labels=axis.labels(5),
+        yield Figure(
+            key,
+            scatter(
+                [(axis.share(value), score, look) for value, score, look in trials],
+                Frame(label, key, f"validation {metric}"),
+                x=(0.0, 1.0),
+                y=span([score for _, score, _ in trials]),
+                labels=axis.labels(5),
+            ),
+            TextTable([key, metric], [[_shown(value), fixed(score, 5)] for value, score, _ in trials]),
         )
-        rows = [[_shown(value), fixed(score, 5)] for value, score, _ in trials]
-        yield Figure(key, plot, TextTable([key, metric], rows))
 
 
 def _table(trials: Sequence[Mapping[str, Any]], metric: str) -> TextTable:

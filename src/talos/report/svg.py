@@ -137,8 +137,9 @@ def stairs(points: Sequence[tuple[float, float]], end: float) -> list[tuple[floa
     >>> stairs([(0, 5), (1, 7)], 3)
     [(0, 5), (1, 5), (1, 7), (3, 7)]
     """
-    steps = pairwise([*points, (end, 0.0)])
-    return [corner for (x, y), (after, _) in steps for corner in ((x, y), (after, y))]
+    return [
+        corner for (x, y), (after, _) in pairwise([*points, (end, 0.0)]) for corner in ((x, y), (after, y))
+    ]
 
 
 def lines(
@@ -166,8 +167,9 @@ def lines(
     """
     low, high = span([*(x for one in series for x in one.xs), *([mark[0]] if mark else [])], pad=0.0)
     heights = span([y for one in series for y in one.ys], zero=zero)
-    places = [place for place in ticks(low, high, 6) if not whole or float(place).is_integer()]
-    labels = [(place, number(place)) for place in places]
+    labels = [
+        (value, number(value)) for value in ticks(low, high, 6) if not whole or float(value).is_integer()
+    ]
     drawn = [list(zip(one.xs, one.ys, strict=True)) for one in series]
     if steps:
         drawn = [stairs(line, high) for line in drawn]
@@ -301,8 +303,7 @@ def line_chart(
     plot = lines(drawn, Frame(f"Line chart of {y} against {x}: {ends}", x, y), **options)
     if len(series) > COLOURS:
         note = f"{note} The plot shows the first {COLOURS} of {len(series)} {of}s.".strip()
-    names = [one.name for one in series]
-    legend = names[:COLOURS] if len(series) > 1 else ()
+    legend = [one.name for one in drawn] if len(series) > 1 else ()
     return Figure(title, plot, table or _numbers(series, x, y, of, digits), legend=legend, note=note)
 
 
@@ -310,10 +311,11 @@ def _numbers(series: Sequence[Series], x: str, y: str, of: str, digits: int) -> 
     """One column for each series if all have the same places, else one row for each point."""
     if all(one.xs == series[0].xs for one in series):
         header = [x, *(one.name for one in series)] if len(series) > 1 else [x, y]
-        values = zip(series[0].xs, *(one.ys for one in series), strict=True)
-        return TextTable(
-            header, [[number(at), *(fixed(value, digits) for value in row)] for at, *row in values]
-        )
+        rows = [
+            [number(at), *(fixed(value, digits) for value in values)]
+            for at, *values in zip(series[0].xs, *(one.ys for one in series), strict=True)
+        ]
+        return TextTable(header, rows)
     rows = [
         [one.name, number(at), fixed(value, digits)]
         for one in series
@@ -338,12 +340,12 @@ def histogram(
     ['0.000 to 0.500', '3']
     """
     series = [Series(name, edges, [*count, count[-1]]) for name, count in counts.items()]
-    bins = zip(pairwise(edges), *counts.values(), strict=True)
-    rows = [[f"{low:.3f} to {high:.3f}", *map(number, values)] for (low, high), *values in bins]
-    plot = lines(series, frame, steps=True, mark=mark)
-    return Figure(
-        title, plot, TextTable([frame.x, *counts], rows), legend=list(counts), note=note, key="line"
-    )
+    rows = [
+        [f"{low:.3f} to {high:.3f}", *map(number, values)]
+        for (low, high), *values in zip(pairwise(edges), *counts.values(), strict=True)
+    ]
+    plot, table = lines(series, frame, steps=True, mark=mark), TextTable([frame.x, *counts], rows)
+    return Figure(title, plot, table, legend=list(counts), note=note, key="line")
 
 
 def grouped_bars(title: str, frame: Frame, means: Sequence[Sequence[float]], table: TextTable) -> Figure:
