@@ -134,6 +134,8 @@ class _Measured:
         both: lists of the model and of ranking by popularity, at several list lengths, for all users of the test part
             or a sample of them.
         model: the model.
+        place: the place of `k` among the list lengths.
+        without_hit: the share of users without a hit in their first `k` items.
     """
 
     model: Model
@@ -141,16 +143,8 @@ class _Measured:
     test: Interactions
     lost: int
     both: tuple[Lists, Lists]
-
-    @property
-    def place(self) -> int:
-        """The place of `k` among the list lengths."""
-        return self.both[0].ks.index(self.k)
-
-    @property
-    def without_hit(self) -> float:
-        """The share of users without a hit in their first `k` items."""
-        return float((self.both[0].per_user[f"recall@{self.k}"] == 0).mean())
+    place: int
+    without_hit: float
 
     def by_activity(self) -> Figure:
         """Mean recall of the model and of popularity in groups of users; in the table with intervals."""
@@ -205,7 +199,15 @@ def _run_facts(
         longest = max(k, min(_CURVE_KS[-1], model.train.num_items))
         ks = sorted({at for at in (*_CURVE_KS, k) if at <= longest})
         both = make_lists(model, known, ks=ks, most_users=most_users, seed=seed)
-        found = _Measured(model=model, k=k, test=known, lost=lost, both=both)
+        found = _Measured(
+            model=model,
+            k=k,
+            test=known,
+            lost=lost,
+            both=both,
+            place=ks.index(k),
+            without_hit=float((both[0].per_user[f"recall@{k}"] == 0).mean()),
+        )
         means = [{name: one.mean(name) for name in one.per_user} for one in found.both]
     return {
         "model": model,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
@@ -27,6 +27,8 @@ def comparison_report(table: ComparisonTable, *, title: str = "Comparison", date
 
     Plots with a line for each model show the first seven models; the tables show all of them.
     """
+    measured = table.results[table.first][0].report.metrics
+    coverage = [name for name in measured if name.startswith("coverage@")]
     return render(
         "comparison.html",
         title=title,
@@ -34,17 +36,14 @@ def comparison_report(table: ComparisonTable, *, title: str = "Comparison", date
         comparison=table,
         results=TextTable(*table.summary()),
         tests=TextTable(*table.significance()) if len(table.rows) > 1 else None,
-        metrics=[*(_metric(table, name) for name in _drawn(table)), _time(table)],
-        against_k=list(_against_k(table)),
+        metrics=[
+            *(_metric(table, name) for name in dict.fromkeys([*table.metrics, *coverage])),
+            _time(table),
+        ],
+        against_k=list(_against_k(table, measured)),
         learning=list(_learning(table)),
         settings=_settings(table),
     )
-
-
-def _drawn(table: ComparisonTable) -> list[str]:
-    """The metrics to plot: those of the table, and coverage."""
-    measured = table.results[table.first][0].report.metrics
-    return list(dict.fromkeys([*table.metrics, *(name for name in measured if name.startswith("coverage@"))]))
 
 
 def _metric(table: ComparisonTable, metric: str) -> Figure:
@@ -87,8 +86,7 @@ def _time(table: ComparisonTable) -> Figure:
     )
 
 
-def _against_k(table: ComparisonTable) -> Iterator[Figure]:
-    measured = table.results[table.first][0].report.metrics
+def _against_k(table: ComparisonTable, measured: Iterable[str]) -> Iterator[Figure]:
     for name in ("precision", "recall", "ndcg"):
         ks = sorted(int(key.partition("@")[2]) for key in measured if key.startswith(f"{name}@"))
         series = [
@@ -257,10 +255,14 @@ def _importance(importance: Mapping[str, float]) -> Iterator[Figure]:
     if importance:
         ranked = sorted(importance.items(), key=lambda pair: -pair[1])
         shares = ", ".join(f"{key} {share:.0%}" for key, share in ranked)
-        frame = Frame(f"Bar chart of the importance of parameters: {shares}", "share of importance", "")
         yield Figure(
             "Importance of parameters",
-            intervals([(key, [share]) for key, share in ranked], frame, zero=True, filled=True),
+            intervals(
+                [(key, [share]) for key, share in ranked],
+                Frame(f"Bar chart of the importance of parameters: {shares}", "share of importance", ""),
+                zero=True,
+                filled=True,
+            ),
             TextTable(["parameter", "share"], [[key, fixed(share, 3)] for key, share in ranked]),
             note="PED-ANOVA on complete trials: the distance of the values of good trials from those of all trials.",
         )

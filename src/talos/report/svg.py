@@ -339,13 +339,19 @@ def histogram(
     >>> chart.table.rows[0]
     ['0.000 to 0.500', '3']
     """
-    series = [Series(name, edges, [*count, count[-1]]) for name, count in counts.items()]
+    stepped = [Series(name, edges, [*count, count[-1]]) for name, count in counts.items()]
     rows = [
         [f"{low:.3f} to {high:.3f}", *map(number, values)]
         for (low, high), *values in zip(pairwise(edges), *counts.values(), strict=True)
     ]
-    plot, table = lines(series, frame, steps=True, mark=mark), TextTable([frame.x, *counts], rows)
-    return Figure(title, plot, table, legend=list(counts), note=note, key="line")
+    return Figure(
+        title,
+        lines(stepped, frame, steps=True, mark=mark),
+        TextTable([frame.x, *counts], rows),
+        legend=list(counts),
+        note=note,
+        key="line",
+    )
 
 
 def grouped_bars(title: str, frame: Frame, means: Sequence[Sequence[float]], table: TextTable) -> Figure:
