@@ -43,9 +43,8 @@ def write_onnx(model: Model, path: Path, *, k: int | None = None, own_ids: bool 
     except ImportError as error:
         raise MissingExtraError("an ONNX graph", extra="onnx") from error
     graph = _graph(onnx, model, k, own_ids)
-    large = sum(len(one.raw_data) for one in graph.graph.initializer) > _LARGEST_FILE
-    file = str(path / "model.onnx")
-    onnx.save_model(graph, file, save_as_external_data=large, location="model.onnx.data")
+    size, file = sum(len(one.raw_data) for one in graph.graph.initializer), str(path / "model.onnx")
+    onnx.save_model(graph, file, save_as_external_data=size > _LARGEST_FILE, location="model.onnx.data")
     onnx.checker.check_model(file)
     write_ids(path, model)
     sample = sample_users(model, _SAMPLE)

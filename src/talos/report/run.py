@@ -196,8 +196,7 @@ def _run_facts(
     means = [origin.get("metrics", {}), origin.get("baseline", {}).get("popularity", {})]
     if test is not None:
         known, lost = test.aligned_to(model.train)
-        longest = max(k, min(_CURVE_KS[-1], model.train.num_items))
-        ks = sorted({at for at in (*_CURVE_KS, k) if at <= longest})
+        ks = sorted({at for at in (*_CURVE_KS, k) if at <= max(k, model.train.num_items)})
         both = make_lists(model, known, ks=ks, most_users=most_users, seed=seed)
         found = _Measured(
             model=model,
@@ -267,26 +266,24 @@ def _learning(
     """Training loss, validation metric and seconds against epochs; and the training loss of a refit."""
     if history:
         yield _curve("Training loss", "mean loss", history, "loss")
-        names = next((list(record["metrics"]) for record in history if record["metrics"]), [])
-        evaluated = [record for record in history if names and names[0] in record["metrics"]]
+        evaluated = [record for record in history if record["metrics"]]
         if evaluated:
-            yield _validation(evaluated, names, int(facts.get("epoch", 0)), refitted=bool(refit))
-        total = sum(record["seconds"] for record in history)
-        note = f"{total:.1f} s in {len(history):,} epochs, {total / len(history):.2f} s each, without validation."
+            yield _validation(evaluated, int(facts.get("epoch", 0)), refitted=bool(refit))
+        total, epochs = sum(record["seconds"] for record in history), len(history)
+        note = f"{total:.1f} s in {epochs:,} epochs, {total / epochs:.2f} s each, without validation."
         yield _curve("Time profile", "seconds", history, "seconds", zero=True, note=note)
     if refit:
         yield _curve("Training loss of the refit", "mean loss", refit, "loss")
 
 
-def _validation(
-    records: Sequence[Mapping[str, Any]], names: Sequence[str], best: int, *, refitted: bool
-) -> Figure:
+def _validation(records: Sequence[Mapping[str, Any]], best: int, *, refitted: bool) -> Figure:
     """The first of the metrics against epochs, and a table of all of them."""
+    names = list(records[0]["metrics"])
     rows = [[number(one["epoch"]), *(fixed(one["metrics"].get(name)) for name in names)] for one in records]
-    points = ((one["epoch"], one["metrics"][names[0]]) for one in records)
+    epochs, values = [one["epoch"] for one in records], [one["metrics"][names[0]] for one in records]
     return line_chart(
         "Validation metric",
-        [Series(names[0], *zip(*points, strict=True))],
+        [Series(names[0], epochs, values)],
         "epoch",
         f"validation {names[0]}",
         table=TextTable(["epoch", *names], rows),
@@ -302,9 +299,8 @@ def _validation(
 def _curve(
     title: str, y: str, records: Sequence[Mapping[str, Any]], key: str, *, zero: bool = False, note: str = ""
 ) -> Figure:
-    points = ((record["epoch"], record[key]) for record in records)
-    series = [Series(y, *zip(*points, strict=True))]
-    return line_chart(title, series, "epoch", y, zero=zero, whole=True, note=note)
+    series = Series(y, [record["epoch"] for record in records], [record[key] for record in records])
+    return line_chart(title, [series], "epoch", y, zero=zero, whole=True, note=note)
 
 
 def _stages(legs: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
@@ -532,12 +528,12 @@ def _data_name(model: Model) -> str:
 
 
 def _data(model: Model, name: str, fitted_on: str) -> TextTable:
-    facts = [row for row in model.train.describe().rows() if row[0] != "note"]
     source = model.metadata.get("source")
     split = {} if source is None else SourceOptions.from_dict(source).splitting()
     names = {"by": "split by", "test": "test share", "valid": "validation share of the other interactions"}
     options = [(names.get(key, key.replace("_", " ")), str(value)) for key, value in split.items() if value]
-    return TextTable(["", "value"], [("source", name), ("fitted on", fitted_on), *facts, *options])
+    counts = (row for row in model.train.describe().rows() if row[0] != "note")
+    return TextTable(["", "value"], [("source", name), ("fitted on", fitted_on), *counts, *options])
 
 
 def _metrics(found: _Measured) -> TextTable:

@@ -119,9 +119,9 @@ def _learning(table: ComparisonTable) -> Iterator[Figure]:
 
 def _evaluations(run: RunResult) -> list[tuple[float, float, float]]:
     """Epoch, seconds so far and validation metric of every evaluation."""
-    spent = np.cumsum([record["seconds"] for record in run.history])
+    spent = accumulate(record["seconds"] for record in run.history)
     return [
-        (record["epoch"], float(seconds), next(iter(record["metrics"].values())))
+        (record["epoch"], seconds, next(iter(record["metrics"].values())))
         for record, seconds in zip(run.history, spent, strict=True)
         if record["metrics"]
     ]
@@ -130,10 +130,11 @@ def _evaluations(run: RunResult) -> list[tuple[float, float, float]]:
 def _settings(table: ComparisonTable) -> TextTable:
     """A table of settings with one column for each model; the seed is left out, since every fit has its own."""
     configs = {name: flat_settings(runs[0].config) for name, runs in table.results.items()}
-    keys = list(dict.fromkeys(key for config in configs.values() for key in config if key != "seed"))
-    return TextTable(
-        ["setting", *configs], [[key, *(one.get(key, "") for one in configs.values())] for key in keys]
-    )
+    rows = [
+        [key, *(one.get(key, "") for one in configs.values())]
+        for key in dict.fromkeys(key for config in configs.values() for key in config if key != "seed")
+    ]
+    return TextTable(["setting", *configs], rows)
 
 
 # ------------------------------------------------------------------------------- searches
@@ -174,10 +175,9 @@ def tuning_report(
     (True, False)
     """
     valued = [trial for trial in trials if trial["value"] is not None]
-    keys = dict.fromkeys(key for trial in valued for key in trial["parameters"])
     axes = {
         key: Axis.of(key, [trial["parameters"][key] for trial in valued if key in trial["parameters"]])
-        for key in keys
+        for key in dict.fromkeys(key for trial in valued for key in trial["parameters"])
     }
     at = metric.partition("@")[2]
     return render(
@@ -234,9 +234,10 @@ def _look(trial: Mapping[str, Any]) -> str:
 
 def _curves(valued: Sequence[Mapping[str, Any]], metric: str) -> Iterator[Figure]:
     """Learning curves of the best few trials."""
-    ranked = sorted(valued, key=lambda trial: -trial["value"])[:_CURVES]
     series = [
-        Series(f"trial {one['number']}", *zip(*one["curve"], strict=True)) for one in ranked if one["curve"]
+        Series(f"trial {one['number']}", *zip(*one["curve"], strict=True))
+        for one in sorted(valued, key=lambda trial: -trial["value"])[:_CURVES]
+        if one["curve"]
     ]
     if series:
         yield line_chart(
@@ -276,8 +277,10 @@ def _parallel(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], met
         every = [*axes.values(), Axis(metric, "even", [ranked[0]["value"], ranked[-1]["value"]])]
         points = [[*(trial["parameters"][key] for key in axes), trial["value"]] for trial in ranked]
         best = ", ".join(f"{key} {_shown(value)}" for key, value in ranked[-1]["parameters"].items())
-        names = f"{', '.join(axes)} and {metric}"
-        label = f"Parallel coordinates of {len(ranked):,} trials over {names}; the best has {best}"
+        label = (
+            f"Parallel coordinates of {len(ranked):,} trials over {', '.join(axes)} and {metric}; "
+            f"the best has {best}"
+        )
         rows = [
             [
                 str(trial["number"]),
