@@ -68,18 +68,22 @@ def prepare_out(out: Path, *, overwrite: bool, folder: bool = False) -> None:
         ) from None
     if not there:
         return
-    found, expected = (
-        ("is a folder", "the name of a file")
-        if is_folder
-        else ("is a file", "a folder made by an export, or a new name")
+    require(
+        is_folder == folder,
+        "is a folder" if is_folder else "is a file",
+        where=str(out),
+        expected="the name of a file" if is_folder else "a folder made by an export, or a new name",
     )
-    require(is_folder == folder, found, where=str(out), expected=expected)
     require(overwrite, "exists", where=str(out), expected="a new name", hint="or overwrite=True")
     if folder:
         names = {entry.name for entry in out.iterdir()}
         strangers = ", ".join(sorted(names - _FILES if _RECORD in names else names))
-        found, expected = f"has {strangers}, which no export has made", "a folder with nothing but an export"
-        require(not strangers, found, where=str(out), expected=expected)
+        require(
+            not strangers,
+            f"has {strangers}, which no export has made",
+            where=str(out),
+            expected="a folder with nothing but an export",
+        )
 
 
 def export_folder(
@@ -139,7 +143,7 @@ def plain_array(tensor: Tensor) -> NDArray[np.float32]:
 def sample_users(model: Model, size: int) -> NDArray[np.int64]:
     """Positions of users to verify an export with: evenly spread, and those with the fewest and the most items."""
     degrees = model.known.user_degrees
-    spread = np.linspace(0, len(degrees) - 1, min(size, len(degrees))).astype(np.int64)
+    spread = np.linspace(0, len(degrees) - 1, min(size, len(degrees)), dtype=np.int64)
     return np.unique([*spread, int(degrees.argmin()), int(degrees.argmax())])
 
 

@@ -60,8 +60,12 @@ def export(
     write = _WRITERS[format]
     known = [name for name in inspect.signature(write).parameters if name not in ("model", "path")]
     for name in options:
-        hint = nearest(name, known) if known else None
-        require(name in known, f"no option {name!r} of {format}", where="options", hint=hint)
+        require(
+            name in known,
+            f"no option {name!r} of {format}",
+            where="options",
+            hint=nearest(name, known) if known else None,
+        )
     model = source if isinstance(source, Model) else source.fitted_model()
     path = expanded(out)
     details: dict[str, Any] = {}

@@ -196,12 +196,11 @@ def write_lists(
 
         index = ApproximateLists(model, query, wanted=approximate)
         find, facts = index.iter_answers, {"approximate": index.facts}
-    ids = user_ids, model.train.item_ids
-    from_user = partial(_parts, query, ids, find, settings["users_in_a_part"], progress)
-    resumed = all_or_none(group, lambda: sink.write(from_user), failed)
-    assert resumed is not None
+    size, item_ids = settings["users_in_a_part"], model.train.item_ids
+    parts_from = partial(_parts, query, user_ids, item_ids, find, size, progress)
+    all_or_none(group, lambda: sink.write(parts_from), failed)
     every = group.all_gather_numbers(
-        [float(len(query.users)), model.users_without_events, sink.record["rows"], resumed]
+        [float(len(query.users)), model.users_without_events, sink.record["rows"], sink.resumed_at]
     )
     users, without, rows, resumed = (int(sum(column)) for column in zip(*every, strict=True))
     if group.size > 1:
@@ -220,7 +219,8 @@ def write_lists(
 
 def _parts(
     query: ListQuery,
-    ids: tuple[pl.Series, Vocabulary],
+    user_ids: pl.Series,
+    item_ids: Vocabulary,
     find: _Find,
     size: int,
     show: Progress | None,
@@ -230,9 +230,9 @@ def _parts(
     total, show = len(query.users), show or (lambda done, total: None)
     show(start, total)
     for done in range(start, total, size):
-        users, frames = ids[0][done : done + size], []
+        users, frames = user_ids[done : done + size], []
         for lists in find(query.block(range(done, done + len(users)))):
-            frames.append(list_frame(lists, users, ids[1]))
+            frames.append(list_frame(lists, users, item_ids))
             show(done + int(lists.users[-1]) + 1, total)
         yield pl.concat(frames, rechunk=True), done + len(users)
 
@@ -267,8 +267,8 @@ class _Sink(ABC):
         }
         self.held = ExitStack()  # a lock or a connection: close it in the end
 
-    def write(self, parts_from: Callable[[int], Iterator[tuple[pl.DataFrame, int]]]) -> int:
-        """Write all parts, after those that an interrupted export has left; returns how many users these had.
+    def write(self, parts_from: Callable[[int], Iterator[tuple[pl.DataFrame, int]]]) -> None:
+        """Write all parts, after those that an interrupted export has left; `resumed_at` is the number of their users.
 
         Args:
             parts_from: gives the parts after so many users: their rows, and how many users are done with each.
@@ -281,9 +281,9 @@ class _Sink(ABC):
                     self.record = found
                 else:
                     self._start()
-            start = int(self.record["users"])
+            self.resumed_at = int(self.record["users"])
             try:
-                for rows, users in parts_from(start):
+                for rows, users in parts_from(self.resumed_at):
                     record = {**self.record, "users": users, "rows": self.record["rows"] + len(rows)}
                     with self._step():
                         self._store(rows, record)
@@ -296,7 +296,6 @@ class _Sink(ABC):
                 raise InterruptedExportError(
                     f"interrupted after {done:,} of {total:,} users; run it again to continue"
                 ) from None
-        return start
 
     def _has_my_settings(self, record: dict[str, Any]) -> bool:
         """Whether a record has equal settings; an error if not and it may not be discarded."""
@@ -520,7 +519,6 @@ class _TableSink(_Sink):
 
     failures: tuple[type[Exception], ...] = SQLITE_ERRORS  # that the driver raises
     disk_failed = False
-    connection: Any
 
     def __init__(self, url: str, train: Interactions, settings: dict[str, Any], *, overwrite: bool) -> None:
         scheme, expected = url.partition("://")[0], "a file, sqlite:// or postgresql://"

@@ -155,10 +155,13 @@ class _Measured:
             [name, f"{members.sum():,}", _with_interval(recalls[0][members]), fixed(popular)]
             for (name, members), popular in zip(groups, means[1], strict=True)
         ]
-        label = f"Bar chart of mean recall@{self.k} of users in groups by their number of train interactions"
         return grouped_bars(
             "By user activity",
-            Frame(label, "train interactions of the user", f"mean recall@{self.k}"),
+            Frame(
+                f"Bar chart of mean recall@{self.k} of users in groups by their number of train interactions",
+                "train interactions of the user",
+                f"mean recall@{self.k}",
+            ),
             means,
             TextTable(["train interactions", "users", *BOTH], rows),
         )
@@ -170,10 +173,14 @@ class _Measured:
         rows = [
             [name, f"{items:,}", f"{pairs:,}", *map(fixed, shares)] for name, items, pairs, shares in groups
         ]
-        label = f"Bar chart of the share of test interactions in the top {self.k}, in groups by popularity of the item"
         return grouped_bars(
             "By item popularity",
-            Frame(label, "popularity rank of the item, % of all items", f"share in the top {self.k}"),
+            Frame(
+                f"Bar chart of the share of test interactions in the top {self.k}, "
+                "in groups by popularity of the item",
+                "popularity rank of the item, % of all items",
+                f"share in the top {self.k}",
+            ),
             means,
             TextTable(["popularity rank, %", "items", "test interactions", *BOTH], rows),
         )

@@ -303,19 +303,23 @@ def line_chart(
     plot = lines(drawn, Frame(f"Line chart of {y} against {x}: {ends}", x, y), **options)
     if len(series) > COLOURS:
         note = f"{note} The plot shows the first {COLOURS} of {len(series)} {of}s.".strip()
-    legend = [one.name for one in drawn] if len(series) > 1 else ()
-    return Figure(title, plot, table or _numbers(series, x, y, of, digits), legend=legend, note=note)
+    return Figure(
+        title,
+        plot,
+        table or _numbers(series, x, y, of, digits),
+        legend=[one.name for one in drawn] if len(series) > 1 else (),
+        note=note,
+    )
 
 
 def _numbers(series: Sequence[Series], x: str, y: str, of: str, digits: int) -> TextTable:
     """One column for each series if all have the same places, else one row for each point."""
     if all(one.xs == series[0].xs for one in series):
-        header = [x, *(one.name for one in series)] if len(series) > 1 else [x, y]
         rows = [
             [number(at), *(fixed(value, digits) for value in values)]
             for at, *values in zip(series[0].xs, *(one.ys for one in series), strict=True)
         ]
-        return TextTable(header, rows)
+        return TextTable([x, *(one.name for one in series)] if len(series) > 1 else [x, y], rows)
     rows = [
         [one.name, number(at), fixed(value, digits)]
         for one in series
