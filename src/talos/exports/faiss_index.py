@@ -84,9 +84,12 @@ def build_index(
         most: vectors for each cell that k-means looks at.
     """
     cells = max(1, min(round(density * math.sqrt(len(vectors))), len(vectors) // fewest))
-    factory = {"flat": "Flat", "hnsw": f"HNSW{_LINKS},Flat", "ivf": f"IVF{cells},Flat"}
     faiss, settings = load_faiss(), dict[str, Any]()
-    index = faiss.index_factory(vectors.shape[1], factory[kind], faiss.METRIC_INNER_PRODUCT)
+    index = faiss.index_factory(
+        vectors.shape[1],
+        {"flat": "Flat", "hnsw": f"HNSW{_LINKS},Flat", "ivf": f"IVF{cells},Flat"}[kind],
+        faiss.METRIC_INNER_PRODUCT,
+    )
     if kind == "hnsw":
         index.hnsw.efConstruction, index.hnsw.efSearch = _BREADTH_BUILT, _BREADTH_SEARCHED
         settings = {"links": _LINKS, "breadth": _BREADTH_SEARCHED}

@@ -48,13 +48,13 @@ def write_onnx(model: Model, path: Path, *, k: int | None = None, own_ids: bool 
     onnx.checker.check_model(file)
     write_ids(path, model)
     sample = sample_users(model, _SAMPLE)
-    expected = answer(model, ListQuery(users=sample, k=k))
     settings = runtime.SessionOptions()
     settings.log_severity_level = 3
     session = runtime.InferenceSession(file, settings, providers=["CPUExecutionProvider"])
     ids = model.train.user_ids.decode(sample)
     asked = {"user_ids": np.array(ids.to_list(), _kind_of(ids))} if own_ids else {"users": sample}
     items, scores = session.run(["items", "scores"], asked)
+    expected = answer(model, ListQuery(users=sample, k=k))
     return {
         "k": k,
         "opset": _OPSET,

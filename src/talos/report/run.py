@@ -315,10 +315,14 @@ def _stages(legs: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
     for stage in sorted({leg["stage"] for leg in legs}):
         own = [leg for leg in legs if leg["stage"] == stage]
         watched = next(iter(own[0]["metrics"]))
-        points: dict[str, list[tuple[int, float]]] = {}
-        for leg in own:
-            points.setdefault(leg["candidate"], []).append((leg["epoch"], leg["metrics"][watched]))
-        series = [Series(name, *zip(*curve, strict=True)) for name, curve in points.items()]
+        series = [
+            Series(
+                name,
+                [leg["epoch"] for leg in own if leg["candidate"] == name],
+                [leg["metrics"][watched] for leg in own if leg["candidate"] == name],
+            )
+            for name in dict.fromkeys(leg["candidate"] for leg in own)
+        ]
         yield line_chart(
             f"Stage {stage + 1}",
             series,
@@ -498,7 +502,6 @@ def model_card(
     """
     facts = _run_facts(recommender, test, most_users=most_users, seed=seed)
     model, found, (ours, popular) = facts["model"], facts["found"], facts["means"]
-    chosen = [[name, fixed(value), fixed(popular.get(name))] for name, value in ours.items()]
     data = _data_name(model)
     return (
         render(
@@ -511,7 +514,12 @@ def model_card(
             data_name=data,
             version=str(model.metadata.get("versions", {}).get("talos", "")).strip() or "of this machine",
             data=_data(model, data, facts["fitted_on"]),
-            metrics=TextTable(["metric", *BOTH], chosen) if found is None else _metrics(found),
+            metrics=TextTable(
+                ["metric", *BOTH],
+                _metrics(found)
+                if found
+                else [[name, fixed(value), fixed(popular.get(name))] for name, value in ours.items()],
+            ),
         )
         + "\n"
     )
@@ -543,7 +551,7 @@ def _data(model: Model, name: str, fitted_on: str) -> TextTable:
     return TextTable(["", "value"], [("source", name), ("fitted on", fitted_on), *counts, *options])
 
 
-def _metrics(found: _Measured) -> TextTable:
+def _metrics(found: _Measured) -> list[list[str]]:
     rows = [
         [f"{word}@{k}", *(_with_interval(one.per_user[f"{name}@{k}"]) for one in found.both)]
         for name, word in _ACCURACY
@@ -551,9 +559,9 @@ def _metrics(found: _Measured) -> TextTable:
         if k in (*_CARD_KS, found.k)
     ]
     k, at = found.k, found.place
-    rows += [
+    return [
+        *rows,
         [f"Coverage@{k}", *(f"{one.coverage[at]:.1%}" for one in found.both)],
         [f"Gini of exposure@{k}", *(fixed(one.gini[at]) for one in found.both)],
         [f"Mean popularity rank@{k}", *(f"{one.popularity_rank[at]:.1%}" for one in found.both)],
     ]
-    return TextTable(["metric", *BOTH], rows)

@@ -203,7 +203,6 @@ def _history(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
     numbers, values = ([trial[name] for trial in valued] for name in ("number", "value"))
     complete = (trial["value"] if trial["state"] == "complete" else -math.inf for trial in valued)
     best = list(accumulate(complete, max))
-    known = [(at, value) for at, value in zip(numbers, best, strict=True) if value > -math.inf]
     ends = span(numbers, pad=0.0)
     label = (
         f"Scatter plot of {metric} of {len(valued):,} trials in order, with the best so far as a line; "
@@ -221,7 +220,13 @@ def _history(valued: Sequence[Mapping[str, Any]], metric: str) -> Figure:
             x=ends,
             y=span(values),
             labels=[(value, number(value)) for value in ticks(*ends, 6) if value.is_integer()],
-            line=("line c1", stairs(known, numbers[-1])),
+            line=(
+                "line c1",
+                stairs(
+                    [(at, value) for at, value in zip(numbers, best, strict=True) if value > -math.inf],
+                    numbers[-1],
+                ),
+            ),
         ),
         TextTable(["trial", "state", metric, "best so far"], rows),
         note="Dots: complete trials; rings: pruned trials, at their best value. Line: the best so far.",

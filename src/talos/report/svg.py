@@ -360,5 +360,5 @@ def histogram(
 
 def grouped_bars(title: str, frame: Frame, means: Sequence[Sequence[float]], table: TextTable) -> Figure:
     """Bars of the model and of popularity for the groups that the first column of the table names."""
-    plot = bars([row[0] for row in table.rows], list(zip(BOTH, means, strict=True)), frame)
-    return Figure(title, plot, table, legend=BOTH, key="box")
+    groups, series = [row[0] for row in table.rows], list(zip(BOTH, means, strict=True))
+    return Figure(title, bars(groups, series, frame), table, legend=BOTH, key="box")
