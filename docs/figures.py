@@ -14,9 +14,8 @@ from talos.evaluation import metrics
 from talos.files import replace_text
 from talos.losses import BPR, Loss, Softmax, Talos
 from talos.report import standalone
-from talos.report.page import Figure, TextTable
-from talos.report.render import fixed
-from talos.report.svg import Frame, Plot, Series, bars, lines
+from talos.report.page import Figure, Plot, TextTable, fixed
+from talos.report.svg import Frame, Series, bars, lines
 
 __all__ = ["RANKINGS", "figures", "measure", "push"]
 

@@ -28,7 +28,9 @@ __all__ = [
 ]
 
 
-def require(fits: bool, found: str, *, where: str, expected: str) -> None:
+def require(
+    fits: bool, found: str, *, where: str, expected: str | None = None, hint: str | None = None
+) -> None:
     """Raise an `ArgumentError` that says what was found, where, and what was expected, unless the argument fits.
 
     >>> require(-1 >= 0, "got -1", where="layers", expected="0 or more")
@@ -36,7 +38,7 @@ def require(fits: bool, found: str, *, where: str, expected: str) -> None:
     talos.errors.ArgumentError: layers: got -1; expected 0 or more
     """
     if not fits:
-        raise ArgumentError(found, where=where, expected=expected)
+        raise ArgumentError(found, where=where, expected=expected, hint=hint)
 
 
 def positive_number(name: str, value: object, *, at_most: float = math.inf) -> float:

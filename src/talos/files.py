@@ -39,6 +39,7 @@ __all__ = [
     "locked",
     "locked_folder",
     "read_sealed",
+    "remove",
     "remove_leftovers",
     "replace_file",
     "replace_folder",
@@ -196,10 +197,23 @@ def remove_leftovers(path: Path) -> None:
     with contextlib.suppress(OSError):
         for entry in list(path.parent.iterdir()):
             if is_leftover(entry, path):
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry, ignore_errors=True)
-                else:
-                    entry.unlink(missing_ok=True)
+                remove(entry)
+
+
+def remove(entry: Path) -> None:
+    """Remove a file, a link or a folder with all that is in it, if it is there; a link is never followed.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Path(folder, "a").mkdir()
+    ...     Path(folder, "b").symlink_to("a")
+    ...     remove(Path(folder, "b"))
+    ...     os.listdir(folder)
+    ['a']
+    """
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry, ignore_errors=True)
+    else:
+        entry.unlink(missing_ok=True)
 
 
 def is_leftover(entry: Path, path: Path) -> bool:

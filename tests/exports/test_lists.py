@@ -14,7 +14,7 @@ import pytest
 from talos.config import RunConfig
 from talos.data.readers import read_lists
 from talos.errors import ArgumentError, DataError, MissingExtraError, TalosError
-from talos.exports import InterruptedExportError, lists, sinks, write_lists
+from talos.exports import InterruptedExportError, lists, write_lists
 from talos.model.model import Model
 from talos.model.recommender import Recommender
 
@@ -118,11 +118,11 @@ def test_after_a_crash_at_any_write_the_next_call_finishes(
 ) -> None:
     model = make(users=40)
     whole = tmp_path / f"whole.{suffix}"
-    original = sinks.replace_file
+    original = lists.replace_file
     count = 0
 
     def patch(function: Any) -> None:
-        monkeypatch.setattr(sinks, "replace_file", function)
+        monkeypatch.setattr(lists, "replace_file", function)
         monkeypatch.setattr("talos.files.replace_file", function)  # by which `replace_text` writes
 
     def counting(path: Path, write: Any) -> None:

@@ -104,7 +104,7 @@ def test_a_model_of_all_the_data_says_so(split: Split) -> None:
 
 
 def test_who_is_no_card() -> None:
-    with pytest.raises(ArgumentError, match="is not fitted"):
+    with pytest.raises(ArgumentError, match="not fitted"):
         model_card(Recommender(), None)
     assert not is_card("---\nlibrary_name: talos\n---\nwritten by hand")
     assert mean_interval([0.5]) == (-np.inf, np.inf)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from talos.model.measures import by_activity
 from talos.report import standalone
-from talos.report.page import Figure, TextTable
-from talos.report.render import DARK, LIGHT
+from talos.report.page import DARK, LIGHT, Figure, TextTable
 from talos.report.svg import (
     COLOURS,
     WIDTH,

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from talos.report import tuning_report
-from talos.report.tuning import Axis
+from talos.report.studies import Axis
 
 
 def trial(number: int, value: float | None, state: str = "complete", **parameters: Any) -> dict[str, Any]:

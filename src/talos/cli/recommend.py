@@ -126,10 +126,11 @@ def recommend(
     if exclude:
         request["exclude"] = _split(exclude)
     if everybody:
-        from talos.exports import progress, write_lists
+        from talos.exports import write_lists
+        from talos.progress import counter
 
         assert out is not None
-        with progress() if group.rank == 0 else nullcontext() as show:
+        with counter("recommending", "users") if group.rank == 0 else nullcontext() as show:
             done = write_lists(
                 recommender,
                 out,

@@ -7,6 +7,6 @@
 from __future__ import annotations
 
 from talos.exports.formats import FORMATS, export
-from talos.exports.lists import InterruptedExportError, Progress, progress, write_lists
+from talos.exports.lists import InterruptedExportError, write_lists
 
-__all__ = ["FORMATS", "InterruptedExportError", "Progress", "export", "progress", "write_lists"]
+__all__ = ["FORMATS", "InterruptedExportError", "export", "write_lists"]

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from talos.errors import ArgumentError, MissingExtraError, nearest
+from talos.checks import require
+from talos.errors import MissingExtraError, nearest
 from talos.evaluation.ranking import TopK, is_masked
 from talos.exports.folders import (
     check_same_lists,
@@ -29,7 +30,7 @@ from talos.exports.folders import (
     write_ids,
 )
 from talos.model.model import Model
-from talos.model.query import ListQuery, answer
+from talos.model.query import ListQuery, answer, masks_of
 
 __all__ = ["INDEXES", "ApproximateLists", "build_index", "load_faiss", "write_faiss"]
 
@@ -51,8 +52,7 @@ def write_faiss(model: Model, path: Path, *, index: str = "flat", k: int | None 
     A flat index must give the exact top K for a sample of users, or nothing is written; for approximate indexes the
     recall@K on the sample is reported. An index does not know which items a user has already.
     """
-    if index not in INDEXES:
-        raise ArgumentError(f"no index {index!r}", where="index", hint=nearest(index, INDEXES))
+    require(index in INDEXES, f"no index {index!r}", where="index", hint=nearest(index, INDEXES))
     k, faiss = model.list_length(k), load_faiss()
     built, settings = build_index(index, plain_array(model.dot_scores.item_vectors))
     arrays = {name: array for name, array in score_arrays(model).items() if name != "item_vectors"}
@@ -84,9 +84,12 @@ def build_index(
         most: vectors for each cell that k-means looks at.
     """
     cells = max(1, min(round(density * math.sqrt(len(vectors))), len(vectors) // fewest))
-    factory = {"flat": "Flat", "hnsw": f"HNSW{_LINKS},Flat", "ivf": f"IVF{cells},Flat"}
     faiss, settings = load_faiss(), dict[str, Any]()
-    index = faiss.index_factory(vectors.shape[1], factory[kind], faiss.METRIC_INNER_PRODUCT)
+    index = faiss.index_factory(
+        vectors.shape[1],
+        {"flat": "Flat", "hnsw": f"HNSW{_LINKS},Flat", "ivf": f"IVF{cells},Flat"}[kind],
+        faiss.METRIC_INNER_PRODUCT,
+    )
     if kind == "hnsw":
         index.hnsw.efConstruction, index.hnsw.efSearch = _BREADTH_BUILT, _BREADTH_SEARCHED
         settings = {"links": _LINKS, "breadth": _BREADTH_SEARCHED}
@@ -112,10 +115,8 @@ class ApproximateLists:
     """
 
     def __init__(self, model: Model, query: ListQuery, *, wanted: float) -> None:
-        if not 0 < wanted < 1:
-            raise ArgumentError(f"{wanted}", where="approximate", expected="a recall above 0 and below 1")
-        self._model, self._query, self._k = model, query, query.k
-        self._seen = None if query.mask == "nothing" else model.known if query.mask == "known" else model.seen
+        require(0 < wanted < 1, f"{wanted}", where="approximate", expected="a recall above 0 and below 1")
+        self._model = model
         self._users = plain_array(model.dot_scores.user_vectors)
         items = plain_array(model.dot_scores.item_vectors)
         # of the items in the index
@@ -125,48 +126,46 @@ class ApproximateLists:
             "ivf", items[self._positions], density=2, fewest=_POINTS_PER_CELL, most=_POINTS_PER_CELL
         )
         cells, sample = settings["cells"], sample_users(model, 2 * _PROBED_SAMPLE)
-        expected = self._exact(sample[::2])
+        others = replace(query, users=sample[1::2] if len(sample) > 1 else sample)
+        probed = replace(query, users=sample[::2])
+        expected = answer(model, probed)
         self._index.nprobe = 1
-        while self._index.nprobe < cells and recall(expected, self._found(sample[::2]).items) < wanted:
+        while self._index.nprobe < cells and recall(expected, self._found(probed).items) < wanted:
             self._index.nprobe = min(2 * self._index.nprobe, cells)
-        others = sample[1::2] if len(sample) > 1 else sample
         self.facts: dict[str, Any] = {
             "wanted": wanted,
-            f"recall@{self._k}": recall(self._exact(others), self._found(others).items),
+            f"recall@{query.k}": recall(answer(model, others), self._found(others).items),
             "cells": cells,
             "probed": self._index.nprobe,
         }
 
     def iter_answers(self, query: ListQuery) -> Iterator[TopK]:
         """The lists of some users, in one piece; those of users for whom too few items are found are exact."""
-        yield self._found(query.users)
+        yield self._found(query)
 
-    def _exact(self, users: NDArray[np.int64]) -> TopK:
-        return answer(self._model, replace(self._query, users=users))
-
-    def _found(self, users: NDArray[np.int64]) -> TopK:
-        items = np.full((len(users), self._k), -1, np.int64)
-        scores = np.full((len(users), self._k), -np.inf, np.float32)
-        known = np.zeros(len(users), np.int64) if self._seen is None else self._seen.user_degrees[users]
+    def _found(self, query: ListQuery) -> TopK:
+        users, k, masks = query.users, query.k, masks_of(self._model, query)
+        items = np.full((len(users), k), -1, np.int64)
+        scores = np.full((len(users), k), -np.inf, np.float32)
+        known = masks.user_degrees
         order = np.argsort(known, kind="stable")  # users with similar numbers of known items share a search
         few = int((known <= _MOST_KNOWN).sum())
         short = order[few:].tolist()
         for start in range(0, few, _USERS_AT_ONCE):
             rows = order[start : min(start + _USERS_AT_ONCE, few)]
-            asked = min(self._k + int(known[rows].max()), len(self._positions))
+            asked = min(k + int(known[rows].max()), len(self._positions))
             found_scores, found = self._index.search(self._users[users[rows]], asked)
             fine = found >= 0
             found = np.where(fine, self._positions[found], -1)
-            if self._seen is not None:
-                fine &= ~is_masked(self._seen, users[rows], found)
+            fine &= ~is_masked(masks, rows, found)
             # the first k that may be recommended, in their order
             place = np.cumsum(fine, axis=1)
-            row, column = np.nonzero(fine & (place <= self._k))
+            row, column = np.nonzero(fine & (place <= k))
             items[rows[row], place[row, column] - 1] = found[row, column]
             scores[rows[row], place[row, column] - 1] = found_scores[row, column]
-            short += rows[place[:, -1] < min(self._k, len(self._positions))].tolist()
+            short += rows[place[:, -1] < min(k, len(self._positions))].tolist()
         if short:
-            exact = self._exact(users[short])
+            exact = answer(self._model, replace(query, users=users[short]))
             items[short], scores[short] = exact.items, exact.scores
         return TopK(np.arange(len(users)), items, scores)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.baselines import ItemWeights
+from talos.checks import require
 from talos.errors import ArgumentError, TalosError, first_line
 from talos.evaluation.ranking import TopK
 from talos.files import locked_folder
@@ -35,6 +35,14 @@ __all__ = [
 # Other programs sum a dot product in another order: scores that differ by less than this count as equal.
 _TOLERANCE = 1e-5
 _RECORD = "export.json"
+_FILES = {
+    _RECORD,
+    "users.parquet",
+    "items.parquet",
+    "index.faiss",
+    "model.onnx",
+    "model.onnx.data",
+}
 # The table and column of each of `score_arrays`.
 _COLUMNS = {
     "user_vectors": ("users", "vector"),
@@ -58,25 +66,24 @@ def prepare_out(out: Path, *, overwrite: bool, folder: bool = False) -> None:
         raise ArgumentError(
             f"cannot be written to ({error.strerror})", where=str(out.parent), expected="a folder for output"
         ) from None
-    if there and is_folder != folder:
-        raise ArgumentError(
-            "is a folder" if is_folder else "is a file",
+    if not there:
+        return
+    require(
+        is_folder == folder,
+        "is a folder" if is_folder else "is a file",
+        where=str(out),
+        expected="the name of a file" if is_folder else "a folder made by an export, or a new name",
+    )
+    require(overwrite, "exists", where=str(out), expected="a new name", hint="or overwrite=True")
+    if folder:
+        names = {entry.name for entry in out.iterdir()}
+        strangers = ", ".join(sorted(names - _FILES if _RECORD in names else names))
+        require(
+            not strangers,
+            f"has {strangers}, which no export has made",
             where=str(out),
-            expected="the name of a file" if is_folder else "a folder made by an export, or a new name",
+            expected="a folder with nothing but an export",
         )
-    if there and not overwrite:
-        raise ArgumentError("exists", where=str(out), expected="a new name", hint="or overwrite=True")
-    if there and folder:
-        made = {_RECORD}
-        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            made.update(json.loads((out / _RECORD).read_text(encoding="utf-8"))["files"])
-        strangers = sorted({entry.name for entry in out.iterdir()} - made)
-        if strangers:
-            raise ArgumentError(
-                f"has {strangers[0]}, which no export has made",
-                where=str(out),
-                expected="a folder with nothing but an export",
-            )
 
 
 def export_folder(
@@ -92,8 +99,9 @@ def export_folder(
             details = fill(folder)
             details["files"] = sorted(entry.name for entry in folder.iterdir())
             made = {"format": 1, "kind": kind, "talos": version("talos-rec"), "model": model.fingerprint()}
-            text = json.dumps(made | details, indent=2, ensure_ascii=False) + "\n"
-            (folder / _RECORD).write_text(text, encoding="utf-8")
+            (folder / _RECORD).write_text(
+                json.dumps(made | details, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
             prepare_out(out, overwrite=overwrite, folder=True)  # again: files may have been added meanwhile
     except (OSError, pl.exceptions.PolarsError) as error:
         raise TalosError(f"{out} could not be written ({first_line(error)})") from error
@@ -119,11 +127,12 @@ def score_arrays(model: Model) -> dict[str, Any]:
     """What scores are computed from, by name: vectors and thresholds, or weights between items."""
     if isinstance(model.scored_by, ItemWeights):
         return {name: tensor.numpy() for name, tensor in model.scored_by.tensors().items()}
-    table = model.dot_scores
-    tensors = {"user_vectors": table.user_vectors, "item_vectors": table.item_vectors}
-    if model.scored_by.thresholds is not None:
-        tensors["thresholds"] = model.scored_by.thresholds
-    return {name: plain_array(tensor) for name, tensor in tensors.items()}
+    tensors = {
+        "user_vectors": model.dot_scores.user_vectors,
+        "item_vectors": model.dot_scores.item_vectors,
+        "thresholds": model.vectors.thresholds,
+    }
+    return {name: plain_array(tensor) for name, tensor in tensors.items() if tensor is not None}
 
 
 def plain_array(tensor: Tensor) -> NDArray[np.float32]:
@@ -134,7 +143,7 @@ def plain_array(tensor: Tensor) -> NDArray[np.float32]:
 def sample_users(model: Model, size: int) -> NDArray[np.int64]:
     """Positions of users to verify an export with: evenly spread, and those with the fewest and the most items."""
     degrees = model.known.user_degrees
-    spread = np.linspace(0, len(degrees) - 1, min(size, len(degrees))).astype(np.int64)
+    spread = np.linspace(0, len(degrees) - 1, min(size, len(degrees)), dtype=np.int64)
     return np.unique([*spread, int(degrees.argmin()), int(degrees.argmax())])
 
 
@@ -151,26 +160,30 @@ def check_same_lists(
 
     Returns the share of users whose lists are identical.
     """
-    there = expected.items >= 0
-    margin = _TOLERANCE * max(1.0, float(np.abs(expected.scores[there]).max(initial=0.0)))
+    sizes = (expected.items >= 0).sum(1)
+    margin = _TOLERANCE * max(1.0, float(np.abs(expected.scores[expected.items >= 0]).max(initial=0.0)))
     table = model.dot_scores
     for row, user in enumerate(sample.tolist()):
-        size = int(there[row].sum())
-        valid = (items[row] >= 0) & (items[row] < model.train.num_items)
-        mine = np.where(valid, items[row], 0)[:size]
+        size, valid = sizes[row], (items[row] >= 0) & (items[row] < model.train.num_items)
+        mine, given, best = (
+            np.where(valid, items[row], 0)[:size],
+            scores[row, :size],
+            expected.scores[row, :size],
+        )
         own = (table.item_vectors[mine].double() @ table.user_vectors[user].double()).detach().cpu().numpy()
-        distinct = valid.sum() == size and valid[:size].all() and len(np.unique(mine)) == size
         problems = {
-            "items are missing or repeated": not distinct,
-            "scores are not the items' scores": (np.abs(own - scores[row, :size]) > margin).any(),
+            "items are missing or repeated": valid.sum() != size
+            or not valid[:size].all()
+            or len(np.unique(mine)) != size,
+            "scores are not the items' scores": (np.abs(own - given) > margin).any(),
             "better items are left out, or items that are masked are in": (
-                np.abs(scores[row, :size] - expected.scores[row, :size]) > margin
+                np.abs(given - best) > margin
             ).any(),
         }
-        problem = next((problem for problem, found in problems.items() if found), None)
-        if problem is not None:
-            name = f"{what} differs from the model for user {model.train.user_ids.ids[user]!r}"
-            raise TalosError(f"{name}: {problem}; nothing was written")
+        for problem, found in problems.items():
+            if found:
+                name = f"{what} differs from the model for user {model.train.user_ids.ids[user]!r}"
+                raise TalosError(f"{name}: {problem}; nothing was written")
     return float((items == expected.items).all(1).mean())
 
 

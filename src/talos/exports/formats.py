@@ -13,14 +13,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.errors import ArgumentError, DataError, nearest
+from talos.checks import require
+from talos.errors import DataError, nearest
 from talos.exports.faiss_index import write_faiss
-from talos.exports.folders import (
-    export_folder,
-    prepare_out,
-    score_arrays,
-    write_ids,
-)
+from talos.exports.folders import export_folder, prepare_out, score_arrays, write_ids
 from talos.exports.onnx_graph import write_onnx
 from talos.files import expanded, replace_file
 from talos.model.model import Model
@@ -60,12 +56,12 @@ def export(
     2
     """
     began = time.perf_counter()
-    if format not in _WRITERS:
-        raise ArgumentError(f"no format {format!r}", where="format", hint=nearest(format, FORMATS))
+    require(format in _WRITERS, f"no format {format!r}", where="format", hint=nearest(format, FORMATS))
     write = _WRITERS[format]
     known = [name for name in inspect.signature(write).parameters if name not in ("model", "path")]
-    for name in options.keys() - known:
-        raise ArgumentError(
+    for name in options:
+        require(
+            name in known,
             f"no option {name!r} of {format}",
             where="options",
             hint=nearest(name, known) if known else None,

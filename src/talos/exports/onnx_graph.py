@@ -43,19 +43,18 @@ def write_onnx(model: Model, path: Path, *, k: int | None = None, own_ids: bool 
     except ImportError as error:
         raise MissingExtraError("an ONNX graph", extra="onnx") from error
     graph = _graph(onnx, model, k, own_ids)
-    large = sum(len(one.raw_data) for one in graph.graph.initializer) > _LARGEST_FILE
-    file = str(path / "model.onnx")
-    onnx.save_model(graph, file, save_as_external_data=large, location="model.onnx.data")
+    size, file = sum(len(one.raw_data) for one in graph.graph.initializer), str(path / "model.onnx")
+    onnx.save_model(graph, file, save_as_external_data=size > _LARGEST_FILE, location="model.onnx.data")
     onnx.checker.check_model(file)
     write_ids(path, model)
     sample = sample_users(model, _SAMPLE)
-    expected = answer(model, ListQuery(users=sample, k=k))
     settings = runtime.SessionOptions()
     settings.log_severity_level = 3
     session = runtime.InferenceSession(file, settings, providers=["CPUExecutionProvider"])
     ids = model.train.user_ids.decode(sample)
     asked = {"user_ids": np.array(ids.to_list(), _kind_of(ids))} if own_ids else {"users": sample}
     items, scores = session.run(["items", "scores"], asked)
+    expected = answer(model, ListQuery(users=sample, k=k))
     return {
         "k": k,
         "opset": _OPSET,
@@ -66,9 +65,7 @@ def write_onnx(model: Model, path: Path, *, k: int | None = None, own_ids: bool 
 
 
 def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
-    helper, kinds = onnx.helper, onnx.TensorProto
-    seen = model.known
-    items = model.train.num_items
+    helper, kinds, seen = onnx.helper, onnx.TensorProto, model.known
     constants: dict[str, NDArray[Any]] = {
         "user_vectors": plain_array(model.dot_scores.user_vectors),
         "item_vectors": plain_array(model.dot_scores.item_vectors.T),
@@ -81,7 +78,7 @@ def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
         "zeros": np.zeros(1, np.int64),
         "ones": np.ones(1, np.int64),
         "nothing": np.array(-1, np.int64),
-        "spare_column": np.array(items, np.int64),
+        "spare_column": np.array(model.train.num_items, np.int64),
         "pads": np.array([0, 0, 0, 1], np.int64),
         "minus_infinity": np.array(-np.inf, np.float32),
         "k": np.array([k], np.int64),
@@ -120,7 +117,6 @@ def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
     domains = [helper.make_opsetid("", _OPSET)]
     if own_ids:
         user_ids, item_ids = model.train.user_ids.ids, model.train.item_ids.ids
-        kind_of: dict[type, Any] = {object: kinds.STRING, np.int64: kinds.INT64}
         keys = {"keys_strings" if user_ids.dtype == pl.String else "keys_int64s": user_ids.to_list()}
         values = {"values_int64s": list(range(len(user_ids))), "default_int64": -1}
         nodes = [
@@ -135,8 +131,8 @@ def _graph(onnx: Any, model: Model, k: int, own_ids: bool) -> Any:
         # the last entry, which is also position -1, is the padding
         nothing: list[Any] = [""] if item_ids.dtype == pl.String else [-1]
         constants["id_list"] = np.array([*item_ids.to_list(), *nothing], _kind_of(item_ids))
-        asked = value("user_ids", kind_of[_kind_of(user_ids)], ["batch"])
-        given.append(value("item_ids", kind_of[_kind_of(item_ids)], lists))
+        asked = value("user_ids", helper.np_dtype_to_tensor_dtype(np.dtype(_kind_of(user_ids))), ["batch"])
+        given.append(value("item_ids", helper.np_dtype_to_tensor_dtype(np.dtype(_kind_of(item_ids))), lists))
         domains.append(helper.make_opsetid("ai.onnx.ml", _ML_OPSET))
     graph = helper.make_graph(
         nodes,

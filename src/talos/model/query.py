@@ -42,6 +42,7 @@ __all__ = [
     "iter_answers",
     "list_frame",
     "list_query",
+    "masks_of",
     "nearest_to",
     "row_vectors",
     "sources_of",
@@ -137,7 +138,7 @@ def iter_answers(model: Model, query: ListQuery) -> Iterator[TopK]:
             scorer = BlendedScores(scorer, model.item_degrees, query.popularity)
         length = pool_size(query.k, scorer.num_items) if query.diversity else query.k
         rows = np.arange(len(block.users))
-        for lists in iter_top_k(scorer, rows, k=length, seen=_masks(model, block), banned=query.banned):
+        for lists in iter_top_k(scorer, rows, k=length, seen=masks_of(model, block), banned=query.banned):
             chosen = diversify(lists, vectors, k=query.k, diversity=query.diversity)
             yield replace(chosen, users=chosen.users + start)
 
@@ -176,7 +177,7 @@ def _scorer(model: Model, query: ListQuery) -> Scorer:
     return model.history_scores(_joined(model, query, (model.train, plain), query.histories))
 
 
-def _masks(model: Model, query: ListQuery) -> ItemRows:
+def masks_of(model: Model, query: ListQuery) -> ItemRows:
     """The items that are masked in each row of a question."""
     if query.mask == "nothing":
         return _joined(model, query, query.masked)

@@ -6,11 +6,9 @@ numbers below it. They are readable on a phone, and in light and dark mode.
 
 from __future__ import annotations
 
-from talos.report.card import is_card, model_card
-from talos.report.compare import comparison_report
 from talos.report.page import is_page, standalone
-from talos.report.run import run_report
-from talos.report.tuning import tuning_report
+from talos.report.run import is_card, model_card, run_report
+from talos.report.studies import comparison_report, tuning_report
 
 __all__ = [
     "comparison_report",

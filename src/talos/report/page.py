@@ -1,34 +1,131 @@
-"""Pages from templates: one table type, one figure type, and the templates that show them as HTML, SVG or Markdown.
+"""Pages from templates: tables, figures, the environment, the colours, and how numbers and names are written.
 
-Pages hold no scripts and fetch nothing; every text from outside is escaped.
+Pages hold no scripts and fetch nothing; every text from outside is escaped. Text has a contrast of at least 4.5:1
+against its background and lines one of 3:1, in light and dark mode. The colours of series are those of Okabe and Ito,
+made darker or lighter where a background requires it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from functools import cache
+from typing import Any, Literal, TypeAlias
 
-from talos.report.render import COLOURS, LIGHT, WIDTH, fixed, number, plain, render
-from talos.report.svg import Frame, KeyKind, Plot, Series, bars, lines
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 __all__ = [
-    "BOTH",
+    "COLOURS",
+    "DARK",
+    "LIGHT",
+    "WIDTH",
     "Figure",
+    "Plot",
     "TextTable",
-    "grouped_bars",
-    "histogram",
+    "environment",
+    "fixed",
     "is_page",
-    "line_chart",
     "markdown",
+    "number",
+    "plain",
+    "render",
     "standalone",
+    "tag",
 ]
+
+COLOURS = 7  # of series
+WIDTH = 330  # of a plot
+KeyKind: TypeAlias = Literal["dots", "line", "box"]
+
+# name → its colour in light and in dark mode
+_COLOURS = {
+    "back": ("#ffffff", "#14171b"),
+    "card": ("#f6f7f9", "#1c2026"),
+    "text": ("#1b1f24", "#e8eaed"),
+    "muted": ("#57606a", "#a5adb8"),
+    "rule": ("#d6dae0", "#3a414b"),
+    "c0": ("#0072b2", "#56b4e9"),
+    "c1": ("#c85200", "#f08a3c"),
+    "c2": ("#00805d", "#34c79d"),
+    "c3": ("#b0578f", "#e0a0c8"),
+    "c4": ("#946200", "#f0e442"),
+    "c5": ("#2f7fae", "#8fb8ff"),
+    "c6": ("#555555", "#b8bec7"),
+}
+LIGHT = {name: light for name, (light, _) in _COLOURS.items()}
+DARK = {name: dark for name, (_, dark) in _COLOURS.items()}
+
+
+def render(template: str, **facts: Any) -> str:
+    """The text of a template of `talos/report/templates`. Equal arguments give equal text.
+
+    >>> "<script>" in render("page.html", title="<script>alert(1)</script>", date=None)
+    False
+    """
+    return environment().get_template(template).render(**facts)
+
+
+@cache
+def environment() -> Environment:
+    """The environment of the templates; every text that a template inserts into HTML or SVG is escaped."""
+    made = Environment(
+        loader=PackageLoader("talos.report"),
+        autoescape=select_autoescape(["html", "svg"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"number": number, "plain": plain, "tag": tag}
+    made.globals |= {"colours": _COLOURS, "series_colours": COLOURS, "width": WIDTH}
+    return made
+
+
+def number(value: float | int | None, digits: int = 4) -> str:
+    """A number as text: thousands with commas, at most `digits` decimal places.
+
+    >>> number(12345), number(0.25), number(0.123456), number(3.0), number(0.00001234), number(None)
+    ('12,345', '0.25', '0.1235', '3', '1.23e-05', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    if 0 < abs(value) < 10 ** (-digits):
+        return f"{value:.3g}"
+    return f"{value + 0.0:,.{digits if abs(value) < 10 else 1}f}".rstrip("0").rstrip(".")
+
+
+def fixed(value: float | None, digits: int = 4) -> str:
+    """A number as text for a column of a table: always `digits` decimal places.
+
+    >>> fixed(0.2), fixed(1234.5, 1), fixed(None)
+    ('0.2000', '1,234.5', '–')
+    """
+    return "–" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
+
+
+def plain(text: str) -> str:
+    r"""A text that Markdown shows as it is, on one line: no file name makes a link, a tag or a new column.
+
+    >>> plain("a|b <img> [x](y)")
+    'a\\|b &lt;img> \\[x\\](y)'
+    """
+    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\`*\[\]|])", r"\\\1", text)
+
+
+def tag(text: str) -> str:
+    """A text as a tag: lower-case letters, digits and dashes.
+
+    >>> tag("Our Clicks.csv"), tag("???")
+    ('our-clicks-csv', 'unknown')
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.casefold()).strip("-") or "unknown"
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """Header and rows of plain text, and the (row, column) of the cells in bold. The first column has names.
+    """Header and rows of plain text. The first column has names.
 
     >>> TextTable(["K", "recall", "ended by"], [["5", "0.1", "patience"]]).numeric
     [False, True, False]
@@ -36,7 +133,6 @@ class TextTable:
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-    bold: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def numeric(self) -> list[bool]:
@@ -51,6 +147,25 @@ class TextTable:
 
 
 @dataclass(frozen=True)
+class Plot:
+    """A drawing: its description for screen readers, its height, and SVG elements. `str` gives the whole SVG.
+
+    >>> str(Plot("nothing", 10, "")).startswith('<svg viewBox="0 0 330 10" role="img" aria-label="nothing"')
+    True
+    """
+
+    label: str
+    height: int
+    body: str
+
+    def __str__(self) -> str:
+        """The SVG element around the drawing."""
+        return render("plot.svg", plot=self)
+
+    __html__ = __str__  # templates insert it as it is: every text in it is escaped already
+
+
+@dataclass(frozen=True)
 class Figure:
     """A plot with its title, legend, table of numbers and a note on how to read it."""
 
@@ -60,94 +175,6 @@ class Figure:
     legend: Sequence[str] = ()
     note: str = ""
     key: KeyKind = "dots"
-
-
-BOTH = ("model", "popularity")  # the two series of most figures of a run
-
-
-def line_chart(
-    title: str,
-    series: Sequence[Series],
-    x: str,
-    y: str,
-    *,
-    of: str = "series",
-    digits: int = 4,
-    table: TextTable | None = None,
-    note: str = "",
-    **options: Any,
-) -> Figure:
-    """A line chart of at most `COLOURS` of the series; the table has all of them.
-
-    Args:
-        title: title of the figure.
-        series: named points; all with at least one.
-        x: name of the horizontal axis.
-        y: name of the vertical axis.
-        of: what a series is, for the table and the note.
-        digits: decimal places in the table.
-        table: the numbers; made from the series if None.
-        note: how to read it.
-        **options: for `talos.report.svg.lines`.
-
-    >>> chart = line_chart("Loss", [Series("loss", [1, 2], [0.5, 0.25])], "epoch", "mean loss")
-    >>> chart.plot.label, chart.table.rows[1]
-    ('Line chart of mean loss against epoch: loss from 0.5 to 0.25', ['2', '0.2500'])
-    """
-    drawn = series[:COLOURS]
-    ends = "; ".join(f"{one.name} from {number(one.ys[0])} to {number(one.ys[-1])}" for one in drawn)
-    plot = lines(drawn, Frame(f"Line chart of {y} against {x}: {ends}", x, y), **options)
-    if len(series) > COLOURS:
-        note = f"{note} The plot shows the first {COLOURS} of {len(series)} {of}s.".strip()
-    names = [one.name for one in series]
-    legend = names[:COLOURS] if len(series) > 1 else ()
-    return Figure(title, plot, table or _numbers(series, x, y, of, digits), legend=legend, note=note)
-
-
-def _numbers(series: Sequence[Series], x: str, y: str, of: str, digits: int) -> TextTable:
-    """One column for each series if all have the same places, else one row for each point."""
-    if all(one.xs == series[0].xs for one in series):
-        header = [x, *(one.name for one in series)] if len(series) > 1 else [x, y]
-        values = zip(series[0].xs, *(one.ys for one in series), strict=True)
-        return TextTable(
-            header, [[number(at), *(fixed(value, digits) for value in row)] for at, *row in values]
-        )
-    rows = [
-        [one.name, number(at), fixed(value, digits)]
-        for one in series
-        for at, value in zip(one.xs, one.ys, strict=True)
-    ]
-    return TextTable([of, x, y], rows)
-
-
-def histogram(
-    title: str,
-    counts: Mapping[str, Sequence[float]],
-    edges: Sequence[float],
-    frame: Frame,
-    *,
-    note: str,
-    mark: tuple[float, str] | None = None,
-) -> Figure:
-    """A histogram of each series as stairs; `edges` are the borders of the bins, one more than there are bins.
-
-    >>> chart = histogram("Users", {"recall": [3, 1]}, [0, 0.5, 1], Frame("two bins", "recall", "users"), note="")
-    >>> chart.table.rows[0]
-    ['0.000 to 0.500', '3']
-    """
-    series = [Series(name, edges, [*count, count[-1]]) for name, count in counts.items()]
-    bins = zip(pairwise(edges), *counts.values(), strict=True)
-    rows = [[f"{low:.3f} to {high:.3f}", *map(number, values)] for (low, high), *values in bins]
-    plot = lines(series, frame, steps=True, mark=mark)
-    return Figure(
-        title, plot, TextTable([frame.x, *counts], rows), legend=list(counts), note=note, key="line"
-    )
-
-
-def grouped_bars(title: str, frame: Frame, means: Sequence[Sequence[float]], table: TextTable) -> Figure:
-    """Bars of the model and of popularity for the groups that the first column of the table names."""
-    plot = bars([row[0] for row in table.rows], list(zip(BOTH, means, strict=True)), frame)
-    return Figure(title, plot, table, legend=BOTH, key="box")
 
 
 def is_page(text: str) -> bool:
@@ -182,17 +209,11 @@ def standalone(figure: Figure) -> str:
 def markdown(table: TextTable) -> str:
     r"""A table as Markdown.
 
-    >>> print(markdown(TextTable(["metric", "model"], [["a|b", "0.1"]], bold=frozenset({(0, 1)}))))
+    >>> print(markdown(TextTable(["metric", "model"], [["a|b", "0.1"]])))
     | metric | model |
     | --- | ---: |
-    | a\|b | **0.1** |
+    | a\|b | 0.1 |
     """
-    cells = [
-        [
-            f"**{plain(cell)}**" if (place, column) in table.bold else plain(cell)
-            for column, cell in enumerate(row)
-        ]
-        for place, row in enumerate([table.header, *table.rows], start=-1)
-    ]
+    cells = [[plain(cell) for cell in row] for row in (table.header, *table.rows)]
     cells.insert(1, ["---:" if right else "---" for right in table.numeric])
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)

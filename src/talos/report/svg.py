@@ -10,29 +10,33 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from itertools import pairwise
+from typing import Any
 
-from talos.report.render import COLOURS, WIDTH, number, render
+from talos.report.page import COLOURS, WIDTH, Figure, Plot, TextTable, fixed, number, render
 
 __all__ = [
+    "BOTH",
     "BOTTOM",
     "COLOURS",
     "WIDTH",
     "Frame",
     "Plot",
-    "Scale",
     "Series",
     "bars",
+    "grouped_bars",
+    "histogram",
     "intervals",
+    "line_chart",
     "lines",
+    "scale",
     "scatter",
     "span",
+    "stairs",
     "ticks",
 ]
-
-KeyKind: TypeAlias = Literal["dots", "line", "box"]
 
 HEIGHT = 222
 LEFT, RIGHT, TOP, BOTTOM = 48, 12, 32, 42
@@ -74,23 +78,13 @@ def span(values: Iterable[float], *, zero: bool = False, pad: float = 0.05) -> t
     return (low if zero and low == 0 else low - room), (high if zero and high == 0 else high + room)
 
 
-@dataclass(frozen=True)
-class Scale:
-    """A linear map from low … high to start … end.
+def scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    """A linear map from low … high to start … end, with two decimal places.
 
-    >>> Scale(0, 10, 100, 200)(5)
+    >>> scale(0, 10, 100, 200)(5)
     150.0
     """
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        """The position of a value."""
-        share = (value - self.low) / (self.high - self.low)
-        return round(self.start + share * (self.end - self.start), 2)
+    return lambda value: round(start + (value - low) / (high - low) * (end - start), 2)
 
 
 @dataclass(frozen=True)
@@ -103,25 +97,6 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Plot:
-    """A drawing: its description for screen readers, its height, and SVG elements. `str` gives the whole SVG.
-
-    >>> str(Plot("nothing", 10, "")).startswith('<svg viewBox="0 0 330 10" role="img" aria-label="nothing"')
-    True
-    """
-
-    label: str
-    height: int
-    body: str
-
-    def __str__(self) -> str:
-        """The SVG element around the drawing."""
-        return render("plot.svg", plot=self)
-
-    __html__ = __str__  # templates insert it as it is: every text in it is escaped already
-
-
-@dataclass(frozen=True)
 class Frame:
     """The frame of a plot: its description for screen readers, the names of its axes, and its height."""
 
@@ -130,19 +105,41 @@ class Frame:
     y: str
     height: int = HEIGHT
 
-    def draw(self, template: str, **drawing: Any) -> Plot:
-        """The plot that a template draws into this frame."""
+    def draw(
+        self, template: str, x: Callable[[float], float], y: Callable[[float], float], **drawing: Any
+    ) -> Plot:
+        """The plot that a template draws into this frame; it places values by `x` and `y`, and points by `at`."""
         sides = {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": self.height - BOTTOM}
-        return Plot(self.label, self.height, render(template, frame=self, **sides, **drawing).strip())
+        scales: dict[str, Any] = {"x": x, "y": y, "at": lambda points: [(x(a), y(b)) for a, b in points]}
+        return Plot(
+            self.label, self.height, render(template, frame=self, **sides, **scales, **drawing).strip()
+        )
 
-    def axes(
-        self, x: Scale, y: Scale, labels: Iterable[tuple[float, str]]
-    ) -> dict[str, list[tuple[float, str]]]:
-        """Positions and texts along both axes."""
-        return {
-            "up": [(y(value), number(value)) for value in ticks(y.low, y.high, 4)],
-            "across": [(x(value), text) for value, text in labels],
-        }
+    def draw_axes(
+        self,
+        template: str,
+        x: tuple[float, float],
+        y: tuple[float, float],
+        labels: Iterable[tuple[float, str]],
+        *,
+        inset: float = 0,
+        **drawing: Any,
+    ) -> Plot:
+        """The same with two axes of these ends and labels below."""
+        across = scale(*x, LEFT + inset, WIDTH - RIGHT - inset)
+        up = scale(*y, self.height - BOTTOM, TOP)
+        return self.draw(template, across, up, labels=labels, ticks=ticks(*y, 4), **drawing)
+
+
+def stairs(points: Sequence[tuple[float, float]], end: float) -> list[tuple[float, float]]:
+    """The corners of stairs that keep the height of each point until the next one, and of the last one until `end`.
+
+    >>> stairs([(0, 5), (1, 7)], 3)
+    [(0, 5), (1, 5), (1, 7), (3, 7)]
+    """
+    return [
+        corner for (x, y), (after, _) in pairwise([*points, (end, 0.0)]) for corner in ((x, y), (after, y))
+    ]
 
 
 def lines(
@@ -168,20 +165,16 @@ def lines(
     >>> picture.label, picture.body.count("<circle")
     ('a rises', 2)
     """
-    all_x = [value for one in series for value in one.xs] + ([mark[0]] if mark else [])
-    low, high = span(all_x, pad=0.0)
-    inset = 0 if steps else 6
-    x = Scale(low, high, LEFT + inset, WIDTH - RIGHT - inset)
-    y = Scale(*span([value for one in series for value in one.ys], zero=zero), frame.height - BOTTOM, TOP)
+    low, high = span([*(x for one in series for x in one.xs), *([mark[0]] if mark else [])], pad=0.0)
+    heights = span([y for one in series for y in one.ys], zero=zero)
     labels = [
         (value, number(value)) for value in ticks(low, high, 6) if not whole or float(value).is_integer()
     ]
-    drawn = [[(x(a), y(b)) for a, b in zip(one.xs, one.ys, strict=True)] for one in series]
-    if steps:  # each point at its place and at the next one
-        stairs = [zip(line, [*line[1:], (x(high), 0.0)], strict=True) for line in drawn]
-        drawn = [[corner for (a, b), (c, _) in line for corner in ((a, b), (c, b))] for line in stairs]
-    at = None if mark is None else (x(mark[0]), mark[1])
-    return frame.draw("lines.svg", **frame.axes(x, y, labels), series=drawn, steps=steps, mark=at)
+    drawn = [list(zip(one.xs, one.ys, strict=True)) for one in series]
+    if steps:
+        drawn = [stairs(line, high) for line in drawn]
+    how: dict[str, Any] = {"inset": 0 if steps else 6, "steps": steps, "mark": mark}
+    return frame.draw_axes("lines.svg", (low, high), heights, labels, series=drawn, **how)
 
 
 def bars(
@@ -197,8 +190,6 @@ def bars(
     2
     """
     low, high = span([value for _, values in series for value in values], zero=True)
-    x = Scale(0, len(groups), LEFT, WIDTH - RIGHT)
-    y = Scale(low, top or high, frame.height - BOTTOM, TOP)
     room = (WIDTH - RIGHT - LEFT) / len(groups)
     widest = max(len(name) for name in groups) * 6.4 + 2  # 6.4 is about the width of a letter
     every = max(1, -int(-widest // room))  # only every n-th name is shown if all would overlap
@@ -206,11 +197,11 @@ def bars(
     gap = min(0.3 * room, 14) if room > 12 else 1
     wide = (room - gap) / len(series)
     drawn = [
-        (place, LEFT + group * room + gap / 2 + place * wide, y(value))
+        (place, LEFT + group * room + gap / 2 + place * wide, value)
         for place, (_, values) in enumerate(series)
         for group, value in enumerate(values)
     ]
-    return frame.draw("bars.svg", **frame.axes(x, y, labels), bars=drawn, wide=wide)
+    return frame.draw_axes("bars.svg", (0, len(groups)), (low, top or high), labels, bars=drawn, wide=wide)
 
 
 def scatter(
@@ -236,11 +227,7 @@ def scatter(
     >>> str(scatter(dots, Frame("two", "x", "y"), x=(1, 2), y=(1, 3), labels=[(1, "1")])).count("<circle")
     2
     """
-    across, up = Scale(*x, LEFT + 8, WIDTH - RIGHT - 8), Scale(*y, frame.height - BOTTOM, TOP)
-    corners = [(across(a), up(b)) for a, b in line[1]]
-    drawn = [(across(a), up(b), look) for a, b, look in points]
-    axes = frame.axes(across, up, labels)
-    return frame.draw("scatter.svg", **axes, line=line[0], corners=corners, points=drawn)
+    return frame.draw_axes("scatter.svg", x, y, labels, inset=8, line=line, points=points)
 
 
 def intervals(
@@ -259,20 +246,119 @@ def intervals(
     >>> str(intervals([("a", [1, 2])], Frame("one row", "x", ""))).count("<circle")
     3
     """
-    step, first, edge = 38, 4, 14
+    edge, first, height = 14, 4, 38 * len(rows)
     low, high = span([value for _, values in rows for value in values], zero=zero or filled, pad=0.08)
-    x = Scale(low, high, edge, WIDTH - RIGHT - 8)
     drawn = []
     for name, values in rows:
         mean, std = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-        ends = x(max(low, mean - std)), x(min(high, mean + std))
-        drawn.append((name, [x(value) for value in values], x(mean), ends))
-    return replace(frame, height=first + step * len(rows) + BOTTOM).draw(
+        drawn.append((name, values, mean, (max(low, mean - std), min(high, mean + std))))
+    return replace(frame, height=first + height + BOTTOM).draw(
         "intervals.svg",
-        across=[(x(value), number(value)) for value in ticks(low, high, 5)],
+        scale(low, high, edge, WIDTH - RIGHT - 8),
+        scale(0, len(rows), first, first + height),
+        ticks=ticks(low, high, 5),
         rows=drawn,
         filled=filled,
-        step=step,
         first=first,
         edge=edge,
     )
+
+
+# ------------------------------------------------------------------------------- figures: a plot and its numbers
+
+BOTH = ("model", "popularity")  # the two series of most figures of a run
+
+
+def line_chart(
+    title: str,
+    series: Sequence[Series],
+    x: str,
+    y: str,
+    *,
+    of: str = "series",
+    digits: int = 4,
+    table: TextTable | None = None,
+    note: str = "",
+    **options: Any,
+) -> Figure:
+    """A line chart of at most `COLOURS` of the series; the table has all of them.
+
+    Args:
+        title: title of the figure.
+        series: named points; all with at least one.
+        x: name of the horizontal axis.
+        y: name of the vertical axis.
+        of: what a series is, for the table and the note.
+        digits: decimal places in the table.
+        table: the numbers; made from the series if None.
+        note: how to read it.
+        **options: for `lines`.
+
+    >>> chart = line_chart("Loss", [Series("loss", [1, 2], [0.5, 0.25])], "epoch", "mean loss")
+    >>> chart.plot.label, chart.table.rows[1]
+    ('Line chart of mean loss against epoch: loss from 0.5 to 0.25', ['2', '0.2500'])
+    """
+    drawn = series[:COLOURS]
+    ends = "; ".join(f"{one.name} from {number(one.ys[0])} to {number(one.ys[-1])}" for one in drawn)
+    plot = lines(drawn, Frame(f"Line chart of {y} against {x}: {ends}", x, y), **options)
+    if len(series) > COLOURS:
+        note = f"{note} The plot shows the first {COLOURS} of {len(series)} {of}s.".strip()
+    return Figure(
+        title,
+        plot,
+        table or _numbers(series, x, y, of, digits),
+        legend=[one.name for one in drawn] if len(series) > 1 else (),
+        note=note,
+    )
+
+
+def _numbers(series: Sequence[Series], x: str, y: str, of: str, digits: int) -> TextTable:
+    """One column for each series if all have the same places, else one row for each point."""
+    if all(one.xs == series[0].xs for one in series):
+        rows = [
+            [number(at), *(fixed(value, digits) for value in values)]
+            for at, *values in zip(series[0].xs, *(one.ys for one in series), strict=True)
+        ]
+        return TextTable([x, *(one.name for one in series)] if len(series) > 1 else [x, y], rows)
+    rows = [
+        [one.name, number(at), fixed(value, digits)]
+        for one in series
+        for at, value in zip(one.xs, one.ys, strict=True)
+    ]
+    return TextTable([of, x, y], rows)
+
+
+def histogram(
+    title: str,
+    counts: Mapping[str, Sequence[float]],
+    edges: Sequence[float],
+    frame: Frame,
+    *,
+    note: str,
+    mark: tuple[float, str] | None = None,
+) -> Figure:
+    """A histogram of each series as stairs; `edges` are the borders of the bins, one more than there are bins.
+
+    >>> chart = histogram("Users", {"recall": [3, 1]}, [0, 0.5, 1], Frame("two bins", "recall", "users"), note="")
+    >>> chart.table.rows[0]
+    ['0.000 to 0.500', '3']
+    """
+    stepped = [Series(name, edges, [*count, count[-1]]) for name, count in counts.items()]
+    rows = [
+        [f"{low:.3f} to {high:.3f}", *map(number, values)]
+        for (low, high), *values in zip(pairwise(edges), *counts.values(), strict=True)
+    ]
+    return Figure(
+        title,
+        lines(stepped, frame, steps=True, mark=mark),
+        TextTable([frame.x, *counts], rows),
+        legend=list(counts),
+        note=note,
+        key="line",
+    )
+
+
+def grouped_bars(title: str, frame: Frame, means: Sequence[Sequence[float]], table: TextTable) -> Figure:
+    """Bars of the model and of popularity for the groups that the first column of the table names."""
+    groups, series = [row[0] for row in table.rows], list(zip(BOTH, means, strict=True))
+    return Figure(title, bars(groups, series, frame), table, legend=BOTH, key="box")

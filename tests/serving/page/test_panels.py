@@ -17,7 +17,7 @@ from talos.data.interactions import Interactions
 from talos.model.model import Model, Vectors
 from talos.model.recommender import Recommender
 from talos.model.store import save_model
-from talos.report.render import DARK, LIGHT
+from talos.report.page import DARK, LIGHT
 
 from .conftest import PATIENCE, Page, Start
 
