@@ -5,7 +5,7 @@
 >>> split = synthetic(users=40, items=30, interactions=400).split()
 >>> space = {"loss": {"tau": [0.1, 0.2]}, "optimizer": {"lr": {"low": 0.01, "high": 0.1, "log": True}}}
 >>> tuned = tune(split, space, trials=3, k=5, dim=4, epochs=2, evaluate_every=1)
->>> len(tuned.summary.rows), tuned.summary.metric
+>>> len(tuned.rows), tuned.settings.metric
 (3, 'precision@5')
 """
 
@@ -19,18 +19,19 @@ from talos.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from talos.studies.tune.data import FitParts, fit_parts
-    from talos.studies.tune.results import (
+    from talos.studies.tune.search import run_study, tune
+    from talos.studies.tune.space import Space, check_space, default_point, default_space
+    from talos.studies.tune.study import (
         FinalResult,
-        Summary,
         TrialRow,
         Tuned,
+        TuneSettings,
+        check_reachable,
         finalize,
         open_study,
+        parse_storage,
         stored_final,
     )
-    from talos.studies.tune.search import resolve_space, run_study, tune, tune_models
-    from talos.studies.tune.space import Space, check_space, default_point, default_space
-    from talos.studies.tune.study import TuneSettings, check_reachable, parse_storage, read_folder
 
 if find_spec("optuna") is None:
     raise MissingExtraError("tuning", extra="tune")
@@ -38,16 +39,18 @@ if find_spec("optuna") is None:
 # names are imported on first use, so that a space can be checked before torch is loaded
 _HOME = {
     "data": ("FitParts", "fit_parts"),
-    "results": ("FinalResult", "Summary", "TrialRow", "Tuned", "finalize", "open_study", "stored_final"),
-    "search": ("resolve_space", "run_study", "tune", "tune_models"),
+    "search": ("run_study", "tune"),
     "space": ("Space", "check_space", "default_point", "default_space"),
-    "study": ("TuneSettings", "check_reachable", "parse_storage", "read_folder"),
-}
+    "study": (
+        "FinalResult", "TrialRow", "TuneSettings", "Tuned", "check_reachable", "finalize", "open_study",
+        "parse_storage", "stored_final",
+    ),
+}  # fmt: skip
 
 __all__ = [
-    "FinalResult", "FitParts", "Space", "Summary", "TrialRow", "TuneSettings", "Tuned", "check_reachable",
-    "check_space", "default_point", "default_space", "finalize", "fit_parts", "open_study", "parse_storage",
-    "read_folder", "resolve_space", "run_study", "stored_final", "tune", "tune_models",
+    "FinalResult", "FitParts", "Space", "TrialRow", "TuneSettings", "Tuned", "check_reachable", "check_space",
+    "default_point", "default_space", "finalize", "fit_parts", "open_study", "parse_storage", "run_study",
+    "stored_final", "tune",
 ]  # fmt: skip
 
 

@@ -41,7 +41,7 @@ Outcome: TypeAlias = dict[str, Any]
 """The result of a trial, as it is stored with it: `value`, the best validation metric (None if there was no
 evaluation), and its `epoch`; how many `epochs` were trained in how many `seconds`, and why it `ended` (`epochs`,
 `patience` or a verdict other than `go on`); all `metrics` of the best epoch, the `resolved` config without any `auto`,
-and `peak_mb`, the peak memory of the process so far."""
+and `peak_mb`, the peak memory of the process so far. Of a fit that failed in a worker process: its `error`."""
 Report: TypeAlias = Callable[[int, float | None], Verdict]
 """Called after every epoch with its number and the validation metric, None if the epoch was not evaluated."""
 
@@ -100,8 +100,8 @@ def fit(config: RunConfig, parts: FitParts, report: Report, *, shared: Path | No
 def main() -> None:
     """The main function of a worker process.
 
-    It reads its job and then one config after another as lines of JSON. It answers each config with the epochs as
-    they end, each of which is answered with a verdict, and with the outcome or an error.
+    It reads its job, answers that it is ready, and reads one config after another as lines of JSON. It answers each
+    config with the epochs as they end, each of which is answered with a verdict, and with the outcome or an error.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
@@ -110,18 +110,22 @@ def main() -> None:
     sys.path += [place for place in job["search_path"] if place not in sys.path]
     folder = Path(job["data"])
 
+    def answer(values: dict[str, Any]) -> None:
+        print(json.dumps(values), file=answers, flush=True)
+
     def report(epoch: int, value: float | None) -> Any:
-        print(json.dumps({"epoch": epoch, "value": value}), file=answers, flush=True)
+        answer({"report": [epoch, value]})
         line = sys.stdin.readline()
         return json.loads(line) if line else sys.exit()  # an orphan ends
 
+    answer({"ready": True})
     while line := sys.stdin.readline():
         try:
             config = RunConfig.from_dict(json.loads(line))
-            answer: dict[str, Any] = {"outcome": fit(config, map_parts(folder), report, shared=folder)}
+            outcome = fit(config, map_parts(folder), report, shared=folder)
         except Exception as error:
-            answer = {"error": reason_of(error)}
-        print(json.dumps(answer), file=answers, flush=True)
+            outcome = {"error": reason_of(error)}
+        answer(outcome)
 
 
 def reason_of(error: Exception) -> str:
