@@ -9,8 +9,6 @@ written last, so a record that exists is complete and a study that was killed co
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import json
 import re
 import shutil
@@ -23,7 +21,6 @@ from talos.files import checksum_of, locked, read_sealed, replace_file, write_se
 
 __all__ = [
     "FORMAT",
-    "csv_text",
     "file_name",
     "first_difference",
     "read_manifest",
@@ -136,19 +133,6 @@ def read_record(path: Path, files: Sequence[str], *, hint: str) -> dict[str, Any
             what = f"is missing or differs from its checksum in {path.name}"
             raise DataError(what, where=str(file), hint=hint)
     return values
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    r"""Rows with the same keys as CSV.
-
-    >>> csv_text([{"model": "sl", "mean": 0.5}])
-    'model,mean\nsl,0.5\n'
-    """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def first_difference(stored: Any, given: Any, key: str = "") -> str:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import polars as pl
 
 from talos.errors import ArgumentError, nearest
 from talos.evaluation.evaluate import Report
 from talos.evaluation.significance import Alternative, Comparison, compare_reports, compare_seeds, holm
-from talos.studies.folder import csv_text
 
 __all__ = ["Against", "ComparisonTable", "ModelRow", "RunResult", "build_table", "latex_escape"]
 
@@ -106,12 +106,18 @@ class ComparisonTable:
     def significance(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows of the second table: one test for each other model and metric."""
         header = ["against", "metric", "difference", "users +/-", "p (users)", "p (seeds)"]
-        rows = []
-        for row in self.rows[1:]:
-            for metric, found in row.against.items():
-                counts = "" if found.users is None else f"{found.users.wins:,}/{found.users.losses:,}"
-                ps = [_p(found.p_users), _p(found.p_seeds)]
-                rows.append([row.model, metric, f"{found.difference:+.4f}", counts, *ps])
+        rows = [
+            [
+                row.model,
+                metric,
+                f"{found.difference:+.4f}",
+                "" if found.users is None else f"{found.users.wins:,}/{found.users.losses:,}",
+                _p(found.p_users),
+                _p(found.p_seeds),
+            ]
+            for row in self.rows[1:]
+            for metric, found in row.against.items()
+        ]
         return header, rows
 
     def marks(self, row: ModelRow, metric: str) -> str:
@@ -143,10 +149,10 @@ class ComparisonTable:
             "models": [_row_dict(row) for row in self.rows],
         }
 
-    def to_csv(self, path: str | Path | None = None) -> str:
-        """One line for each model and metric; also written to `path`, if given."""
-        text = csv_text([_csv_row(row, metric) for row in self.rows for metric in self.metrics])
-        return _written(text, path)
+    def to_csv(self) -> str:
+        """One line for each model and metric."""
+        rows = [_csv_row(row, metric) for row in self.rows for metric in self.metrics]
+        return pl.DataFrame(rows, infer_schema_length=None).write_csv()
 
     def to_latex(self, path: str | Path | None = None) -> str:
         """The first table for `booktabs`, the best mean of each metric in bold; also written to `path`, if given."""
@@ -157,13 +163,15 @@ class ComparisonTable:
             bold = [False, *(row.means[metric] == best[metric] for metric in self.metrics), False]
             texts = [(latex_escape(cell), strong) for cell, strong in zip(cells, bold, strict=True)]
             lines.append(" & ".join(rf"\textbf{{{text}}}" if strong else text for text, strong in texts))
-        return _written(
+        text = (
             r"% needs \usepackage{booktabs}"
             f"\n\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}\n\\toprule\n{lines[0]} \\\\\n\\midrule\n"
             + "".join(f"{line} \\\\\n" for line in lines[1:])
-            + f"\\bottomrule\n\\end{{tabular}}\n% {latex_escape(self.legend)}\n",
-            path,
+            + f"\\bottomrule\n\\end{{tabular}}\n% {latex_escape(self.legend)}\n"
         )
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
 
     def __str__(self) -> str:
         parts = [_aligned(*self.summary())]
@@ -333,9 +341,3 @@ def _aligned(header: list[str], rows: list[list[str]]) -> str:
         "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in [header, *rows]
     )
-
-
-def _written(text: str, path: str | Path | None) -> str:
-    if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
-    return text

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import optuna
+import polars as pl
 import torch
 from optuna.trial import FrozenTrial, TrialState
 
@@ -37,7 +38,7 @@ from talos.data.splits import Split
 from talos.errors import ArgumentError, ConfigError, TalosError
 from talos.files import replace_text
 from talos.model.recommender import Recommender
-from talos.studies.folder import csv_text, study_folder
+from talos.studies.folder import study_folder
 from talos.studies.tune.data import FitParts, fit_parts, map_parts, write_parts
 from talos.studies.tune.space import Space, check_space, default_point, default_space
 from talos.studies.tune.study import (
@@ -221,7 +222,8 @@ def _write_results(out: Path, tuned: Tuned) -> None:
         }
         for row in tuned.rows
     ]
-    replace_text(out / "trials.csv", csv_text(rows))
+    texts = [{name: str(value) for name, value in row.items()} for row in rows]
+    replace_text(out / "trials.csv", pl.DataFrame(texts).write_csv())
 
 
 class _NoTrialError(Exception):
@@ -326,7 +328,7 @@ class _Search(optuna.Study):
         """Take a trial that was interrupted, or begin the next one; with a value for every entry of the space.
 
         Each trial has a sampler of its own. Its random numbers depend on the seed of the search and the trial's place
-        alone, so one worker proposes the same points whether it was interrupted or not, and two never repeat each other.
+        alone, so one worker proposes the same points whether it was interrupted or not, and two never repeat one.
         """
         settings, space = self.settings, self.settings.space
         with self.taking:
@@ -413,11 +415,12 @@ class _Search(optuna.Study):
 def _pruner(settings: TuneSettings) -> optuna.pruners.BasePruner:
     """The pruner; its steps are epochs."""
     two = 2 * settings.config.training.evaluate_every  # evaluations at least before a trial is stopped
-    if settings.pruner == "median":
-        return optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=two - 1)
-    if settings.pruner == "asha":
-        return optuna.pruners.SuccessiveHalvingPruner(min_resource=two, reduction_factor=3)
-    return optuna.pruners.NopPruner()
+    pruners: dict[Pruner, optuna.pruners.BasePruner] = {
+        "median": optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=two - 1),
+        "asha": optuna.pruners.SuccessiveHalvingPruner(min_resource=two, reduction_factor=3),
+        "none": optuna.pruners.NopPruner(),
+    }
+    return pruners[settings.pruner]
 
 
 class _Worker:

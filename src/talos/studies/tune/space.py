@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from talos.config import RunConfig
+from talos.config import RunConfig, read_toml
 from talos.errors import ConfigError, InputError, nearest
 
 __all__ = ["Entry", "Space", "check_space", "default_point", "default_space"]
@@ -83,13 +82,7 @@ class Space:
     @classmethod
     def from_toml(cls, path: Path) -> Space:
         """Read a TOML file."""
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            expected = "`default`, `paper` or a TOML file"
-            raise ConfigError("no such file", where=str(path), expected=expected) from None
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"not TOML: {error}", where=str(path)) from None
+        values = read_toml(path, expected="`default`, `paper` or a TOML file")
         return cls.from_dict(values, where=str(path))
 
     @property
@@ -106,12 +99,10 @@ class Space:
         >>> len({tuple(space.point(i, seed=0).values()) for i in range(4)})
         4
         """
-        code = int(np.random.default_rng(seed).permutation(self.size or 0)[place])
-        point = {}
-        for key, entry in self.entries.items():
-            code, index = divmod(code, len(_corners(entry)))
-            point[key] = _corners(entry)[index]
-        return point
+        lists = {key: _corners(entry) for key, entry in self.entries.items()}
+        code = np.random.default_rng(seed).permutation(self.size or 0)[place]
+        indices = np.unravel_index(code, [len(values) for values in lists.values()], order="F")
+        return {key: values[index] for (key, values), index in zip(lists.items(), indices, strict=True)}
 
     def contains(self, point: Mapping[str, Any]) -> bool:
         """Whether a point has a valid value for every entry."""

@@ -73,6 +73,7 @@ _RETRIES = 3  # how often a trial whose process is gone is run again
 _HEARTBEAT = 10  # seconds between the heartbeats of a running trial
 _GRACE = 60  # seconds without one after which its process counts as gone
 _OPEN_ATTEMPTS = 5  # two machines may create the tables of a new database at once
+_earlier_attempts = RetryHeartbeatStaleTrialCallback.retry_history  # at a trial: their numbers
 _KS = (5, 10, 20, 50)  # list lengths that are measured on test, beside the config's own
 
 
@@ -267,15 +268,10 @@ def retry(study: optuna.Study, trial: FrozenTrial, *, on_purpose: bool = False) 
     RetryHeartbeatStaleTrialCallback(max_retry=limit)(study, copy.deepcopy(trial))
 
 
-def _attempts(trial: FrozenTrial) -> list[int]:
-    """The numbers of the earlier attempts at a trial."""
-    return RetryHeartbeatStaleTrialCallback.retry_history(trial)
-
-
 def current_trials(study: optuna.Study) -> list[FrozenTrial]:
     """The trials of a study by number, without those that were run again: of each the last attempt."""
     trials = study.get_trials(deepcopy=False)
-    repeated = {number for trial in trials for number in _attempts(trial)}
+    repeated = {number for trial in trials for number in _earlier_attempts(trial)}
     return [trial for trial in trials if trial.number not in repeated]
 
 
@@ -313,7 +309,7 @@ class TrialRow:
             number=trial.number,
             state=state,
             value=outcome.get("value"),
-            runs=1 + len(_attempts(trial)),
+            runs=1 + len(_earlier_attempts(trial)),
             parameters=dict(trial.params),
             curve=tuple(sorted(trial.intermediate_values.items())),
             error=str(trial.user_attrs.get("error", lost)),

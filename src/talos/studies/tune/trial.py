@@ -25,9 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from talos import registry
-from talos.backbones import Backbone
 from talos.config import RunConfig
-from talos.data.interactions import Interactions
 from talos.errors import TalosError
 from talos.files import digest_of, replace_file
 from talos.model.fitting import fit_baseline
@@ -76,10 +74,7 @@ def fit(config: RunConfig, parts: FitParts, report: Report, *, shared: Path | No
         report(epoch, value)
     else:
         reporter = _Reporter(report)
-        initial = None if shared is None else _load_initial(shared, config, parts.train)
-        trainer = reporter.trainer = Trainer(config, *parts, callbacks=[reporter], backbone=initial)
-        if shared is not None and initial is None:
-            _save_initial(shared, config, trainer)
+        trainer = reporter.trainer = _make_trainer(config, parts, reporter, shared)
         trainer.fit()
         at, config = trainer.position, trainer.config
         value, epoch, epochs, metrics = at.best, at.best_epoch, at.epoch, dict(at.best_metrics)
@@ -134,32 +129,9 @@ def reason_of(error: Exception) -> str:
     return text[:500]
 
 
-def _load_initial(folder: Path, config: RunConfig, train: Interactions) -> Backbone | None:
-    """The untrained backbone of a config, if an earlier trial has saved it."""
-    path = folder / _initial_name(config)
-    if not path.is_file():
-        return None
-    try:
-        tensors = load_file(path)
-        backbone = registry.make_backbone(config.backbone, train, generator=None)
-        backbone.load_state_dict(tensors)
-    except (SafetensorError, OSError, RuntimeError):  # damaged: compute it again
-        return None
-    return backbone
-
-
-def _save_initial(folder: Path, config: RunConfig, trainer: Trainer) -> None:
-    """Save the untrained backbone for other trials, unless it is random, which costs nothing to compute."""
-    if trainer.config.training.init == "random":
-        return
-    state = trainer.objective.backbone.state_dict()
-    tensors = {name: one.detach().cpu().contiguous() for name, one in state.items()}
-    with contextlib.suppress(TalosError):  # a full disk, for example: the next trial computes its own
-        replace_file(folder / _initial_name(config), lambda path: save_file(tensors, path))
-
-
-def _initial_name(config: RunConfig) -> str:
-    """A file name made from everything but the data that decides the initial vectors."""
+def _make_trainer(config: RunConfig, parts: FitParts, reporter: _Reporter, shared: Path | None) -> Trainer:
+    """A trainer whose initial vectors are those of an earlier trial in `shared`, or are saved there for later ones."""
+    # everything but the data that decides the initial vectors
     decides = {
         "backbone": config.backbone.model_dump(),
         "init": config.training.init,
@@ -168,7 +140,22 @@ def _initial_name(config: RunConfig) -> str:
         # an adversarial loss draws its own vectors first
         "loss": [config.loss.name, config.loss.options.get("dim")],
     }
-    return f"start-{digest_of(decides)[:16]}.safetensors"
+    file = None if shared is None else shared / f"start-{digest_of(decides)[:16]}.safetensors"
+    initial = None
+    if file is not None and file.is_file():
+        with contextlib.suppress(SafetensorError, OSError, RuntimeError):  # damaged: compute it again
+            tensors = load_file(file)
+            backbone = registry.make_backbone(config.backbone, parts.train, generator=None)
+            backbone.load_state_dict(tensors)
+            initial = backbone
+    trainer = Trainer(config, *parts, callbacks=[reporter], backbone=initial)
+    # random vectors cost nothing to compute
+    if file is not None and initial is None and trainer.config.training.init != "random":
+        state = trainer.objective.backbone.state_dict()
+        tensors = {name: one.detach().cpu().contiguous() for name, one in state.items()}
+        with contextlib.suppress(TalosError):  # a full disk, for example: the next trial computes its own
+            replace_file(file, lambda path: save_file(tensors, path))
+    return trainer
 
 
 def _peak_megabytes() -> float:
