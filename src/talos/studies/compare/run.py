@@ -6,6 +6,7 @@ Finished fits are kept in the folder of the comparison, so one that was killed c
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ from talos.studies.compare.table import ComparisonTable, RunResult, build_table
 from talos.studies.folder import file_name, read_manifest, read_record, study_folder, write_record
 from talos.studies.race import make_trainer
 from talos.training import InterruptedRunError, Trainer
-from talos.training.callbacks import Records
+from talos.training.callbacks import Ending
 
 __all__ = ["CompareSettings", "compare", "compare_runs", "load"]
 
@@ -59,10 +60,11 @@ class CompareSettings:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values; the seeds of the configs are left out."""
-        configs = {name: config.as_dict() for name, config in self.models.items()}
-        for config in configs.values():
-            del config["seed"]
-        return {**vars(self), "models": configs, "data": dict(self.data), "ks": list(self.ks)}
+        models = {
+            name: {key: value for key, value in config.as_dict().items() if key != "seed"}
+            for name, config in self.models.items()
+        }
+        return {**vars(self), "models": models, "data": dict(self.data), "ks": list(self.ks)}
 
     def digest(self, model: str, seed: int) -> str:
         """Digest of everything that decides one fit."""
@@ -109,7 +111,9 @@ def compare(
     asked = _lengths(metrics, items)
     list_metrics = any(metric.partition("@")[0] in LIST_METRICS for metric in metrics)
     curve = {k for k in CURVE_KS if k <= (asked[-1] if list_metrics else items)}
-    seeds = _check_seeds(seeds)
+    seeds = range(seeds) if isinstance(seeds, int) else seeds
+    fits = bool(seeds) and min(seeds) >= 0 and len(set(seeds)) == len(seeds)
+    require(fits, f"{seeds}", where="seeds", expected="1 or more, or distinct numbers of 0 or more")
     settings = CompareSettings(
         models=dict(models),
         data={name: part.fingerprint() for name, part in split.parts.items()},
@@ -248,14 +252,6 @@ def _table(
     return build_table(results, metrics, view["alternative"])
 
 
-def _check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    """The seeds as a tuple; a number n means 0 … n-1."""
-    given = range(seeds) if isinstance(seeds, int) else seeds
-    fits = bool(given) and min(given) >= 0 and len(set(given)) == len(given)
-    require(fits, f"{seeds}", where="seeds", expected="1 or more, or distinct numbers of 0 or more")
-    return tuple(given)
-
-
 def _lengths(metrics: Sequence[str], num_items: int) -> list[int]:
     """The list lengths in names such as `recall@20`, in ascending order."""
     known, lengths = (*RANKING_METRICS, *LIST_METRICS), set[int]()
@@ -274,37 +270,19 @@ def _lengths(metrics: Sequence[str], num_items: int) -> list[int]:
     return sorted(lengths)
 
 
-class _BudgetStop(Records):
-    """A callback that keeps the history and ends the fit when its time budget is used up; a race counts too."""
-
-    trainer: Trainer
-    out_of_time = False
-
-    def __init__(self, budget: float | None) -> None:
-        super().__init__()
-        self.budget, self.began = budget, time.perf_counter()
-
-    def on_epoch(self, record: dict[str, Any]) -> None:
-        """Keep the record and check the clock; a fit ends between epochs, where its best weights are known."""
-        super().on_epoch(record)
-        spent = time.perf_counter() - self.began
-        if self.budget is not None and spent >= self.budget and not self.trainer.position.finished:
-            self.out_of_time = self.trainer.position.finished = True
-
-
 def _fit(split: Split, settings: CompareSettings, name: str, seed: int) -> RunResult:
     config = settings.models[name].with_values({"seed": seed})
-    began, stop = time.perf_counter(), _BudgetStop(settings.budget)
+    began, budget = time.perf_counter(), math.inf if settings.budget is None else settings.budget
+    # the budget counts a race too
+    ending = Ending(lambda record: "budget" if time.perf_counter() - began >= budget else "")
     scorer: Scorer
-    ended: Any
     try:
         if config.baseline is None:
-            trainer, _ = make_trainer(config, split.train, split.valid, callbacks=[stop])
-            stop.trainer = trainer
+            trainer, _ = make_trainer(config, split.train, split.valid, callbacks=[ending])
+            ending.trainer = trainer
             trainer.fit()
             scorer, config, at = trainer.scorer(), trainer.config, trainer.position
-            epoch = at.best_epoch or at.epoch
-            ended = "budget" if stop.out_of_time else "patience" if at.finished else "epochs"
+            epoch, ended = at.best_epoch or at.epoch, ending.ended_by
         else:  # learns from train alone, as trained models do
             scorer, epoch, ended = fit_baseline(config, split.train).scorer(), 0, "computed"
     except InterruptedRunError:
@@ -330,7 +308,7 @@ def _fit(split: Split, settings: CompareSettings, name: str, seed: int) -> RunRe
         stopped=ended,
         config=config.as_dict(),
         report=report,
-        history=stop.lines,
+        history=ending.lines,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,7 +17,7 @@ from talos.errors import ArgumentError, nearest
 from talos.evaluation.evaluate import Report
 from talos.evaluation.significance import Alternative, Comparison, compare_reports, compare_seeds, holm
 
-__all__ = ["Against", "ComparisonTable", "ModelRow", "RunResult", "build_table", "latex_escape"]
+__all__ = ["Against", "ComparisonTable", "ModelRow", "RunResult", "build_table"]
 
 LEVEL = 0.05  # corrected p-values below this are marked as significant
 SHOWN_TEST = "t"  # tables show the p-value of this test of `talos.significance`; JSON has all of them
@@ -31,7 +31,7 @@ class RunResult:
     seed: int  # the seed of its training
     fit_seconds: float  # wall-clock time of the fit, validation included
     epoch: int  # the epoch whose weights were kept
-    stopped: Literal["epochs", "patience", "budget", "computed"]  # what ended the fit; a baseline is computed
+    stopped: str  # what ended the fit: `epochs`, `patience` or `budget`; a baseline is `computed`
     config: dict[str, Any]  # the config as trained, with every `auto` resolved
     report: Report  # metrics on the test part, with per-user values
     history: list[dict[str, Any]] = field(repr=False)  # one record for each epoch, as in `history.jsonl`
@@ -158,16 +158,16 @@ class ComparisonTable:
         """The first table for `booktabs`, the best mean of each metric in bold; also written to `path`, if given."""
         header, rows = self.summary()
         best = {metric: max(row.means[metric] for row in self.rows) for metric in self.metrics}
-        lines = [" & ".join(map(latex_escape, header))]
+        lines = [" & ".join(cell.translate(_LATEX) for cell in header)]
         for row, cells in zip(self.rows, rows, strict=True):
             bold = [False, *(row.means[metric] == best[metric] for metric in self.metrics), False]
-            texts = [(latex_escape(cell), strong) for cell, strong in zip(cells, bold, strict=True)]
+            texts = [(cell.translate(_LATEX), strong) for cell, strong in zip(cells, bold, strict=True)]
             lines.append(" & ".join(rf"\textbf{{{text}}}" if strong else text for text, strong in texts))
         text = (
             r"% needs \usepackage{booktabs}"
             f"\n\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}\n\\toprule\n{lines[0]} \\\\\n\\midrule\n"
             + "".join(f"{line} \\\\\n" for line in lines[1:])
-            + f"\\bottomrule\n\\end{{tabular}}\n% {latex_escape(self.legend)}\n"
+            + f"\\bottomrule\n\\end{{tabular}}\n% {self.legend.translate(_LATEX)}\n"
         )
         if path is not None:
             Path(path).write_text(text, encoding="utf-8")
@@ -301,26 +301,19 @@ def _csv_row(row: ModelRow, metric: str) -> dict[str, Any]:
     }
 
 
-_LATEX: dict[str, str | int | None] = {
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": "$<$",
-    ">": "$>$",
-    "±": r"$\pm$",
-    "†": r"$\dagger$",
-    "\n": " ",
-}
-
-
-def latex_escape(text: str) -> str:
-    r"""The text with every special character of LaTeX escaped.
-
-    >>> print(latex_escape("a_b & 5%"))
-    a\_b \& 5\%
-    """
-    return text.translate(str.maketrans(_LATEX))
+_LATEX = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": "$<$",
+        ">": "$>$",
+        "±": r"$\pm$",
+        "†": r"$\dagger$",
+        "\n": " ",
+    }
+)
 
 
 def _std(values: Sequence[float]) -> float:

@@ -14,7 +14,6 @@ A space is written like a run config, with a list of values or a range in place 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -213,8 +212,17 @@ def default_point(space: Space, base: RunConfig) -> dict[str, Any] | None:
     >>> default_point(Space.from_dict({"loss": {"tau": [0.2, 0.3]}}), RunConfig()) is None
     True
     """
-    resolved = _toy_config(base)
-    point = {key: _value_of(resolved, key) for key in space.entries}
+    from talos import registry
+
+    values = _toy_config(base).as_dict()
+    kinds: tuple[registry.Kind, ...] = ("loss", "backbone", "baseline")
+    for kind in kinds:
+        if kind in values:
+            values[kind] = {**registry.options(kind, values[kind]["name"]), **values[kind]}
+    point = {}
+    for key in space.entries:
+        section, _, name = key.rpartition(".")
+        point[key] = (values[section] if section else values).get(name)
     return point if space.contains(point) else None
 
 
@@ -250,20 +258,6 @@ def default_space(config: RunConfig) -> Space:
         },
     }
     return Space.from_dict(values)
-
-
-def _value_of(config: RunConfig, key: str) -> Any:
-    """The value of a key, or its default where the config does not give an option; None if there is none."""
-    section, _, name = key.rpartition(".")
-    part: Any = getattr(config, section) if section else config
-    if section not in _NAMED:
-        return getattr(part, name)
-    from talos import registry
-
-    kinds: dict[str, registry.Kind] = {"loss": "loss", "backbone": "backbone", "baseline": "baseline"}
-    defaults = registry.options(kinds[section], part.name) if section in kinds else {}
-    value = {**defaults, **part.options}.get(name)
-    return None if value is inspect.Parameter.empty else value
 
 
 def _toy_config(config: RunConfig) -> RunConfig:

@@ -117,10 +117,9 @@ class TuneSettings:
     @property
     def resolved_sampler(self) -> Sampler:
         """The sampler, with `auto` resolved."""
-        if self.sampler != "auto":
-            return self.sampler
         size = self.space.size
-        return "grid" if size is not None and size <= _LARGEST_GRID else "tpe"
+        auto: Sampler = "grid" if size is not None and size <= _LARGEST_GRID else "tpe"
+        return auto if self.sampler == "auto" else self.sampler
 
     @property
     def study_name(self) -> str:

@@ -31,6 +31,7 @@ from talos.files import digest_of, replace_file
 from talos.model.fitting import fit_baseline
 from talos.studies.tune.data import FitParts, map_parts
 from talos.training import Callback, Trainer
+from talos.training.callbacks import Ending
 
 __all__ = ["Outcome", "Report", "Verdict", "fit", "main", "reason_of"]
 
@@ -44,24 +45,6 @@ Report: TypeAlias = Callable[[int, float | None], Verdict]
 """Called after every epoch with its number and the validation metric, None if the epoch was not evaluated."""
 
 
-class _Reporter(Callback):
-    """A callback that reports the validation metric of every epoch and ends the fit when the verdict says so."""
-
-    trainer: Trainer
-    verdict: Verdict = "go on"
-
-    def __init__(self, report: Report) -> None:
-        self.report = report
-
-    def on_epoch(self, record: dict[str, Any]) -> None:
-        """Report the epoch; the metric that is maximised comes first in a record."""
-        verdict = self.report(record["epoch"], next(iter(record["metrics"].values()), None))
-        over = self.trainer.position.finished or record["epoch"] == self.trainer.config.training.epochs
-        if verdict != "go on" and not over:
-            self.verdict = verdict
-            self.trainer.position.finished = True
-
-
 def fit(config: RunConfig, parts: FitParts, report: Report, *, shared: Path | None = None) -> Outcome:
     """Train on the train part and measure the validation part.
 
@@ -73,13 +56,17 @@ def fit(config: RunConfig, parts: FitParts, report: Report, *, shared: Path | No
         value, epoch, epochs, ended = next(iter(metrics.values())), 1, 1, "epochs"
         report(epoch, value)
     else:
-        reporter = _Reporter(report)
-        trainer = reporter.trainer = _make_trainer(config, parts, reporter, shared)
+
+        def ask(record: dict[str, Any]) -> str:  # the metric that is maximised comes first in a record
+            verdict = report(record["epoch"], next(iter(record["metrics"].values()), None))
+            return "" if verdict == "go on" else verdict
+
+        ending = Ending(ask)
+        trainer = ending.trainer = _make_trainer(config, parts, ending, shared)
         trainer.fit()
         at, config = trainer.position, trainer.config
         value, epoch, epochs, metrics = at.best, at.best_epoch, at.epoch, dict(at.best_metrics)
-        ended = "patience" if at.finished else "epochs"
-        ended = ended if reporter.verdict == "go on" else reporter.verdict
+        ended = ending.ended_by
     return {
         "value": value if math.isfinite(value) else None,
         "epoch": epoch,
@@ -129,7 +116,7 @@ def reason_of(error: Exception) -> str:
     return text[:500]
 
 
-def _make_trainer(config: RunConfig, parts: FitParts, reporter: _Reporter, shared: Path | None) -> Trainer:
+def _make_trainer(config: RunConfig, parts: FitParts, callback: Callback, shared: Path | None) -> Trainer:
     """A trainer whose initial vectors are those of an earlier trial in `shared`, or are saved there for later ones."""
     # everything but the data that decides the initial vectors
     decides = {
@@ -148,7 +135,7 @@ def _make_trainer(config: RunConfig, parts: FitParts, reporter: _Reporter, share
             backbone = registry.make_backbone(config.backbone, parts.train, generator=None)
             backbone.load_state_dict(tensors)
             initial = backbone
-    trainer = Trainer(config, *parts, callbacks=[reporter], backbone=initial)
+    trainer = Trainer(config, *parts, callbacks=[callback], backbone=initial)
     # random vectors cost nothing to compute
     if file is not None and initial is None and trainer.config.training.init != "random":
         state = trainer.objective.backbone.state_dict()
