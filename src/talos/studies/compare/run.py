@@ -26,11 +26,11 @@ from talos.evaluation.evaluate import Report, evaluate, users_with_tests
 from talos.evaluation.metrics import RANKING_METRICS, Dialect
 from talos.evaluation.ranking import Scorer
 from talos.evaluation.significance import Alternative
-from talos.files import digest_of, replace_text
+from talos.files import digest_of, read_record, replace_file, replace_text, write_record
 from talos.model.fitting import fit_baseline
 from talos.model.recommender import Recommender
 from talos.studies.compare.table import ComparisonTable, RunResult, build_table
-from talos.studies.folder import file_name, read_manifest, read_record, study_folder, write_record
+from talos.studies.folder import file_name, read_manifest, study_folder
 from talos.studies.race import make_trainer
 from talos.training import InterruptedRunError, Trainer
 from talos.training.callbacks import Ending
@@ -318,7 +318,10 @@ def _save(out: Path, settings: CompareSettings, result: RunResult) -> None:
     facts = {name: value for name, value in vars(result).items() if name != "report"}
     values = {**facts, **report.as_dict(), "fingerprint": settings.digest(result.model, result.seed)}
     per_user = pl.DataFrame({"user_id": report.user_ids, **report.per_user})
-    write_record(out / _RUNS / f"{stem}.json", values, {f"{stem}.parquet": per_user.write_parquet})
+    folder = out / _RUNS
+    folder.mkdir(exist_ok=True)
+    replace_file(folder / f"{stem}.parquet", per_user.write_parquet)
+    write_record(folder / f"{stem}.json", values, [f"{stem}.parquet"])
 
 
 def _load(out: Path, settings: CompareSettings, model: str, seed: int) -> RunResult | None:

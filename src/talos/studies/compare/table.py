@@ -37,7 +37,7 @@ class RunResult:
     history: list[dict[str, Any]] = field(repr=False)  # one record for each epoch, as in `history.jsonl`
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Against:
     """One metric of one model against the first model.
 
@@ -50,8 +50,8 @@ class Against:
     difference: float  # the first model's mean minus this one's
     users: Comparison | None
     seeds: Comparison | None
-    p_users: float | None = None
-    p_seeds: float | None = None
+    p_users: float | None
+    p_seeds: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,25 +192,21 @@ def build_table(
             hint = nearest(metric, means[first].metrics)
             raise ArgumentError(f"no {metric!r} was measured", where="metrics", hint=hint)
     rows = {name: _row(name, runs, means[name], metrics) for name, runs in results.items()}
-    tests = []
+    tests: dict[tuple[str, str], tuple[Comparison | None, Comparison | None]] = {}
     for name in others:
         for metric in metrics:
             how: dict[str, Any] = {"metric": metric, "alternative": alternative, "names": (first, name)}
             a, b = means[first], means[name]
-            paired = metric in a.per_user and a.num_users > 1
-            against = Against(
-                metric=metric,
-                difference=a.metrics[metric] - b.metrics[metric],
-                users=compare_reports(a, b, **how) if paired else None,
-                seeds=compare_seeds(reports[first], reports[name], **how)
-                if len(results[first]) > 1
-                else None,
+            users = compare_reports(a, b, **how) if metric in a.per_user and a.num_users > 1 else None
+            several = len(reports[first]) > 1
+            tests[name, metric] = (
+                users,
+                compare_seeds(reports[first], reports[name], **how) if several else None,
             )
-            tests.append((name, against))
-    users = _corrected([found.users for _, found in tests])
-    seeds = _corrected([found.seeds for _, found in tests])
-    for (name, found), p_users, p_seeds in zip(tests, users, seeds, strict=True):
-        rows[name].against[found.metric] = replace(found, p_users=p_users, p_seeds=p_seeds)
+    corrected = zip(*(_corrected([found[i] for found in tests.values()]) for i in (0, 1)), strict=True)
+    for ((name, metric), found), ps in zip(tests.items(), corrected, strict=True):
+        difference = means[first].metrics[metric] - means[name].metrics[metric]
+        rows[name].against[metric] = Against(metric, difference, *found, *ps)
     return ComparisonTable(
         rows=tuple(rows.values()),
         metrics=tuple(metrics),

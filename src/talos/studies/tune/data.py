@@ -18,7 +18,7 @@ import polars as pl
 from talos.data.interactions import Interactions, Provenance
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError
-from talos.studies.folder import read_record, write_record
+from talos.files import read_record, replace_file, write_record
 
 __all__ = ["FitParts", "fit_parts", "map_parts", "write_parts"]
 
@@ -68,6 +68,9 @@ def write_parts(folder: Path, parts: FitParts) -> None:
     for name, part in parts._asdict().items():
         for kind in ("indptr", "indices"):
             files[f"{name}.{kind}.npy"] = partial(np.save, arr=getattr(part, kind), allow_pickle=False)
+    folder.mkdir(exist_ok=True)
+    for name, write in files.items():
+        replace_file(folder / name, write)
     write_record(folder / _INDEX, {}, files)
 
 
