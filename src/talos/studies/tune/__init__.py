@@ -11,55 +11,30 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
 
 from talos.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from talos.studies.tune.data import FitParts, fit_parts
-    from talos.studies.tune.search import run_study, tune
-    from talos.studies.tune.space import Space, check_space, default_point, default_space
-    from talos.studies.tune.study import (
-        FinalResult,
-        TrialRow,
-        Tuned,
-        TuneSettings,
-        check_reachable,
-        finalize,
-        open_study,
-        parse_storage,
-        stored_final,
-    )
 
 if find_spec("optuna") is None:
     raise MissingExtraError("tuning", extra="tune")
 
-# names are imported on first use, so that a space can be checked before torch is loaded
-_HOME = {
-    "data": ("FitParts", "fit_parts"),
-    "search": ("run_study", "tune"),
-    "space": ("Space", "check_space", "default_point", "default_space"),
-    "study": (
-        "FinalResult", "TrialRow", "TuneSettings", "Tuned", "check_reachable", "finalize", "open_study",
-        "parse_storage", "stored_final",
-    ),
-}  # fmt: skip
+from talos.studies.tune.data import FitParts, fit_parts
+from talos.studies.tune.search import run_study, tune
+from talos.studies.tune.space import Space, check_space, default_point, default_space
+from talos.studies.tune.study import (
+    FinalResult,
+    TrialRow,
+    Tuned,
+    TuneSettings,
+    check_reachable,
+    finalize,
+    open_study,
+    parse_storage,
+    stored_final,
+)
 
 __all__ = [
     "FinalResult", "FitParts", "Space", "TrialRow", "TuneSettings", "Tuned", "check_reachable", "check_space",
     "default_point", "default_space", "finalize", "fit_parts", "open_study", "parse_storage", "run_study",
     "stored_final", "tune",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _HOME.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])

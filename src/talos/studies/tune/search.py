@@ -48,6 +48,7 @@ from talos.studies.tune.study import (
     NOUN,
     Pruner,
     Sampler,
+    TrialRow,
     Tuned,
     TuneSettings,
     check_reachable,
@@ -395,12 +396,10 @@ class _Search(optuna.Study):
         if is_interrupted(trial):
             retry(self, trial, on_purpose=self._is_over())
             return
-        ended = self.ended()
+        ended, row = self.ended(), TrialRow.of(trial)
         best = max((one.value or 0.0 for one in ended if one.state == TrialState.COMPLETE), default=0.0)
-        what = str(trial.user_attrs.get("error", ""))
-        if not what:
-            how = "pruned" if trial.state == TrialState.PRUNED else f"best {best:.5f}"
-            what = f"{self.settings.metric} {trial.value:.5f}  {how}  {trial.user_attrs['outcome']['seconds']:.1f} s"
+        how = "pruned" if row.state == "pruned" else f"best {best:.5f}"
+        what = row.error or f"{self.settings.metric} {row.value:.5f}  {how}  {row.seconds:.1f} s"
         total = "" if self.wanted is None else f"/{self.wanted}"
         self.notify(f"{len(ended)}{total}  trial {trial.number}  {what}")
 

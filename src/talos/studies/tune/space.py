@@ -21,10 +21,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+from talos import registry
 from talos.config import RunConfig, read_toml
+from talos.data.interactions import Interactions
 from talos.errors import ConfigError, InputError, nearest
+from talos.training import Trainer
 
 __all__ = ["Entry", "Space", "check_space", "default_point", "default_space"]
 
@@ -185,22 +189,21 @@ def check_space(space: Space, base: RunConfig, *, where: str = "") -> RunConfig:
     Traceback (most recent call last):
     talos.errors.ConfigError: training.epoch: no such key (did you mean 'epochs'?)
     """
-    corners = [(key, value) for key, entry in space.entries.items() for value in _corners(entry)]
-    # the checks that need no torch come first: they find most mistakes before seconds are spent on its import
-    for key, value in [*space.fixed.items(), *corners]:
+    for key, value in space.fixed.items():
         with _located(key, where):
             base.with_values({key: value})
     settled = base.with_values(space.fixed)
-    for key, value in corners:
+    for key, value in ((key, value) for key, entry in space.entries.items() for value in _corners(entry)):
         with _located(key, where):
-            resolved = _toy_config(settled.with_values({key: value}))
             section, _, name = key.rpartition(".")
-            if section in _NAMED:
-                chosen = getattr(resolved, section)
-                if name not in chosen.options:
-                    expected = f"an option of the {section} {chosen.name!r}"
-                    hint = f"fix {section}.name in the space"
-                    raise ConfigError("has no effect", expected=expected, hint=hint)
+            resolved = _toy_config(settled.with_values({key: value}))
+            chosen = getattr(resolved, section) if section in _NAMED else None
+            if chosen is not None and name not in chosen.options:
+                expected, hint = (
+                    f"an option of the {section} {chosen.name!r}",
+                    f"fix {section}.name in the space",
+                )
+                raise ConfigError("has no effect", expected=expected, hint=hint)
     return settled
 
 
@@ -212,8 +215,6 @@ def default_point(space: Space, base: RunConfig) -> dict[str, Any] | None:
     >>> default_point(Space.from_dict({"loss": {"tau": [0.2, 0.3]}}), RunConfig()) is None
     True
     """
-    from talos import registry
-
     values = _toy_config(base).as_dict()
     kinds: tuple[registry.Kind, ...] = ("loss", "backbone", "baseline")
     for kind in kinds:
@@ -235,10 +236,6 @@ def default_space(config: RunConfig) -> Space:
     >>> list(default_space(RunConfig()).entries)
     ['loss.tau', 'optimizer.lr', 'optimizer.weight_decay', 'optimizer.lr_decay']
     """
-    import torch
-
-    from talos import registry
-
     if config.baseline is not None:
         space = registry.search_space("baseline", config.baseline.name)
         if not space:
@@ -263,18 +260,12 @@ def default_space(config: RunConfig) -> Space:
 def _toy_config(config: RunConfig) -> RunConfig:
     """The config with every `auto` resolved, by a trainer on a handful of interactions that is built and never run."""
     if config.baseline is not None:
-        from talos import registry
-
         registry.make_baseline(config.baseline)
         return config
-    from talos.data.interactions import Interactions
-    from talos.training import Trainer
-
     items = config.k + 2
-    users = np.repeat(np.arange(3), 2)
-    data = Interactions.from_ids(np.concatenate([users, np.full(items, 3)]),
-                                 np.concatenate([np.arange(6) % items, np.arange(items)]))  # fmt: skip
     # the last user has all items, so that the catalogue has k + 2 of them, and is not trained on
+    pairs = [*((n // 2, n % items) for n in range(6)), *((3, item) for item in range(items))]
+    data = Interactions.from_ids(*zip(*pairs, strict=True))
     return Trainer(config.with_values({"device": "cpu"}), data.where(data.rows < 3)).config
 
 
