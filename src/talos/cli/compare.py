@@ -103,7 +103,7 @@ def compare(
 
     The same command continues after a stop. Runs are compared on the test part that they carry.
     """
-    shown_metrics = None if metrics is None else _names(metrics, "--metrics")
+    shown_metrics = [] if metrics is None else _names(metrics, "--metrics")
     if all((Path(one) / "model.json").is_file() for one in paths):
         _compare_runs(
             paths, out, losses, json, metrics=shown_metrics, dialect=dialect, alternative=alternative
@@ -206,8 +206,7 @@ def _tune_models(
     parts = tune.fit_parts(*open_fit_parts(path, source, notify=say))
     configs, found = dict(models), {}
     for place, (name, (chosen, config)) in enumerate(spaces.items()):
-        how: dict[str, Any] = {"sampler": "auto", "pruner": "median", "seed": 0}
-        settings = tune.TuneSettings(config=config, space=chosen, data=parts.fingerprints(), **how)
+        settings = tune.TuneSettings(config=config, space=chosen, data=parts.fingerprints())
         folder = out / f"{place:02d}-{file_name(name)}"
         notify = partial(_say_of, name)
         tuned = tune.run_study(settings, parts, folder, trials=trials, workers=workers, notify=notify)

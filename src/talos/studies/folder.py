@@ -107,9 +107,11 @@ def first_difference(stored: Any, given: Any, key: str = "") -> str:
     if stored == given:
         return ""
     if isinstance(stored, Mapping) and isinstance(given, Mapping):
-        for name in [*stored, *given]:
-            found = first_difference(stored.get(name), given.get(name), f"{key}.{name}".lstrip("."))
-            if found:
-                return found
+        within = (
+            first_difference(stored.get(name), given.get(name), f"{key}.{name}".lstrip("."))
+            for name in (*stored, *given)
+        )
+        if found := next(filter(None, within), ""):
+            return found
     there, now = ("nothing" if value is None else str(value) for value in (stored, given))
     return f"{key}: {there[:40]} there, {now[:40]} now"

@@ -110,12 +110,14 @@ def stages_of(config: RunConfig, events: Sequence[Mapping[str, Any]] = ()) -> li
     effort = config.training.effort
     given = {name: value for name, value in config.loss.options.items() if value != "auto"}
     offered = registry.resolve("loss", config.loss.name).race
-    if effort == "quick" or config.training.epochs < SHORT_RUN or not offered:
+    if (
+        effort == "quick"
+        or config.training.epochs < SHORT_RUN
+        or not offered
+        or next(iter(offered[0][0])) in given
+    ):
         return []
-    if next(iter(offered[0][0])) in given:
-        return []
-    names = (config.negatives,) if config.negatives != "auto" else ()
-    by_positive = any(registry.make_negatives(name).per == "positive" for name in names)
+    by_positive = config.negatives != "auto" and registry.make_negatives(config.negatives).per == "positive"
     stages = []
     for stage in offered if effort == "high" else offered[:NORMAL_STAGES]:
         possible = [one for one in stage if not (by_positive and "positive_power" in one)]
@@ -161,15 +163,10 @@ def _stages(
     """The stages of a run's race; none without validation data."""
     if valid is None or len(valid) == 0:
         return []
-    events: list[dict[str, str]] = []
     # a process that has only a share of the interactions weighs none
-    if (
-        config.training.effort == "high"
-        and isinstance(train, Interactions)
-        and isinstance(valid, Interactions)
-    ):
-        events = event_candidates(train, valid, config.events)
-    return stages_of(config, events)
+    if config.training.effort != "high" or isinstance(train, Share) or isinstance(valid, Share):
+        return stages_of(config)
+    return stages_of(config, event_candidates(train, valid, config.events))
 
 
 def _changes(options: Mapping[str, float], given: Mapping[str, Any]) -> Changes:

@@ -82,7 +82,7 @@ def compare(
     seeds: int | Sequence[int] = 5,
     *,
     out: str | Path | None = None,
-    metrics: Sequence[str] | None = None,
+    metrics: Sequence[str] = (),
     dialect: Dialect = "standard",
     budget: float | None = None,
     alternative: Alternative = "two-sided",
@@ -104,16 +104,15 @@ def compare(
         notify: called with a line of progress after each fit.
     """
     require(bool(models), "is empty", where="models", expected="at least one config")
-    fits = budget is None or budget > 0
-    require(fits, f"{budget}", where="budget", expected="a number of seconds above 0")
+    require(budget is None or budget > 0, f"{budget}", where="budget", expected="a number of seconds above 0")
     items, first = split.train.num_items, next(iter(models.values()))
     metrics = metrics or [f"{name}@{first.k}" for name in _SHOWN]
     asked = _lengths(metrics, items)
     list_metrics = any(metric.partition("@")[0] in LIST_METRICS for metric in metrics)
     curve = {k for k in CURVE_KS if k <= (asked[-1] if list_metrics else items)}
     seeds = range(seeds) if isinstance(seeds, int) else seeds
-    fits = bool(seeds) and min(seeds) >= 0 and len(set(seeds)) == len(seeds)
-    require(fits, f"{seeds}", where="seeds", expected="1 or more, or distinct numbers of 0 or more")
+    distinct = bool(seeds) and min(seeds) >= 0 and len(set(seeds)) == len(seeds)
+    require(distinct, f"{seeds}", where="seeds", expected="1 or more, or distinct numbers of 0 or more")
     settings = CompareSettings(
         models=dict(models),
         data={name: part.fingerprint() for name, part in split.parts.items()},
@@ -158,7 +157,7 @@ def compare(
 def compare_runs(
     folders: Sequence[str | Path],
     *,
-    metrics: Sequence[str] | None = None,
+    metrics: Sequence[str] = (),
     dialect: Dialect = "standard",
     alternative: Alternative = "two-sided",
 ) -> ComparisonTable:
@@ -199,7 +198,6 @@ def compare_runs(
                 history=[],
             )
         ]
-    assert metrics is not None
     return build_table(results, metrics, alternative)
 
 
@@ -292,14 +290,6 @@ def _fit(split: Split, settings: CompareSettings, name: str, seed: int) -> RunRe
     seconds, seen = round(time.perf_counter() - began, 3), split.train
     if split.valid is not None and settings.dialect != "paper":  # that dialect does not mask validation
         seen = seen.union(split.valid)
-    report = evaluate(
-        scorer,
-        split.test,
-        seen=seen,
-        ks=settings.ks,
-        dialect=settings.dialect,
-        popularity=split.train.item_degrees,
-    )
     return RunResult(
         model=name,
         seed=seed,
@@ -307,7 +297,14 @@ def _fit(split: Split, settings: CompareSettings, name: str, seed: int) -> RunRe
         epoch=epoch,
         stopped=ended,
         config=config.as_dict(),
-        report=report,
+        report=evaluate(
+            scorer,
+            split.test,
+            seen=seen,
+            ks=settings.ks,
+            dialect=settings.dialect,
+            popularity=split.train.item_degrees,
+        ),
         history=ending.lines,
     )
 
@@ -343,7 +340,9 @@ def _load(out: Path, settings: CompareSettings, model: str, seed: int) -> RunRes
             users_without_list=values["users_without_list"],
             notes=tuple(values["notes"]),
         )
-        names = ("model", "seed", "config", "history", "fit_seconds", "epoch", "stopped")
-        return RunResult(report=report, **{name: values[name] for name in names})
+        return RunResult(
+            report=report,
+            **{name: values[name] for name in RunResult.__dataclass_fields__ if name != "report"},
+        )
     except (KeyError, TypeError, pl.exceptions.PolarsError) as error:
         raise DataError(f"is damaged: {error} is missing or wrong", where=str(path), hint=hint) from None

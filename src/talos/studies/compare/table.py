@@ -123,9 +123,7 @@ class ComparisonTable:
     def marks(self, row: ModelRow, metric: str) -> str:
         """`*` where the test over users is significant, `†` where that over seeds is."""
         found = row.against.get(metric)
-        if found is None:
-            return ""
-        marks = [(found.p_users, "*"), (found.p_seeds, "†")]
+        marks = [] if found is None else [(found.p_users, "*"), (found.p_seeds, "†")]
         text = "".join(mark for p, mark in marks if p is not None and p < LEVEL)
         return f" {text}" if text else ""
 
@@ -151,8 +149,8 @@ class ComparisonTable:
 
     def to_csv(self) -> str:
         """One line for each model and metric."""
-        rows = [_csv_row(row, metric) for row in self.rows for metric in self.metrics]
-        return pl.DataFrame(rows, infer_schema_length=None).write_csv()
+        lines = (_csv_row(row, metric) for row in self.rows for metric in self.metrics)
+        return pl.DataFrame(lines, infer_schema_length=None).write_csv()
 
     def to_latex(self, path: str | Path | None = None) -> str:
         """The first table for `booktabs`, the best mean of each metric in bold; also written to `path`, if given."""
@@ -174,10 +172,8 @@ class ComparisonTable:
         return text
 
     def __str__(self) -> str:
-        parts = [_aligned(*self.summary())]
-        if len(self.rows) > 1:
-            parts.append(_aligned(*self.significance()))
-        return "\n\n".join([*parts, self.legend])
+        tables = [self.summary(), self.significance()] if len(self.rows) > 1 else [self.summary()]
+        return "\n\n".join([*(_aligned(*one) for one in tables), self.legend])
 
 
 def build_table(

@@ -40,7 +40,7 @@ from talos.files import replace_text
 from talos.model.recommender import Recommender
 from talos.studies.folder import study_folder
 from talos.studies.tune.data import FitParts, fit_parts, map_parts, write_parts
-from talos.studies.tune.space import Space, check_space, default_point, default_space
+from talos.studies.tune.space import Space, check_space, default_space
 from talos.studies.tune.study import (
     DATA,
     FINAL,
@@ -122,8 +122,14 @@ def tune(
     elif not isinstance(space, Space):
         space, where = Space.from_toml(Path(space)), str(space)
     settled, parts = check_space(space, base, where=where), _parts(data)
-    how: dict[str, Any] = {"sampler": sampler, "pruner": pruner, "seed": search_seed}
-    settings = TuneSettings(config=settled, space=space, data=parts.fingerprints(), **how)
+    settings = TuneSettings(
+        config=settled,
+        space=space,
+        data=parts.fingerprints(),
+        sampler=sampler,
+        pruner=pruner,
+        seed=search_seed,
+    )
     with tempfile.TemporaryDirectory(prefix="talos-tune-") as scratch:
         tuned = run_study(
             settings,
@@ -181,11 +187,12 @@ def run_study(
     check_reachable(url)
     if trials is None and budget is None:
         trials = DEFAULT_TRIALS
-    wanted = settings.limit(trials)
-    if trials is not None and wanted is not None and wanted < trials:
-        notify(f"the grid has {wanted:,} points: {wanted:,} trials")
-    named = {"storage": None if storage is None else without_password(url)}
-    with study_folder(out / MANIFEST, NOUN, settings.as_dict(), {**(facts or {}), **named}):
+    points = settings.space.size if settings.resolved_sampler == "grid" else None
+    wanted = min((number for number in (trials, points) if number is not None), default=None)
+    if trials is not None and points is not None and points < trials:
+        notify(f"the grid has {points:,} points: {points:,} trials")
+    facts = {**(facts or {}), "storage": None if storage is None else without_password(url)}
+    with study_folder(out / MANIFEST, NOUN, settings.as_dict(), facts):
         write_parts(out / DATA, parts)
         database, study = open_storage(url, settings.study_name)
         deadline = None if budget is None else time.monotonic() + budget
@@ -267,10 +274,9 @@ class _Search(optuna.Study):
     def recover(self) -> None:
         """Queue the trials again that a killed process was running; only while no other process uses the study."""
         for trial in current_trials(self):
-            running = trial.state == TrialState.RUNNING
-            if running:
-                self.tell(trial.number, state=TrialState.FAIL)
-            if running or is_interrupted(trial):
+            if trial.state == TrialState.RUNNING:
+                trial = self.tell(trial.number, state=TrialState.FAIL)
+            if is_interrupted(trial):
                 retry(self, trial)
 
     def run(self, data: Path, workers: int) -> None:
@@ -302,8 +308,9 @@ class _Search(optuna.Study):
                 worker.end()
         if self.stopped:
             total = "" if self.wanted is None else f" of {self.wanted:,}"
-            what = f"stopped after {len(self.ended()):,}{total} trials"
-            raise InterruptedRunError(f"{what}; run it again to continue")
+            raise InterruptedRunError(
+                f"stopped after {len(self.ended()):,}{total} trials; run it again to continue"
+            )
 
     def _optimize(self, workers: int) -> bool:
         """Run trials until there are none to take; returns whether some may come back from other machines."""
@@ -331,7 +338,7 @@ class _Search(optuna.Study):
         Each trial has a sampler of its own. Its random numbers depend on the seed of the search and the trial's place
         alone, so one worker proposes the same points whether it was interrupted or not, and two never repeat one.
         """
-        settings, space = self.settings, self.settings.space
+        settings = self.settings
         with self.taking:
             trials = current_trials(self)
             waiting = [place for place, trial in enumerate(trials) if trial.state == TrialState.WAITING]
@@ -342,24 +349,21 @@ class _Search(optuna.Study):
             self.sampler = optuna.samplers.RandomSampler(seed=seed)
             if settings.resolved_sampler == "tpe":
                 # with several workers, running trials count as bad ones, so that the others search elsewhere
-                several = bool(self.workers)
                 self.sampler = optuna.samplers.TPESampler(
-                    seed=seed, n_startup_trials=_STARTUP, constant_liar=several
+                    seed=seed, n_startup_trials=_STARTUP, constant_liar=bool(self.workers)
                 )
-            point = None
-            if settings.resolved_sampler == "grid":
-                point = space.point(place, seed=settings.seed)
-            elif place == 0:
-                point = default_point(space, settings.config)
-            if point is not None and not waiting:
+            point = None if waiting else settings.point(place)
+            if point is not None:
                 self.enqueue_trial(point)
-            return super().ask(dict(space.entries))
+            return super().ask(dict(settings.space.entries))
 
     def _objective(self, trial: optuna.Trial) -> float:
         """The value of a trial; NaN, by which Optuna knows a failure, if it has none or is to be run again."""
         fit_config = self.free.get()
         try:
             self.fitting = not self.workers
+            if self.stopped:
+                raise InterruptedRunError("stopped")
             outcome = fit_config(self.settings.config.with_values(trial.params), partial(self._judge, trial))
         except (InterruptedRunError, KeyboardInterrupt):
             return math.nan
@@ -370,10 +374,9 @@ class _Search(optuna.Study):
         finally:
             self.fitting = False
             self.free.put(fit_config)
-        if "error" in outcome:
-            trial.set_user_attr("error", outcome["error"])
-            return math.nan
-        if outcome["value"] is None:  # the time was up before the first evaluation
+        if outcome.get("value") is None:  # it failed, or the time was up before the first evaluation
+            if "error" in outcome:
+                trial.set_user_attr("error", outcome["error"])
             return math.nan
         trial.set_user_attr("outcome", outcome)
         if outcome["ended"] == "prune":

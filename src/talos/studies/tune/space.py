@@ -78,22 +78,23 @@ class Space:
             else:
                 fixed[key] = value
         if not entries:
-            expected = "at least one list of values or range"
-            raise ConfigError("nothing varies", where=where or "space", expected=expected)
+            raise ConfigError(
+                "nothing varies", where=where or "space", expected="at least one list of values or range"
+            )
         return cls(entries=entries, fixed=fixed)
 
     @classmethod
     def from_toml(cls, path: Path) -> Space:
         """Read a TOML file."""
-        values = read_toml(path, expected="`default`, `paper` or a TOML file")
-        return cls.from_dict(values, where=str(path))
+        return cls.from_dict(read_toml(path, expected="`default`, `paper` or a TOML file"), where=str(path))
 
     @property
     def size(self) -> int | None:
         """The number of points of the grid; None if an entry is a range."""
-        entries = self.entries.values()
-        lists = [entry.choices for entry in entries if isinstance(entry, CategoricalDistribution)]
-        return math.prod(map(len, lists)) if len(lists) == len(entries) else None
+        lists = [
+            entry.choices for entry in self.entries.values() if isinstance(entry, CategoricalDistribution)
+        ]
+        return math.prod(map(len, lists)) if len(lists) == len(self.entries) else None
 
     def point(self, place: int, *, seed: int) -> dict[str, Any]:
         """The point at position `place` of the whole grid in a random order, which follows from the seed.
@@ -133,22 +134,21 @@ def _distribution(value: Any, place: str) -> Entry:
             expected = "a list of different numbers, strings or booleans"
             raise ConfigError(f"{list(value)}", where=place, expected=expected)
         return CategoricalDistribution(value)
-    given = {name: one for name, one in value.items() if one is not None}
-    for name, one in given.items():
+    for name, one in value.items():
         if name not in _RANGE:
             raise ConfigError(f"no {name!r} in a range", where=place, hint=nearest(name, _RANGE))
         number = isinstance(one, int | float) and math.isfinite(one)
         if isinstance(one, bool) != (name == "log") or not number:
             expected = "true or false" if name == "log" else "a number"
             raise ConfigError(f"{name} = {one!r}", where=place, expected=expected)
-    if not {"low", "high"} <= given.keys():
+    if not {"low", "high"} <= value.keys():
         raise ConfigError("an incomplete range", where=place, expected="low and high")
-    if not given["low"] < given["high"] or given.get("step", 0) > given["high"] - given["low"]:
-        what = f"an empty range, {given['low']} to {given['high']}"
+    if not value["low"] < value["high"] or value.get("step", 0) > value["high"] - value["low"]:
+        what = f"an empty range, {value['low']} to {value['high']}"
         raise ConfigError(what, where=place, expected="low below high, by a step at least")
     try:
-        whole = all(isinstance(one, int) for one in given.values())
-        return IntDistribution(**given) if whole else FloatDistribution(**given)
+        whole = all(isinstance(one, int) for one in value.values())
+        return IntDistribution(**value) if whole else FloatDistribution(**value)
     except ValueError as error:  # the message of Optuna, as about a log range from 0
         raise ConfigError(f"{error}", where=place) from None
 
@@ -239,8 +239,11 @@ def default_space(config: RunConfig) -> Space:
     if config.baseline is not None:
         space = registry.search_space("baseline", config.baseline.name)
         if not space:
-            what = f"the baseline {config.baseline.name!r} has nothing to choose"
-            raise ConfigError(what, where="baseline", expected="a baseline with options")
+            raise ConfigError(
+                f"the baseline {config.baseline.name!r} has nothing to choose",
+                where="baseline",
+                expected="a baseline with options",
+            )
         return Space.from_dict({"baseline": space})
     sizes = {"k": config.k, "num_users": 1, "num_items": config.k}
     loss = registry.make_loss(config.loss, generator=torch.Generator(), **sizes)

@@ -34,7 +34,7 @@ from talos.files import digest_of, read_sealed, write_sealed
 from talos.model.recommender import Recommender
 from talos.studies.folder import FORMAT, read_manifest
 from talos.studies.tune.data import FitParts, fit_parts, map_parts
-from talos.studies.tune.space import Space
+from talos.studies.tune.space import Space, default_point
 from talos.training import Callback
 
 __all__ = [
@@ -84,29 +84,28 @@ class TuneSettings:
     Attributes:
         config: the config that every trial starts from; its `training.metric` at its `k` is maximised.
         space: what varies.
+        data: fingerprints of train and validation.
         sampler: `grid` (every point once, in a random order), `tpe` or `random`; `auto` is `grid` for spaces of
             up to 100 points and `tpe` for others.
         pruner: the rule that stops unpromising trials: `median` (below the median of the others at the same
             epoch), `asha` (successive halving) or `none`.
         seed: the seed of the search; the seed of training is in the config.
-        data: fingerprints of train and validation.
     """
 
     config: RunConfig
     space: Space
-    sampler: Sampler
-    pruner: Pruner
-    seed: int
     data: Mapping[str, str]
+    sampler: Sampler = "auto"
+    pruner: Pruner = "median"
+    seed: int = 0
 
     def __post_init__(self) -> None:
         one_of("sampler", self.sampler, get_args(Sampler))
         one_of("pruner", self.pruner, get_args(Pruner))
-        fits = is_integer(self.seed) and self.seed >= 0
-        require(fits, f"{self.seed!r}", where="seed", expected="a whole number from 0 on")
+        whole = is_integer(self.seed) and self.seed >= 0
+        require(whole, f"{self.seed!r}", where="seed", expected="a whole number from 0 on")
         if self.sampler == "grid" and self.space.size is None:
-            entries = self.space.entries.items()
-            ranged = next(key for key, entry in entries if not hasattr(entry, "choices"))
+            ranged = next(key for key, entry in self.space.entries.items() if not hasattr(entry, "choices"))
             raise ConfigError("is a range", where=ranged, expected="a list of values, for the sampler `grid`")
 
     @property
@@ -126,10 +125,11 @@ class TuneSettings:
         """A name that is the same exactly for equal settings and data, so that machines find the shared study."""
         return f"talos-{digest_of(self.as_dict())[:16]}"
 
-    def limit(self, trials: int | None) -> int | None:
-        """The number of trials to run: no more than the grid has points."""
-        points = self.space.size if self.resolved_sampler == "grid" else None
-        return min((number for number in (trials, points) if number is not None), default=None)
+    def point(self, place: int) -> dict[str, Any] | None:
+        """The point of the trial at a place, where no sampler chooses it: of a grid, and the defaults first."""
+        if self.resolved_sampler == "grid":
+            return self.space.point(place, seed=self.seed)
+        return default_point(self.space, self.config) if place == 0 else None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, which `from_dict` reads back."""
@@ -263,8 +263,8 @@ def retry(study: optuna.Study, trial: FrozenTrial, *, on_purpose: bool = False) 
 
     The callback appends to a list of the trial, hence the copy.
     """
-    limit = None if on_purpose else _RETRIES
-    RetryHeartbeatStaleTrialCallback(max_retry=limit)(study, copy.deepcopy(trial))
+    again = RetryHeartbeatStaleTrialCallback(max_retry=None if on_purpose else _RETRIES)
+    again(study, copy.deepcopy(trial))
 
 
 def current_trials(study: optuna.Study) -> list[FrozenTrial]:
@@ -303,7 +303,7 @@ class TrialRow:
         """The row of a trial of Optuna's, with the outcome that was stored with it."""
         state = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned"}.get(trial.state, "failed")
         outcome = {} if state == "failed" else trial.user_attrs["outcome"]
-        lost = "its worker died too often" if state == "failed" else ""
+        reason = "its worker died too often" if state == "failed" else ""
         return cls(
             number=trial.number,
             state=state,
@@ -311,7 +311,7 @@ class TrialRow:
             runs=1 + len(_earlier_attempts(trial)),
             parameters=dict(trial.params),
             curve=tuple(sorted(trial.intermediate_values.items())),
-            error=str(trial.user_attrs.get("error", lost)),
+            error=str(trial.user_attrs.get("error", reason)),
             **{name: outcome.get(name, 0) for name in ("epoch", "epochs", "seconds", "peak_mb")},
         )
 
@@ -361,8 +361,8 @@ class Tuned:
     @property
     def counts(self) -> dict[str, int]:
         """The number of trials by state."""
-        states = [row.state for row in self.rows]
-        return {state: states.count(state) for state in ("complete", "pruned", "failed")}
+        states = ("complete", "pruned", "failed")
+        return {state: sum(row.state == state for row in self.rows) for state in states}
 
     @cached_property
     def recommender(self) -> Recommender:
@@ -378,9 +378,10 @@ def _importance(study: optuna.Study, keys: list[str]) -> dict[str, float]:
     complete = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
     if len(complete) < 4 or len({trial.value for trial in complete}) < 2:
         return {}
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     try:
-        found = optuna.importance.get_param_importances(study, evaluator=evaluator, params=keys)
+        found = optuna.importance.get_param_importances(
+            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator(), params=keys
+        )
     except (ValueError, RuntimeError, ZeroDivisionError):  # all trials have the same value or parameters
         return {}
     return {key: float(found[key]) for key in keys if key in found}
@@ -420,8 +421,8 @@ def stored_final(out: Path) -> FinalResult | None:
     path = out / FINAL
     if not path.exists():
         return None
-    hint = "the study was finalised, but this file has been changed since"
-    return FinalResult(facts=read_sealed(path, hint=hint), fresh=False)
+    facts = read_sealed(path, hint="the study was finalised, but this file has been changed since")
+    return FinalResult(facts=facts, fresh=False)
 
 
 def finalize(
@@ -446,8 +447,7 @@ def finalize(
         callbacks: callbacks of the fit.
     """
     out = Path(out)
-    known = stored_final(out)
-    if known is not None:
+    if (known := stored_final(out)) is not None:
         return known
     tuned, _ = open_study(out, storage)
     best, data = tuned.best, fit_parts(split.train, split.valid).fingerprints()
