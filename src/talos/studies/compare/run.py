@@ -342,7 +342,10 @@ def _load(out: Path, settings: CompareSettings, model: str, seed: int) -> RunRes
         )
         return RunResult(
             report=report,
-            **{name: values[name] for name in RunResult.__dataclass_fields__ if name != "report"},
+            **{
+                name: values[name]
+                for name in ("model", "seed", "config", "history", "fit_seconds", "epoch", "stopped")
+            },
         )
     except (KeyError, TypeError, pl.exceptions.PolarsError) as error:
         raise DataError(f"is damaged: {error} is missing or wrong", where=str(path), hint=hint) from None
