@@ -214,11 +214,11 @@ def load(folder: str | Path) -> ComparisonTable:
         raise DataError(f"is damaged: {error} is missing or wrong", where=where) from None
 
     def missing(name: str, seed: int) -> RunResult:
-        what, hint = (
+        raise DataError(
             f"the fit {settings.stem(name, seed)} is not finished",
-            "run the comparison again to continue",
+            where=str(out),
+            hint="run the comparison again to continue",
         )
-        raise DataError(what, where=str(out), hint=hint)
 
     return _table(out, settings, view, missing)
 
@@ -234,14 +234,14 @@ def _table(
     metrics, jobs = view["metrics"], [(name, seed) for seed in view["seeds"] for name in settings.models]
     results: dict[str, list[RunResult]] = {name: [] for name in settings.models}
     for number, (name, seed) in enumerate(jobs, start=1):
-        result, said = _load(folder, settings, name, seed), "finished before"
-        if result is None:
-            try:
+        try:
+            result, said = _load(folder, settings, name, seed), "finished before"
+            if result is None:
                 result = missing(name, seed)
                 _save(folder, settings, result)
-            except (InterruptedRunError, KeyboardInterrupt):  # the latter is Ctrl-C between two fits
-                raise InterruptedRunError(f"stopped in {name}, seed {seed}") from None
-            said = f"{result.fit_seconds:.1f} s"
+                said = f"{result.fit_seconds:.1f} s"
+        except (InterruptedRunError, KeyboardInterrupt):  # the latter is Ctrl-C between two fits
+            raise InterruptedRunError(f"stopped in {name}, seed {seed}") from None
         # without the per-user values that no test needs, which would fill the memory over many fits
         per_user = {metric: values for metric, values in result.report.per_user.items() if metric in metrics}
         results[name].append(replace(result, report=replace(result.report, per_user=per_user)))
