@@ -25,6 +25,7 @@ __all__ = [
     "TrainingConfig",
     "flat_settings",
     "parse_half_life",
+    "read_toml",
 ]
 
 
@@ -197,13 +198,7 @@ class RunConfig(_Section):
     @classmethod
     def from_toml(cls, path: Path) -> Self:
         """Read a TOML file."""
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ConfigError("no such file", where=str(path), expected="a run config") from None
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"not TOML: {error}", where=str(path)) from None
-        return cls.from_dict(values, where=str(path))
+        return cls.from_dict(read_toml(path, expected="a run config"), where=str(path))
 
     def with_values(self, changes: Mapping[str, Any]) -> Self:
         """A copy with some values changed, by dotted name.
@@ -270,6 +265,21 @@ class RunConfig(_Section):
             if isinstance(section, dict)
         ]
         return "\n\n".join(["\n".join(top), *sections]) + "\n"
+
+
+def read_toml(path: Path, *, expected: str) -> dict[str, Any]:
+    """The values of a TOML file; an error names the file and, if there is none, what was `expected`.
+
+    >>> read_toml(Path("no-such.toml"), expected="a run config")
+    Traceback (most recent call last):
+    talos.errors.ConfigError: no-such.toml: no such file; expected a run config
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError("no such file", where=str(path), expected=expected) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"not TOML: {error}", where=str(path)) from None
 
 
 def flat_settings(config: Mapping[str, Any]) -> dict[str, str]:

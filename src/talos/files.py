@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,6 +38,7 @@ __all__ = [
     "is_leftover",
     "locked",
     "locked_folder",
+    "read_record",
     "read_sealed",
     "remove",
     "remove_leftovers",
@@ -47,6 +48,7 @@ __all__ = [
     "sealed_text",
     "sync",
     "unseal",
+    "write_record",
     "write_sealed",
 ]
 
@@ -307,6 +309,42 @@ def read_sealed(path: Path, *, hint: str, format: int = 1) -> dict[str, Any]:  #
         raise DataError(f"is damaged: {error}", where=str(path), hint=hint) from None
     if values.get("format") != format:
         raise DataError(f"format {values.get('format')!r}", where=str(path), expected=f"{format}", hint=hint)
+    return values
+
+
+def write_record(path: Path, values: Mapping[str, Any], files: Iterable[str], *, format: int = 1) -> None:  # noqa: A002
+    """Write values as sealed JSON, with the checksums of `files` beside it: last of all, so what it says is complete.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "fit.txt").write_text("x")
+    ...     write_record(Path(folder, "fit.json"), {"epoch": 3}, ["fit.txt"])
+    ...     read_record(Path(folder, "fit.json"), hint="fit again")["epoch"]
+    3
+    """
+    checksums = {name: checksum_of(path.with_name(name)) for name in files}
+    write_sealed(path, {"format": format, **values, "checksums": checksums})
+
+
+def read_record(
+    path: Path,
+    files: Iterable[str] | None = None,
+    *,
+    hint: str,
+    format: int = 1,  # noqa: A002
+) -> dict[str, Any]:
+    """The values of a file of `write_record`, after a look at `files`, by default at all that it lists.
+
+    Raises:
+        DataError: the record or a file is missing or damaged; the message names it and gives the hint.
+    """
+    values = read_sealed(path, hint=hint, format=format)
+    stored = values.get("checksums")
+    checksums = stored if isinstance(stored, dict) else {}
+    for name in checksums if files is None else files:
+        file = path.with_name(name)
+        if not file.is_file() or checksum_of(file) != checksums.get(name):
+            what = f"is missing or differs from its checksum in {path.name}"
+            raise DataError(what, where=str(file), hint=hint)
     return values
 
 

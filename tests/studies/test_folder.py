@@ -9,14 +9,9 @@ import pytest
 
 from talos.config import RunConfig
 from talos.errors import ConfigError, DataError, InUseError
+from talos.files import read_record, write_record
 from talos.studies.compare import CompareSettings
-from talos.studies.folder import (
-    first_difference,
-    read_manifest,
-    read_record,
-    study_folder,
-    write_record,
-)
+from talos.studies.folder import first_difference, read_manifest, study_folder
 from talos.studies.tune import Space, TuneSettings
 
 
@@ -58,9 +53,11 @@ def test_one_process_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_record_is_complete_or_refused(tmp_path: Path) -> None:
-    path = tmp_path / "runs" / "fit.json"
-    write_record(path, {"epoch": 3}, {"fit.txt": lambda place: place.write_text("values")})
-    assert read_record(path, ["fit.txt"], hint="fit again") == {"epoch": 3}
+    path = tmp_path / "fit.json"
+    path.with_name("fit.txt").write_text("values")
+    write_record(path, {"epoch": 3}, ["fit.txt"])
+    assert read_record(path, ["fit.txt"], hint="fit again") == read_record(path, hint="fit again")
+    assert read_record(path, hint="fit again")["epoch"] == 3
     with pytest.raises(DataError, match=r"other\.txt: is missing .*fit again"):
         read_record(path, ["other.txt"], hint="fit again")
     path.with_name("fit.txt").write_text("other values")

@@ -220,8 +220,8 @@ def test_the_same_settings_keep_their_best_weights(planted: Split, tmp_path: Pat
     for folder in (None, tmp_path):
         trainer = Trainer(settings, planted.train, planted.valid, folder=folder and folder / "a")
         trainer.train_until(6)
-        same = race_module._branch(trainer, settings, folder and folder / "b")
-        other = race_module._branch(trainer, settings.with_values({"loss.tau": 0.2}), folder and folder / "c")
+        same = trainer.branch(settings, folder and folder / "b")
+        other = trainer.branch(settings.with_values({"loss.tau": 0.2}), folder and folder / "c")
         assert (same.position.peak, same.position.best_epoch) == (
             trainer.position.peak,
             trainer.position.best_epoch,

@@ -24,8 +24,7 @@ from talos.data.shards import read_shards, write_shards
 from talos.errors import TalosError
 from talos.files import checksum_of, sealed_text
 from talos.model.recommender import Recommender
-from talos.studies.tune.results import open_study
-from talos.studies.tune.search import tune
+from talos.studies.tune import open_study, tune
 from talos.training import Trainer
 
 SECONDS, MEGABYTES = (
@@ -102,9 +101,9 @@ class Study:
             (folder / name).unlink()
 
     def read(self, data: Any, folder: Path) -> Any:
-        settings, _, tuned = open_study(folder)
-        rows = [(row.number, row.state, row.value, str(row.parameters)) for row in tuned.summary.rows]
-        return [settings.study_name, rows, tuned.parts.fingerprints()]
+        tuned, _ = open_study(folder)
+        rows = [(row.number, row.state, row.value, str(row.parameters)) for row in tuned.rows]
+        return [tuned.settings.study_name, rows, tuned.parts.fingerprints()]
 
 
 KINDS: dict[str, Callable[[], Any]] = {"run": Run, "checkpoint": Checkpoint, "shards": Shards, "study": Study}

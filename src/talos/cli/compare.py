@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -102,7 +103,7 @@ def compare(
 
     The same command continues after a stop. Runs are compared on the test part that they carry.
     """
-    shown_metrics = None if metrics is None else _names(metrics, "--metrics")
+    shown_metrics = [] if metrics is None else _names(metrics, "--metrics")
     if all((Path(one) / "model.json").is_file() for one in paths):
         _compare_runs(
             paths, out, losses, json, metrics=shown_metrics, dialect=dialect, alternative=alternative
@@ -191,6 +192,7 @@ def _tune_models(
     at_least_one(**{"--tuned": trials, "--workers": workers})
     from talos import registry
     from talos.studies import tune
+    from talos.studies.folder import file_name
 
     spaces = {
         # a file or the paper's grids are for losses; a baseline knows its own space
@@ -203,21 +205,26 @@ def _tune_models(
 
     parts = tune.fit_parts(*open_fit_parts(path, source, notify=say))
     configs, found = dict(models), {}
-    for name, settings, tuned in tune.tune_models(
-        spaces, parts, out, trials=trials, workers=workers, notify=say
-    ):
-        assert tuned.folder is not None
-        write_report(tuned, settings, tuned.folder)
-        summary = tuned.summary
-        configs[name] = summary.config
+    for place, (name, (chosen, config)) in enumerate(spaces.items()):
+        settings = tune.TuneSettings(config=config, space=chosen, data=parts.fingerprints())
+        folder = out / f"{place:02d}-{file_name(name)}"
+        notify = partial(_say_of, name)
+        tuned = tune.run_study(settings, parts, folder, trials=trials, workers=workers, notify=notify)
+        write_report(tuned, folder)
+        best, metric = tuned.best, settings.metric
+        configs[name] = tuned.config
         found[name] = {
-            "trials": len(summary.rows),
-            "validation": {summary.metric: summary.best.value},
-            "parameters": summary.best.parameters,
+            "trials": len(tuned.rows),
+            "validation": {metric: tuned.value},
+            "parameters": best.parameters,
         }
-        values = ", ".join(f"{key} {shown(value)}" for key, value in summary.best.parameters.items())
-        say(f"{name}: validation {summary.metric} {summary.best.value:.5f} with {values}")
+        values = ", ".join(f"{key} {shown(value)}" for key, value in best.parameters.items())
+        say(f"{name}: validation {metric} {tuned.value:.5f} with {values}")
     return configs, found
+
+
+def _say_of(name: str, line: str) -> None:
+    say(f"tuning {name}  {line}")
 
 
 def configs_for(

@@ -27,7 +27,7 @@ from talos.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from talos.config import RunConfig
-    from talos.studies.tune import FinalResult, Space, Tuned, TuneSettings
+    from talos.studies.tune import FinalResult, Space, Tuned
 
 __all__ = ["shown", "space_for", "tune", "write_report"]
 
@@ -92,14 +92,12 @@ def tune(
     at_least_one(**{"--trials": trials, "--workers": workers})
     seconds = None if budget is None else parse_budget(budget)
     base = training.run_config()
-    from talos.studies.tune import TuneSettings, check_reachable, parse_storage
-
-    check_reachable(parse_storage(storage, out))
     chosen, settled = space_for(space, base)
 
     from talos.data.open import open_fit_parts
-    from talos.studies.tune import fit_parts, run_study
+    from talos.studies.tune import TuneSettings, check_reachable, fit_parts, parse_storage, run_study
 
+    check_reachable(parse_storage(storage, out))
     parts = fit_parts(*open_fit_parts(path, source, notify=say))
     how: dict[str, Any] = {"sampler": sampler, "pruner": pruner, "seed": search_seed}
     settings = TuneSettings(config=settled, space=chosen, data=parts.fingerprints(), **how)
@@ -118,22 +116,22 @@ def tune(
         notify=say,
         facts={"source": source.as_dict(path)},
     )
-    page = write_report(tuned, settings, out)
+    page = write_report(tuned, out)
     if finalize:
         _finalize(out, path, source, storage, json)
     else:
         again = "" if "://" not in path else f" {shlex.quote(without_password(path))}{as_flags(source)}"
-        _print_tuned(tuned, settings, out, page, workers, again, storage, json)
+        _print_tuned(tuned, out, page, workers, again, storage, json)
 
 
 def _finalize(out: Path, path: str | None, options: SourceOptions, storage: str | None, json: bool) -> None:
     from talos.data.open import fingerprints_of, open_recorded
-    from talos.studies.tune import finalize, open_study, read_folder, stored_final
+    from talos.studies.tune import finalize, open_study, stored_final
     from talos.training import progress
 
     final = stored_final(out)
     if final is None:
-        settings, facts = read_folder(out)
+        tuned, facts = open_study(out, storage)
         source = facts.get("source")
         if source is None:
             raise ConfigError(
@@ -147,7 +145,7 @@ def _finalize(out: Path, path: str | None, options: SourceOptions, storage: str 
         place = source["path"] if path is None else without_password(path)
         kept = {"source": {**source, "path": place, "fingerprints": fingerprints_of(split)}}
         final = finalize(out, split, storage=storage, facts=kept, callbacks=(progress(),))
-        write_report(open_study(out, storage)[2], settings, out, final)
+        write_report(tuned, out, final)
     if json:
         print_json({**final.facts, "fresh": final.fresh, "run": str(out / "final")})
         return
@@ -175,20 +173,19 @@ def space_for(name: str, base: RunConfig) -> tuple[Space, RunConfig]:
     return space, check_space(space, base, where=name)
 
 
-def write_report(tuned: Tuned, settings: TuneSettings, out: Path, final: FinalResult | None = None) -> Path:
+def write_report(tuned: Tuned, out: Path, final: FinalResult | None = None) -> Path:
     """Write the page of a study into its folder; returns its place."""
     from talos.cli.report import write_page
     from talos.report import tuning_report
 
-    summary = tuned.summary
     text = tuning_report(
-        [vars(row) for row in summary.rows],
-        metric=summary.metric,
-        best=summary.best.number,
-        importance=summary.importance,
-        settings=_flat(settings.as_dict()),
-        config=summary.config.to_toml(),
-        peak_mb=summary.peak_mb,
+        [vars(row) for row in tuned.rows],
+        metric=tuned.settings.metric,
+        best=tuned.best.number,
+        importance=tuned.importance,
+        settings=_flat(tuned.settings.as_dict()),
+        config=tuned.config.to_toml(),
+        peak_mb=tuned.peak_mb,
         test=None if final is None else final.facts["metrics"],
         title=f"Tuning {out.resolve().name}",
     )
@@ -197,7 +194,6 @@ def write_report(tuned: Tuned, settings: TuneSettings, out: Path, final: FinalRe
 
 def _print_tuned(
     tuned: Tuned,
-    settings: TuneSettings,
     out: Path,
     page: Path,
     workers: int,
@@ -208,26 +204,25 @@ def _print_tuned(
     """Print the best trial, the cost of the search and the next command."""
     from talos.studies.tune import default_point, parse_storage
 
-    summary = tuned.summary
-    best, first = summary.best, summary.rows[0]
+    best, first, settings = tuned.best, tuned.rows[0], tuned.settings
     dashboard = f"optuna-dashboard {shlex.quote(without_password(parse_storage(storage, out)))}"
     if json:
-        parts = {name: getattr(summary, name) for name in ("open", "importance", "peak_mb")}
-        print_json({"out": str(out), "report": str(page), "metric": summary.metric,
-                    "best": vars(replace(best, curve=())), "trials": summary.counts, **parts,
-                    "config": summary.config.as_dict(), "dashboard": dashboard})  # fmt: skip
+        parts = {name: getattr(tuned, name) for name in ("open", "importance", "peak_mb")}
+        print_json({"out": str(out), "report": str(page), "metric": settings.metric,
+                    "best": vars(replace(best, curve=())), "trials": tuned.counts, **parts,
+                    "config": tuned.config.as_dict(), "dashboard": dashboard})  # fmt: skip
         return
-    counts = ", ".join(f"{count:,} {name}" for name, count in summary.counts.items() if count)
-    facts = [(f"validation {summary.metric}", f"{best.value:.5f} (trial {best.number}, epoch {best.epoch})")]
+    counts = ", ".join(f"{count:,} {name}" for name, count in tuned.counts.items() if count)
+    facts = [(f"validation {settings.metric}", f"{best.value:.5f} (trial {best.number}, epoch {best.epoch})")]
     default = default_point(settings.space, settings.config)
     if first.number == 0 and first.value is not None and dict(first.parameters) == default:
         facts.append(("with the defaults", f"{first.value:.5f} (trial 0)"))
     facts += [(key, shown(value)) for key, value in best.parameters.items()]
-    if summary.importance:
-        ranked = sorted(summary.importance.items(), key=lambda pair: -pair[1])
+    if tuned.importance:
+        ranked = sorted(tuned.importance.items(), key=lambda pair: -pair[1])
         facts.append(("importance", ", ".join(f"{key} {share:.0%}" for key, share in ranked)))
-    facts.append(("trials", counts + (f"; {summary.open:,} not finished" if summary.open else "")))
-    facts.append(("memory", f"{summary.peak_mb:,.0f} MB a worker at most ({workers} at once)"))
+    facts.append(("trials", counts + (f"; {tuned.open:,} not finished" if tuned.open else "")))
+    facts.append(("memory", f"{tuned.peak_mb:,.0f} MB a worker at most ({workers} at once)"))
     print_facts(facts, title="the best trial")
     typer.echo(f"\nwritten to {out}: run.toml, trials.csv, report.html")
     say(f"all trials in a browser: {dashboard}")

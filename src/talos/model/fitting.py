@@ -166,7 +166,7 @@ def refit(
         callbacks = [History(run / "history-refit.jsonl"), *callbacks]
     path = before.facts.get("race", {}).get("path", [])
     if read_from is not None:
-        from talos.studies.race import check_path
+        from talos.training.trainer import check_path
 
         check_path(path, where=read_from)
     trainer = Trainer(

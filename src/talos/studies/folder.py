@@ -2,34 +2,29 @@
 
 A folder belongs to one study. Its sealed manifest says which settings and data it was made with; a call with other
 settings is refused and the first difference named, so results of different studies never mix. A lock on the folder
-admits one process at a time. Results are appended as records: files, and a sealed JSON with their checksums that is
-written last, so a record that exists is complete and a study that was killed continues with what is missing.
+admits one process at a time. Results are appended as records (`talos.files.write_record`), so one that exists is
+complete and a study that was killed continues with what is missing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from talos.errors import ConfigError, DataError
-from talos.files import checksum_of, locked, read_sealed, replace_file, write_sealed
+from talos.files import locked, read_sealed, write_sealed
 
 __all__ = [
     "FORMAT",
-    "csv_text",
     "file_name",
     "first_difference",
     "read_manifest",
-    "read_record",
     "study_folder",
-    "write_record",
 ]
 
 FORMAT = 1
@@ -103,54 +98,6 @@ def file_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def write_record(
-    path: Path, values: Mapping[str, Any], files: Mapping[str, Callable[[Path], object]]
-) -> None:
-    """Write files beside `path`, each by its function, and then `path`: the values and the checksums as sealed JSON.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_record(Path(folder, "fit.json"), {"epoch": 3}, {"fit.txt": lambda path: path.write_text("x")})
-    ...     read_record(Path(folder, "fit.json"), ["fit.txt"], hint="fit again")
-    {'epoch': 3}
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for name, write in files.items():
-        replace_file(path.with_name(name), write)
-    checksums = {name: checksum_of(path.with_name(name)) for name in files}
-    write_sealed(path, {"format": FORMAT, **values, "checksums": checksums})
-
-
-def read_record(path: Path, files: Sequence[str], *, hint: str) -> dict[str, Any]:
-    """The values of a record, after a look at its files.
-
-    Raises:
-        DataError: a file is missing or damaged; the message names it and gives the hint.
-    """
-    values = read_sealed(path, hint=hint)
-    del values["format"]
-    stored = values.pop("checksums", None)
-    for name in files:
-        file, checksum = path.with_name(name), stored.get(name) if isinstance(stored, dict) else None
-        if not file.is_file() or checksum_of(file) != checksum:
-            what = f"is missing or differs from its checksum in {path.name}"
-            raise DataError(what, where=str(file), hint=hint)
-    return values
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    r"""Rows with the same keys as CSV.
-
-    >>> csv_text([{"model": "sl", "mean": 0.5}])
-    'model,mean\nsl,0.5\n'
-    """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 def first_difference(stored: Any, given: Any, key: str = "") -> str:
     """The first dotted key at which two plain values differ, with both values; empty if they are equal.
 
@@ -160,9 +107,11 @@ def first_difference(stored: Any, given: Any, key: str = "") -> str:
     if stored == given:
         return ""
     if isinstance(stored, Mapping) and isinstance(given, Mapping):
-        for name in [*stored, *given]:
-            found = first_difference(stored.get(name), given.get(name), f"{key}.{name}".lstrip("."))
-            if found:
-                return found
+        within = (
+            first_difference(stored.get(name), given.get(name), f"{key}.{name}".lstrip("."))
+            for name in (*stored, *given)
+        )
+        if found := next(filter(None, within), ""):
+            return found
     there, now = ("nothing" if value is None else str(value) for value in (stored, given))
     return f"{key}: {there[:40]} there, {now[:40]} now"

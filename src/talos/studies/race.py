@@ -26,7 +26,6 @@ there, and a killed run continues to the same bytes.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import shutil
@@ -36,7 +35,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from talos import registry
-from talos.config import NamedConfig, RunConfig
+from talos.config import RunConfig
 from talos.data.event_weights import event_candidates
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
@@ -44,11 +43,11 @@ from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import DataError
 from talos.files import read_sealed, write_sealed
 from talos.training.callbacks import Callback
-from talos.training.checkpoint import Position, checkpoint_names
+from talos.training.checkpoint import checkpoint_names
 from talos.training.plan import Plan, loss_for, plan_for
-from talos.training.trainer import SHORT_RUN, Trainer
+from talos.training.trainer import SHORT_RUN, Trainer, check_path
 
-__all__ = ["RaceResult", "check_path", "make_trainer", "plan_of_run", "stages_of"]
+__all__ = ["RaceResult", "make_trainer", "plan_of_run", "stages_of"]
 
 # Epochs of each leg of the first stage, and of later stages; after the last leg the best candidate wins.
 FIRST_LEGS: Final = (2, 2)
@@ -111,12 +110,14 @@ def stages_of(config: RunConfig, events: Sequence[Mapping[str, Any]] = ()) -> li
     effort = config.training.effort
     given = {name: value for name, value in config.loss.options.items() if value != "auto"}
     offered = registry.resolve("loss", config.loss.name).race
-    if effort == "quick" or config.training.epochs < SHORT_RUN or not offered:
+    if (
+        effort == "quick"
+        or config.training.epochs < SHORT_RUN
+        or not offered
+        or next(iter(offered[0][0])) in given
+    ):
         return []
-    if next(iter(offered[0][0])) in given:
-        return []
-    names = (config.negatives,) if config.negatives != "auto" else ()
-    by_positive = any(registry.make_negatives(name).per == "positive" for name in names)
+    by_positive = config.negatives != "auto" and registry.make_negatives(config.negatives).per == "positive"
     stages = []
     for stage in offered if effort == "high" else offered[:NORMAL_STAGES]:
         possible = [one for one in stage if not (by_positive and "positive_power" in one)]
@@ -162,15 +163,10 @@ def _stages(
     """The stages of a run's race; none without validation data."""
     if valid is None or len(valid) == 0:
         return []
-    events: list[dict[str, str]] = []
     # a process that has only a share of the interactions weighs none
-    if (
-        config.training.effort == "high"
-        and isinstance(train, Interactions)
-        and isinstance(valid, Interactions)
-    ):
-        events = event_candidates(train, valid, config.events)
-    return stages_of(config, events)
+    if config.training.effort != "high" or isinstance(train, Share) or isinstance(valid, Share):
+        return stages_of(config)
+    return stages_of(config, event_candidates(train, valid, config.events))
 
 
 def _changes(options: Mapping[str, float], given: Mapping[str, Any]) -> Changes:
@@ -275,32 +271,6 @@ def make_trainer(
     if resume:
         trainer.resume()
     return trainer, race.result
-
-
-def _branch(parent: Trainer, config: RunConfig, folder: Path | None) -> Trainer:
-    """A trainer on the same data that continues from another's state under a config with another loss.
-
-    Weights, thresholds of the same kind, the optimizer's moments and the position in training are copied; the best
-    weights too, if the loss is unchanged.
-    """
-    backbone = copy.deepcopy(parent.objective.backbone)
-    made = Trainer(config, parent.train, parent.valid, folder=folder, backbone=backbone, group=parent.group)
-    theirs, ours = parent.objective.threshold, made.objective.threshold
-    if theirs is not None and ours is not None and type(theirs) is type(ours):
-        ours.load_state_dict(theirs.state_dict())
-    state = parent.optimizers.state() | parent.average.state()
-    state = {name: tensor.clone() for name, tensor in state.items()}
-    made.optimizers.load_state(state)
-    made.average.load_state(state, parent.position.epoch)
-    made.position = replace(parent.position, finished=False)
-    if made.config.loss == parent.config.loss:
-        if (best := parent.best_weights()) is not None:
-            made.keep_best(best)
-    else:  # which weights are best under another loss is not known yet
-        fresh = Position()
-        names = ("highest", "peak", "peak_epoch", "best", "best_epoch", "best_metrics")
-        made.position = replace(made.position, **{name: getattr(fresh, name) for name in names})
-    return made
 
 
 def _same_start(one: RunConfig, other: RunConfig) -> bool:
@@ -410,7 +380,7 @@ class _Race:
             # without a leader, all candidates have the starting vectors of the first
             parent = leader or next(iter(runners.values()), None)
             if parent is not None and _same_start(parent.config, config):
-                runners[label] = _branch(parent, config, folder)
+                runners[label] = parent.branch(config, folder)
             else:
                 runners[label] = Trainer(config, *self.data, folder=folder, group=self.group)
         epoch = 0 if leader is None else leader.position.epoch
@@ -473,24 +443,6 @@ class _Race:
             self.folder.mkdir(parents=True, exist_ok=True)
             values = {"format": _FORMAT, "config": self.config.as_dict(), **self.result.as_dict()}
             write_sealed(self.folder / "race.json", values)
-
-
-def check_path(path: Any, *, where: str) -> None:
-    """Refuse the path of a race from a file if it is damaged or names modules that are not imported.
-
-    >>> check_path([{"until": 4, "loss": {"name": "sl", "tau": 0.2}}], where="run/model.json")
-    >>> check_path([{"loss": {"name": "sl"}}], where="run/model.json")
-    Traceback (most recent call last):
-    talos.errors.DataError: run/model.json: has a race whose path is damaged; expected epochs and losses
-    """
-    try:
-        losses = [NamedConfig(**one["loss"]) for one in path if int(one["until"]) >= 0]
-    except (KeyError, TypeError, ValueError):
-        raise DataError(
-            "has a race whose path is damaged", where=where, expected="epochs and losses"
-        ) from None
-    for loss in losses:
-        registry.check_imported(loss, where=where)
 
 
 def _stored_result(stored: Mapping[str, Any], config: RunConfig, *, where: str) -> RaceResult:

@@ -11,14 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from talos.errors import DataError, TalosError
 from talos.files import replace_text
 from talos.training.plan import Plan
 
+if TYPE_CHECKING:
+    from talos.training.trainer import Trainer
+
 __all__ = [
     "Callback",
+    "Ending",
     "History",
     "InterruptedRunError",
     "PlainProgress",
@@ -119,6 +123,32 @@ class Records(Callback):
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Keep the record."""
         self.lines.append(record)
+
+
+class Ending(Records):
+    """Keeps the lines of the history, and ends the fit after the first epoch for which `ask` gives a reason.
+
+    A fit ends between epochs, where its best weights are known. `trainer` is to be set before it begins.
+    """
+
+    trainer: Trainer
+    reason = ""
+
+    def __init__(self, ask: Callable[[dict[str, Any]], str]) -> None:
+        super().__init__()
+        self.ask = ask
+
+    def on_epoch(self, record: dict[str, Any]) -> None:
+        """Keep the record and ask, unless the fit is over by itself."""
+        super().on_epoch(record)
+        reason, at = self.ask(record), self.trainer.position
+        if reason and not at.finished and at.epoch < self.trainer.config.training.epochs:
+            self.reason, at.finished = reason, True
+
+    @property
+    def ended_by(self) -> str:
+        """What ended the fit: the reason given, `patience` or `epochs`."""
+        return self.reason or ("patience" if self.trainer.position.finished else "epochs")
 
 
 def _history_line(record: Mapping[str, Any]) -> str:

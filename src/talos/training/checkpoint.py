@@ -30,7 +30,7 @@ from torch import Tensor
 from talos.config import RunConfig
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.errors import ConfigError, DataError
-from talos.files import checksum_of, read_sealed, sync, write_sealed
+from talos.files import read_record, read_sealed, sync, write_record
 from talos.training.objective import Objective
 
 __all__ = [
@@ -138,8 +138,8 @@ class Checkpoints:
                 _save(staging / "state.safetensors", others)
 
         def publish() -> None:
-            checksums = {file.name: checksum_of(file) for file in staging.iterdir()}
-            write_sealed(staging / "state.json", {"format": FORMAT, **facts, "checksums": checksums})
+            names = [file.name for file in staging.iterdir()]
+            write_record(staging / "state.json", facts, names, format=FORMAT)
             # the same position in training is the same state, or a damaged one
             shutil.rmtree(target, ignore_errors=True)
             staging.rename(target)
@@ -166,7 +166,7 @@ class Checkpoints:
                 tensors, facts = self._read(name)
                 best = facts["position"]["best_epoch"]
                 if best and self.group.rank == 0:
-                    self._verified(_best(best))
+                    _verified(self.folder / _best(best))
                 found = tensors, facts
             except _UNREADABLE as error:
                 problems.append(f"{name}: {error}")
@@ -184,22 +184,9 @@ class Checkpoints:
         except _UNREADABLE as error:
             raise DataError(f"cannot be read ({error})", where=str(self.folder / _best(epoch))) from None
 
-    def _verified(self, name: str) -> dict[str, Any]:
-        """The content of `state.json` of a folder whose files are as they were written."""
-        folder = self.folder / name
-        facts = _facts(folder)
-        for file, checksum in facts["checksums"].items():
-            if not (folder / file).is_file() or checksum_of(folder / file) != checksum:
-                raise DataError(
-                    "is missing or differs from its checksum in state.json",
-                    where=str(folder / file),
-                    expected="the file as written",
-                )
-        return facts
-
     def _read(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors of a folder, of sharded ones the rows of this process; and its facts."""
-        facts, pieces = self._verified(name), dict[str, list[Tensor]]()
+        facts, pieces = _verified(self.folder / name), dict[str, list[Tensor]]()
         first_rows = {path: int(path.split("-")[1]) if "-" in path else 0 for path in facts["checksums"]}
         for path, start in sorted(first_rows.items(), key=itemgetter(1)):
             with safe_open(self.folder / name / path, framework="pt") as file:
@@ -225,6 +212,11 @@ def checkpoint_names(folder: Path) -> list[str]:
 
 def _facts(folder: Path) -> dict[str, Any]:
     return read_sealed(folder / "state.json", hint=_HINT, format=FORMAT)
+
+
+def _verified(folder: Path) -> dict[str, Any]:
+    """The content of `state.json` of a folder whose files are as they were written."""
+    return read_record(folder / "state.json", hint=_HINT, format=FORMAT)
 
 
 def _best(epoch: int) -> str:

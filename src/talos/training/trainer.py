@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ from talos.training.optimizer import Optimizers
 from talos.training.plan import EXACT_LIMIT, check_memory, loss_for, make_plan
 from talos.training.warm_start import start_from
 
-__all__ = ["SHORT_RUN", "Trainer"]
+__all__ = ["SHORT_RUN", "Trainer", "check_path"]
 
 # Averaged weights get steadier with every epoch, and validation is noisy: of those this close to the best figure the
 # latest are kept.
@@ -235,6 +236,31 @@ class Trainer:
         return Checkpoints(
             folder, keep=self.config.training.keep_checkpoints, group=self.group, sharded=sharded
         )
+
+    def branch(self, config: RunConfig, folder: Path | None = None) -> Trainer:
+        """A trainer on the same data that continues from this one's state under a config with another loss.
+
+        Weights, thresholds of the same kind, the optimizer's moments and the position in training are copied; the best
+        weights too, if the loss is unchanged. Checkpoints of the new one go to `folder`.
+        """
+        backbone = copy.deepcopy(self.objective.backbone)
+        made = Trainer(config, self.train, self.valid, folder=folder, backbone=backbone, group=self.group)
+        theirs, ours = self.objective.threshold, made.objective.threshold
+        if theirs is not None and ours is not None and type(theirs) is type(ours):
+            ours.load_state_dict(theirs.state_dict())
+        state = self.optimizers.state() | self.average.state()
+        state = {name: tensor.clone() for name, tensor in state.items()}
+        made.optimizers.load_state(state)
+        made.average.load_state(state, self.position.epoch)
+        made.position = replace(self.position, finished=False)
+        if made.config.loss == self.config.loss:
+            if (best := self.best_weights()) is not None:
+                made.keep_best(best)
+        else:  # which weights are best under another loss is not known yet
+            fresh = Position()
+            names = ("highest", "peak", "peak_epoch", "best", "best_epoch", "best_metrics")
+            made.position = replace(made.position, **{name: getattr(fresh, name) for name in names})
+        return made
 
     # ---------------------------------------------------------------- the loop
 
@@ -533,6 +559,24 @@ class Trainer:
         if self.stop_requested:
             raise KeyboardInterrupt
         self.stop_requested = True
+
+
+def check_path(path: Any, *, where: str) -> None:
+    """Refuse the path of a race from a file if it is damaged or names modules that are not imported.
+
+    >>> check_path([{"until": 4, "loss": {"name": "sl", "tau": 0.2}}], where="run/model.json")
+    >>> check_path([{"loss": {"name": "sl"}}], where="run/model.json")
+    Traceback (most recent call last):
+    talos.errors.DataError: run/model.json: has a race whose path is damaged; expected epochs and losses
+    """
+    try:
+        losses = [NamedConfig(**one["loss"]) for one in path if int(one["until"]) >= 0]
+    except (KeyError, TypeError, ValueError):
+        raise DataError(
+            "has a race whose path is damaged", where=where, expected="epochs and losses"
+        ) from None
+    for loss in losses:
+        registry.check_imported(loss, where=where)
 
 
 def _aligned(valid: Interactions | Share | None, train: Interactions | Share) -> Interactions | Share | None:

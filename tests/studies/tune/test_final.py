@@ -13,7 +13,7 @@ from talos.data.interactions import Interactions
 from talos.data.splits import Split
 from talos.errors import ConfigError, DataError
 from talos.model.recommender import Recommender
-from talos.studies.tune import FitParts, finalize, open_study, results, run_study, stored_final
+from talos.studies.tune import FitParts, finalize, open_study, run_study, stored_final
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_the_winner_is_fitted_on_train_and_validation_and_measured_once(
     def never(*arguments: object) -> None:
         raise AssertionError("computed twice")
 
-    monkeypatch.setattr(results, "Recommender", never)
+    monkeypatch.setattr("talos.studies.tune.study.Recommender", never)
     stored = finalize(study, split)
     assert not stored.fresh
     assert dict(stored.facts) == json.loads(json.dumps(dict(facts)))
@@ -52,7 +52,7 @@ def test_it_is_a_refit_with_the_settings_of_the_trial(study: Path, split: Split,
     finalize(study, split)
     loaded = Recommender.load(study / "final")
     model = loaded.fitted_model()
-    trial = Recommender(config=open_study(study)[2].config).fit(*parts)
+    trial = Recommender(config=open_study(study)[0].config).fit(*parts)
     epochs = model.metadata["epoch"]
     assert loaded.config == trial.config.with_values({"training.epochs": epochs})
     assert model.metadata["trained_on"] == {"train": len(split.train), "valid": len(parts.valid)}

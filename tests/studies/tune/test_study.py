@@ -25,7 +25,7 @@ from talos.training import InterruptedRunError
 
 
 def values(tuned: Tuned) -> list[Any]:
-    return [(row.parameters, row.value, row.epoch) for row in tuned.summary.rows]
+    return [(row.parameters, row.value, row.epoch) for row in tuned.rows]
 
 
 def test_one_worker_gives_the_same_trials_whether_stopped_or_not(
@@ -37,14 +37,14 @@ def test_one_worker_gives_the_same_trials_whether_stopped_or_not(
     whole = run_study(search, parts, tmp_path / "whole", trials=13)
     for trials in (4, 11, 13):
         halting = run_study(search, parts, tmp_path / "halting", trials=trials)
-        assert len(halting.summary.rows) == trials
+        assert len(halting.rows) == trials
     assert values(halting) == values(whole)
-    assert whole.summary.rows[0].parameters == {
+    assert whole.rows[0].parameters == {
         "loss.tau": 0.1,
         "optimizer.weight_decay": 0.0,
     }  # the defaults
-    assert whole.value >= whole.summary.rows[0].value
-    assert 10 < whole.summary.peak_mb < 10_000
+    assert whole.value >= whole.rows[0].value
+    assert 10 < whole.peak_mb < 10_000
     table = (tmp_path / "whole" / "trials.csv").read_text().splitlines()
     assert len(table) == 14
     best = talos.Recommender(config=whole.config).fit(*parts)
@@ -60,21 +60,19 @@ def test_trials_share_their_start_and_end_with_the_same_bytes(
     tuned = run_study(search, parts, tmp_path / "out")
     kept = list((tmp_path / "out" / "data").glob("start-*.safetensors"))
     assert len(kept) == 1  # one start for all temperatures
-    for row in tuned.summary.rows:
+    for row in tuned.rows:
         alone = fit(search.config.with_values(row.parameters), parts, lambda epoch, value: "go on")
         assert (alone["value"], alone["epoch"]) == (row.value, row.epoch)
     kept[0].write_bytes(b"damaged")
     again = fit(search.config, parts, lambda epoch, value: "go on", shared=kept[0].parent)
-    assert again["value"] == next(
-        row.value for row in tuned.summary.rows if row.parameters["loss.tau"] == 0.1
-    )
+    assert again["value"] == next(row.value for row in tuned.rows if row.parameters["loss.tau"] == 0.1)
 
 
 def test_a_grid_ends(settings, parts: FitParts, tmp_path: Path) -> None:
     search = settings({"loss": {"tau": [0.1, 0.2, 0.3]}})
     said: list[str] = []
     tuned = run_study(search, parts, tmp_path / "grid", trials=10, notify=said.append)
-    assert sorted(row.parameters["loss.tau"] for row in tuned.summary.rows) == [0.1, 0.2, 0.3]
+    assert sorted(row.parameters["loss.tau"] for row in tuned.rows) == [0.1, 0.2, 0.3]
     assert "the grid has 3 points" in said[0]
 
 
@@ -93,20 +91,20 @@ def test_trials_that_lag_behind_are_pruned(settings, parts: FitParts, tmp_path: 
             },
         )
         tuned = run_study(search, parts, tmp_path / pruner, trials=14)
-        counts = tuned.summary.counts
+        counts = tuned.counts
         assert counts["pruned"] >= 1
         assert counts["complete"] >= 1
-        assert all(row.epochs < 9 for row in tuned.summary.rows if row.state == "pruned")
-        assert tuned.summary.best.state == "complete"
+        assert all(row.epochs < 9 for row in tuned.rows if row.state == "pruned")
+        assert tuned.best.state == "complete"
 
 
 def test_a_budget_ends_the_search(settings, parts: FitParts, tmp_path: Path) -> None:
     search = settings(**{"training.epochs": 100_000, "training.patience": 100_000})
     tuned = run_study(search, parts, tmp_path / "out", budget=1.0)
-    assert tuned.summary.counts["complete"] == 1  # the only one, ended early with its best value so far
+    assert tuned.counts["complete"] == 1  # the only one, ended early with its best value so far
     assert tuned.study.trials[0].user_attrs["outcome"]["ended"] == "out of time"
     again = run_study(search, parts, tmp_path / "out", budget=1.0)
-    assert again.summary.counts["complete"] == 2
+    assert again.counts["complete"] == 2
 
 
 def test_an_error_in_a_trial_is_written_down_and_not_repeated(
@@ -114,8 +112,8 @@ def test_an_error_in_a_trial_is_written_down_and_not_repeated(
 ) -> None:
     search = settings({"optimizer": {"lr": [0.1, 3e38]}})
     tuned = run_study(search, parts, tmp_path / "out")
-    assert tuned.summary.counts == {"complete": 1, "pruned": 0, "failed": 1}
-    failed = next(row for row in tuned.summary.rows if row.state == "failed")
+    assert tuned.counts == {"complete": 1, "pruned": 0, "failed": 1}
+    failed = next(row for row in tuned.rows if row.state == "failed")
     assert failed.runs == 1
     assert "learning rate" in failed.error
     assert tuned.config.optimizer.lr == 0.1
@@ -223,13 +221,13 @@ def test_the_trial_of_a_killed_worker_is_run_again(settings, parts: FitParts, tm
     tuned = run_study(settings(**LONG), parts, tmp_path, trials=6, workers=2)
     killer.join(timeout=150)
     assert len(killed) == 2
-    assert tuned.summary.counts == {"complete": 6, "pruned": 0, "failed": 0}
-    assert tuned.summary.open == 0
+    assert tuned.counts == {"complete": 6, "pruned": 0, "failed": 0}
+    assert tuned.open == 0
     begun = tuned.study.get_trials(deepcopy=False)
     lost = [trial for trial in begun if trial.state == TrialState.FAIL]
     assert 1 <= len(lost) <= 2  # a kill may hit a worker between two trials
-    assert sum(row.runs - 1 for row in tuned.summary.rows) == len(lost)
-    again = [row.parameters for row in tuned.summary.rows if row.runs > 1]
+    assert sum(row.runs - 1 for row in tuned.rows) == len(lost)
+    again = [row.parameters for row in tuned.rows if row.runs > 1]
     assert all(trial.params in again for trial in lost)
 
 
@@ -267,7 +265,7 @@ def test_what_a_killed_process_was_running_is_run_again_at_once(
         study.ask()  # by a process that then dies
     tuned = run_study(search, parts, tmp_path / "out", trials=3)
     assert values(tuned) == values(whole)
-    assert [row.runs for row in tuned.summary.rows] == [1, 2, 1]
+    assert [row.runs for row in tuned.rows] == [1, 2, 1]
 
 
 def test_a_trial_of_a_silent_machine_is_run_again_by_another(
@@ -283,8 +281,8 @@ def test_a_trial_of_a_silent_machine_is_run_again_by_another(
     began = time.monotonic()
     tuned = run_study(search, parts, tmp_path / "b", trials=2, storage=str(storage))
     assert time.monotonic() - began > 2
-    assert tuned.summary.counts["complete"] == 2
-    assert sorted(row.runs for row in tuned.summary.rows) == [1, 2]
+    assert tuned.counts["complete"] == 2
+    assert sorted(row.runs for row in tuned.rows) == [1, 2]
     with pytest.raises(ConfigError, match="which a study does not open by itself"):
         open_study(tmp_path / "b")
 
@@ -314,8 +312,8 @@ def test_a_result_that_comes_too_late_does_not_count(settings, parts: FitParts, 
     tuned = run_study(
         search, parts, tmp_path / "out", trials=4, storage=str(tmp_path / "shared.db"), notify=steal
     )
-    assert tuned.summary.counts["complete"] == 4
-    assert sorted(row.runs for row in tuned.summary.rows) == [1, 1, 1, 2]
+    assert tuned.counts["complete"] == 4
+    assert sorted(row.runs for row in tuned.rows) == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -336,7 +334,7 @@ def test_stopped_in_a_trial_the_search_goes_on_with_it(
     stopper.join(timeout=30)
     assert not running.workers()
     tuned = run_study(search, parts, tmp_path / "out", trials=3)
-    assert tuned.summary.counts["complete"] == 3
+    assert tuned.counts["complete"] == 3
     if workers == 1:
         whole = run_study(search, parts, tmp_path / "whole", trials=3)
         assert values(tuned) == values(whole)
@@ -359,5 +357,5 @@ def test_a_postgresql_server_serves_two_machines(
     assert set(found) == {"a", "b"}
     assert values(found["a"]) == values(found["b"])
     # each may begin the last trial before it sees that the other one has
-    assert 8 <= found["a"].summary.counts["complete"] <= 9
+    assert 8 <= found["a"].counts["complete"] <= 9
     assert "secret" not in (tmp_path / "a" / "tune.json").read_text()

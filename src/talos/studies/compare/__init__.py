@@ -12,8 +12,7 @@
 
 from __future__ import annotations
 
-from talos.studies.compare.run import CompareSettings, compare, load
-from talos.studies.compare.runs import compare_runs
+from talos.studies.compare.run import CompareSettings, compare, compare_runs, load
 from talos.studies.compare.table import Against, ComparisonTable, ModelRow, RunResult
 
 __all__ = [

@@ -1,8 +1,12 @@
-"""The fits of a comparison, one after another; finished fits are kept, so a killed comparison can be continued."""
+"""Comparisons: fits of several models, one after another, or runs that are finished.
+
+Finished fits are kept in the folder of the comparison, so one that was killed can be continued.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,15 +26,16 @@ from talos.evaluation.evaluate import Report, evaluate, users_with_tests
 from talos.evaluation.metrics import RANKING_METRICS, Dialect
 from talos.evaluation.ranking import Scorer
 from talos.evaluation.significance import Alternative
-from talos.files import digest_of, replace_text
+from talos.files import digest_of, read_record, replace_file, replace_text, write_record
 from talos.model.fitting import fit_baseline
+from talos.model.recommender import Recommender
 from talos.studies.compare.table import ComparisonTable, RunResult, build_table
-from talos.studies.folder import file_name, read_manifest, read_record, study_folder, write_record
+from talos.studies.folder import file_name, read_manifest, study_folder
 from talos.studies.race import make_trainer
 from talos.training import InterruptedRunError, Trainer
-from talos.training.callbacks import Records
+from talos.training.callbacks import Ending
 
-__all__ = ["CompareSettings", "check_metrics", "compare", "load"]
+__all__ = ["CompareSettings", "compare", "compare_runs", "load"]
 
 _MANIFEST, _NOUN, _RUNS = "compare.json", "comparison", "runs"
 _TUNED = "tuned"  # where `compare --tuned` leaves its studies before the comparison starts
@@ -40,6 +45,7 @@ LIST_METRICS = (
     "popularity_rank",
     "exposure_gini",
 )  # of all lists together, at the largest K only
+_SHOWN = ("precision", "recall", "ndcg", "mrr")  # at the first model's K, if no metrics are named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +60,11 @@ class CompareSettings:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values; the seeds of the configs are left out."""
-        configs = {name: config.as_dict() for name, config in self.models.items()}
-        for config in configs.values():
-            del config["seed"]
-        return {**vars(self), "models": configs, "data": dict(self.data), "ks": list(self.ks)}
+        models = {
+            name: {key: value for key, value in config.as_dict().items() if key != "seed"}
+            for name, config in self.models.items()
+        }
+        return {**vars(self), "models": models, "data": dict(self.data), "ks": list(self.ks)}
 
     def digest(self, model: str, seed: int) -> str:
         """Digest of everything that decides one fit."""
@@ -75,7 +82,7 @@ def compare(
     seeds: int | Sequence[int] = 5,
     *,
     out: str | Path | None = None,
-    metrics: Sequence[str] | None = None,
+    metrics: Sequence[str] = (),
     dialect: Dialect = "standard",
     budget: float | None = None,
     alternative: Alternative = "two-sided",
@@ -97,16 +104,15 @@ def compare(
         notify: called with a line of progress after each fit.
     """
     require(bool(models), "is empty", where="models", expected="at least one config")
-    fits = budget is None or budget > 0
-    require(fits, f"{budget}", where="budget", expected="a number of seconds above 0")
-    if metrics is None:
-        k = next(iter(models.values())).k
-        metrics = [f"{name}@{k}" for name in ("precision", "recall", "ndcg", "mrr")]
-    items = split.train.num_items
-    asked = check_metrics(metrics, items)
+    require(budget is None or budget > 0, f"{budget}", where="budget", expected="a number of seconds above 0")
+    items, first = split.train.num_items, next(iter(models.values()))
+    metrics = metrics or [f"{name}@{first.k}" for name in _SHOWN]
+    asked = _lengths(metrics, items)
     list_metrics = any(metric.partition("@")[0] in LIST_METRICS for metric in metrics)
     curve = {k for k in CURVE_KS if k <= (asked[-1] if list_metrics else items)}
-    seeds = _check_seeds(seeds)
+    seeds = range(seeds) if isinstance(seeds, int) else seeds
+    distinct = bool(seeds) and min(seeds) >= 0 and len(set(seeds)) == len(seeds)
+    require(distinct, f"{seeds}", where="seeds", expected="1 or more, or distinct numbers of 0 or more")
     settings = CompareSettings(
         models=dict(models),
         data={name: part.fingerprint() for name, part in split.parts.items()},
@@ -128,46 +134,71 @@ def compare(
         folder = Path(out or held.enter_context(tempfile.TemporaryDirectory(prefix="talos-compare-")))
         manifest, facts = folder / _MANIFEST, {"view": view}
         held.enter_context(study_folder(manifest, _NOUN, settings.as_dict(), facts, may_hold=(_TUNED,)))
+
+        def missing(name: str, seed: int) -> RunResult:
+            baseline = models[name].baseline
+            if baseline is not None and not registry.resolve("baseline", baseline.name).random:
+                for other in seeds:  # what no seed changes is computed once
+                    same = _load(folder, settings, name, other)
+                    if same is not None:
+                        return replace(same, seed=seed, config={**same.config, "seed": seed})
+            return _fit(split, settings, name, seed)
+
         try:
-            results = _all_results(split, settings, seeds, metrics, folder, notify)
+            table = _table(folder, settings, view, missing, notify)
         except InterruptedRunError as error:
             kept = "" if out is None else "; finished fits are kept; run it again to continue"
             raise InterruptedRunError(f"{error}{kept}") from None
-        table = build_table(results, metrics, alternative)
         replace_text(folder / "compare.csv", table.to_csv())
         replace_text(folder / "compare.tex", table.to_latex())
     return table
 
 
-def _all_results(
-    split: Split,
-    settings: CompareSettings,
-    seeds: Sequence[int],
-    metrics: Sequence[str],
-    folder: Path,
-    notify: Callable[[str], None],
-) -> dict[str, list[RunResult]]:
-    """The results of every model, in the order of the seeds: those that the folder has, and fits that are made now."""
-    models = settings.models
-    results: dict[str, list[RunResult]] = {name: [] for name in models}
-    fixed: dict[str, RunResult] = {}  # of baselines that no seed changes, with all per-user values
-    jobs = [(name, seed) for seed in seeds for name in models]
-    for number, (name, seed) in enumerate(jobs, start=1):
-        try:
-            result = stored = _load(folder, settings, name, seed)
-            if result is None:
-                result = _repeated(fixed.get(name), seed) or _fit(split, settings, name, seed)
-                _save(folder, settings, result)
-        except (InterruptedRunError, KeyboardInterrupt):  # the latter is Ctrl-C between two fits
-            raise InterruptedRunError(f"stopped in {name}, seed {seed}") from None
-        baseline = models[name].baseline
-        if baseline is not None and not registry.resolve("baseline", baseline.name).random:
-            fixed[name] = result
-        results[name].append(_slim(result, metrics))
-        said = "finished before" if stored else f"{result.fit_seconds:.1f} s"
-        value = result.report.metrics[metrics[0]]
-        notify(f"{number}/{len(jobs)}  {name}  seed {seed}  {metrics[0]} {value:.4f}  {said}")
-    return results
+def compare_runs(
+    folders: Sequence[str | Path],
+    *,
+    metrics: Sequence[str] = (),
+    dialect: Dialect = "standard",
+    alternative: Alternative = "two-sided",
+) -> ComparisonTable:
+    """Measure run directories on their common test part and test each against the first, paired over users.
+
+    Args:
+        folders: run directories with equal test parts; the data they were trained on is not needed.
+        metrics: metrics to show, such as `recall@20`; default: precision, recall, NDCG and MRR at the first run's K.
+        dialect: what the metrics' names mean, see `talos.metrics`.
+        alternative: the alternative hypothesis about the first run and each of the others.
+
+    Raises:
+        DataError: a run with another test part than the first, or with none.
+    """
+    results: dict[str, list[RunResult]] = {}
+    expected = ""
+    for folder in map(Path, folders):
+        recommender = Recommender.load(folder)
+        model, name = recommender.fitted_model(), str(folder)
+        metrics = metrics or [f"{metric}@{recommender.config.k}" for metric in _SHOWN]
+        ks = _lengths(metrics, model.train.num_items)
+        found = "" if model.test is None else model.test.compact().fingerprint()
+        expected = expected or found
+        if found != expected or not found:
+            what = "has another test part than the first run" if found else "has no test part"
+            raise DataError(what, where=str(folder), expected="runs of one split")
+        if name in results:
+            raise ConfigError("is named twice", where=name, expected="different runs")
+        results[name] = [
+            RunResult(
+                model=name,
+                seed=recommender.config.seed,
+                fit_seconds=float(model.metadata.get("fit_seconds") or 0.0),
+                epoch=int(model.metadata.get("epoch", 0)),
+                stopped="epochs" if recommender.config.baseline is None else "computed",
+                config=recommender.config.as_dict(),
+                report=recommender.evaluate(k=ks, dialect=dialect, popularity=model.item_degrees),
+                history=[],
+            )
+        ]
+    return build_table(results, metrics, alternative)
 
 
 def load(folder: str | Path) -> ComparisonTable:
@@ -176,40 +207,50 @@ def load(folder: str | Path) -> ComparisonTable:
     stored, facts = read_manifest(out / _MANIFEST, _NOUN)
     where = str(out / _MANIFEST)
     try:
-        configs = stored["models"].items()
-        settings = CompareSettings(
-            models={name: RunConfig.from_dict(config, where=where) for name, config in configs},
-            data=stored["data"],
-            ks=tuple(stored["ks"]),
-            dialect=stored["dialect"],
-            budget=stored["budget"],
-        )
-        seeds, metrics, alternative = (facts["view"][name] for name in ("seeds", "metrics", "alternative"))
+        configs = {name: RunConfig.from_dict(one, where=where) for name, one in stored["models"].items()}
+        settings = CompareSettings(**{**stored, "models": configs, "ks": tuple(stored["ks"])})
+        view = {name: facts["view"][name] for name in ("seeds", "metrics", "alternative")}
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"is damaged: {error} is missing or wrong", where=where) from None
+
+    def missing(name: str, seed: int) -> RunResult:
+        raise DataError(
+            f"the fit {settings.stem(name, seed)} is not finished",
+            where=str(out),
+            hint="run the comparison again to continue",
+        )
+
+    return _table(out, settings, view, missing)
+
+
+def _table(
+    folder: Path,
+    settings: CompareSettings,
+    view: Mapping[str, Any],
+    missing: Callable[[str, int], RunResult],
+    notify: Callable[[str], None] = lambda line: None,
+) -> ComparisonTable:
+    """The table over all fits: those that the folder has, and those that it has not by `missing`."""
+    metrics, jobs = view["metrics"], [(name, seed) for seed in view["seeds"] for name in settings.models]
     results: dict[str, list[RunResult]] = {name: [] for name in settings.models}
-    for name, runs in results.items():
-        for seed in seeds:
-            result = _load(out, settings, name, seed)
+    for number, (name, seed) in enumerate(jobs, start=1):
+        try:
+            result, said = _load(folder, settings, name, seed), "finished before"
             if result is None:
-                raise DataError(
-                    f"the fit {settings.stem(name, seed)} is not finished",
-                    where=str(out),
-                    hint="run the comparison again to continue",
-                )
-            runs.append(_slim(result, metrics))
-    return build_table(results, metrics, alternative)
+                result = missing(name, seed)
+                _save(folder, settings, result)
+                said = f"{result.fit_seconds:.1f} s"
+        except (InterruptedRunError, KeyboardInterrupt):  # the latter is Ctrl-C between two fits
+            raise InterruptedRunError(f"stopped in {name}, seed {seed}") from None
+        # without the per-user values that no test needs, which would fill the memory over many fits
+        per_user = {metric: values for metric, values in result.report.per_user.items() if metric in metrics}
+        results[name].append(replace(result, report=replace(result.report, per_user=per_user)))
+        value = result.report.metrics[metrics[0]]
+        notify(f"{number}/{len(jobs)}  {name}  seed {seed}  {metrics[0]} {value:.4f}  {said}")
+    return build_table(results, metrics, view["alternative"])
 
 
-def _check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    """The seeds as a tuple; a number n means 0 … n-1."""
-    given = range(seeds) if isinstance(seeds, int) else seeds
-    fits = bool(given) and min(given) >= 0 and len(set(given)) == len(given)
-    require(fits, f"{seeds}", where="seeds", expected="1 or more, or distinct numbers of 0 or more")
-    return tuple(given)
-
-
-def check_metrics(metrics: Sequence[str], num_items: int) -> list[int]:
+def _lengths(metrics: Sequence[str], num_items: int) -> list[int]:
     """The list lengths in names such as `recall@20`, in ascending order."""
     known, lengths = (*RANKING_METRICS, *LIST_METRICS), set[int]()
     for metric in metrics:
@@ -220,8 +261,6 @@ def check_metrics(metrics: Sequence[str], num_items: int) -> list[int]:
             expected = f"a list length of 1 to {num_items:,} after @, such as {name}@{min(20, num_items)}"
             raise ConfigError(f"{metric!r}", where="metrics", expected=expected)
         lengths.add(int(k))
-    if not lengths:
-        raise ConfigError("none given", where="metrics", expected="at least one, such as recall@20")
     for metric in metrics:
         name, _, k = metric.partition("@")
         if name in LIST_METRICS and int(k) != max(lengths):
@@ -229,48 +268,19 @@ def check_metrics(metrics: Sequence[str], num_items: int) -> list[int]:
     return sorted(lengths)
 
 
-def _slim(result: RunResult, metrics: Sequence[str]) -> RunResult:
-    """The result without the per-user values that no test needs, which would fill the memory over many fits."""
-    per_user = {name: values for name, values in result.report.per_user.items() if name in metrics}
-    return replace(result, report=replace(result.report, per_user=per_user))
-
-
-class _BudgetStop(Records):
-    """A callback that keeps the history and ends the fit when its time budget is used up; a race counts too."""
-
-    trainer: Trainer
-    out_of_time = False
-
-    def __init__(self, budget: float | None) -> None:
-        super().__init__()
-        self.budget, self.began = budget, time.perf_counter()
-
-    def on_epoch(self, record: dict[str, Any]) -> None:
-        """Keep the record and check the clock; a fit ends between epochs, where its best weights are known."""
-        super().on_epoch(record)
-        spent = time.perf_counter() - self.began
-        if self.budget is not None and spent >= self.budget and not self.trainer.position.finished:
-            self.out_of_time = self.trainer.position.finished = True
-
-
-def _repeated(earlier: RunResult | None, seed: int) -> RunResult | None:
-    """The result with another seed as that with this one, for what no seed changes; None if there is none yet."""
-    return None if earlier is None else replace(earlier, seed=seed, config={**earlier.config, "seed": seed})
-
-
 def _fit(split: Split, settings: CompareSettings, name: str, seed: int) -> RunResult:
     config = settings.models[name].with_values({"seed": seed})
-    began, stop = time.perf_counter(), _BudgetStop(settings.budget)
+    began, budget = time.perf_counter(), math.inf if settings.budget is None else settings.budget
+    # the budget counts a race too
+    ending = Ending(lambda record: "budget" if time.perf_counter() - began >= budget else "")
     scorer: Scorer
-    ended: Any
     try:
         if config.baseline is None:
-            trainer, _ = make_trainer(config, split.train, split.valid, callbacks=[stop])
-            stop.trainer = trainer
+            trainer, _ = make_trainer(config, split.train, split.valid, callbacks=[ending])
+            ending.trainer = trainer
             trainer.fit()
             scorer, config, at = trainer.scorer(), trainer.config, trainer.position
-            epoch = at.best_epoch or at.epoch
-            ended = "budget" if stop.out_of_time else "patience" if at.finished else "epochs"
+            epoch, ended = at.best_epoch or at.epoch, ending.ended_by
         else:  # learns from train alone, as trained models do
             scorer, epoch, ended = fit_baseline(config, split.train).scorer(), 0, "computed"
     except InterruptedRunError:
@@ -280,14 +290,6 @@ def _fit(split: Split, settings: CompareSettings, name: str, seed: int) -> RunRe
     seconds, seen = round(time.perf_counter() - began, 3), split.train
     if split.valid is not None and settings.dialect != "paper":  # that dialect does not mask validation
         seen = seen.union(split.valid)
-    report = evaluate(
-        scorer,
-        split.test,
-        seen=seen,
-        ks=settings.ks,
-        dialect=settings.dialect,
-        popularity=split.train.item_degrees,
-    )
     return RunResult(
         model=name,
         seed=seed,
@@ -295,8 +297,15 @@ def _fit(split: Split, settings: CompareSettings, name: str, seed: int) -> RunRe
         epoch=epoch,
         stopped=ended,
         config=config.as_dict(),
-        report=report,
-        history=stop.lines,
+        report=evaluate(
+            scorer,
+            split.test,
+            seen=seen,
+            ks=settings.ks,
+            dialect=settings.dialect,
+            popularity=split.train.item_degrees,
+        ),
+        history=ending.lines,
     )
 
 
@@ -306,7 +315,10 @@ def _save(out: Path, settings: CompareSettings, result: RunResult) -> None:
     facts = {name: value for name, value in vars(result).items() if name != "report"}
     values = {**facts, **report.as_dict(), "fingerprint": settings.digest(result.model, result.seed)}
     per_user = pl.DataFrame({"user_id": report.user_ids, **report.per_user})
-    write_record(out / _RUNS / f"{stem}.json", values, {f"{stem}.parquet": per_user.write_parquet})
+    folder = out / _RUNS
+    folder.mkdir(exist_ok=True)
+    replace_file(folder / f"{stem}.parquet", per_user.write_parquet)
+    write_record(folder / f"{stem}.json", values, [f"{stem}.parquet"])
 
 
 def _load(out: Path, settings: CompareSettings, model: str, seed: int) -> RunResult | None:
@@ -328,7 +340,12 @@ def _load(out: Path, settings: CompareSettings, model: str, seed: int) -> RunRes
             users_without_list=values["users_without_list"],
             notes=tuple(values["notes"]),
         )
-        names = ("model", "seed", "config", "history", "fit_seconds", "epoch", "stopped")
-        return RunResult(report=report, **{name: values[name] for name in names})
+        return RunResult(
+            report=report,
+            **{
+                name: values[name]
+                for name in ("model", "seed", "config", "history", "fit_seconds", "epoch", "stopped")
+            },
+        )
     except (KeyError, TypeError, pl.exceptions.PolarsError) as error:
         raise DataError(f"is damaged: {error} is missing or wrong", where=str(path), hint=hint) from None

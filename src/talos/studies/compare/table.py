@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+import polars as pl
 
 from talos.errors import ArgumentError, nearest
 from talos.evaluation.evaluate import Report
 from talos.evaluation.significance import Alternative, Comparison, compare_reports, compare_seeds, holm
-from talos.studies.folder import csv_text
 
-__all__ = ["Against", "ComparisonTable", "ModelRow", "RunResult", "build_table", "latex_escape"]
+__all__ = ["Against", "ComparisonTable", "ModelRow", "RunResult", "build_table"]
 
 LEVEL = 0.05  # corrected p-values below this are marked as significant
 SHOWN_TEST = "t"  # tables show the p-value of this test of `talos.significance`; JSON has all of them
@@ -31,13 +31,13 @@ class RunResult:
     seed: int  # the seed of its training
     fit_seconds: float  # wall-clock time of the fit, validation included
     epoch: int  # the epoch whose weights were kept
-    stopped: Literal["epochs", "patience", "budget", "computed"]  # what ended the fit; a baseline is computed
+    stopped: str  # what ended the fit: `epochs`, `patience` or `budget`; a baseline is `computed`
     config: dict[str, Any]  # the config as trained, with every `auto` resolved
     report: Report  # metrics on the test part, with per-user values
     history: list[dict[str, Any]] = field(repr=False)  # one record for each epoch, as in `history.jsonl`
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Against:
     """One metric of one model against the first model.
 
@@ -50,8 +50,8 @@ class Against:
     difference: float  # the first model's mean minus this one's
     users: Comparison | None
     seeds: Comparison | None
-    p_users: float | None = None
-    p_seeds: float | None = None
+    p_users: float | None
+    p_seeds: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,20 +106,24 @@ class ComparisonTable:
     def significance(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows of the second table: one test for each other model and metric."""
         header = ["against", "metric", "difference", "users +/-", "p (users)", "p (seeds)"]
-        rows = []
-        for row in self.rows[1:]:
-            for metric, found in row.against.items():
-                counts = "" if found.users is None else f"{found.users.wins:,}/{found.users.losses:,}"
-                ps = [_p(found.p_users), _p(found.p_seeds)]
-                rows.append([row.model, metric, f"{found.difference:+.4f}", counts, *ps])
+        rows = [
+            [
+                row.model,
+                metric,
+                f"{found.difference:+.4f}",
+                "" if found.users is None else f"{found.users.wins:,}/{found.users.losses:,}",
+                _p(found.p_users),
+                _p(found.p_seeds),
+            ]
+            for row in self.rows[1:]
+            for metric, found in row.against.items()
+        ]
         return header, rows
 
     def marks(self, row: ModelRow, metric: str) -> str:
         """`*` where the test over users is significant, `†` where that over seeds is."""
         found = row.against.get(metric)
-        if found is None:
-            return ""
-        marks = [(found.p_users, "*"), (found.p_seeds, "†")]
+        marks = [] if found is None else [(found.p_users, "*"), (found.p_seeds, "†")]
         text = "".join(mark for p, mark in marks if p is not None and p < LEVEL)
         return f" {text}" if text else ""
 
@@ -143,33 +147,33 @@ class ComparisonTable:
             "models": [_row_dict(row) for row in self.rows],
         }
 
-    def to_csv(self, path: str | Path | None = None) -> str:
-        """One line for each model and metric; also written to `path`, if given."""
-        text = csv_text([_csv_row(row, metric) for row in self.rows for metric in self.metrics])
-        return _written(text, path)
+    def to_csv(self) -> str:
+        """One line for each model and metric."""
+        lines = (_csv_row(row, metric) for row in self.rows for metric in self.metrics)
+        return pl.DataFrame(lines, infer_schema_length=None).write_csv()
 
     def to_latex(self, path: str | Path | None = None) -> str:
         """The first table for `booktabs`, the best mean of each metric in bold; also written to `path`, if given."""
         header, rows = self.summary()
         best = {metric: max(row.means[metric] for row in self.rows) for metric in self.metrics}
-        lines = [" & ".join(map(latex_escape, header))]
+        lines = [" & ".join(cell.translate(_LATEX) for cell in header)]
         for row, cells in zip(self.rows, rows, strict=True):
             bold = [False, *(row.means[metric] == best[metric] for metric in self.metrics), False]
-            texts = [(latex_escape(cell), strong) for cell, strong in zip(cells, bold, strict=True)]
+            texts = [(cell.translate(_LATEX), strong) for cell, strong in zip(cells, bold, strict=True)]
             lines.append(" & ".join(rf"\textbf{{{text}}}" if strong else text for text, strong in texts))
-        return _written(
+        text = (
             r"% needs \usepackage{booktabs}"
             f"\n\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}\n\\toprule\n{lines[0]} \\\\\n\\midrule\n"
             + "".join(f"{line} \\\\\n" for line in lines[1:])
-            + f"\\bottomrule\n\\end{{tabular}}\n% {latex_escape(self.legend)}\n",
-            path,
+            + f"\\bottomrule\n\\end{{tabular}}\n% {self.legend.translate(_LATEX)}\n"
         )
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
 
     def __str__(self) -> str:
-        parts = [_aligned(*self.summary())]
-        if len(self.rows) > 1:
-            parts.append(_aligned(*self.significance()))
-        return "\n\n".join([*parts, self.legend])
+        tables = [self.summary(), self.significance()] if len(self.rows) > 1 else [self.summary()]
+        return "\n\n".join([*(_aligned(*one) for one in tables), self.legend])
 
 
 def build_table(
@@ -184,25 +188,21 @@ def build_table(
             hint = nearest(metric, means[first].metrics)
             raise ArgumentError(f"no {metric!r} was measured", where="metrics", hint=hint)
     rows = {name: _row(name, runs, means[name], metrics) for name, runs in results.items()}
-    tests = []
+    tests: dict[tuple[str, str], tuple[Comparison | None, Comparison | None]] = {}
     for name in others:
         for metric in metrics:
             how: dict[str, Any] = {"metric": metric, "alternative": alternative, "names": (first, name)}
             a, b = means[first], means[name]
-            paired = metric in a.per_user and a.num_users > 1
-            against = Against(
-                metric=metric,
-                difference=a.metrics[metric] - b.metrics[metric],
-                users=compare_reports(a, b, **how) if paired else None,
-                seeds=compare_seeds(reports[first], reports[name], **how)
-                if len(results[first]) > 1
-                else None,
+            users = compare_reports(a, b, **how) if metric in a.per_user and a.num_users > 1 else None
+            several = len(reports[first]) > 1
+            tests[name, metric] = (
+                users,
+                compare_seeds(reports[first], reports[name], **how) if several else None,
             )
-            tests.append((name, against))
-    users = _corrected([found.users for _, found in tests])
-    seeds = _corrected([found.seeds for _, found in tests])
-    for (name, found), p_users, p_seeds in zip(tests, users, seeds, strict=True):
-        rows[name].against[found.metric] = replace(found, p_users=p_users, p_seeds=p_seeds)
+    corrected = zip(*(_corrected([found[i] for found in tests.values()]) for i in (0, 1)), strict=True)
+    for ((name, metric), found), ps in zip(tests.items(), corrected, strict=True):
+        difference = means[first].metrics[metric] - means[name].metrics[metric]
+        rows[name].against[metric] = Against(metric, difference, *found, *ps)
     return ComparisonTable(
         rows=tuple(rows.values()),
         metrics=tuple(metrics),
@@ -293,26 +293,19 @@ def _csv_row(row: ModelRow, metric: str) -> dict[str, Any]:
     }
 
 
-_LATEX: dict[str, str | int | None] = {
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": "$<$",
-    ">": "$>$",
-    "±": r"$\pm$",
-    "†": r"$\dagger$",
-    "\n": " ",
-}
-
-
-def latex_escape(text: str) -> str:
-    r"""The text with every special character of LaTeX escaped.
-
-    >>> print(latex_escape("a_b & 5%"))
-    a\_b \& 5\%
-    """
-    return text.translate(str.maketrans(_LATEX))
+_LATEX = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": "$<$",
+        ">": "$>$",
+        "±": r"$\pm$",
+        "†": r"$\dagger$",
+        "\n": " ",
+    }
+)
 
 
 def _std(values: Sequence[float]) -> float:
@@ -333,9 +326,3 @@ def _aligned(header: list[str], rows: list[list[str]]) -> str:
         "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in [header, *rows]
     )
-
-
-def _written(text: str, path: str | Path | None) -> str:
-    if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
-    return text

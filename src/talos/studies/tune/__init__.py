@@ -5,58 +5,36 @@
 >>> split = synthetic(users=40, items=30, interactions=400).split()
 >>> space = {"loss": {"tau": [0.1, 0.2]}, "optimizer": {"lr": {"low": 0.01, "high": 0.1, "log": True}}}
 >>> tuned = tune(split, space, trials=3, k=5, dim=4, epochs=2, evaluate_every=1)
->>> len(tuned.summary.rows), tuned.summary.metric
+>>> len(tuned.rows), tuned.settings.metric
 (3, 'precision@5')
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
 
 from talos.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from talos.studies.tune.data import FitParts, fit_parts
-    from talos.studies.tune.results import (
-        FinalResult,
-        Summary,
-        TrialRow,
-        Tuned,
-        finalize,
-        open_study,
-        stored_final,
-    )
-    from talos.studies.tune.search import resolve_space, run_study, tune, tune_models
-    from talos.studies.tune.space import Space, check_space, default_point, default_space
-    from talos.studies.tune.study import TuneSettings, check_reachable, parse_storage, read_folder
 
 if find_spec("optuna") is None:
     raise MissingExtraError("tuning", extra="tune")
 
-# names are imported on first use, so that a space can be checked before torch is loaded
-_HOME = {
-    "data": ("FitParts", "fit_parts"),
-    "results": ("FinalResult", "Summary", "TrialRow", "Tuned", "finalize", "open_study", "stored_final"),
-    "search": ("resolve_space", "run_study", "tune", "tune_models"),
-    "space": ("Space", "check_space", "default_point", "default_space"),
-    "study": ("TuneSettings", "check_reachable", "parse_storage", "read_folder"),
-}
+from talos.studies.tune.data import FitParts, fit_parts
+from talos.studies.tune.search import run_study, tune
+from talos.studies.tune.space import Space, check_space, default_point, default_space
+from talos.studies.tune.study import (
+    FinalResult,
+    TrialRow,
+    Tuned,
+    TuneSettings,
+    check_reachable,
+    finalize,
+    open_study,
+    parse_storage,
+    stored_final,
+)
 
 __all__ = [
-    "FinalResult", "FitParts", "Space", "Summary", "TrialRow", "TuneSettings", "Tuned", "check_reachable",
-    "check_space", "default_point", "default_space", "finalize", "fit_parts", "open_study", "parse_storage",
-    "read_folder", "resolve_space", "run_study", "stored_final", "tune", "tune_models",
+    "FinalResult", "FitParts", "Space", "TrialRow", "TuneSettings", "Tuned", "check_reachable", "check_space",
+    "default_point", "default_space", "finalize", "fit_parts", "open_study", "parse_storage", "run_study",
+    "stored_final", "tune",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _HOME.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])

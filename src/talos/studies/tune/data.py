@@ -6,7 +6,6 @@ even the existence of a test item can be read from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tokenize import TokenError
@@ -18,7 +17,7 @@ import polars as pl
 from talos.data.interactions import Interactions, Provenance
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError
-from talos.studies.folder import read_record, write_record
+from talos.files import read_record, replace_file, write_record
 
 __all__ = ["FitParts", "fit_parts", "map_parts", "write_parts"]
 
@@ -61,14 +60,14 @@ def fit_parts(train: Interactions, valid: Interactions | None) -> FitParts:
 
 def write_parts(folder: Path, parts: FitParts) -> None:
     """Write both parts as the record `parts.json`."""
-    files: dict[str, Callable[[Path], object]] = {
-        "users.arrow": parts.train.user_ids.ids.rename("id").to_frame().write_ipc,
-        "items.arrow": parts.train.item_ids.ids.rename("id").to_frame().write_ipc,
-    }
+    folder.mkdir(exist_ok=True)
+    for name, ids in (("users", parts.train.user_ids.ids), ("items", parts.train.item_ids.ids)):
+        replace_file(folder / f"{name}.arrow", ids.rename("id").to_frame().write_ipc)
     for name, part in parts._asdict().items():
         for kind in ("indptr", "indices"):
-            files[f"{name}.{kind}.npy"] = partial(np.save, arr=getattr(part, kind), allow_pickle=False)
-    write_record(folder / _INDEX, {}, files)
+            save = partial(np.save, arr=getattr(part, kind), allow_pickle=False)
+            replace_file(folder / f"{name}.{kind}.npy", save)
+    write_record(folder / _INDEX, {}, _FILES)
 
 
 def map_parts(folder: Path) -> FitParts:

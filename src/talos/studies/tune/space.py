@@ -14,19 +14,21 @@ A space is written like a run config, with a list of values or a range in place 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from talos.config import RunConfig
+from talos import registry
+from talos.config import RunConfig, read_toml
+from talos.data.interactions import Interactions
 from talos.errors import ConfigError, InputError, nearest
+from talos.training import Trainer
 
 __all__ = ["Entry", "Space", "check_space", "default_point", "default_space"]
 
@@ -76,28 +78,23 @@ class Space:
             else:
                 fixed[key] = value
         if not entries:
-            expected = "at least one list of values or range"
-            raise ConfigError("nothing varies", where=where or "space", expected=expected)
+            raise ConfigError(
+                "nothing varies", where=where or "space", expected="at least one list of values or range"
+            )
         return cls(entries=entries, fixed=fixed)
 
     @classmethod
     def from_toml(cls, path: Path) -> Space:
         """Read a TOML file."""
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            expected = "`default`, `paper` or a TOML file"
-            raise ConfigError("no such file", where=str(path), expected=expected) from None
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"not TOML: {error}", where=str(path)) from None
-        return cls.from_dict(values, where=str(path))
+        return cls.from_dict(read_toml(path, expected="`default`, `paper` or a TOML file"), where=str(path))
 
     @property
     def size(self) -> int | None:
         """The number of points of the grid; None if an entry is a range."""
-        entries = self.entries.values()
-        lists = [entry.choices for entry in entries if isinstance(entry, CategoricalDistribution)]
-        return math.prod(map(len, lists)) if len(lists) == len(entries) else None
+        lists = [
+            entry.choices for entry in self.entries.values() if isinstance(entry, CategoricalDistribution)
+        ]
+        return math.prod(map(len, lists)) if len(lists) == len(self.entries) else None
 
     def point(self, place: int, *, seed: int) -> dict[str, Any]:
         """The point at position `place` of the whole grid in a random order, which follows from the seed.
@@ -106,12 +103,10 @@ class Space:
         >>> len({tuple(space.point(i, seed=0).values()) for i in range(4)})
         4
         """
-        code = int(np.random.default_rng(seed).permutation(self.size or 0)[place])
-        point = {}
-        for key, entry in self.entries.items():
-            code, index = divmod(code, len(_corners(entry)))
-            point[key] = _corners(entry)[index]
-        return point
+        lists = {key: _corners(entry) for key, entry in self.entries.items()}
+        code = np.random.default_rng(seed).permutation(self.size or 0)[place]
+        indices = np.unravel_index(code, [len(values) for values in lists.values()], order="F")
+        return {key: values[index] for (key, values), index in zip(lists.items(), indices, strict=True)}
 
     def contains(self, point: Mapping[str, Any]) -> bool:
         """Whether a point has a valid value for every entry."""
@@ -139,22 +134,21 @@ def _distribution(value: Any, place: str) -> Entry:
             expected = "a list of different numbers, strings or booleans"
             raise ConfigError(f"{list(value)}", where=place, expected=expected)
         return CategoricalDistribution(value)
-    given = {name: one for name, one in value.items() if one is not None}
-    for name, one in given.items():
+    for name, one in value.items():
         if name not in _RANGE:
             raise ConfigError(f"no {name!r} in a range", where=place, hint=nearest(name, _RANGE))
         number = isinstance(one, int | float) and math.isfinite(one)
         if isinstance(one, bool) != (name == "log") or not number:
             expected = "true or false" if name == "log" else "a number"
             raise ConfigError(f"{name} = {one!r}", where=place, expected=expected)
-    if not {"low", "high"} <= given.keys():
+    if not {"low", "high"} <= value.keys():
         raise ConfigError("an incomplete range", where=place, expected="low and high")
-    if not given["low"] < given["high"] or given.get("step", 0) > given["high"] - given["low"]:
-        what = f"an empty range, {given['low']} to {given['high']}"
+    if not value["low"] < value["high"] or value.get("step", 0) > value["high"] - value["low"]:
+        what = f"an empty range, {value['low']} to {value['high']}"
         raise ConfigError(what, where=place, expected="low below high, by a step at least")
     try:
-        whole = all(isinstance(one, int) for one in given.values())
-        return IntDistribution(**given) if whole else FloatDistribution(**given)
+        whole = all(isinstance(one, int) for one in value.values())
+        return IntDistribution(**value) if whole else FloatDistribution(**value)
     except ValueError as error:  # the message of Optuna, as about a log range from 0
         raise ConfigError(f"{error}", where=place) from None
 
@@ -195,22 +189,21 @@ def check_space(space: Space, base: RunConfig, *, where: str = "") -> RunConfig:
     Traceback (most recent call last):
     talos.errors.ConfigError: training.epoch: no such key (did you mean 'epochs'?)
     """
-    corners = [(key, value) for key, entry in space.entries.items() for value in _corners(entry)]
-    # the checks that need no torch come first: they find most mistakes before seconds are spent on its import
-    for key, value in [*space.fixed.items(), *corners]:
+    for key, value in space.fixed.items():
         with _located(key, where):
             base.with_values({key: value})
     settled = base.with_values(space.fixed)
-    for key, value in corners:
+    for key, value in ((key, value) for key, entry in space.entries.items() for value in _corners(entry)):
         with _located(key, where):
-            resolved = _toy_config(settled.with_values({key: value}))
             section, _, name = key.rpartition(".")
-            if section in _NAMED:
-                chosen = getattr(resolved, section)
-                if name not in chosen.options:
-                    expected = f"an option of the {section} {chosen.name!r}"
-                    hint = f"fix {section}.name in the space"
-                    raise ConfigError("has no effect", expected=expected, hint=hint)
+            resolved = _toy_config(settled.with_values({key: value}))
+            chosen = getattr(resolved, section) if section in _NAMED else None
+            if chosen is not None and name not in chosen.options:
+                expected, hint = (
+                    f"an option of the {section} {chosen.name!r}",
+                    f"fix {section}.name in the space",
+                )
+                raise ConfigError("has no effect", expected=expected, hint=hint)
     return settled
 
 
@@ -222,8 +215,15 @@ def default_point(space: Space, base: RunConfig) -> dict[str, Any] | None:
     >>> default_point(Space.from_dict({"loss": {"tau": [0.2, 0.3]}}), RunConfig()) is None
     True
     """
-    resolved = _toy_config(base)
-    point = {key: _value_of(resolved, key) for key in space.entries}
+    values = _toy_config(base).as_dict()
+    kinds: tuple[registry.Kind, ...] = ("loss", "backbone", "baseline")
+    for kind in kinds:
+        if kind in values:
+            values[kind] = {**registry.options(kind, values[kind]["name"]), **values[kind]}
+    point = {}
+    for key in space.entries:
+        section, _, name = key.rpartition(".")
+        point[key] = (values[section] if section else values).get(name)
     return point if space.contains(point) else None
 
 
@@ -236,15 +236,14 @@ def default_space(config: RunConfig) -> Space:
     >>> list(default_space(RunConfig()).entries)
     ['loss.tau', 'optimizer.lr', 'optimizer.weight_decay', 'optimizer.lr_decay']
     """
-    import torch
-
-    from talos import registry
-
     if config.baseline is not None:
         space = registry.search_space("baseline", config.baseline.name)
         if not space:
-            what = f"the baseline {config.baseline.name!r} has nothing to choose"
-            raise ConfigError(what, where="baseline", expected="a baseline with options")
+            raise ConfigError(
+                f"the baseline {config.baseline.name!r} has nothing to choose",
+                where="baseline",
+                expected="a baseline with options",
+            )
         return Space.from_dict({"baseline": space})
     sizes = {"k": config.k, "num_users": 1, "num_items": config.k}
     loss = registry.make_loss(config.loss, generator=torch.Generator(), **sizes)
@@ -261,35 +260,15 @@ def default_space(config: RunConfig) -> Space:
     return Space.from_dict(values)
 
 
-def _value_of(config: RunConfig, key: str) -> Any:
-    """The value of a key, or its default where the config does not give an option; None if there is none."""
-    section, _, name = key.rpartition(".")
-    part: Any = getattr(config, section) if section else config
-    if section not in _NAMED:
-        return getattr(part, name)
-    from talos import registry
-
-    kinds: dict[str, registry.Kind] = {"loss": "loss", "backbone": "backbone", "baseline": "baseline"}
-    defaults = registry.options(kinds[section], part.name) if section in kinds else {}
-    value = {**defaults, **part.options}.get(name)
-    return None if value is inspect.Parameter.empty else value
-
-
 def _toy_config(config: RunConfig) -> RunConfig:
     """The config with every `auto` resolved, by a trainer on a handful of interactions that is built and never run."""
     if config.baseline is not None:
-        from talos import registry
-
         registry.make_baseline(config.baseline)
         return config
-    from talos.data.interactions import Interactions
-    from talos.training import Trainer
-
     items = config.k + 2
-    users = np.repeat(np.arange(3), 2)
-    data = Interactions.from_ids(np.concatenate([users, np.full(items, 3)]),
-                                 np.concatenate([np.arange(6) % items, np.arange(items)]))  # fmt: skip
     # the last user has all items, so that the catalogue has k + 2 of them, and is not trained on
+    pairs = [*((n // 2, n % items) for n in range(6)), *((3, item) for item in range(items))]
+    data = Interactions.from_ids(*zip(*pairs, strict=True))
     return Trainer(config.with_values({"device": "cpu"}), data.where(data.rows < 3)).config
 
 

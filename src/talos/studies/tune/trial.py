@@ -25,14 +25,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from talos import registry
-from talos.backbones import Backbone
 from talos.config import RunConfig
-from talos.data.interactions import Interactions
 from talos.errors import TalosError
 from talos.files import digest_of, replace_file
 from talos.model.fitting import fit_baseline
 from talos.studies.tune.data import FitParts, map_parts
 from talos.training import Callback, Trainer
+from talos.training.callbacks import Ending
 
 __all__ = ["Outcome", "Report", "Verdict", "fit", "main", "reason_of"]
 
@@ -41,27 +40,9 @@ Outcome: TypeAlias = dict[str, Any]
 """The result of a trial, as it is stored with it: `value`, the best validation metric (None if there was no
 evaluation), and its `epoch`; how many `epochs` were trained in how many `seconds`, and why it `ended` (`epochs`,
 `patience` or a verdict other than `go on`); all `metrics` of the best epoch, the `resolved` config without any `auto`,
-and `peak_mb`, the peak memory of the process so far."""
+and `peak_mb`, the peak memory of the process so far. Of a fit that failed in a worker process: its `error`."""
 Report: TypeAlias = Callable[[int, float | None], Verdict]
 """Called after every epoch with its number and the validation metric, None if the epoch was not evaluated."""
-
-
-class _Reporter(Callback):
-    """A callback that reports the validation metric of every epoch and ends the fit when the verdict says so."""
-
-    trainer: Trainer
-    verdict: Verdict = "go on"
-
-    def __init__(self, report: Report) -> None:
-        self.report = report
-
-    def on_epoch(self, record: dict[str, Any]) -> None:
-        """Report the epoch; the metric that is maximised comes first in a record."""
-        verdict = self.report(record["epoch"], next(iter(record["metrics"].values()), None))
-        over = self.trainer.position.finished or record["epoch"] == self.trainer.config.training.epochs
-        if verdict != "go on" and not over:
-            self.verdict = verdict
-            self.trainer.position.finished = True
 
 
 def fit(config: RunConfig, parts: FitParts, report: Report, *, shared: Path | None = None) -> Outcome:
@@ -75,16 +56,17 @@ def fit(config: RunConfig, parts: FitParts, report: Report, *, shared: Path | No
         value, epoch, epochs, ended = next(iter(metrics.values())), 1, 1, "epochs"
         report(epoch, value)
     else:
-        reporter = _Reporter(report)
-        initial = None if shared is None else _load_initial(shared, config, parts.train)
-        trainer = reporter.trainer = Trainer(config, *parts, callbacks=[reporter], backbone=initial)
-        if shared is not None and initial is None:
-            _save_initial(shared, config, trainer)
+
+        def ask(record: dict[str, Any]) -> str:  # the metric that is maximised comes first in a record
+            verdict = report(record["epoch"], next(iter(record["metrics"].values()), None))
+            return "" if verdict == "go on" else verdict
+
+        ending = Ending(ask)
+        trainer = ending.trainer = _make_trainer(config, parts, ending, shared)
         trainer.fit()
         at, config = trainer.position, trainer.config
         value, epoch, epochs, metrics = at.best, at.best_epoch, at.epoch, dict(at.best_metrics)
-        ended = "patience" if at.finished else "epochs"
-        ended = ended if reporter.verdict == "go on" else reporter.verdict
+        ended = ending.ended_by
     return {
         "value": value if math.isfinite(value) else None,
         "epoch": epoch,
@@ -100,8 +82,8 @@ def fit(config: RunConfig, parts: FitParts, report: Report, *, shared: Path | No
 def main() -> None:
     """The main function of a worker process.
 
-    It reads its job and then one config after another as lines of JSON. It answers each config with the epochs as
-    they end, each of which is answered with a verdict, and with the outcome or an error.
+    It reads its job, answers that it is ready, and reads one config after another as lines of JSON. It answers each
+    config with the epochs as they end, each of which is answered with a verdict, and with the outcome or an error.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
@@ -110,18 +92,22 @@ def main() -> None:
     sys.path += [place for place in job["search_path"] if place not in sys.path]
     folder = Path(job["data"])
 
+    def answer(values: dict[str, Any]) -> None:
+        print(json.dumps(values), file=answers, flush=True)
+
     def report(epoch: int, value: float | None) -> Any:
-        print(json.dumps({"epoch": epoch, "value": value}), file=answers, flush=True)
+        answer({"report": [epoch, value]})
         line = sys.stdin.readline()
         return json.loads(line) if line else sys.exit()  # an orphan ends
 
+    answer({"ready": True})
     while line := sys.stdin.readline():
         try:
             config = RunConfig.from_dict(json.loads(line))
-            answer: dict[str, Any] = {"outcome": fit(config, map_parts(folder), report, shared=folder)}
+            outcome = fit(config, map_parts(folder), report, shared=folder)
         except Exception as error:
-            answer = {"error": reason_of(error)}
-        print(json.dumps(answer), file=answers, flush=True)
+            outcome = {"error": reason_of(error)}
+        answer(outcome)
 
 
 def reason_of(error: Exception) -> str:
@@ -130,32 +116,9 @@ def reason_of(error: Exception) -> str:
     return text[:500]
 
 
-def _load_initial(folder: Path, config: RunConfig, train: Interactions) -> Backbone | None:
-    """The untrained backbone of a config, if an earlier trial has saved it."""
-    path = folder / _initial_name(config)
-    if not path.is_file():
-        return None
-    try:
-        tensors = load_file(path)
-        backbone = registry.make_backbone(config.backbone, train, generator=None)
-        backbone.load_state_dict(tensors)
-    except (SafetensorError, OSError, RuntimeError):  # damaged: compute it again
-        return None
-    return backbone
-
-
-def _save_initial(folder: Path, config: RunConfig, trainer: Trainer) -> None:
-    """Save the untrained backbone for other trials, unless it is random, which costs nothing to compute."""
-    if trainer.config.training.init == "random":
-        return
-    state = trainer.objective.backbone.state_dict()
-    tensors = {name: one.detach().cpu().contiguous() for name, one in state.items()}
-    with contextlib.suppress(TalosError):  # a full disk, for example: the next trial computes its own
-        replace_file(folder / _initial_name(config), lambda path: save_file(tensors, path))
-
-
-def _initial_name(config: RunConfig) -> str:
-    """A file name made from everything but the data that decides the initial vectors."""
+def _make_trainer(config: RunConfig, parts: FitParts, callback: Callback, shared: Path | None) -> Trainer:
+    """A trainer whose initial vectors are those of an earlier trial in `shared`, or are saved there for later ones."""
+    # everything but the data that decides the initial vectors
     decides = {
         "backbone": config.backbone.model_dump(),
         "init": config.training.init,
@@ -164,7 +127,22 @@ def _initial_name(config: RunConfig) -> str:
         # an adversarial loss draws its own vectors first
         "loss": [config.loss.name, config.loss.options.get("dim")],
     }
-    return f"start-{digest_of(decides)[:16]}.safetensors"
+    file = None if shared is None else shared / f"start-{digest_of(decides)[:16]}.safetensors"
+    initial = None
+    if file is not None and file.is_file():
+        with contextlib.suppress(SafetensorError, OSError, RuntimeError):  # damaged: compute it again
+            tensors = load_file(file)
+            backbone = registry.make_backbone(config.backbone, parts.train, generator=None)
+            backbone.load_state_dict(tensors)
+            initial = backbone
+    trainer = Trainer(config, *parts, callbacks=[callback], backbone=initial)
+    # random vectors cost nothing to compute
+    if file is not None and initial is None and trainer.config.training.init != "random":
+        state = trainer.objective.backbone.state_dict()
+        tensors = {name: one.detach().cpu().contiguous() for name, one in state.items()}
+        with contextlib.suppress(TalosError):  # a full disk, for example: the next trial computes its own
+            replace_file(file, lambda path: save_file(tensors, path))
+    return trainer
 
 
 def _peak_megabytes() -> float:
