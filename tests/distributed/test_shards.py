@@ -174,7 +174,7 @@ def test_a_broken_shard_is_named_and_no_run_appears(root: Path, ranks: list[Any]
         assert message.startswith("training.init: 'svd' without all interactions in every process")
         code, message = ranks[rank][8]["error"]
         assert code == 2
-        assert message.startswith("--refit: shards in several processes; expected one process, or a PATH")
+        assert message.startswith("refit: shards in several processes; expected one process, or a PATH")
     assert not (root / "never").exists()
 
 
