@@ -16,7 +16,6 @@ from talos.config import NamedConfig, RunConfig
 from talos.data.datasets import synthetic
 from talos.data.splits import Split
 from talos.errors import ArgumentError, ConfigError
-from talos.model.recommender import place_of
 
 MODULE = '''
 from dataclasses import dataclass
@@ -169,7 +168,7 @@ def test_options_go_to_the_class_that_has_them(ours: Any) -> None:
     assert config.backbone.options == {"heads": 4, "dim": 8}
     assert config.loss.options == {"tau": 0.3}
     with pytest.raises(ConfigError, match="heads: no such option"):
-        place_of("heads", RunConfig())
+        registry.place_of("heads", RunConfig())
 
 
 @pytest.mark.parametrize("negatives", ["our_classes:Popular", "object"])

@@ -39,6 +39,7 @@ __all__ = [
     "locked",
     "locked_folder",
     "read_sealed",
+    "remove_entry",
     "remove_leftovers",
     "replace_file",
     "replace_folder",
@@ -196,10 +197,15 @@ def remove_leftovers(path: Path) -> None:
     with contextlib.suppress(OSError):
         for entry in list(path.parent.iterdir()):
             if is_leftover(entry, path):
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry, ignore_errors=True)
-                else:
-                    entry.unlink(missing_ok=True)
+                remove_entry(entry)
+
+
+def remove_entry(entry: Path) -> None:
+    """Remove a file, a symbolic link, or a folder with all its content; it may be gone already."""
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry, ignore_errors=True)
+    else:
+        entry.unlink(missing_ok=True)
 
 
 def is_leftover(entry: Path, path: Path) -> bool:

@@ -67,9 +67,8 @@ def model_of(run: Path) -> Model:
 
 def distance(one: Model, other: Model) -> float:
     """The largest difference of two models' tables, each as a share of its length."""
-    pairs = [
-        (getattr(one, name), getattr(other, name)) for name in ("user_vectors", "item_vectors", "thresholds")
-    ]
+    names = ("users", "items", "thresholds")
+    pairs = [(getattr(one.vectors, name), getattr(other.vectors, name)) for name in names]
     return max(float((a - b).norm() / a.norm()) for a, b in pairs)
 
 
@@ -176,7 +175,7 @@ def test_a_broken_shard_is_named_and_no_run_appears(root: Path, ranks: list[Any]
         assert message.startswith("training.init: 'svd' without all interactions in every process")
         code, message = ranks[rank][8]["error"]
         assert code == 2
-        assert message.startswith("--refit: shards in several processes; expected one process, or a PATH")
+        assert message.startswith("refit: shards in several processes; expected one process, or a PATH")
     assert not (root / "never").exists()
 
 

@@ -121,8 +121,8 @@ def score_arrays(model: Model) -> dict[str, Any]:
         return {name: tensor.numpy() for name, tensor in model.scored_by.tensors().items()}
     table = model.dot_scores
     tensors = {"user_vectors": table.user_vectors, "item_vectors": table.item_vectors}
-    if model.scored_by.thresholds is not None:
-        tensors["thresholds"] = model.scored_by.thresholds
+    if model.vectors.thresholds is not None:
+        tensors["thresholds"] = model.vectors.thresholds
     return {name: plain_array(tensor) for name, tensor in tensors.items()}
 
 

@@ -49,7 +49,6 @@ class Model:
     """A trained model or a baseline, by composition: a source of scores and what is known about users and items.
 
     Attributes:
-        scored_by: vectors of users and items, or weights between items (a user is then their train interactions).
         train: the interactions of training.
         valid: those of validation, over the same vocabularies; None if there were none.
         test: those the model is measured on; None if there were none, or the model was fitted on them too.
@@ -62,9 +61,10 @@ class Model:
             user vectors and all interactions then hold these users only.
         all_item_degrees: training interactions of each item, where `train` holds a part of the users only.
         read_from: the file that the config is from; None if it was not loaded.
+        scored_by: vectors of users and items, or weights between items (a user is then their train interactions).
+            None in a process of a group whose rank 0 has the result, and for settings that are still to be fitted.
     """
 
-    scored_by: Vectors | ItemWeights
     train: Interactions
     valid: Interactions | None = None
     test: Interactions | None = None
@@ -75,6 +75,7 @@ class Model:
     users: range | None = None
     all_item_degrees: NDArray[np.int64] | None = None
     read_from: str | None = None
+    scored_by: Vectors | ItemWeights | None = None
 
     # ------------------------------------------------------------------- interactions
 
@@ -82,6 +83,11 @@ class Model:
     def item_degrees(self) -> NDArray[np.int64]:
         """The training interactions of each item, of all users: its popularity."""
         return self.train.item_degrees if self.all_item_degrees is None else self.all_item_degrees
+
+    @property
+    def trained_on(self) -> dict[str, int]:
+        """The number of interactions that were learnt from, by the name of the part."""
+        return dict(self.metadata.get("trained_on", {"train": len(self.train)}))
 
     @property
     def users_without_events(self) -> int:
@@ -231,6 +237,7 @@ class Model:
     def fingerprint(self) -> str:
         """A hash of everything that lists depend on: vectors or weights, ids and known interactions."""
         digest = hashlib.blake2b(digest_size=16)
+        assert self.scored_by is not None
         for tensor in self.scored_by.tensors().values():
             digest.update(str(tuple(tensor.shape)).encode())
             digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)

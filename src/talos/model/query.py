@@ -128,8 +128,8 @@ def iter_answers(model: Model, query: ListQuery) -> Iterator[TopK]:
     """The same, some rows at a time: memory does not grow with the number of rows."""
     most = model.train.num_items
     require(1 <= query.k <= most, f"{query.k}", where="k", expected=f"1 to {most:,}, the number of items")
-    scored_by = model.scored_by
-    vectors = scored_by if isinstance(scored_by, ItemWeights) else scored_by.items.detach()
+    weights = model.scored_by
+    vectors = weights if isinstance(weights, ItemWeights) else model.vectors.items.detach()
     for start in range(0, len(query.users), _ROWS):
         block = query.block(range(start, min(start + _ROWS, len(query.users))))
         scorer: Scorer = _scorer(model, block)

@@ -22,12 +22,12 @@ from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids
 from talos.distributed import SINGLE_PROCESS, Group, current
-from talos.errors import ArgumentError, ConfigError, nearest
+from talos.errors import ArgumentError
 from talos.evaluation.evaluate import DEFAULT_KS, Report, evaluate
 from talos.evaluation.metrics import Dialect
 from talos.model.attributes import Filter, align_items
 from talos.model.explain import contributions
-from talos.model.fitting import Fitted, RefitOn, Run, fit, fit_run, own_part, refit
+from talos.model.fitting import RefitOn, Run, fit, fit_run, own_part, refit
 from talos.model.model import Model
 from talos.model.query import FrameKind, OnUnknown, answer, list_frame, list_query, nearest_to, to_frame
 from talos.model.store import load_model, lock_run, save_model
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from talos.data.splits import Split
     from talos.training import Callback
 
-__all__ = ["Recommender", "place_of"]
+__all__ = ["Recommender"]
 
 
 class Recommender:
@@ -90,12 +90,13 @@ class Recommender:
             "negatives": negatives,
             "threshold": threshold,
         }
-        self.config = _configured((config or RunConfig()).with_values(given), choices, options)
+        self.config = registry.configured((config or RunConfig()).with_values(given), choices, options)
         if options or any(choice is not None for choice in choices.values()):
             registry.check(self.config)
         self.model: Model | None = None
+        # The last fit: in a process of a group that does not have the model, or chosen elsewhere, it has no scores.
+        self._fitted: Model | None = None
         self._read_from: str | None = None  # the file the config was loaded from
-        self._fitted: Fitted | None = None  # of the last fit, also in processes that do not have the model
 
     def fit(
         self,
@@ -175,24 +176,10 @@ class Recommender:
         {'train': 5, 'valid': 1, 'test': 2}
         """
         registry.check_imported(self.config, where=self._read_from)
-        before, old = self._last_fit(), self.model
-        self._adopt(
-            refit(
-                before,
-                on,
-                run=None if run is None else Path(run),
-                resume=resume,
-                callbacks=callbacks,
-                group=group,
-                read_from=self._read_from,
-            )
-        )
-        if self.model is not None and old is not None:  # the users and items are the same
-            kept: dict[str, Any] = {"attributes": old.attributes}
-            if on != "all":
-                kept |= {"test": old.test, "test_is_known": old.test_is_known, "later": old.later}
-            self.model = replace(self.model, **kept)
-        return self
+        before = self._fitted if self.model is None and self._fitted is not None else self.fitted_model()
+        folder = None if run is None else Path(run)
+        how: dict[str, Any] = {"resume": resume, "callbacks": callbacks, "group": group}
+        return self._adopt(refit(before, on, run=folder, **how))
 
     @classmethod
     def from_choice(
@@ -229,22 +216,9 @@ class Recommender:
         chosen = cls(config=config)
         facts: dict[str, Any] = {"trained_on": {"train": len(train)}, "epoch": epoch}
         facts |= {"epochs_from": epochs_from} | ({"race": dict(race)} if race else {})
-        chosen._fitted = Fitted(
-            config=config,
-            train=train,
-            valid=valid,
-            test=own_part(known, train)[0],
-            facts={**facts, "valid": dict(metrics or {})},
-        )
+        facts |= {"valid": dict(metrics or {}), "config": config.as_dict()}
+        chosen._fitted = Model(train=train, valid=valid, test=own_part(known, train)[0], metadata=facts)
         return chosen
-
-    def _last_fit(self) -> Fitted:
-        """What `fit`, or the fit of a loaded model, has settled."""
-        if self.model is None and self._fitted is not None:  # rank 0 of the group has the model
-            return self._fitted
-        model, expected = self.fitted_model(), "all interactions in every process, or one process"
-        require(model.users is None, "a share of the interactions", where="refit", expected=expected)
-        return Fitted.of(model)
 
     def add_known(self, known: Interactions) -> Recommender:
         """Tell a fitted or loaded model what users have beside train and validation; returns self.
@@ -262,10 +236,11 @@ class Recommender:
         self.model = replace(model, later=aligned if model.later is None else aligned.union(model.later))
         return self
 
-    def _adopt(self, fitted: Fitted) -> Recommender:
+    def _adopt(self, fitted: Model) -> Recommender:
         """Take over the config and, if this process has it, the model."""
+        fitted = replace(fitted, read_from=self._read_from)
         self.config, self._fitted = fitted.config, fitted
-        self.model = None if fitted.model is None else replace(fitted.model, read_from=self._read_from)
+        self.model = None if fitted.scored_by is None else fitted
         return self
 
     def fit_run(
@@ -585,66 +560,3 @@ def _check_interactions(name: str, value: object) -> None:
     """Raise an error that names the argument unless it is interactions or a process's share of them."""
     expected = "interactions, as `talos.read` returns them"
     require(hasattr(value, "fingerprint"), describe(value), where=name, expected=expected)
-
-
-def _configured(
-    config: RunConfig, choices: Mapping[registry.Kind, Any], options: Mapping[str, Any]
-) -> RunConfig:
-    """A config with other choices (names, classes or objects; None leaves one as it is) and options.
-
-    An object sets all its options, also those at their defaults; a name keeps what the config has for it.
-    """
-    changes: dict[str, Any] = {}
-    for kind, choice in choices.items():
-        if choice is None:
-            continue
-        held = registry.config_of(kind, choice)
-        changes[kind if kind == "negatives" or isinstance(held, dict) else f"{kind}.name"] = held
-        k = getattr(choice, "k", None)
-        if isinstance(held, dict) and "k" in choice.context and k not in (None, config.k):
-            raise ArgumentError(f"was made with k={k}", where=kind, expected=f"k={config.k}, that of the run")
-    config = config.with_values(changes)
-    return config.with_values({place_of(name, config): value for name, value in options.items()})
-
-
-# What other libraries call some options.
-_ELSEWHERE = {
-    **dict.fromkeys(("learning_rate", "step_size"), "lr"),
-    **dict.fromkeys(("embedding_dim", "embedding_size", "factors", "n_factors", "rank"), "dim"),
-    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs", "iterations"), "epochs"),
-    **dict.fromkeys(("l2", "reg", "reg_weight", "regularization"), "weight_decay"),
-    "temperature": "tau",
-    "train_batch_size": "batch_size",
-}
-
-
-def place_of(name: str, config: RunConfig) -> str:
-    """Where in a config an option given by its bare name belongs; an error that suggests a name if nothing has it.
-
-    The first that has the option among the optimiser, the training, the events, the chosen backbone and the loss, or
-    the baseline if there is one. Dotted names are places already.
-
-    >>> [place_of(name, RunConfig()) for name in ("epochs", "half_life", "tau", "threshold.lr")]
-    ['training.epochs', 'events.half_life', 'loss.tau', 'threshold.lr']
-    >>> place_of("learning_rate", RunConfig())
-    Traceback (most recent call last):
-    talos.errors.ConfigError: learning_rate: no such option (did you mean 'lr'?)
-    """
-    if "." in name:
-        if name.split(".")[0] not in RunConfig.model_fields:
-            raise ConfigError("no such section", where=name, expected="one of the config's sections")
-        return name
-    if config.baseline is not None:
-        sections = {"training": ["metric"], "baseline": registry.options("baseline", config.baseline.name)}
-    else:
-        held = {"optimizer": config.optimizer, "training": config.training, "events": config.events}
-        sections = {section: list(type(one).model_fields) for section, one in held.items()}
-        sections["backbone"] = registry.options("backbone", config.backbone.name)
-        sections["loss"] = registry.options("loss", config.loss.name)
-    for section, names in sections.items():
-        if name in names:
-            return f"{section}.{name}"
-    known = [one for names in sections.values() for one in names]
-    other = _ELSEWHERE.get(name)
-    hint = f"did you mean {other!r}?" if other in known else nearest(name, known)
-    raise ConfigError("no such option", where=name, hint=hint)

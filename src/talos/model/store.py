@@ -66,18 +66,20 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import polars as pl
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from talos.baselines import ItemWeights
+from talos.checks import require
 from talos.data.event_weights import event_columns, in_seconds
 from talos.data.interactions import Interactions, Provenance
 from talos.data.parquet import scan_file
@@ -87,6 +89,7 @@ from talos.errors import ArgumentError, DataError, TalosError
 from talos.files import (
     checksum_of,
     locked,
+    remove_entry,
     replace_file,
     replace_text,
     sealed_text,
@@ -130,11 +133,14 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("epoch", "updates", "test_left_out"), (int,)),
     "source": (dict, type(None)),
 }
+# Tables that a model may lack.
+_OPTIONAL = ("thresholds", "valid", "test", "later")
 _LARGEST_HEADER = 1 << 20
 _LARGEST_JSON = 8 << 20
 _MOST_ROWS = 1 << 40
 _ATTEMPTS = 5  # to load a model that is being replaced
 _Result = TypeVar("_Result")
+_check = partial(require, error=DataError)
 _STAGED = r"(?:model\.safetensors|(?:users|items)\.parquet|users-\d+-\d+\.safetensors)\.(?:[0-9a-f]{16}|new|ids\.new)"
 # What interrupted saves leave: staged files, and temporary names of `replace_file`.
 _LEFTOVER = re.compile(rf"{_STAGED}|\.(?:model\.json|{_STAGED})\.[^.]+\.tmp")
@@ -231,8 +237,11 @@ def _save_rest(model: Model, folder: Path, files: Mapping[range, str]) -> None:
 
     `files` has the users whose tensors and ids are written already; without it, all of them are written here.
     """
+    weights = model.scored_by
     tensors = (
-        model.scored_by.tensors() if not model.has_vectors else {"item_vectors": _stored(model.vectors.items)}
+        weights.tensors()
+        if isinstance(weights, ItemWeights)
+        else {"item_vectors": _stored(model.vectors.items)}
     )
     write_users: Callable[[Path], object] = model.train.user_ids.ids.to_frame("user_id").write_parquet
     if files:
@@ -308,10 +317,7 @@ def _remove_leftovers(folder: Path) -> None:
     """Remove what saves that were interrupted before their swap have left."""
     for path in list(folder.iterdir()):
         if _LEFTOVER.fullmatch(path.name):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            remove_entry(path)
 
 
 def holds_leftovers_only(folder: Path) -> bool:
@@ -354,7 +360,7 @@ def _finish_save(folder: Path, checksums: Mapping[str, str], older: Iterable[str
 def _checksums(folder: Path) -> dict[str, str]:
     """The files of the model that a folder holds, with their checksums; none if there is no model that loads."""
     try:
-        return _Layout.of(_read_metadata(folder), folder / "model.json").checksums
+        return _Layout.of(folder).checksums
     except (DataError, OSError):
         return {}
 
@@ -374,22 +380,21 @@ def _stored(tensor: Tensor) -> Tensor:
 
 
 def _user_tensors(model: Model) -> dict[str, Tensor]:
-    vectors: dict[str, Tensor | None] = {}
-    events: tuple[str, ...] = ()
+    """The tensors with a row for each user: vectors, thresholds and interactions."""
+    tensors: dict[str, Tensor] = {}
+    columns: tuple[str, ...] = _CSR
     if model.has_vectors:
-        vectors = {"user_vectors": model.vectors.users, "thresholds": model.vectors.thresholds}
-        events = event_columns(model.config.events)
-    arrays = {
-        f"{name}.{column}": getattr(part, column)
-        for name in _PARTS
-        for part in [getattr(model, name)]
-        for column in (*_CSR, *events)
-        if part is not None and getattr(part, column) is not None
-    }
-    return {name: _stored(tensor) for name, tensor in vectors.items() if tensor is not None} | {
-        name: torch.tensor(in_seconds(array) if name.endswith(".timestamps") else array)
-        for name, array in arrays.items()
-    }
+        tensors["user_vectors"] = _stored(model.vectors.users)
+        columns = (*_CSR, *event_columns(model.config.events))
+        if model.vectors.thresholds is not None:
+            tensors["thresholds"] = _stored(model.vectors.thresholds)
+    for part in _PARTS:
+        for column in columns:
+            values = getattr(getattr(model, part), column, None)
+            if values is not None:
+                values = in_seconds(values) if column == "timestamps" else values
+                tensors[f"{part}.{column}"] = torch.tensor(values)
+    return tensors
 
 
 # ------------------------------------------------------------------- loading
@@ -416,9 +421,9 @@ def copy_model(folder: Path, copy: Path) -> None:
     """
 
     def copy_once() -> None:
-        content, metadata = _content(folder / "model.json"), _read_metadata(folder)
+        content, layout = _content(folder / "model.json"), _Layout.of(folder)
         copy.mkdir(parents=True, exist_ok=True)
-        for name, checksum in _Layout.of(metadata, folder / "model.json").checksums.items():
+        for name, checksum in layout.checksums.items():
             shutil.copyfile(_place_of(folder, name, checksum, check=False), copy / name)
         (copy / "model.json").write_bytes(content or b"")
 
@@ -451,8 +456,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _load_once(folder: Path, group: Group) -> Model:
-    metadata = _read_metadata(folder)
-    layout = _Layout.of(metadata, folder / "model.json")
+    layout = _Layout.of(folder)
     alone = group.size == 1
     wanted = range(layout.users) if alone else group.share(layout.users)
     needed = {*FILES, *(name for name, users in layout.user_files.items() if _overlap(users, wanted))}
@@ -460,57 +464,53 @@ def _load_once(folder: Path, group: Group) -> Model:
         name: _place_of(folder, name, checksum, check=name in needed)
         for name, checksum in layout.checksums.items()
     }
-    files = {
-        name: _read_tensors(places[name], layout.tables(name, wanted), layout.items)
-        for name in ("model.safetensors", *layout.user_files)
-        if name in needed
-    }
-    parts = [files[name] for name in layout.user_files if name in files]
-    if any(set(part) != set(parts[0]) for part in parts):
-        raise DataError("the files of users hold different tensors", where=str(folder))
-    tensors = files["model.safetensors"] | {
-        name: _joined(name, [part[name] for part in parts]) for name in parts[0]
-    }
+    tensors = _read_tensors(places, "model.safetensors", layout, wanted)
+    separate = [name for name in layout.user_files if name in needed and name not in FILES]
+    pieces = [_read_tensors(places, name, layout, wanted) for name in separate]
+    same = all(piece.keys() == pieces[0].keys() for piece in pieces)
+    _check(same, "the files of users hold different tensors", where=str(folder))
+    if pieces:
+        tensors |= {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+    # rows of CSR are read as their lengths, which join without further ado
+    for name in [name for name in tensors if name.endswith(".indptr")]:
+        tensors[name] = F.pad(tensors[name].cumsum(0), (1, 0))
     scored_by: Vectors | ItemWeights
     if layout.dim:
         scored_by = Vectors(tensors["user_vectors"], tensors["item_vectors"], tensors.get("thresholds"))
+    elif "item_weights" in tensors:
+        scored_by = ItemWeights(tensors["item_weights"])
     else:
-        scored_by = (
-            ItemWeights(tensors["item_weights"])
-            if "item_weights" in tensors
-            else ItemWeights.from_csr(*(tensors[f"item_weights.{name}"] for name in (*_CSR, "values")))
-        )
+        scored_by = ItemWeights.from_csr(*(tensors[f"item_weights.{name}"] for name in (*_CSR, "values")))
     user_ids, _ = _read_ids(places["users.parquet"], "user_id", layout.users, wanted)
     item_ids, described = _read_ids(places["items.parquet"], "item_id", layout.items, range(layout.items))
     titles, attributes = described.get_column("title", default=None), described.drop("title", strict=False)
-    if titles is not None and titles.dtype != pl.String:
-        raise DataError(f"title is {titles.dtype}", where=str(places["items.parquet"]), expected="strings")
-    check_attributes(attributes, str(places["items.parquet"]))
+    kind, where = described.schema.get("title", pl.String()), str(places["items.parquet"])
+    _check(kind == pl.String, f"title is {kind}", where=where, expected="strings")
+    check_attributes(attributes, where)
     interactions: dict[str, Any] = {
-        name: Interactions(
+        part: Interactions(
             user_ids=user_ids,
             item_ids=item_ids,
             item_titles=titles,
             provenance=Provenance(source=str(folder), format="run directory"),
             **{
-                column: tensors[f"{name}.{column}"].numpy()
+                column: tensors[f"{part}.{column}"].numpy()
                 for column in (*_CSR, *_EVENTS)
-                if f"{name}.{column}" in tensors
+                if f"{part}.{column}" in tensors
             },
         )
-        for name in _PARTS
-        if f"{name}.indptr" in tensors
+        for part in _PARTS
+        if f"{part}.indptr" in tensors
     }
+    degrees = None if alone else torch.tensor(interactions["train"].item_degrees)
     return Model(
         scored_by=scored_by,
         **interactions,
-        test_is_known=bool(metadata.get("test_is_known", True)),
-        metadata=metadata,
+        test_is_known=bool(layout.metadata.get("test_is_known", True)),
+        metadata=layout.metadata,
         users=None if alone else wanted,
         attributes=attributes if attributes.width else None,
-        all_item_degrees=None
-        if alone
-        else group.all_reduce_(torch.tensor(interactions["train"].item_degrees)).numpy(),
+        all_item_degrees=None if degrees is None else group.all_reduce_(degrees).numpy(),
         read_from=f"{folder}/model.json",
     )
 
@@ -527,54 +527,50 @@ def _place_of(folder: Path, name: str, checksum: str, *, check: bool) -> Path:
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:
+    """The content of `model.json`, checked against its digest and for the types that readers rely on."""
     path = folder / "model.json"
-    if not folder.is_dir():
-        raise DataError("no such run directory", where=str(folder))
-    if not path.is_file():
-        raise DataError(
-            "has no model.json",
-            where=str(folder),
-            expected="the directory of a finished run",
-            hint="training has not finished: continue it with resume=True"
-            if (folder / "checkpoint").is_dir()
-            else None,
-        )
-    if path.stat().st_size > _LARGEST_JSON:
-        raise DataError("is too large", where=str(path), expected=f"at most {_LARGEST_JSON:,} bytes")
+    where = str(path)
+    _check(folder.is_dir(), "no such run directory", where=str(folder))
+    _check(
+        path.is_file(),
+        "has no model.json",
+        where=str(folder),
+        expected="the directory of a finished run",
+        hint="training has not finished: continue it with resume=True"
+        if (folder / "checkpoint").is_dir()
+        else None,
+    )
+    fits = path.stat().st_size <= _LARGEST_JSON
+    _check(fits, "is too large", where=where, expected=f"at most {_LARGEST_JSON:,} bytes")
     try:
         loaded = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise DataError(f"is not JSON ({error})", where=str(path)) from None
+        raise DataError(f"is not JSON ({error})", where=where) from None
     number = loaded.get("format") if isinstance(loaded, dict) else None
     if type(number) is not int or number < 1:
-        raise DataError("has no format number", where=str(path), expected="a run directory of this library")
-    if number != FORMAT:
-        hint = "install a newer talos-rec" if number > FORMAT else "Talos 0.2 reads runs up to format 5"
-        raise DataError(f"format {number}", where=str(path), expected=f"format {FORMAT}", hint=hint)
+        raise DataError("has no format number", where=where, expected="a run directory of this library")
+    hint = "install a newer talos-rec" if number > FORMAT else "Talos 0.2 reads runs up to format 5"
+    _check(number == FORMAT, f"format {number}", where=where, expected=f"format {FORMAT}", hint=hint)
     try:
         metadata: dict[str, Any] = unseal(loaded)
     except (ValueError, RecursionError):
-        raise DataError("differs from its own checksum", where=str(path), expected=AS_SAVED) from None
-    _check_types(metadata, str(path))
-    return metadata
-
-
-def _check_types(metadata: Mapping[str, Any], where: str) -> None:
-    """Refuse metadata whose types differ from those written: readers rely on them."""
+        raise DataError("differs from its own checksum", where=where, expected=AS_SAVED) from None
     for name, kinds in _TYPES.items():
         value = metadata.get(name)
-        if name in metadata and (not isinstance(value, kinds) or isinstance(value, bool)):
-            raise DataError(f"{name} is {value!r:.60}", where=where, expected="the file as it was written")
+        fits = name not in metadata or (isinstance(value, kinds) and not isinstance(value, bool))
+        _check(fits, f"{name} is {value!r:.60}", where=where, expected=AS_SAVED)
     for name in ("metrics", "valid", "loss_state"):
         for key, value in metadata.get(name, {}).items():
-            if not isinstance(value, int | float | None) or isinstance(value, bool):
-                raise DataError(f"{name} has {value!r:.60} for {key!r:.60}", where=where, expected="numbers")
+            fits = isinstance(value, int | float | None) and not isinstance(value, bool)
+            _check(fits, f"{name} has {value!r:.60} for {key!r:.60}", where=where, expected="numbers")
+    return metadata
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """What `model.json` says about the other files."""
+    """What `model.json` says about the model and the other files."""
 
+    metadata: dict[str, Any]
     users: int
     items: int
     dim: int  # 0 if there are weights between items instead of vectors
@@ -582,7 +578,8 @@ class _Layout:
     checksums: dict[str, str]
 
     @classmethod
-    def of(cls, metadata: Mapping[str, Any], path: Path) -> _Layout:
+    def of(cls, folder: Path) -> _Layout:
+        metadata, where = _read_metadata(folder), str(folder / "model.json")
         try:
             shape = metadata["shape"]
             users, items, dim = int(shape["users"]), int(shape["items"]), int(shape.get("dim", 0))
@@ -598,55 +595,29 @@ class _Layout:
                 raise ValueError("user_files do not cover all users in order")
             checksums = {name: str(metadata["checksums"][name]) for name in (*FILES, *files)}
         except KeyError as error:
-            raise DataError(f"has no key {error}", where=str(path)) from None
+            raise DataError(f"has no key {error}", where=where) from None
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise DataError(
-                f"shape, user_files or checksums cannot be used ({error})", where=str(path)
-            ) from None
-        return cls(users, items, dim, files, checksums)
+            raise DataError(f"shape, user_files or checksums cannot be used ({error})", where=where) from None
+        return cls(metadata, users, items, dim, files, checksums)
 
-    def tables(self, name: str, wanted: range) -> list[_Table]:
-        """What a file of tensors may hold, and the rows of it that `wanted` users need."""
-        tables: list[_Table] = []
-        if name == "model.safetensors":
-            items = range(self.items)
-            tables = (
-                [_Table("item_vectors", items, items, dense=[self.items, self.dim])]
-                if self.dim
-                else [_Table("item_weights", items, items, [self.items, self.items], (*_CSR, "values"))]
-            )
-        if name in self.user_files:
-            users = self.user_files[name]
-            rows, count = _overlap(users, wanted), len(users)
-            if self.dim:
-                tables.append(_Table("user_vectors", users, rows, dense=[count, self.dim]))
-                tables.append(_Table("thresholds", users, rows, dense=[count], needed=False))
-            events = _EVENTS if self.dim else ()
-            tables += [_Table(part, users, rows, None, _CSR, events, part == "train") for part in _PARTS]
-        return tables
+    def tensors(self, name: str) -> dict[str, tuple[str, list[int] | None]]:
+        """The type and the shape of every tensor that a file may hold; None is any length."""
+        users, found = len(self.user_files.get(name, ())), dict[str, tuple[str, list[int] | None]]()
+        if name == "model.safetensors" and self.dim:
+            found["item_vectors"] = ("F32", [self.items, self.dim])
+        elif name == "model.safetensors":
+            found["item_weights"] = ("F32", [self.items, self.items])
+            found |= _csr("item_weights", self.items, (*_CSR, "values"))
+        if users and self.dim:
+            found |= {"user_vectors": ("F32", [users, self.dim]), "thresholds": ("F32", [users])}
+        for part in _PARTS if users else ():
+            found |= _csr(part, users, (*_CSR, *_EVENTS))
+        return found
 
 
-@dataclass(frozen=True)
-class _Table:
-    """Tensors with a row for each item, or for each user of a file: a dense one, or the arrays of CSR."""
-
-    name: str
-    stored: range  # the rows in the file
-    rows: range  # those to read
-    dense: list[int] | None = None  # the shape, if it may be dense
-    sparse: tuple[str, ...] = ()  # the arrays, if it may be CSR
-    columns: tuple[str, ...] = ()  # further arrays that may be there
-    needed: bool = True
-
-    @property
-    def tensors(self) -> dict[str, tuple[str, list[int] | None]]:
-        """The type and shape of every tensor that may be there; None is any length."""
-        dense = {self.name: ("F32", self.dense)} if self.dense else {}
-        lengths = {"indptr": [len(self.stored) + 1]}
-        return dense | {
-            f"{self.name}.{name}": (_ARRAYS[name], lengths.get(name))
-            for name in (*self.sparse, *self.columns)
-        }
+def _csr(table: str, rows: int, columns: Iterable[str]) -> dict[str, tuple[str, list[int] | None]]:
+    """The type and the shape of the arrays of a table in CSR."""
+    return {f"{table}.{one}": (_ARRAYS[one], [rows + 1] if one == "indptr" else None) for one in columns}
 
 
 def _overlap(rows: range, wanted: range) -> range:
@@ -654,100 +625,79 @@ def _overlap(rows: range, wanted: range) -> range:
     return range(max(rows.start, wanted.start), min(rows.stop, wanted.stop))
 
 
-def _joined(name: str, parts: list[Tensor]) -> Tensor:
-    """A tensor that several files hold pieces of; `indptr` continues from one piece to the next."""
-    if len(parts) == 1:
-        return parts[0]
-    if not name.endswith(".indptr"):
-        return torch.cat(parts)
-    shifts = np.cumsum([0, *(int(part[-1]) for part in parts[:-1])]).tolist()
-    return torch.cat([parts[0][:1], *(part[1:] + shift for part, shift in zip(parts, shifts, strict=True))])
-
-
 # ------------------------------------------------------------------- single files
 
 
-def _read_tensors(path: Path, tables: Sequence[_Table], items: int) -> dict[str, Tensor]:
-    """The wanted rows of all tables in a safetensors file, which holds nothing else; checked."""
-    allowed = {name: kind for table in tables for name, kind in table.tensors.items()}
+def _read_tensors(places: Mapping[str, Path], name: str, layout: _Layout, wanted: range) -> dict[str, Tensor]:
+    """The tensors of a file, which holds nothing else, checked; of tables of users the rows of `wanted` alone.
+
+    Tables in CSR have the lengths of their rows in place of `indptr`.
+    """
+    path, allowed, users = places[name], layout.tensors(name), layout.user_files.get(name, range(0))
     with path.open("rb") as head:
         header = int.from_bytes(head.read(8), "little")
-    if header > _LARGEST_HEADER:
-        raise DataError(
-            f"claims a header of {header:,} bytes", where=str(path), expected="a model of this library"
-        )
+    what = f"claims a header of {header:,} bytes"
+    _check(header <= _LARGEST_HEADER, what, where=str(path), expected="a model of this library")
+    found: dict[str, Tensor] = {}
     try:
         with safe_open(path, framework="pt") as file:
-            names = set(file.keys())
-            for name in sorted(names):
-                kind, shape = allowed.get(name, (None, None))
-                found = file.get_slice(name)
-                fits = len(found.get_shape()) == 1 if shape is None else found.get_shape() == shape
-                if found.get_dtype() != kind or not fits:
-                    raise DataError(
-                        f"{name} is {found.get_dtype()} of shape {found.get_shape()}",
-                        where=str(path),
-                        expected=f"{kind} of shape {shape or '[…]'}" if kind else "no such tensor",
-                    )
-            return {
-                name: tensor
-                for table in tables
-                for name, tensor in _read_table(file, names, table, items, f"{path}: {table.name}").items()
-            }
-    except DataError:
-        raise
-    except (SafetensorError, OSError, ValueError) as error:
+            names = sorted(file.keys())
+            for one in names:
+                (kind, shape), stored = allowed.get(one, ("", None)), file.get_slice(one)
+                size = stored.get_shape()
+                fits = stored.get_dtype() == kind and (size == shape if shape else len(size) == 1)
+                what = f"{one} is {stored.get_dtype()} of shape {size}"
+                expected = f"{kind} of shape {shape or '[…]'}" if kind else "no such tensor"
+                _check(fits, what, where=str(path), expected=expected)
+            for table in dict.fromkeys(one.partition(".")[0] for one in allowed):
+                where = f"{path}: {table}"
+                columns = [one.partition(".")[2] for one in names if one.startswith(f"{table}.")]
+                there = table in names or columns or table in _OPTIONAL
+                _check(bool(there), f"has no {table}", where=str(path), expected=AS_SAVED)
+                first, own = users.start, _overlap(users, wanted)
+                if table.startswith("item_"):
+                    first, own = 0, range(layout.items)
+                rows = slice(own.start - first, own.stop - first)
+                if columns:
+                    needed = [one for one in (*_CSR, "values") if f"{table}.{one}" in allowed]
+                    whole = set(needed) <= set(columns) and table not in names
+                    what, expected = f"has {', '.join(columns)}", f"all of {', '.join(needed)}"
+                    _check(whole, what, where=where, expected=expected)
+                    arrays = {one: file.get_slice(f"{table}.{one}") for one in columns}
+                    read = _read_csr(arrays, rows, layout.items, where)
+                    found |= {f"{table}.{one}": tensor for one, tensor in read.items()}
+                elif table in names:
+                    found[table] = _finite(file.get_slice(table)[rows], where)
+    except (SafetensorError, OSError) as error:
         raise DataError(f"cannot be read ({error})", where=str(path)) from None
+    return found
 
 
-def _read_table(file: Any, names: set[str], table: _Table, items: int, where: str) -> dict[str, Tensor]:
-    """The wanted rows of a table, in the form that the file has it."""
-    first, last = (end - table.stored.start for end in (table.rows.start, table.rows.stop))
-    columns = [name for name in (*table.sparse, *table.columns) if f"{table.name}.{name}" in names]
-    if table.name in names and not columns:
-        return {table.name: _finite(file.get_slice(table.name)[first:last], where)}
-    if not columns and not table.needed:
-        return {}
-    if table.name in names or not columns or not set(table.sparse) <= set(columns):
-        raise DataError(
-            f"has {', '.join(columns) or f'no {table.name}'}",
-            where=where,
-            expected=f"all of {', '.join(table.sparse) or table.name}",
-        )
-    arrays = {name: file.get_slice(f"{table.name}.{name}") for name in columns}
-    ends = arrays.pop("indptr")[first : last + 1]
-    start, stop, length = int(ends[0]), int(ends[-1]), arrays["indices"].get_shape()[0]
+def _read_csr(arrays: dict[str, Any], rows: slice, items: int, where: str) -> dict[str, Tensor]:
+    """Some rows of a table in CSR, checked: `indptr` are their lengths, the others have a value for each item."""
+    ends, length = arrays.pop("indptr")[:], arrays["indices"].get_shape()[0]
     for name, array in arrays.items():
-        if array.get_shape() != [length]:
-            raise DataError(
-                f"{array.get_shape()[0]:,} values",
-                where=f"{where}.{name}",
-                expected=f"{length:,}, as many as indices",
-            )
-    steps, whole = np.diff(ends.numpy()), table.rows == table.stored
-    if not 0 <= start <= stop <= length or (whole and (start, stop) != (0, length)) or (steps < 0).any():
-        raise DataError("indptr and indices do not belong together", where=where)
-    values: dict[str, Tensor] = {name: array[start:stop] for name, array in arrays.items()}
-    indices = values["indices"].numpy()
-    if len(indices) and not 0 <= indices.min() <= indices.max() < items:
-        raise DataError(
-            "an interaction with an item that does not exist", where=where, expected=f"below {items:,}"
-        )
-    row = np.repeat(np.arange(len(steps)), steps)
-    if ((np.diff(indices) <= 0) & (np.diff(row) == 0)).any():
-        raise DataError("the items of a user are not ascending", where=where)
-    if "repeats" in values and (values["repeats"] < 1).any():
-        raise DataError(
-            f"an interaction that occurred {int(values['repeats'].min())} times", where=f"{where}.repeats"
-        )
-    if "values" in values:
-        _finite(values["values"], where)
-    return {f"{table.name}.{name}": tensor for name, tensor in {"indptr": ends - start, **values}.items()}
+        what, expected = f"{array.get_shape()[0]:,} values", f"{length:,}, as many as indices"
+        _check(array.get_shape() == [length], what, where=f"{where}.{name}", expected=expected)
+    counts = ends.diff()
+    fits = int(ends[0]) == 0 and int(ends[-1]) == length and bool((counts >= 0).all())
+    _check(fits, "indptr and indices do not belong together", where=where)
+    within = slice(int(ends[rows.start]), int(ends[rows.stop]))
+    found: dict[str, Tensor] = {name: array[within] for name, array in arrays.items()}
+    counts, indices = counts[rows], found["indices"]
+    exist, expected = bool(((indices >= 0) & (indices < items)).all()), f"below {items:,}"
+    _check(exist, "an interaction with an item that does not exist", where=where, expected=expected)
+    row = torch.arange(len(counts)).repeat_interleave(counts)
+    ascending = (indices.diff() > 0) | (row.diff() > 0)
+    _check(bool(ascending.all()), "the items of a user are not ascending", where=where)
+    fewest = min(found.get("repeats", counts[:0]).tolist(), default=1)
+    _check(fewest >= 1, f"an interaction that occurred {fewest} times", where=f"{where}.repeats")
+    _finite(found.get("values", counts[:0]), where)
+    return {"indptr": counts, **found}
 
 
 def _finite(tensor: Tensor, where: str) -> Tensor:
-    if not torch.isfinite(tensor).all():
-        raise DataError("has numbers that are not finite", where=where)
+    _check(bool(torch.isfinite(tensor).all()), "has numbers that are not finite", where=where)
     return tensor
 
 
@@ -761,14 +711,9 @@ def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocab
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
         raise DataError(f"cannot be read ({str(error).splitlines()[0]})", where=str(path)) from None
-    if rows != count or len(frame) != len(
-        wanted
-    ):  # in a damaged file, the footer and the row groups may disagree
-        raise DataError(
-            f"{rows:,} rows, and {len(frame):,} of {len(wanted):,} could be read",
-            where=str(path),
-            expected=f"{count:,}, as model.json says",
-        )
-    if ids.dtype not in (pl.String, pl.Int64) or ids.null_count() or not bool((ids[1:] > ids[:-1]).all()):
-        raise DataError(f"{column} is not a list of distinct ascending ids", where=str(path))
+    whole = rows == count and len(frame) == len(wanted)  # the footer and the row groups may disagree
+    what = f"{rows:,} rows, and {len(frame):,} of {len(wanted):,} could be read"
+    _check(whole, what, where=str(path), expected=f"{count:,}, as model.json says")
+    plain = ids.dtype in (pl.String, pl.Int64) and not ids.null_count() and bool((ids[1:] > ids[:-1]).all())
+    _check(plain, f"{column} is not a list of distinct ascending ids", where=str(path))
     return Vocabulary(ids), frame.drop(column)
