@@ -22,9 +22,8 @@ from torch import Tensor
 from talos.baselines import ItemWeights
 from talos.data.csr import CSR
 from talos.data.vocabulary import Ids
-from talos.kernels import kth_scores
-from talos.losses import Loss, UserSeparableLoss
-from talos.model.fold_in import sample_of_items, slopes_over_all, slopes_over_sample
+from talos.losses import Loss
+from talos.model.fold_in import gradients_of_positives, sample_of_items
 from talos.model.model import Model
 from talos.model.query import ListQuery, codes_of, histories_of, row_vectors
 
@@ -103,18 +102,7 @@ def pull_of_history(
     user: Tensor, items: Tensor, history: Tensor, loss: Loss, *, k: int, seed: int = 0
 ) -> Tensor:
     """How each item of a history pulls on the vector `user`: -∂L_h/∂user, (H, d); arguments as in `reasons`."""
-    user, items = user.detach(), items.detach()
-    needed = min(k, len(items)) if loss.needs.threshold else None
-    mine, ones = items[history], torch.ones_like(items[history, 0])
-    sample, rows = sample_of_items(items, loss, seed), torch.zeros_like(history)
-    if sample is None:
-        assert isinstance(loss, UserSeparableLoss)
-        scores = user.unsqueeze(0) @ items.T
-        gone = torch.zeros_like(scores, dtype=torch.bool).index_fill_(1, history, True)
-        pull, factors, slopes = slopes_over_all(scores, rows, history, gone, loss, ones, needed)
-        # the negatives' part is the same for each positive, but for the factor
-        return -(pull.unsqueeze(-1) * mine + factors.unsqueeze(-1) * (slopes @ items))
-    beta = None if needed is None else kth_scores(user.unsqueeze(0), items, needed)
-    pos, neg = mine @ user, user.unsqueeze(0) @ items[sample].T
-    pull, push = slopes_over_sample(pos, neg, CSR.by_row(rows, history, 1), loss, ones, beta, sample)
-    return -(pull.unsqueeze(-1) * mine + push @ items[sample])
+    users, items = user.detach().unsqueeze(0), items.detach()
+    past = CSR.by_row(torch.zeros_like(history), history, 1)
+    sample, ones = sample_of_items(items, loss, seed), torch.ones_like(items[history, 0])
+    return -gradients_of_positives(users, items, items, past, loss, ones, k=k, sample=sample)
