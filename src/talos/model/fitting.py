@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
@@ -305,9 +306,11 @@ def fit_run(
     group, config = current(), recommender.config
     say = notify if notify is not None and group.rank == 0 else lambda line: None
     check_refit(refit, parts)
-    if group.size > 1 and config.training.parallel == "none":
-        what, expected = f"'none' in {group.size} processes", "'users', 'items' or 'auto'"
-        raise ConfigError(what, where="parallel", expected=expected)
+    together, what = (
+        group.size == 1 or config.training.parallel != "none",
+        f"'none' in {group.size} processes",
+    )
+    require(together, what, where="parallel", expected="'users', 'items' or 'auto'", error=ConfigError)
     began = time.perf_counter()
     shown = group.rank == 0 and notify is not None
     watchers = [*_watchers(group, {name: out / name for name in loggers}, shown), *callbacks]
@@ -347,13 +350,13 @@ def fit_run(
 
 def check_refit(refit: RefitOn | None, parts: Split | SplitShare) -> None:
     """Refuse what would fail only after the first fit."""
-    if refit is not None and not isinstance(parts, Split):
-        expected = "one process, or a PATH that every process reads whole"
-        raise ConfigError("shards in several processes", where="refit", expected=expected)
-    if refit == "train+valid" and not parts.valid:
-        raise ConfigError("there is no validation part", where="refit", expected="valid above 0")
-    if refit == "all" and not parts.test:
-        raise ConfigError("there is no test part to add", where="refit", expected="'train+valid'")
+    check = partial(require, where="refit", error=ConfigError)
+    expected = "one process, or a PATH that every process reads whole"
+    check(refit is None or isinstance(parts, Split), "shards in several processes", expected=expected)
+    there = refit != "train+valid" or bool(parts.valid)
+    check(there, "there is no validation part", expected="valid above 0")
+    there = refit != "all" or bool(parts.test)
+    check(there, "there is no test part to add", expected="'train+valid'")
 
 
 def _announce(

@@ -14,30 +14,33 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 import polars as pl
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from talos import registry
 from talos.baselines import ItemWeights, VectorBaseline
-from talos.checks import positive_integer, require
+from talos.checks import number_from, positive_integer, require
 from talos.data.event_weights import event_columns, event_weights
 from talos.data.interactions import Interactions
 from talos.data.item_rows import ItemRows
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
 from talos.errors import ArgumentError, DataError, MissingExtraError
-from talos.evaluation.ranking import FixedScores, Masks, Scorer, TopK, iter_top_k, top_k
+from talos.evaluation.popularity import popularity_scores
+from talos.evaluation.ranking import DEFAULT_BUDGET, FixedScores, Masks, Scorer, TopK, iter_top_k, top_k
 from talos.model.attributes import Filter, allowed_items
 from talos.model.fold_in import fold_in
 from talos.model.model import Model
-from talos.model.rerank import BlendedScores, check_share, diversify, pool_size
 
 __all__ = [
+    "BlendedScores",
     "FrameKind",
     "ListQuery",
     "OnUnknown",
     "answer",
     "banned_items",
     "codes_of",
+    "diversify",
     "histories_of",
     "iter_answers",
     "list_frame",
@@ -56,6 +59,9 @@ Mask: TypeAlias = Literal["known", "trained", "nothing"]
 _ROWS = 8192
 # Vectors of single histories that a model remembers.
 _MOST_FOLDED = 100_000
+# Diversity chooses among the best this many times K items, and among no fewer than the second number.
+_POOL_PER_PLACE = 5
+_SMALLEST_POOL = 100
 # What the vector of a history depends on, in `Interactions` and in `ItemRows`.
 _COLUMNS = ("indices", "items", "timestamps", "ratings", "repeats")
 
@@ -73,8 +79,8 @@ class ListQuery:
             `nothing`. The items of a history are masked unless it is `nothing`.
         masked: further items to mask, by row.
         banned: items to mask in every row.
-        diversity: 0 (the best scores) to 1, see `talos.model.rerank.diversify`.
-        popularity: 0 (the model alone) to 1 (popularity alone), see `talos.model.rerank.BlendedScores`.
+        diversity: 0 (the best scores) to 1, see `diversify`.
+        popularity: 0 (the model alone) to 1 (popularity alone), see `BlendedScores`.
         alone: fold in every history by itself and remember its vector, so that the vector does not depend on the
             other rows in its last digits; otherwise all in one batch, which is faster for many.
     """
@@ -90,8 +96,8 @@ class ListQuery:
     alone: bool = False
 
     def __post_init__(self) -> None:
-        check_share("diversity", self.diversity)
-        check_share("popularity", self.popularity)
+        number_from("diversity", self.diversity, 0.0, 1.0)
+        number_from("popularity", self.popularity, 0.0, 1.0)
 
     def block(self, rows: range) -> ListQuery:
         """The same question about consecutive rows."""
@@ -135,9 +141,11 @@ def iter_answers(model: Model, query: ListQuery) -> Iterator[TopK]:
         scorer: Scorer = _scorer(model, block)
         if query.popularity:
             scorer = BlendedScores(scorer, model.item_degrees, query.popularity)
-        length = pool_size(query.k, scorer.num_items) if query.diversity else query.k
+        length = max(_POOL_PER_PLACE * query.k, _SMALLEST_POOL) if query.diversity else query.k
         rows = np.arange(len(block.users))
-        for lists in iter_top_k(scorer, rows, k=length, seen=_masks(model, block), banned=query.banned):
+        for lists in iter_top_k(
+            scorer, rows, k=min(length, most), seen=_masks(model, block), banned=query.banned
+        ):
             chosen = diversify(lists, vectors, k=query.k, diversity=query.diversity)
             yield replace(chosen, users=chosen.users + start)
 
@@ -249,6 +257,91 @@ def _fold_alone(model: Model, histories: Interactions | ItemRows, rows: NDArray[
                 model.folded.popitem(last=False)
         found.append(vector)
     return torch.stack(found)
+
+
+# ------------------------------------------------------------------- popularity and diversity
+
+
+class BlendedScores:
+    """Scores with popularity blended in: (1 - w)·(s - min)/(max - min) + w·log(1 + n)/log(1 + max n).
+
+    s are the scores of one user for all items, n the interactions of each item; both are scaled to 0 … 1, so that w
+    means the same for every model. With w = 1 only popularity counts. The scale is taken over all items, masked or
+    not: a filter does not change the blend of the items that it leaves.
+
+    >>> from talos.evaluation.ranking import DotScores, top_k
+    >>> scorer = DotScores(torch.tensor([[1.0]]), torch.tensor([[0.0], [0.9], [1.0]]))
+    >>> top_k(BlendedScores(scorer, np.array([9, 5, 0]), 0.5), [0], k=3).items.tolist()
+    [[1, 0, 2]]
+    """
+
+    def __init__(self, scorer: Scorer, item_degrees: NDArray[np.integer[Any]], weight: float) -> None:
+        self.scorer, self.weight = scorer, weight
+        self.num_items, self.device = scorer.num_items, scorer.device
+        self.popularity = popularity_scores(item_degrees).to(scorer.device)
+
+    def scores(self, users: Tensor, out: Tensor) -> None:
+        """Write the blended scores of `users` (B,) for every item into `out` (B, num_items)."""
+        self.scorer.scores(users, out)
+        low, high = out.aminmax(dim=1, keepdim=True)
+        out.sub_(low).mul_((1 - self.weight) / (high - low).clamp(min=1e-12)).add_(
+            self.popularity, alpha=self.weight
+        )
+
+
+def diversify(lists: TopK, item_vectors: Tensor | ItemWeights, *, k: int, diversity: float) -> TopK:
+    """Choose `k` items of each list so that they differ: maximal marginal relevance (MMR).
+
+    The first item stays the best one. Each next one has the largest (1 - λ)·r - λ·max_j cos(v, v_j), where λ is
+    `diversity`, r the score scaled to 0 … 1 over the list, and j runs over the items chosen so far. Scores stay those
+    of the lists, so they need not descend. With λ = 0 the lists are cut at `k` and nothing else.
+
+    Args:
+        lists: the pool to choose from, best first; padded with item -1, score -inf.
+        item_vectors: (items, d), of any length; or weights between items, whose rows are their vectors.
+        k: length of the result.
+        diversity: λ, from 0 to 1.
+
+    >>> pool = TopK(np.array([0]), np.array([[0, 1, 2]]), np.array([[1.0, 0.9, 0.5]], np.float32))
+    >>> vectors = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
+    >>> diversify(pool, vectors, k=2, diversity=0.5).items.tolist()
+    [[0, 2]]
+    """
+    if diversity == 0.0:
+        return TopK(lists.users, lists.items[:, :k], lists.scores[:, :k])
+    width = lists.items.shape[1]
+    dim = item_vectors.num_items if isinstance(item_vectors, ItemWeights) else item_vectors.shape[1]
+    chunk = max(1, DEFAULT_BUDGET // (4 * max(1, width * dim)))
+    cuts = range(chunk, len(lists.items), chunk)
+    parts = zip(*(np.split(column, cuts) for column in (lists.users, lists.items, lists.scores)), strict=True)
+    return TopK.joined((_diversify(TopK(*part), item_vectors, k, diversity) for part in parts), min(k, width))
+
+
+def _diversify(lists: TopK, vectors: Tensor | ItemWeights, k: int, diversity: float) -> TopK:
+    """The chosen items of lists that are in memory at a time."""
+    items, scores = lists.items, lists.scores
+    device = vectors.device if isinstance(vectors, Tensor) else torch.device("cpu")
+    pool = F.normalize(vectors[torch.from_numpy(np.maximum(items, 0)).to(device)], dim=-1)  # (B, P, d)
+    held = torch.from_numpy(items >= 0).to(device)
+    values = torch.from_numpy(scores).to(device).double()
+    high = values[:, :1]  # lists are best first
+    low = torch.where(held, values, torch.inf).amin(1, keepdim=True)
+    relevance = (1 - diversity) * (values - low) / (high - low).clamp(min=1e-12)
+    gain = torch.where(held, relevance, -torch.inf)
+    nearest = torch.full_like(gain, -torch.inf)
+    rows, places = torch.arange(len(items), device=device), []
+    for _ in range(min(k, items.shape[1])):
+        best = gain.argmax(1)
+        places.append(torch.where(gain[rows, best] > -torch.inf, best, -1))
+        similar = torch.bmm(pool, pool[rows, best].unsqueeze(-1)).squeeze(-1).double()
+        nearest = torch.maximum(nearest, similar)
+        held[rows, best] = False
+        gain = torch.where(held, relevance - diversity * nearest, -torch.inf)
+    chosen = torch.stack(places, 1).cpu().numpy()  # -1 where a list has no more
+    found, chosen = chosen >= 0, np.maximum(chosen, 0)
+    items = np.where(found, np.take_along_axis(items, chosen, 1), -1)
+    scores = np.where(found, np.take_along_axis(scores, chosen, 1), np.float32(-np.inf))
+    return TopK(lists.users, items, scores)
 
 
 # ------------------------------------------------------------------- ids

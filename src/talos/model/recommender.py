@@ -414,9 +414,9 @@ class Recommender:
             filter: conditions on the items' attributes: `{"must": {"category": ["tea", "jam"], "year": {"gte":
                 1990}}, "must_not": {"brand": "x"}}`, see `talos.model.attributes.allowed_items`.
             diversity: 0 (the best scores) to 1: how much an item that is like those above it is put back
-                (`talos.model.rerank.diversify`). Scores then need not descend.
+                (`talos.model.query.diversify`). Scores then need not descend.
             popularity: 0 (the model alone) to 1 (popularity alone): how much popularity counts
-                (`talos.model.rerank.BlendedScores`). Scores are then the blend.
+                (`talos.model.query.BlendedScores`). Scores are then the blend.
             filter_seen: leave out items that the user is known to have: those of training and validation, and what was
                 given to `fit` as `known`.
             for_test: leave out the items of training and validation only, so that the lists can be measured on the
