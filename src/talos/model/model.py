@@ -111,6 +111,13 @@ class Model:
         """All interactions that users are known to have: what no list offers them."""
         return self.seen if self.held_out is None else self.seen.union(self.held_out)
 
+    @property
+    def item_table(self) -> pl.DataFrame:
+        """A row for each item: `item_id`, `title` if items have titles, and the attributes."""
+        titles = {} if self.train.item_titles is None else {"title": self.train.item_titles}
+        attributes = {} if self.attributes is None else self.attributes.to_dict()
+        return pl.DataFrame({"item_id": self.train.item_ids.ids, **titles, **attributes})
+
     # ------------------------------------------------------------------- scores
 
     @property
@@ -175,14 +182,12 @@ class Model:
     @property
     def method(self) -> str:
         """The name of the baseline or the loss."""
-        config = self.config
-        return config.loss.name if config.baseline is None else config.baseline.name
+        return (self.config.baseline or self.config.loss).name
 
     @property
     def prior(self) -> float:
         """How much popularity counts for users with few events, see `talos.evaluation.popularity`."""
-        value = self.config.training.prior
-        return float(value) if isinstance(value, int | float) else 0.0
+        return 0.0 if self.config.training.prior == "auto" else self.config.training.prior
 
     def loss(self, num_items: int | None = None) -> Loss:
         """The loss of training, its learnt scalars included; an error for a baseline.
@@ -190,13 +195,13 @@ class Model:
         `num_items` is how many items it is for, if not those of the model.
         """
         config = self.config
-        if config.baseline is not None:
-            raise ArgumentError(
-                f"the baseline {config.baseline.name!r} was not trained and has no loss",
-                where="Recommender",
-                expected="a trained model for this",
-                hint="a baseline is quick to fit again on all interactions",
-            )
+        require(
+            config.baseline is None,
+            f"the baseline {self.method!r} was not trained and has no loss",
+            where="Recommender",
+            expected="a trained model for this",
+            hint="a baseline is quick to fit again on all interactions",
+        )
         self.check_imported()
         num_items = self.train.num_items if num_items is None else num_items
         loss = registry.make_loss(config.loss, k=config.k, num_users=1, num_items=num_items)
@@ -229,10 +234,9 @@ class Model:
         """The same model with its tensors on the CPU, where numpy can read them."""
         if not isinstance(self.scored_by, Vectors):
             return self
-        vectors = self.scored_by
-        thresholds = None if vectors.thresholds is None else vectors.thresholds.detach().cpu()
-        moved = Vectors(vectors.users.detach().cpu(), vectors.items.detach().cpu(), thresholds)
-        return replace(self, scored_by=moved)
+        held = vars(self.scored_by).items()
+        moved: dict[str, Any] = {name: None if one is None else one.detach().cpu() for name, one in held}
+        return replace(self, scored_by=Vectors(**moved))
 
     def fingerprint(self) -> str:
         """A hash of everything that lists depend on: vectors or weights, ids and known interactions."""

@@ -85,7 +85,7 @@ from talos.data.interactions import Interactions, Provenance
 from talos.data.parquet import scan_file
 from talos.data.vocabulary import Vocabulary
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
-from talos.errors import ArgumentError, DataError, TalosError
+from talos.errors import ArgumentError, DataError, TalosError, first_line
 from talos.files import (
     checksum_of,
     locked,
@@ -207,10 +207,9 @@ def save_model(model: Model, folder: Path, *, group: Group = SINGLE_PROCESS) -> 
         try:
             files = {} if model.users is None else _save_users(model, model.users, folder, group, what)
             all_or_none(group, (lambda: _save_rest(model, folder, files)) if first else None, what)
-        except BaseException:
+        finally:
             if first:
-                _finish_save(folder, _checksums(folder))  # what was written of this one belongs to no model
-            raise
+                _tidy(folder)
 
 
 def _save_users(model: Model, users: range, folder: Path, group: Group, what: str) -> dict[range, str]:
@@ -252,14 +251,11 @@ def _save_rest(model: Model, folder: Path, files: Mapping[range, str]) -> None:
         write_users = scan_file(pieces).sink_parquet
     else:
         tensors |= _user_tensors(model)
-    titles = {} if model.train.item_titles is None else {"title": model.train.item_titles}
-    attributes = {} if model.attributes is None else model.attributes.to_dict()
-    items = pl.DataFrame({"item_id": model.train.item_ids.ids, **titles, **attributes})
     checksums = {
         **{_user_file(users): checksum for users, checksum in files.items()},
         "users.parquet": _stage(folder, "users.parquet", write_users),
         "model.safetensors": _stage(folder, "model.safetensors", lambda path: save_file(tensors, path)),
-        "items.parquet": _stage(folder, "items.parquet", items.write_parquet),
+        "items.parquet": _stage(folder, "items.parquet", model.item_table.write_parquet),
     }
     metadata = {
         "format": FORMAT,
@@ -282,10 +278,8 @@ def _save_rest(model: Model, folder: Path, files: Mapping[range, str]) -> None:
         },
         "checksums": checksums,
     }
-    older = _checksums(folder)
     sync(folder)  # the files are under their first names before the swap
     replace_text(folder / "model.json", sealed_text(metadata, indent=2))
-    _finish_save(folder, checksums, older)
 
 
 def _staged(folder: Path, name: str, checksum: str) -> Path:
@@ -336,24 +330,23 @@ def holds_leftovers_only(folder: Path) -> bool:
 
 def _begin_save(folder: Path) -> None:
     strangers = [name for name in FILES if (folder / name).exists()]
-    if strangers and not (folder / "model.json").exists() and not (folder / "checkpoint").is_dir():
-        raise ArgumentError(
-            "is not of a model",
-            where=str(folder / strangers[0]),
-            expected="a new folder or a run directory",
-        )
-    _finish_save(folder, _checksums(folder))
+    ours = not strangers or (folder / "model.json").exists() or (folder / "checkpoint").is_dir()
+    where, expected = folder.joinpath(*strangers[:1]), "a new folder or a run directory"
+    require(ours, "is not of a model", where=str(where), expected=expected)
+    _tidy(folder)
 
 
-def _finish_save(folder: Path, checksums: Mapping[str, str], older: Iterable[str] = ()) -> None:
-    """Give the files of the model in place their names, and remove `older` files and what belongs to no model.
+def _tidy(folder: Path) -> None:
+    """Give the files of the model in place their names, and remove what belongs to no model.
 
     Whatever fails here, the model loads as it is; the next save tries again.
     """
     with suppress(OSError):
+        checksums = _checksums(folder)
         _rename_staged(folder, checksums)
-        for name in set(older) - set(checksums):  # files of another division of the users
-            (folder / name).unlink(missing_ok=True)
+        for path in folder.glob("users-*-*.safetensors"):
+            if checksums and path.name not in checksums:  # of another division of the users
+                path.unlink(missing_ok=True)
         _remove_leftovers(folder)
 
 
@@ -381,13 +374,13 @@ def _stored(tensor: Tensor) -> Tensor:
 
 def _user_tensors(model: Model) -> dict[str, Tensor]:
     """The tensors with a row for each user: vectors, thresholds and interactions."""
-    tensors: dict[str, Tensor] = {}
-    columns: tuple[str, ...] = _CSR
-    if model.has_vectors:
-        tensors["user_vectors"] = _stored(model.vectors.users)
-        columns = (*_CSR, *event_columns(model.config.events))
-        if model.vectors.thresholds is not None:
-            tensors["thresholds"] = _stored(model.vectors.thresholds)
+    vectors = (
+        {"user_vectors": model.vectors.users, "thresholds": model.vectors.thresholds}
+        if model.has_vectors
+        else {}
+    )
+    tensors = {name: _stored(tensor) for name, tensor in vectors.items() if tensor is not None}
+    columns = (*_CSR, *event_columns(model.config.events))
     for part in _PARTS:
         for column in columns:
             values = getattr(getattr(model, part), column, None)
@@ -440,9 +433,8 @@ def _of_one_model(folder: Path, read: Callable[[], _Result]) -> _Result:
             result = read()
         except (DataError, OSError) as error:
             if attempt == _ATTEMPTS or (_content(place) == before and not saving):
-                if isinstance(error, DataError):
-                    raise
-                raise DataError(f"cannot be read ({error})", where=str(folder)) from None
+                unreadable = DataError(f"cannot be read ({error})", where=str(folder))
+                raise (error if isinstance(error, DataError) else unreadable) from None
         else:
             if attempt == _ATTEMPTS or _content(place) == before:
                 return result
@@ -521,8 +513,7 @@ def _place_of(folder: Path, name: str, checksum: str, *, check: bool) -> Path:
     for place in (_staged(folder, name, checksum), path):
         if place.is_file() and (not check or checksum_of(place) == checksum):
             return place
-    if not path.is_file():
-        raise DataError("is missing", where=str(path), expected="a complete run directory")
+    _check(path.is_file(), "is missing", where=str(path), expected="a complete run directory")
     raise DataError("differs from its checksum in model.json", where=str(path), expected=AS_SAVED)
 
 
@@ -638,7 +629,8 @@ def _read_tensors(places: Mapping[str, Path], name: str, layout: _Layout, wanted
         header = int.from_bytes(head.read(8), "little")
     what = f"claims a header of {header:,} bytes"
     _check(header <= _LARGEST_HEADER, what, where=str(path), expected="a model of this library")
-    found: dict[str, Tensor] = {}
+    own, found = _overlap(users, wanted), dict[str, Tensor]()
+    mine = slice(own.start - users.start, own.stop - users.start)
     try:
         with safe_open(path, framework="pt") as file:
             names = sorted(file.keys())
@@ -654,10 +646,7 @@ def _read_tensors(places: Mapping[str, Path], name: str, layout: _Layout, wanted
                 columns = [one.partition(".")[2] for one in names if one.startswith(f"{table}.")]
                 there = table in names or columns or table in _OPTIONAL
                 _check(bool(there), f"has no {table}", where=str(path), expected=AS_SAVED)
-                first, own = users.start, _overlap(users, wanted)
-                if table.startswith("item_"):
-                    first, own = 0, range(layout.items)
-                rows = slice(own.start - first, own.stop - first)
+                rows = slice(0, layout.items) if table.startswith("item_") else mine
                 if columns:
                     needed = [one for one in (*_CSR, "values") if f"{table}.{one}" in allowed]
                     whole = set(needed) <= set(columns) and table not in names
@@ -667,7 +656,9 @@ def _read_tensors(places: Mapping[str, Path], name: str, layout: _Layout, wanted
                     read = _read_csr(arrays, rows, layout.items, where)
                     found |= {f"{table}.{one}": tensor for one, tensor in read.items()}
                 elif table in names:
-                    found[table] = _finite(file.get_slice(table)[rows], where)
+                    found[table] = file.get_slice(table)[rows]
+                    finite = bool(found[table].isfinite().all())
+                    _check(finite, "has numbers that are not finite", where=where)
     except (SafetensorError, OSError) as error:
         raise DataError(f"cannot be read ({error})", where=str(path)) from None
     return found
@@ -692,13 +683,9 @@ def _read_csr(arrays: dict[str, Any], rows: slice, items: int, where: str) -> di
     _check(bool(ascending.all()), "the items of a user are not ascending", where=where)
     fewest = min(found.get("repeats", counts[:0]).tolist(), default=1)
     _check(fewest >= 1, f"an interaction that occurred {fewest} times", where=f"{where}.repeats")
-    _finite(found.get("values", counts[:0]), where)
+    finite = bool(found.get("values", counts[:0]).isfinite().all())
+    _check(finite, "has numbers that are not finite", where=where)
     return {"indptr": counts, **found}
-
-
-def _finite(tensor: Tensor, where: str) -> Tensor:
-    _check(bool(torch.isfinite(tensor).all()), "has numbers that are not finite", where=where)
-    return tensor
 
 
 def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocabulary, pl.DataFrame]:
@@ -707,10 +694,8 @@ def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocab
         rows = scan_file(path).select(pl.len()).collect().item()
         frame = scan_file(path).slice(wanted.start, len(wanted)).collect()
         ids = frame[column]
-    except BaseException as error:  # polars panics on damaged files with an exception of its own
-        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
-            raise
-        raise DataError(f"cannot be read ({str(error).splitlines()[0]})", where=str(path)) from None
+    except (Exception, pl.exceptions.PanicException) as error:  # of whatever polars meets in a damaged file
+        raise DataError(f"cannot be read ({first_line(error)})", where=str(path)) from None
     whole = rows == count and len(frame) == len(wanted)  # the footer and the row groups may disagree
     what = f"{rows:,} rows, and {len(frame):,} of {len(wanted):,} could be read"
     _check(whole, what, where=str(path), expected=f"{count:,}, as model.json says")

@@ -183,13 +183,8 @@ def _joined_items(
     model: Model, new: Interactions, items: Vocabulary
 ) -> tuple[pl.Series | None, pl.DataFrame | None]:
     """The titles and attributes of all items; an item that both know keeps those of the model."""
-    known = {} if model.attributes is None else model.attributes.to_dict()
-    old = pl.DataFrame({**known, "item_id": model.seen.item_ids.ids})
-    more = pl.DataFrame({"item_id": new.item_ids.ids})
-    if model.seen.item_titles is not None:
-        old = old.with_columns(title=model.seen.item_titles)
-        if new.item_titles is not None:
-            more = more.with_columns(title=new.item_titles)
+    old, more = model.item_table, Model(train=new).item_table
+    more = more.select(name for name in more.columns if name in old.columns)
     table = pl.concat([old, more], how="diagonal").unique("item_id", keep="first", maintain_order=True)
     return align_items(table, items)[:2]
 
