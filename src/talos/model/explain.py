@@ -11,8 +11,6 @@ of scores.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import polars as pl
 import torch
@@ -64,9 +62,9 @@ def shares_of(model: Model, query: ListQuery, past: NDArray[np.int64], targets: 
         columns = [model.scored_by.column(int(target)) for target in targets]
         weights = torch.stack(columns, 1)[torch.from_numpy(past)].double().clamp(min=0)
         return weights / weights.sum(0).clamp(min=1e-12)
-    vector, how = row_vectors(model, query)[0][0], dict[str, Any](k=model.config.k)
+    vector, items = row_vectors(model, query)[0][0], model.vectors.items.detach()
     places = torch.from_numpy(past), torch.from_numpy(targets)
-    return reasons(vector, model.vectors.items.detach(), *places, model.loss(), **how)
+    return reasons(vector, items, *places, model.loss(), k=model.config.k)
 
 
 def reasons(

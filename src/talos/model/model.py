@@ -6,7 +6,7 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos import registry
-from talos.baselines import ItemWeights
+from talos.baselines import ItemWeights, VectorBaseline
 from talos.checks import is_integer, require
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
@@ -210,6 +210,17 @@ class Model:
                 # an adversary's tables are not stored: with zeros every negative is equally hard
                 parameter.fill_(float(self.metadata.get("loss_state", {}).get(name, 0.0)))
         return loss
+
+    def vector_baseline(self) -> VectorBaseline | None:
+        """The baseline that made the vectors; None if they were trained."""
+        if self.config.baseline is None:
+            return None
+        self.check_imported()
+        baseline = registry.make_baseline(self.config.baseline)
+        what = f"{self.method!r} with a model of vectors"  # an edited model.json
+        fits = isinstance(baseline, VectorBaseline)
+        require(fits, what, where="baseline", expected="the baseline of the model")
+        return cast(VectorBaseline, baseline)
 
     def check_imported(self) -> None:
         """The config of a loaded run does not choose what is imported: see `registry.check_imported`."""

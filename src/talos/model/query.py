@@ -18,8 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from talos import registry
-from talos.baselines import ItemWeights, VectorBaseline
+from talos.baselines import ItemWeights
 from talos.checks import number_from, positive_integer, require
 from talos.data.event_weights import event_columns, event_weights
 from talos.data.interactions import Interactions
@@ -111,11 +110,9 @@ class ListQuery:
         )
 
     @property
-    def has_history(self) -> NDArray[np.bool_]:
-        """(B,) which rows are ranked by a history."""
-        if self.histories is None:
-            return np.zeros(len(self.users), bool)
-        return self.histories.user_degrees > 0
+    def given(self) -> NDArray[np.int64]:
+        """(B,) how many items the history of each row has."""
+        return np.zeros(len(self.users), np.int64) if self.histories is None else self.histories.user_degrees
 
 
 def answer(model: Model, query: ListQuery) -> TopK:
@@ -152,35 +149,29 @@ def iter_answers(model: Model, query: ListQuery) -> Iterator[TopK]:
 
 def row_vectors(model: Model, query: ListQuery) -> tuple[Tensor, NDArray[np.int64]]:
     """The vector of each row (B, d), zero where there is none, and the number of events it was made from (B,)."""
-    events = _events(model, query)
-    table = model.vectors.users.detach()
-    places = torch.from_numpy(np.maximum(query.users, 0)).to(table.device)
-    vectors = table[places] if len(table) else table.new_zeros(len(places), table.shape[1])
-    vectors[torch.from_numpy((events == 0) | (query.users < 0)).to(table.device)] = 0.0
-    rows = np.flatnonzero(query.has_history)
+    events, table = _events(model, query), model.vectors.users.detach()
+    vectors = table.new_zeros(len(events), table.shape[1])
+    trained = np.flatnonzero((query.given == 0) & (events > 0))
+    vectors[trained] = table[query.users[trained]]
+    rows = np.flatnonzero(query.given)
     if query.histories is not None and len(rows):
         fold = _fold_alone if query.alone else _fold_together
-        vectors[torch.from_numpy(rows).to(table.device)] = fold(model, query.histories, rows).to(table)
+        vectors[rows] = fold(model, query.histories, rows).to(table)
     return vectors, events
 
 
 def _events(model: Model, query: ListQuery) -> NDArray[np.int64]:
     """How many events each row is ranked by (B,): those of its history, or those its user was trained on."""
-    events = np.zeros(len(query.users), np.int64)
-    trained = query.users >= 0
-    events[trained] = model.train.user_degrees[query.users[trained]]
-    return (
-        events
-        if query.histories is None
-        else np.where(query.has_history, query.histories.user_degrees, events)
-    )
+    events, own = query.given.copy(), (query.given == 0) & (query.users >= 0)
+    events[own] = model.train.user_degrees[query.users[own]]
+    return events
 
 
 def _scorer(model: Model, query: ListQuery) -> Scorer:
     """The scores of the rows of a question."""
     if model.has_vectors:
         return model.prior_scores.of(*row_vectors(model, query))
-    plain = np.where(query.has_history, -1, query.users)
+    plain = np.where(query.given > 0, -1, query.users)
     return model.history_scores(_joined(model, query, (model.train, plain), query.histories))
 
 
@@ -220,13 +211,9 @@ def _fold_together(model: Model, histories: Interactions | ItemRows, rows: NDArr
     indptr = torch.tensor(histories.indptr, device=device)
     items = histories.indices if isinstance(histories, Interactions) else histories.items
     indices = torch.tensor(items, dtype=torch.int64, device=device)
-    if model.config.baseline is not None:
-        model.check_imported()
-        baseline = registry.make_baseline(model.config.baseline)
-        what = f"{type(baseline).__name__} with a model of vectors"  # an edited model.json
-        fits = isinstance(baseline, VectorBaseline)
-        require(fits, what, where="baseline", expected="the baseline of the model")
-        return cast(VectorBaseline, baseline).fold_in(model.vectors.items, indptr, indices)[places]
+    baseline = model.vector_baseline()
+    if baseline is not None:
+        return baseline.fold_in(model.vectors.items, indptr, indices)[places]
     weights, events = None, model.config.events
     if isinstance(histories, Interactions):
         complete = all(getattr(histories, name) is not None for name in event_columns(events))
@@ -446,28 +433,30 @@ def list_query(
     require(users is None or history is None, "both given", where="users, history", expected="one of them")
     require(filter_seen or not for_test, "without filter_seen", where="for_test", expected="one of them")
     k = model.config.k if k is None else positive_integer("k", k)
-    mask: Mask = "trained" if for_test else "known" if filter_seen else "nothing"
-    banned = banned_items(model, candidates=candidates, exclude=exclude, filter=filter, on_unknown=on_unknown)
-    how: dict[str, Any] = {
-        "k": k,
-        "mask": mask,
-        "banned": banned,
-        "diversity": diversity,
-        "popularity": popularity,
-    }
+    known, histories = model.train.user_ids, None
     if history is not None:
         histories = histories_of(model, history, on_unknown)
-        nobody = np.full(histories.num_users, -1, np.int64)
-        return ListQuery(users=nobody, histories=histories, **how), histories.user_ids.ids
-    known = model.train.user_ids
-    if users is None:
-        return ListQuery(users=np.arange(len(known)), **how), known.ids
-    named = _as_ids(users, "users")
-    codes = codes_of(known, named, kind="user", where="users", on_unknown=on_unknown)
-    if on_unknown == "skip":
-        codes = codes[codes >= 0]
-    named = known.decode(codes) if (codes >= 0).all() else named  # in the model's type if they are its users
-    return ListQuery(users=codes, **how), named
+        codes, named = np.full(histories.num_users, -1, np.int64), histories.user_ids.ids
+    elif users is None:
+        codes, named = np.arange(len(known)), known.ids
+    else:
+        named = _as_ids(users, "users")
+        codes = codes_of(known, named, kind="user", where="users", on_unknown=on_unknown)
+        codes = codes[codes >= 0] if on_unknown == "skip" else codes
+        # in the model's type if they are its users
+        named = known.decode(codes) if (codes >= 0).all() else named
+    query = ListQuery(
+        users=codes,
+        k=k,
+        histories=histories,
+        mask="trained" if for_test else "known" if filter_seen else "nothing",
+        banned=banned_items(
+            model, candidates=candidates, exclude=exclude, filter=filter, on_unknown=on_unknown
+        ),
+        diversity=diversity,
+        popularity=popularity,
+    )
+    return query, named
 
 
 # ------------------------------------------------------------------- results
@@ -518,11 +507,10 @@ def nearest_to(model: Model, kind: Literal["user", "item"], one: str | int, k: i
     if kind == "item" and not model.has_vectors:
         row = ItemRows.of(np.zeros(1, np.int64), np.array([code]), num_rows=1, num_items=len(ids))
         return answer(model, ListQuery(users=np.array([-1]), histories=row, k=k))
-    if model.config.baseline is not None:
-        baseline = registry.make_baseline(model.config.baseline)
-        compares = not isinstance(baseline, VectorBaseline) or baseline.compares_items
-        what = f"the vectors of {type(baseline).__name__} say nothing about similar {kind}s"
-        require(compares, what, where=f"similar_{kind}s", expected="another model")
+    baseline = model.vector_baseline()
+    compares = baseline is None or baseline.compares_items
+    what = f"the vectors of {type(baseline).__name__} say nothing about similar {kind}s"
+    require(compares, what, where=f"similar_{kind}s", expected="another model")
     vectors = (model.vectors.users if kind == "user" else model.vectors.items).detach()
     lengths = model.lengths[kind]
     cosines = (vectors @ vectors[code]) / (lengths * lengths[code])
@@ -533,5 +521,4 @@ def nearest_to(model: Model, kind: Literal["user", "item"], one: str | int, k: i
 def sources_of(model: Model, query: ListQuery) -> list[str]:
     """What each row is ranked by: `folded` from its history, the `model`'s own vector, or as `popular`."""
     by_events = np.where(_events(model, query) > 0, "model", "popular")
-    names: list[str] = np.where(query.has_history, "folded", by_events).tolist()
-    return names
+    return list(map(str, np.where(query.given > 0, "folded", by_events)))

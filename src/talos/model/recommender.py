@@ -346,31 +346,28 @@ class Recommender:
             options: further arguments of `talos.evaluate`.
         """
         model = self.fitted_model()
+        group = SINGLE_PROCESS if model.users is None else current() if group is None else group
+        measured, lost = model.test, int(model.metadata.get("test_left_out", 0))
         if test is not None:
             _check_interactions("test", test)
-        group = SINGLE_PROCESS if model.users is None else current() if group is None else group
-        measured = own_part(test, model.train)[0] if test is not None else model.test
-        fitted_on = "test" in model.metadata.get("trained_on", {})
-        if measured is None or (
-            fitted_on and model.users is None and measured and not measured.difference(model.train)
-        ):
+            measured, _ = own_part(test, model.train)
+        fitted_on = "test" in model.trained_on and model.users is None and measured
+        if measured is None or (fitted_on and not measured.difference(model.train)):
             raise no_test_part(model)
-        if test is None:
-            lost = int(model.metadata.get("test_left_out", 0))
-        else:
+        if test is not None:
             found = group.all_gather_numbers([float(len(measured))])
             lost = len(test) - int(sum(count for (count,) in found))
             if measured is not model.test and (model.test is None or not model.test_is_known):
                 model.metadata["test_left_out"] = lost
                 self.model = model = replace(model, test=measured, test_is_known=False)
-        if k is None:
-            k = [one for one in DEFAULT_KS if one <= model.train.num_items] or [model.train.num_items]
+        possible = [one for one in DEFAULT_KS if one <= model.train.num_items] or [model.train.num_items]
+        k = possible if k is None else [k] if isinstance(k, int | float | str) else k
         report = evaluate(
             model.scorer(),
             measured,
             group=group,
             seen=model.train if dialect == "paper" else model.seen,
-            ks=[k] if isinstance(k, int | float | str) else k,
+            ks=k,
             dialect=dialect,
             **options,
         )
@@ -549,7 +546,7 @@ class Recommender:
 
 def no_test_part(model: Model) -> ArgumentError:
     """The error about a model that has no interactions to be measured on."""
-    if "test" in model.metadata.get("trained_on", {}):
+    if "test" in model.trained_on:
         hint = "`chosen_from` in the metadata has the metrics of the model it was chosen from"
         what = "the model was fitted on these interactions"
         return ArgumentError(what, where="test", expected="others to measure it on", hint=hint)

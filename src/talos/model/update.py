@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.backbones import MF
+from talos.checks import require
 from talos.config import EventsConfig, RunConfig
 from talos.data.event_weights import event_columns, event_weights, in_seconds
 from talos.data.interactions import Interactions
@@ -63,8 +64,8 @@ def update(
     """
     train = model.seen
     for old_ids, new_ids in ((train.user_ids, new.user_ids), (train.item_ids, new.item_ids)):
-        if old_ids.ids.dtype != new_ids.ids.dtype:
-            raise DataError("ids of another type than the model's", where=new.provenance.source)
+        same, what = old_ids.ids.dtype == new_ids.ids.dtype, "ids of another type than the model's"
+        require(same, what, where=new.provenance.source, error=DataError)
     users, items = (
         Vocabulary.of(pl.concat([old.ids.rename("ids"), more.ids.rename("ids")]))
         for old, more in ((train.user_ids, new.user_ids), (train.item_ids, new.item_ids))
