@@ -501,17 +501,20 @@ def nearest_to(model: Model, kind: Literal["user", "item"], one: str | int, k: i
     ids = model.train.user_ids if kind == "user" else model.train.item_ids
     (code,) = codes_of(ids, one, kind=kind, where=kind)
     degrees = model.train.user_degrees if kind == "user" else model.item_degrees
-    what, expected = f"{kind} {one!r} has no training events", f"a {kind} that was trained on"
-    require(degrees[code] > 0, what, where=kind, expected=expected)
+    what = f"{kind} {one!r} has no training events"
+    require(degrees[code] > 0, what, where=kind, expected=f"a {kind} that was trained on")
     k = min(k, len(ids))
     if kind == "item" and not model.has_vectors:
         row = ItemRows.of(np.zeros(1, np.int64), np.array([code]), num_rows=1, num_items=len(ids))
         return answer(model, ListQuery(users=np.array([-1]), histories=row, k=k))
-    baseline = model.vector_baseline()
-    compares = baseline is None or baseline.compares_items
-    what = f"the vectors of {type(baseline).__name__} say nothing about similar {kind}s"
-    require(compares, what, where=f"similar_{kind}s", expected="another model")
     vectors = (model.vectors.users if kind == "user" else model.vectors.items).detach()
+    baseline = model.vector_baseline()
+    require(
+        baseline is None or baseline.compares_items,
+        f"the vectors of {type(baseline).__name__} say nothing about similar {kind}s",
+        where=f"similar_{kind}s",
+        expected="another model",
+    )
     lengths = model.lengths[kind]
     cosines = (vectors @ vectors[code]) / (lengths * lengths[code])
     banned = np.union1d(np.flatnonzero(degrees == 0), [code])

@@ -330,9 +330,12 @@ def holds_leftovers_only(folder: Path) -> bool:
 
 def _begin_save(folder: Path) -> None:
     strangers = [name for name in FILES if (folder / name).exists()]
-    ours = not strangers or (folder / "model.json").exists() or (folder / "checkpoint").is_dir()
-    where, expected = folder.joinpath(*strangers[:1]), "a new folder or a run directory"
-    require(ours, "is not of a model", where=str(where), expected=expected)
+    require(
+        not strangers or (folder / "model.json").exists() or (folder / "checkpoint").is_dir(),
+        "is not of a model",
+        where=str(folder.joinpath(*strangers[:1])),
+        expected="a new folder or a run directory",
+    )
     _tidy(folder)
 
 
@@ -459,10 +462,12 @@ def _load_once(folder: Path, group: Group) -> Model:
     tensors = _read_tensors(places, "model.safetensors", layout, wanted)
     separate = [name for name in layout.user_files if name in needed and name not in FILES]
     pieces = [_read_tensors(places, name, layout, wanted) for name in separate]
-    same = all(piece.keys() == pieces[0].keys() for piece in pieces)
-    _check(same, "the files of users hold different tensors", where=str(folder))
-    if pieces:
-        tensors |= {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+    _check(
+        all(piece.keys() == pieces[0].keys() for piece in pieces),
+        "the files of users hold different tensors",
+        where=str(folder),
+    )
+    tensors |= {name: torch.cat([piece[name] for piece in pieces]) for piece in pieces[:1] for name in piece}
     # rows of CSR are read as their lengths, which join without further ado
     for name in [name for name in tensors if name.endswith(".indptr")]:
         tensors[name] = F.pad(tensors[name].cumsum(0), (1, 0))
@@ -531,8 +536,12 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
         if (folder / "checkpoint").is_dir()
         else None,
     )
-    fits = path.stat().st_size <= _LARGEST_JSON
-    _check(fits, "is too large", where=where, expected=f"at most {_LARGEST_JSON:,} bytes")
+    _check(
+        path.stat().st_size <= _LARGEST_JSON,
+        "is too large",
+        where=where,
+        expected=f"at most {_LARGEST_JSON:,} bytes",
+    )
     try:
         loaded = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -546,10 +555,9 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
         metadata: dict[str, Any] = unseal(loaded)
     except (ValueError, RecursionError):
         raise DataError("differs from its own checksum", where=where, expected=AS_SAVED) from None
-    for name, kinds in _TYPES.items():
-        value = metadata.get(name)
-        fits = name not in metadata or (isinstance(value, kinds) and not isinstance(value, bool))
-        _check(fits, f"{name} is {value!r:.60}", where=where, expected=AS_SAVED)
+    for name in _TYPES.keys() & metadata.keys():
+        fits = isinstance(metadata[name], _TYPES[name]) and not isinstance(metadata[name], bool)
+        _check(fits, f"{name} is {metadata[name]!r:.60}", where=where, expected=AS_SAVED)
     for name in ("metrics", "valid", "loss_state"):
         for key, value in metadata.get(name, {}).items():
             fits = isinstance(value, int | float | None) and not isinstance(value, bool)
@@ -625,42 +633,48 @@ def _read_tensors(places: Mapping[str, Path], name: str, layout: _Layout, wanted
     Tables in CSR have the lengths of their rows in place of `indptr`.
     """
     path, allowed, users = places[name], layout.tensors(name), layout.user_files.get(name, range(0))
-    with path.open("rb") as head:
-        header = int.from_bytes(head.read(8), "little")
-    what = f"claims a header of {header:,} bytes"
-    _check(header <= _LARGEST_HEADER, what, where=str(path), expected="a model of this library")
     own, found = _overlap(users, wanted), dict[str, Tensor]()
     mine = slice(own.start - users.start, own.stop - users.start)
+    with path.open("rb") as head:
+        header = int.from_bytes(head.read(8), "little")
+    _check(
+        header <= _LARGEST_HEADER,
+        f"claims a header of {header:,} bytes",
+        where=str(path),
+        expected="a model of this library",
+    )
     try:
         with safe_open(path, framework="pt") as file:
             names = sorted(file.keys())
             for one in names:
                 (kind, shape), stored = allowed.get(one, ("", None)), file.get_slice(one)
                 size = stored.get_shape()
-                fits = stored.get_dtype() == kind and (size == shape if shape else len(size) == 1)
-                what = f"{one} is {stored.get_dtype()} of shape {size}"
-                expected = f"{kind} of shape {shape or '[…]'}" if kind else "no such tensor"
-                _check(fits, what, where=str(path), expected=expected)
+                _check(
+                    stored.get_dtype() == kind and (size == shape if shape else len(size) == 1),
+                    f"{one} is {stored.get_dtype()} of shape {size}",
+                    where=str(path),
+                    expected=f"{kind} of shape {shape or '[…]'}" if kind else "no such tensor",
+                )
             for table in dict.fromkeys(one.partition(".")[0] for one in allowed):
-                where = f"{path}: {table}"
-                columns = [one.partition(".")[2] for one in names if one.startswith(f"{table}.")]
-                there = table in names or columns or table in _OPTIONAL
-                _check(bool(there), f"has no {table}", where=str(path), expected=AS_SAVED)
                 rows = slice(0, layout.items) if table.startswith("item_") else mine
-                if columns:
-                    needed = [one for one in (*_CSR, "values") if f"{table}.{one}" in allowed]
-                    whole = set(needed) <= set(columns) and table not in names
-                    what, expected = f"has {', '.join(columns)}", f"all of {', '.join(needed)}"
-                    _check(whole, what, where=where, expected=expected)
-                    arrays = {one: file.get_slice(f"{table}.{one}") for one in columns}
-                    read = _read_csr(arrays, rows, layout.items, where)
-                    found |= {f"{table}.{one}": tensor for one, tensor in read.items()}
-                elif table in names:
+                columns = [one.partition(".")[2] for one in names if one.startswith(f"{table}.")]
+                if table in names and not columns:
                     found[table] = file.get_slice(table)[rows]
-                    finite = bool(found[table].isfinite().all())
-                    _check(finite, "has numbers that are not finite", where=where)
+                elif columns or table not in _OPTIONAL:
+                    needed = [one for one in (*_CSR, "values") if f"{table}.{one}" in allowed]
+                    _check(
+                        table not in names and set(needed or [table]) <= set(columns),
+                        f"has {', '.join(columns) or f'no {table}'}",
+                        where=f"{path}: {table}",
+                        expected=f"all of {', '.join(needed) or table}",
+                    )
+                    arrays = {one: file.get_slice(f"{table}.{one}") for one in columns}
+                    read = _read_csr(arrays, rows, layout.items, f"{path}: {table}")
+                    found |= {f"{table}.{one}": tensor for one, tensor in read.items()}
     except (SafetensorError, OSError) as error:
         raise DataError(f"cannot be read ({error})", where=str(path)) from None
+    for name, tensor in found.items():
+        _check(bool(tensor.isfinite().all()), "has numbers that are not finite", where=f"{path}: {name}")
     return found
 
 
@@ -668,23 +682,29 @@ def _read_csr(arrays: dict[str, Any], rows: slice, items: int, where: str) -> di
     """Some rows of a table in CSR, checked: `indptr` are their lengths, the others have a value for each item."""
     ends, length = arrays.pop("indptr")[:], arrays["indices"].get_shape()[0]
     for name, array in arrays.items():
-        what, expected = f"{array.get_shape()[0]:,} values", f"{length:,}, as many as indices"
-        _check(array.get_shape() == [length], what, where=f"{where}.{name}", expected=expected)
+        _check(
+            array.get_shape() == [length],
+            f"{array.get_shape()[0]:,} values",
+            where=f"{where}.{name}",
+            expected=f"{length:,}, as many as indices",
+        )
     counts = ends.diff()
     fits = int(ends[0]) == 0 and int(ends[-1]) == length and bool((counts >= 0).all())
     _check(fits, "indptr and indices do not belong together", where=where)
     within = slice(int(ends[rows.start]), int(ends[rows.stop]))
     found: dict[str, Tensor] = {name: array[within] for name, array in arrays.items()}
     counts, indices = counts[rows], found["indices"]
-    exist, expected = bool(((indices >= 0) & (indices < items)).all()), f"below {items:,}"
-    _check(exist, "an interaction with an item that does not exist", where=where, expected=expected)
+    _check(
+        bool(((indices >= 0) & (indices < items)).all()),
+        "an interaction with an item that does not exist",
+        where=where,
+        expected=f"below {items:,}",
+    )
     row = torch.arange(len(counts)).repeat_interleave(counts)
     ascending = (indices.diff() > 0) | (row.diff() > 0)
     _check(bool(ascending.all()), "the items of a user are not ascending", where=where)
-    fewest = min(found.get("repeats", counts[:0]).tolist(), default=1)
-    _check(fewest >= 1, f"an interaction that occurred {fewest} times", where=f"{where}.repeats")
-    finite = bool(found.get("values", counts[:0]).isfinite().all())
-    _check(finite, "has numbers that are not finite", where=where)
+    occurred = bool((found.get("repeats", torch.ones(1)) >= 1).all())
+    _check(occurred, "an interaction that occurred less than once", where=f"{where}.repeats")
     return {"indptr": counts, **found}
 
 
@@ -696,9 +716,12 @@ def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocab
         ids = frame[column]
     except (Exception, pl.exceptions.PanicException) as error:  # of whatever polars meets in a damaged file
         raise DataError(f"cannot be read ({first_line(error)})", where=str(path)) from None
-    whole = rows == count and len(frame) == len(wanted)  # the footer and the row groups may disagree
-    what = f"{rows:,} rows, and {len(frame):,} of {len(wanted):,} could be read"
-    _check(whole, what, where=str(path), expected=f"{count:,}, as model.json says")
+    _check(
+        rows == count and len(frame) == len(wanted),  # the footer and the row groups may disagree
+        f"{rows:,} rows, and {len(frame):,} of {len(wanted):,} could be read",
+        where=str(path),
+        expected=f"{count:,}, as model.json says",
+    )
     plain = ids.dtype in (pl.String, pl.Int64) and not ids.null_count() and bool((ids[1:] > ids[:-1]).all())
     _check(plain, f"{column} is not a list of distinct ascending ids", where=str(path))
     return Vocabulary(ids), frame.drop(column)
