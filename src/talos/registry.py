@@ -310,11 +310,14 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, str | int | float)
 
 
-def configured(config: RunConfig, choices: Mapping[Kind, Any], options: Mapping[str, Any]) -> RunConfig:
-    """A config with other choices (names, classes or objects; None leaves one as it is) and options.
+def configured(
+    config: RunConfig, plain: Mapping[str, Any], choices: Mapping[Kind, Any], options: Mapping[str, Any]
+) -> RunConfig:
+    """A config with other plain values, choices (names, classes or objects) and options; None leaves a value as it is.
 
     An object sets all its options, also those at their defaults; a name keeps what the config has for it.
     """
+    config = config.with_values({name: value for name, value in plain.items() if value is not None})
     changes: dict[str, Any] = {}
     for kind, choice in choices.items():
         if choice is None:

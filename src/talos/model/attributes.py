@@ -11,8 +11,8 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from functools import partial
-from operator import ge, gt, le, lt
+from functools import partial, reduce
+from operator import and_, ge, gt, le, lt
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -89,8 +89,12 @@ def allowed_items(
     [False, True, True]
     """
     given: Any = wanted
-    fits, expected = isinstance(given, Mapping), "{'must': …, 'must_not': …}"
-    require(fits, f"{given!r}", where="filter", expected=expected)
+    require(
+        isinstance(given, Mapping),
+        f"{given!r}",
+        where="filter",
+        expected="{'must': …, 'must_not': …}",
+    )
     columns: dict[str, pl.Series] = {} if attributes is None else attributes.to_dict()
     if titles is not None:
         columns.setdefault("title", titles)
@@ -98,8 +102,12 @@ def allowed_items(
     for part, conditions in given.items():
         parts = ("must", "must_not")
         require(part in parts, f"{part!r}", where="filter", hint=nearest(str(part), parts))
-        pairs, expected = isinstance(conditions, Mapping), "column and condition pairs"
-        require(pairs, f"{conditions!r}", where=f"filter.{part}", expected=expected)
+        require(
+            isinstance(conditions, Mapping),
+            f"{conditions!r}",
+            where=f"filter.{part}",
+            expected="column and condition pairs",
+        )
         for name, condition in conditions.items():
             where = f"filter.{part}.{name}"
             hint = nearest(str(name), columns) if columns else "train with a table of items: items="
@@ -111,13 +119,11 @@ def allowed_items(
 def _holds(column: pl.Series, condition: Any, where: str) -> NDArray[np.bool_]:
     """For which items a condition holds."""
     if isinstance(condition, Mapping):
-        numbers = column.dtype.is_numeric()
+        numbers, known = column.dtype.is_numeric(), bool(condition) and set(condition) <= set(_BOUNDS)
         require(numbers, "a range of text", where=where, expected="values, or a column of numbers")
-        known, expected = bool(condition) and set(condition) <= set(_BOUNDS), f"some of {', '.join(_BOUNDS)}"
-        require(known, f"{dict(condition)!r}", where=where, expected=expected)
-        found = pl.repeat(True, len(column), eager=True)
-        for bound, value in condition.items():
-            found &= _BOUNDS[bound](column, _converted(value, pl.Float64(), where))
+        require(known, f"{dict(condition)!r}", where=where, expected=f"some of {', '.join(_BOUNDS)}")
+        limits = {bound: _converted(value, pl.Float64(), where) for bound, value in condition.items()}
+        found: pl.Series = reduce(and_, (_BOUNDS[bound](column, limit) for bound, limit in limits.items()))
     else:
         several = isinstance(condition, Sequence | set | frozenset) and not isinstance(condition, str)
         inner = pl.String() if column.dtype == pl.List(pl.String) else column.dtype

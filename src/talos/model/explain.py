@@ -34,13 +34,11 @@ def contributions(
     """What each item of a user's history, or of a history of ids, adds to an item; see `Recommender.explain`."""
     ids = model.train.item_ids
     (target,) = codes_of(ids, item, kind="item", where="item")
-    code = -1
     if user is not None:
-        (code,) = codes_of(model.train.user_ids, user, kind="user", where="user")
-        past = model.seen.pairs_of(np.array([code]))[1]
-        if not model.train.user_degrees[code]:  # ranked by popularity, for which no item of theirs speaks
-            past = past[:0]
-        query = ListQuery(users=np.array([code]), k=1)
+        own = codes_of(model.train.user_ids, user, kind="user", where="user")
+        # no item speaks for the list of a user without training events: it is ranked by popularity
+        past = model.seen.pairs_of(own[model.train.user_degrees[own] > 0])[1]
+        query = ListQuery(users=own, k=1)
     else:
         assert history is not None
         known = histories_of(model, history)

@@ -210,9 +210,12 @@ def fit_baseline(
         "test_left_out": left_out,
         **facts,
     }
-    expected = "a subclass of VectorBaseline or ItemBaseline"
-    fits = isinstance(baseline, ItemBaseline | VectorBaseline)
-    require(fits, f"{name!r}", where="baseline", expected=expected)
+    require(
+        isinstance(baseline, ItemBaseline | VectorBaseline),
+        f"{name!r}",
+        where="baseline",
+        expected="a subclass of VectorBaseline or ItemBaseline",
+    )
     found = cast(ItemBaseline | VectorBaseline, baseline).fit(
         train, torch.Generator().manual_seed(config.seed)
     )
@@ -248,16 +251,25 @@ def refit_data(model: Model, on: RefitOn) -> tuple[Interactions, dict[str, int]]
     >>> refit_data(model, "train+valid")[1]
     {'train': 1, 'valid': 1}
     """
-    expected, hint = " or ".join(REFIT_ON), nearest(on, REFIT_ON)
-    require(on in REFIT_ON, f"{on!r}", where="on", expected=expected, hint=hint)
-    whole, expected = model.users is None, "all interactions in every process, or one process"
-    require(whole, "a share of the interactions", where="refit", expected=expected)
-    missing, expected = "there is no validation part", "a fit with early stopping on one"
-    require(on == "all" or bool(model.valid), missing, where="refit", expected=expected)
+    check = partial(require, where="refit")
+    hint = nearest(on, REFIT_ON)
+    require(on in REFIT_ON, f"{on!r}", where="on", expected=" or ".join(REFIT_ON), hint=hint)
+    check(
+        model.users is None,
+        "a share of the interactions",
+        expected="all interactions in every process, or one process",
+    )
+    check(
+        on == "all" or bool(model.valid),
+        "there is no validation part",
+        expected="a fit with early stopping on one",
+    )
     test = model.held_out if on == "all" else None
-    missing = "no interactions are known beside train and validation"
-    expected = "a fit that was given them, such as fit(train, valid, known=test)"
-    require(on != "all" or bool(test), missing, where="refit", expected=expected)
+    check(
+        on != "all" or bool(test),
+        "no interactions are known beside train and validation",
+        expected="a fit that was given them, such as fit(train, valid, known=test)",
+    )
     data, counts = model.train, model.trained_on
     for name, part in {"valid": model.valid, "test": test}.items():
         if part:
@@ -306,11 +318,13 @@ def fit_run(
     group, config = current(), recommender.config
     say = notify if notify is not None and group.rank == 0 else lambda line: None
     check_refit(refit, parts)
-    together, what = (
+    require(
         group.size == 1 or config.training.parallel != "none",
         f"'none' in {group.size} processes",
+        where="parallel",
+        expected="'users', 'items' or 'auto'",
+        error=ConfigError,
     )
-    require(together, what, where="parallel", expected="'users', 'items' or 'auto'", error=ConfigError)
     began = time.perf_counter()
     shown = group.rank == 0 and notify is not None
     watchers = [*_watchers(group, {name: out / name for name in loggers}, shown), *callbacks]
@@ -335,8 +349,7 @@ def fit_run(
         ks = sorted({k for k in (5, 10, 20, 50, config.k) if k <= base.num_items})
         report = measured.evaluate(parts.test, k=ks, popularity=base.item_degrees)
         popular = popularity_report(base, parts.test, seen=measured.fitted_model().seen, ks=ks)
-        facts["metrics"] = report.metrics
-        facts["baseline"] = {"popularity": popular.metrics}
+        facts |= {"metrics": report.metrics, "baseline": {"popularity": popular.metrics}}
         notes += report.notes
     if refit == "all":
         origin = {} if report is None else {**report.as_dict(), "baseline": facts["baseline"]}
@@ -351,12 +364,17 @@ def fit_run(
 def check_refit(refit: RefitOn | None, parts: Split | SplitShare) -> None:
     """Refuse what would fail only after the first fit."""
     check = partial(require, where="refit", error=ConfigError)
-    expected = "one process, or a PATH that every process reads whole"
-    check(refit is None or isinstance(parts, Split), "shards in several processes", expected=expected)
-    there = refit != "train+valid" or bool(parts.valid)
-    check(there, "there is no validation part", expected="valid above 0")
-    there = refit != "all" or bool(parts.test)
-    check(there, "there is no test part to add", expected="'train+valid'")
+    check(
+        refit is None or isinstance(parts, Split),
+        "shards in several processes",
+        expected="one process, or a PATH that every process reads whole",
+    )
+    check(
+        refit != "train+valid" or bool(parts.valid),
+        "there is no validation part",
+        expected="valid above 0",
+    )
+    check(refit != "all" or bool(parts.test), "there is no test part to add", expected="'train+valid'")
 
 
 def _announce(

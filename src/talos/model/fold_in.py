@@ -90,19 +90,26 @@ def fold_in(
     >>> user.shape, 7 in (user @ items.T).topk(5).indices[0].tolist()
     (torch.Size([1, 8]), True)
     """
-    fits = len(indptr) > 0 and int(indptr[-1]) == len(indices)
-    require(fits, f"{len(indices)} items", where="indices", expected="as many as indptr says")
-    fits = weights is None or weights.shape == indices.shape
-    require(fits, "another number", where="weights", expected=f"{len(indices)}, one for each of the indices")
+    require(
+        len(indptr) > 0 and int(indptr[-1]) == len(indices),
+        f"{len(indices)} items",
+        where="indices",
+        expected="as many as indptr says",
+    )
+    require(
+        weights is None or weights.shape == indices.shape,
+        f"{0 if weights is None else len(weights)} weights",
+        where="weights",
+        expected="one for each of the indices",
+    )
     histories = CSR.of(indptr, indices)
     rows, counts = histories.rows, histories.counts
     # what all items have in common does not rank them: left in, most of the steps would go into removing it
     mean = item_vectors.mean(0) if mean is None else mean
-    past = item_vectors[indices] - mean
-    past = past if weights is None else past * weights.unsqueeze(-1)
+    own = item_vectors.new_ones(len(indices)) if weights is None else weights.to(item_vectors)
+    past = (item_vectors[indices] - mean) * own.unsqueeze(-1)
     start = torch.zeros_like(mean).expand(len(counts), -1).index_add(0, rows, past)
     start = F.normalize(torch.where(counts.unsqueeze(-1) > 0, start, mean))
-    own = torch.ones_like(past[:, 0]) if weights is None else weights.to(past)
     # the weights of one history add up to 1
     own = own / torch.zeros_like(start[:, 0]).index_add(0, rows, own)[rows]
     pooled, sample = len(item_vectors) > _POOLED_ABOVE, sample_of_items(item_vectors, loss, seed)
@@ -310,9 +317,9 @@ def slopes_over_sample(
             pairs = len(sample)
             one, many, mask = pos.repeat_interleave(pairs), neg.reshape(-1, 1), mask.reshape(-1, 1)
             rows = rows.repeat_interleave(pairs)
-        extra = {}
-        if loss.needs.ids:  # the one user of the loss that was made for recommending
-            extra = {"users": torch.zeros_like(rows), "items": sample.expand(len(rows), -1)}
+        # the loss that was made for recommending has one user
+        ids = {"users": torch.zeros_like(rows), "items": sample.expand(len(rows), -1)}
+        extra = ids if loss.needs.ids else {}
         values = loss(one, many, threshold=None if beta is None else beta[rows], mask=mask, **extra)
         total = (values.reshape(len(pos), pairs) * weights.unsqueeze(-1)).sum()
         of_pos, of_neg = torch.autograd.grad(total, (pos, neg))

@@ -118,8 +118,10 @@ def sample_scores(
     drawn = rng.integers(0, model.train.num_items, (len(users), negatives))
     other = ~(is_masked(model.seen, users, drawn) | is_masked(test, users, drawn)).ravel()
     found = model.train.pairs_of(users), test.pairs_of(users), (owner[other], drawn.ravel()[other])
-    kept = [(*pairs, _some(rng, len(pairs[0]), most_scores)) for pairs in found]
-    pairs = [(owner[some], items[some].astype(np.int64)) for owner, items, some in kept]
+    pairs = []
+    for owner, items in found:
+        some = _some(rng, len(owner), most_scores)
+        pairs.append((owner[some], items[some].astype(np.int64)))
     # without the prior: thresholds are of the scores that were trained
     scorer = DotScores(model.vectors.users, model.vectors.items) if model.has_vectors else model.scorer()
     exact, (of_train, of_test, of_others) = _exact_and_centred(scorer, users, k, pairs)

@@ -194,17 +194,20 @@ class Model:
 
         `num_items` is how many items it is for, if not those of the model.
         """
-        config = self.config
         require(
-            config.baseline is None,
+            self.config.baseline is None,
             f"the baseline {self.method!r} was not trained and has no loss",
             where="Recommender",
             expected="a trained model for this",
             hint="a baseline is quick to fit again on all interactions",
         )
         self.check_imported()
-        num_items = self.train.num_items if num_items is None else num_items
-        loss = registry.make_loss(config.loss, k=config.k, num_users=1, num_items=num_items)
+        loss = registry.make_loss(
+            self.config.loss,
+            k=self.config.k,
+            num_users=1,
+            num_items=self.train.num_items if num_items is None else num_items,
+        )
         with torch.no_grad():
             for name, parameter in loss.named_parameters():
                 # an adversary's tables are not stored: with zeros every negative is equally hard
@@ -217,9 +220,12 @@ class Model:
             return None
         self.check_imported()
         baseline = registry.make_baseline(self.config.baseline)
-        what = f"{self.method!r} with a model of vectors"  # an edited model.json
-        fits = isinstance(baseline, VectorBaseline)
-        require(fits, what, where="baseline", expected="the baseline of the model")
+        require(
+            isinstance(baseline, VectorBaseline),
+            f"{self.method!r} with a model of vectors",  # an edited model.json
+            where="baseline",
+            expected="the baseline of the model",
+        )
         return cast(VectorBaseline, baseline)
 
     def check_imported(self) -> None:
@@ -256,9 +262,7 @@ class Model:
         for tensor in self.scored_by.tensors().values():
             digest.update(str(tuple(tensor.shape)).encode())
             digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
-        for part in (self.train, self.valid):
+        for part in (self.train, self.valid, self.held_out):
             digest.update(b"-" if part is None else part.fingerprint().encode())
-        if self.held_out is not None:
-            digest.update(self.held_out.fingerprint().encode())
         digest.update(str(self.prior).encode())
         return digest.hexdigest()

@@ -195,8 +195,8 @@ def _joined(
         owner, items = masks.pairs_of(codes[rows])
         owners.append(rows[owner])
         found.append(np.asarray(items, np.int64))
-    how = {"num_rows": len(every), "num_items": model.train.num_items}
-    return ItemRows.of(np.concatenate(owners), np.concatenate(found), **how)
+    columns = np.concatenate(owners), np.concatenate(found)
+    return ItemRows.of(*columns, num_rows=len(every), num_items=model.train.num_items)
 
 
 # ------------------------------------------------------------------- folding in
@@ -215,9 +215,9 @@ def _fold_together(model: Model, histories: Interactions | ItemRows, rows: NDArr
     if baseline is not None:
         return baseline.fold_in(model.vectors.items, indptr, indices)[places]
     weights, events = None, model.config.events
-    if isinstance(histories, Interactions):
-        complete = all(getattr(histories, name) is not None for name in event_columns(events))
-        weights = event_weights(histories, events) if complete else None
+    columns = [getattr(histories, name, None) for name in event_columns(events)]
+    if isinstance(histories, Interactions) and all(column is not None for column in columns):
+        weights = event_weights(histories, events)
     with torch.enable_grad():  # some losses take their gradient by autograd
         return fold_in(
             model.vectors.items.detach(),
@@ -299,9 +299,9 @@ def diversify(lists: TopK, item_vectors: Tensor | ItemWeights, *, k: int, divers
     width = lists.items.shape[1]
     dim = item_vectors.num_items if isinstance(item_vectors, ItemWeights) else item_vectors.shape[1]
     chunk = max(1, DEFAULT_BUDGET // (4 * max(1, width * dim)))
-    cuts = range(chunk, len(lists.items), chunk)
-    parts = zip(*(np.split(column, cuts) for column in (lists.users, lists.items, lists.scores)), strict=True)
-    return TopK.joined((_diversify(TopK(*part), item_vectors, k, diversity) for part in parts), min(k, width))
+    blocks = (slice(low, low + chunk) for low in range(0, len(lists.items), chunk))
+    parts = (TopK(lists.users[one], lists.items[one], lists.scores[one]) for one in blocks)
+    return TopK.joined((_diversify(part, item_vectors, k, diversity) for part in parts), min(k, width))
 
 
 def _diversify(lists: TopK, vectors: Tensor | ItemWeights, k: int, diversity: float) -> TopK:
@@ -361,17 +361,17 @@ def codes_of(
     codes = ids.encode_other(Vocabulary(series))
     if on_unknown == "raise" and (codes < 0).any():
         first = series[int(np.argmax(codes < 0))]
-        expected = f"{kind}s that were trained on"
-        if ids.ids.dtype.is_integer() and isinstance(first, str):
-            expected += ", which are integers"
+        integers = ids.ids.dtype.is_integer() and isinstance(first, str)
+        expected = f"{kind}s that were trained on{', which are integers' if integers else ''}"
         raise ArgumentError(f"no {kind} {first!r}", where=where, expected=expected)
     return codes
 
 
 def _as_ids(wanted: Ids | str | int, where: str) -> pl.Series:
     """Ids, or a single one, as a series; as strings if they are of both types or beyond 64 bits."""
-    listed: Any = [wanted] if isinstance(wanted, str | int | np.integer) else wanted
-    listed = listed if isinstance(listed, pl.Series | np.ndarray) else list(listed)
+    listed: Any = wanted
+    if not isinstance(wanted, pl.Series | np.ndarray):
+        listed = [wanted] if isinstance(wanted, str | int | np.integer) else list(wanted)
     try:
         return as_id_series(listed, where)
     except DataError:
@@ -501,8 +501,12 @@ def nearest_to(model: Model, kind: Literal["user", "item"], one: str | int, k: i
     ids = model.train.user_ids if kind == "user" else model.train.item_ids
     (code,) = codes_of(ids, one, kind=kind, where=kind)
     degrees = model.train.user_degrees if kind == "user" else model.item_degrees
-    what = f"{kind} {one!r} has no training events"
-    require(degrees[code] > 0, what, where=kind, expected=f"a {kind} that was trained on")
+    require(
+        degrees[code] > 0,
+        f"{kind} {one!r} has no training events",
+        where=kind,
+        expected=f"a {kind} that was trained on",
+    )
     k = min(k, len(ids))
     if kind == "item" and not model.has_vectors:
         row = ItemRows.of(np.zeros(1, np.int64), np.array([code]), num_rows=1, num_items=len(ids))

@@ -82,7 +82,6 @@ class Recommender:
         **options: Any,
     ) -> None:
         plain = {"k": k, "seed": seed, "device": device}
-        given = {name: value for name, value in plain.items() if value is not None}
         choices: dict[registry.Kind, Any] = {
             "baseline": baseline,
             "loss": loss,
@@ -90,7 +89,7 @@ class Recommender:
             "negatives": negatives,
             "threshold": threshold,
         }
-        self.config = registry.configured((config or RunConfig()).with_values(given), choices, options)
+        self.config = registry.configured(config or RunConfig(), plain, choices, options)
         if options or any(choice is not None for choice in choices.values()):
             registry.check(self.config)
         self.model: Model | None = None
@@ -141,8 +140,17 @@ class Recommender:
             if folder is not None:
                 together = SINGLE_PROCESS if self.config.training.parallel == "none" else group
                 held.enter_context(lock_run(folder, "training", group=together))
-            how: dict[str, Any] = {"folder": folder, "resume": resume, "callbacks": callbacks, "group": group}
-            return self._adopt(fit(self.config, train, valid, known, **how))
+            fitted = fit(
+                self.config,
+                train,
+                valid,
+                known,
+                folder=folder,
+                resume=resume,
+                callbacks=callbacks,
+                group=group,
+            )
+        return self._adopt(fitted)
 
     def refit(
         self,
@@ -178,8 +186,7 @@ class Recommender:
         registry.check_imported(self.config, where=self._read_from)
         before = self._fitted if self.model is None and self._fitted is not None else self.fitted_model()
         folder = None if run is None else Path(run)
-        how: dict[str, Any] = {"resume": resume, "callbacks": callbacks, "group": group}
-        return self._adopt(refit(before, on, run=folder, **how))
+        return self._adopt(refit(before, on, run=folder, resume=resume, callbacks=callbacks, group=group))
 
     @classmethod
     def from_choice(
@@ -214,9 +221,14 @@ class Recommender:
         (4, 2)
         """
         chosen = cls(config=config)
-        facts: dict[str, Any] = {"trained_on": {"train": len(train)}, "epoch": epoch}
-        facts |= {"epochs_from": epochs_from} | ({"race": dict(race)} if race else {})
-        facts |= {"valid": dict(metrics or {}), "config": config.as_dict()}
+        facts = {
+            "config": config.as_dict(),
+            "trained_on": {"train": len(train)},
+            "epoch": epoch,
+            "epochs_from": epochs_from,
+            "valid": dict(metrics or {}),
+            **({"race": dict(race)} if race else {}),
+        }
         chosen._fitted = Model(train=train, valid=valid, test=own_part(known, train)[0], metadata=facts)
         return chosen
 

@@ -499,7 +499,6 @@ def _load_once(folder: Path, group: Group) -> Model:
         for part in _PARTS
         if f"{part}.indptr" in tensors
     }
-    degrees = None if alone else torch.tensor(interactions["train"].item_degrees)
     return Model(
         scored_by=scored_by,
         **interactions,
@@ -507,7 +506,9 @@ def _load_once(folder: Path, group: Group) -> Model:
         metadata=layout.metadata,
         users=None if alone else wanted,
         attributes=attributes if attributes.width else None,
-        all_item_degrees=None if degrees is None else group.all_reduce_(degrees).numpy(),
+        all_item_degrees=None
+        if alone
+        else group.all_reduce_(torch.tensor(interactions["train"].item_degrees)).numpy(),
         read_from=f"{folder}/model.json",
     )
 
@@ -689,8 +690,11 @@ def _read_csr(arrays: dict[str, Any], rows: slice, items: int, where: str) -> di
             expected=f"{length:,}, as many as indices",
         )
     counts = ends.diff()
-    fits = int(ends[0]) == 0 and int(ends[-1]) == length and bool((counts >= 0).all())
-    _check(fits, "indptr and indices do not belong together", where=where)
+    _check(
+        int(ends[0]) == 0 and int(ends[-1]) == length and bool((counts >= 0).all()),
+        "indptr and indices do not belong together",
+        where=where,
+    )
     within = slice(int(ends[rows.start]), int(ends[rows.stop]))
     found: dict[str, Tensor] = {name: array[within] for name, array in arrays.items()}
     counts, indices = counts[rows], found["indices"]
@@ -701,10 +705,16 @@ def _read_csr(arrays: dict[str, Any], rows: slice, items: int, where: str) -> di
         expected=f"below {items:,}",
     )
     row = torch.arange(len(counts)).repeat_interleave(counts)
-    ascending = (indices.diff() > 0) | (row.diff() > 0)
-    _check(bool(ascending.all()), "the items of a user are not ascending", where=where)
-    occurred = bool((found.get("repeats", torch.ones(1)) >= 1).all())
-    _check(occurred, "an interaction that occurred less than once", where=f"{where}.repeats")
+    _check(
+        bool(((indices.diff() > 0) | (row.diff() > 0)).all()),
+        "the items of a user are not ascending",
+        where=where,
+    )
+    _check(
+        bool((found.get("repeats", torch.ones(1)) >= 1).all()),
+        "an interaction that occurred less than once",
+        where=f"{where}.repeats",
+    )
     return {"indptr": counts, **found}
 
 
@@ -722,6 +732,9 @@ def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocab
         where=str(path),
         expected=f"{count:,}, as model.json says",
     )
-    plain = ids.dtype in (pl.String, pl.Int64) and not ids.null_count() and bool((ids[1:] > ids[:-1]).all())
-    _check(plain, f"{column} is not a list of distinct ascending ids", where=str(path))
+    _check(
+        ids.dtype in (pl.String, pl.Int64) and not ids.null_count() and bool((ids[1:] > ids[:-1]).all()),
+        f"{column} is not a list of distinct ascending ids",
+        where=str(path),
+    )
     return Vocabulary(ids), frame.drop(column)
