@@ -115,7 +115,7 @@ class ApproximateLists:
         if not 0 < wanted < 1:
             raise ArgumentError(f"{wanted}", where="approximate", expected="a recall above 0 and below 1")
         self._model, self._query, self._k = model, query, query.k
-        self._seen = None if query.mask == "nothing" else model.known if query.mask == "known" else model.seen
+        self._seen = model.masked(query.mask)
         self._users = plain_array(model.dot_scores.user_vectors)
         items = plain_array(model.dot_scores.item_vectors)
         # of the items in the index

@@ -6,7 +6,7 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from typing import Any, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import polars as pl
@@ -25,7 +25,9 @@ from talos.evaluation.popularity import PriorScores, longest_of, popularity_scor
 from talos.evaluation.ranking import DotScores, HistoryScores, Scorer
 from talos.losses import Loss
 
-__all__ = ["Model", "Vectors"]
+__all__ = ["Mask", "Model", "Vectors"]
+
+Mask: TypeAlias = Literal["known", "trained", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,10 @@ class Model:
     def known(self) -> Interactions:
         """All interactions that users are known to have: what no list offers them."""
         return self.seen if self.held_out is None else self.seen.union(self.held_out)
+
+    def masked(self, mask: Mask) -> Interactions | None:
+        """The interactions whose items no list offers, see `talos.model.query.ListQuery`; None for `nothing`."""
+        return None if mask == "nothing" else self.known if mask == "known" else self.seen
 
     @property
     def item_table(self) -> pl.DataFrame:

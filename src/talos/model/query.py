@@ -29,7 +29,7 @@ from talos.evaluation.popularity import popularity_scores
 from talos.evaluation.ranking import DEFAULT_BUDGET, FixedScores, Masks, Scorer, TopK, iter_top_k, top_k
 from talos.model.attributes import Filter, allowed_items
 from talos.model.fold_in import fold_in
-from talos.model.model import Model
+from talos.model.model import Mask, Model
 
 __all__ = [
     "BlendedScores",
@@ -52,7 +52,6 @@ __all__ = [
 
 OnUnknown: TypeAlias = Literal["raise", "skip", "popular"]
 FrameKind: TypeAlias = Literal["polars", "pandas"]
-Mask: TypeAlias = Literal["known", "trained", "nothing"]
 
 # Rows whose vectors and masks are in memory at a time.
 _ROWS = 8192
@@ -177,10 +176,9 @@ def _scorer(model: Model, query: ListQuery) -> Scorer:
 
 def _masks(model: Model, query: ListQuery) -> ItemRows:
     """The items that are masked in each row of a question."""
-    if query.mask == "nothing":
-        return _joined(model, query, query.masked)
-    seen = model.known if query.mask == "known" else model.seen
-    return _joined(model, query, (seen, query.users), query.histories, query.masked)
+    seen = model.masked(query.mask)
+    past = [] if seen is None else [(seen, query.users), query.histories]
+    return _joined(model, query, *past, query.masked)
 
 
 def _joined(

@@ -689,15 +689,14 @@ def _read_csr(arrays: dict[str, Any], rows: slice, items: int, where: str) -> di
             where=f"{where}.{name}",
             expected=f"{length:,}, as many as indices",
         )
-    counts = ends.diff()
     _check(
-        int(ends[0]) == 0 and int(ends[-1]) == length and bool((counts >= 0).all()),
+        int(ends[0]) == 0 and int(ends[-1]) == length and bool((ends[1:] >= ends[:-1]).all()),
         "indptr and indices do not belong together",
         where=where,
     )
     within = slice(int(ends[rows.start]), int(ends[rows.stop]))
     found: dict[str, Tensor] = {name: array[within] for name, array in arrays.items()}
-    counts, indices = counts[rows], found["indices"]
+    counts, indices = ends.diff()[rows], found["indices"]
     _check(
         bool(((indices >= 0) & (indices < items)).all()),
         "an interaction with an item that does not exist",
