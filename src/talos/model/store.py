@@ -347,8 +347,9 @@ def _tidy(folder: Path) -> None:
     with suppress(OSError):
         checksums = _checksums(folder)
         _rename_staged(folder, checksums)
-        for path in folder.glob("users-*-*.safetensors"):
-            if checksums and path.name not in checksums:  # of another division of the users
+        for path in list(folder.iterdir()) if checksums else ():
+            # of another division of the users
+            if path.name not in checksums and re.fullmatch(r"users-\d+-\d+\.safetensors", path.name):
                 path.unlink(missing_ok=True)
         _remove_leftovers(folder)
 
