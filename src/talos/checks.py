@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from talos.errors import ArgumentError, InputError, nearest
@@ -63,18 +63,16 @@ def positive_number(name: str, value: object, *, at_most: float = math.inf) -> f
     return float(value)  # type: ignore[arg-type]
 
 
-def number_from(name: str, value: object, at_least: float, at_most: float = math.inf) -> float:
-    """Return `value` as a float if it is a finite number of at least `at_least`, and at most `at_most`.
+def number_from(name: str, value: object, at_least: float) -> float:
+    """Return `value` as a float if it is a finite number of at least `at_least`.
 
     >>> number_from("user_power", -1, 0.0)
     Traceback (most recent call last):
     talos.errors.ArgumentError: user_power: got -1; expected a finite number of at least 0
     """
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    fits = number and math.isfinite(value) and at_least <= value <= at_most  # type: ignore[arg-type,operator]
-    limits = f"a finite number of at least {at_least:g}"
-    limits = limits if at_most == math.inf else f"a number from {at_least:g} to {at_most:g}"
-    require(fits, f"got {value!r}", where=name, expected=limits)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = number and math.isfinite(value) and value >= at_least  # type: ignore[arg-type,operator]
+    require(fits, f"got {value!r}", where=name, expected=f"a finite number of at least {at_least:g}")
     return float(value)  # type: ignore[arg-type]
 
 

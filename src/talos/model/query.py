@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.baselines import ItemWeights
-from talos.checks import number_from, positive_integer, require
+from talos.checks import positive_integer, require
 from talos.data.event_weights import event_columns, event_weights
 from talos.data.interactions import Interactions
 from talos.data.item_rows import ItemRows
@@ -94,8 +94,16 @@ class ListQuery:
     alone: bool = False
 
     def __post_init__(self) -> None:
-        number_from("diversity", self.diversity, 0.0, 1.0)
-        number_from("popularity", self.popularity, 0.0, 1.0)
+        for name in ("diversity", "popularity"):
+            value = getattr(self, name)
+            require(
+                isinstance(value, int | float | np.floating)
+                and not isinstance(value, bool)
+                and bool(0 <= value <= 1),
+                f"{value!r}",
+                where=name,
+                expected="a number from 0 to 1",
+            )
 
     def block(self, rows: range) -> ListQuery:
         """The same question about consecutive rows."""
@@ -207,8 +215,11 @@ def _fold_together(model: Model, histories: Interactions | ItemRows, rows: NDArr
     """
     places, device = torch.from_numpy(rows), model.vectors.items.device
     indptr = torch.tensor(histories.indptr, device=device)
-    items = histories.indices if isinstance(histories, Interactions) else histories.items
-    indices = torch.tensor(items, dtype=torch.int64, device=device)
+    indices = torch.tensor(
+        histories.indices if isinstance(histories, Interactions) else histories.items,
+        dtype=torch.int64,
+        device=device,
+    )
     baseline = model.vector_baseline()
     if baseline is not None:
         return baseline.fold_in(model.vectors.items, indptr, indices)[places]
@@ -525,5 +536,5 @@ def nearest_to(model: Model, kind: Literal["user", "item"], one: str | int, k: i
 
 def sources_of(model: Model, query: ListQuery) -> list[str]:
     """What each row is ranked by: `folded` from its history, the `model`'s own vector, or as `popular`."""
-    by_events = np.where(_events(model, query) > 0, "model", "popular")
-    return list(map(str, np.where(query.given > 0, "folded", by_events)))
+    conditions = [query.given > 0, _events(model, query) > 0]
+    return list(map(str, np.select(conditions, ["folded", "model"], "popular")))
