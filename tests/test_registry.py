@@ -15,8 +15,7 @@ from talos.backbones import MF, BipartiteGraph, LightGCN, XSimGCL
 from talos.config import NamedConfig, RunConfig
 from talos.data.datasets import synthetic
 from talos.data.splits import Split
-from talos.errors import ArgumentError, ConfigError
-from talos.model.recommender import place_of
+from talos.errors import ArgumentError, ConfigError, InputError
 
 MODULE = '''
 from dataclasses import dataclass
@@ -143,6 +142,23 @@ def test_every_kind_has_an_object_above() -> None:
         assert all(registry.help_of(kind, name) for name in registry.names(kind))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"loss": "talso"}, r"^loss: 'talso' is not known.*did you mean 'talos'"),
+        ({"backbone": "lightgnc"}, r"^backbone: 'lightgnc' is not known.*did you mean 'lightgcn'"),
+        ({"learning_rate": 0.1}, r"^learning_rate: no such option \(did you mean 'lr'\?\)"),
+        ({"factors": 8}, r"^factors: no such option \(did you mean 'dim'\?\)"),
+        ({"tua": 0.1}, r"^tua: no such option \(did you mean 'tau'"),
+        ({"tau": -1.0}, r"tau"),
+    ],
+    ids=str,
+)
+def test_the_constructor_refuses_what_a_fit_would(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Recommender(**arguments)
+
+
 def test_an_object_replaces_the_options_of_the_config() -> None:
     base = RunConfig().with_values({"loss.name": "sl", "loss.tau": 0.3})
     assert Recommender(config=base, loss=losses.Softmax()).config.loss.options == {}
@@ -169,7 +185,7 @@ def test_options_go_to_the_class_that_has_them(ours: Any) -> None:
     assert config.backbone.options == {"heads": 4, "dim": 8}
     assert config.loss.options == {"tau": 0.3}
     with pytest.raises(ConfigError, match="heads: no such option"):
-        place_of("heads", RunConfig())
+        registry.place_of("heads", RunConfig())
 
 
 @pytest.mark.parametrize("negatives", ["our_classes:Popular", "object"])

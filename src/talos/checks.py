@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING
 
-from talos.errors import ArgumentError, nearest
+from talos.errors import ArgumentError, InputError, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,16 +29,22 @@ __all__ = [
 
 
 def require(
-    fits: bool, found: str, *, where: str, expected: str | None = None, hint: str | None = None
+    fits: bool,
+    found: str,
+    *,
+    where: str,
+    expected: str | None = None,
+    hint: str | None = None,
+    error: type[InputError] = ArgumentError,
 ) -> None:
-    """Raise an `ArgumentError` that says what was found, where, and what was expected, unless the argument fits.
+    """Raise an `error` that says what was found, where, and what was expected, unless the argument fits.
 
     >>> require(-1 >= 0, "got -1", where="layers", expected="0 or more")
     Traceback (most recent call last):
     talos.errors.ArgumentError: layers: got -1; expected 0 or more
     """
     if not fits:
-        raise ArgumentError(found, where=where, expected=expected, hint=hint)
+        raise error(found, where=where, expected=expected, hint=hint)
 
 
 def positive_number(name: str, value: object, *, at_most: float = math.inf) -> float:

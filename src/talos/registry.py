@@ -47,6 +47,7 @@ __all__ = [
     "check_device",
     "check_imported",
     "config_of",
+    "configured",
     "help_of",
     "import_module",
     "kind_of",
@@ -57,6 +58,7 @@ __all__ = [
     "make_threshold",
     "names",
     "options",
+    "place_of",
     "resolve",
     "search_space",
 ]
@@ -306,6 +308,70 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     return isinstance(value, str | int | float)
+
+
+def configured(
+    config: RunConfig, plain: Mapping[str, Any], choices: Mapping[Kind, Any], options: Mapping[str, Any]
+) -> RunConfig:
+    """A config with other plain values, choices (names, classes or objects) and options; None leaves a value as it is.
+
+    An object sets all its options, also those at their defaults; a name keeps what the config has for it.
+    """
+    config = config.with_values({name: value for name, value in plain.items() if value is not None})
+    changes: dict[str, Any] = {}
+    for kind, choice in choices.items():
+        if choice is None:
+            continue
+        held = config_of(kind, choice)
+        changes[kind if kind == "negatives" or isinstance(held, dict) else f"{kind}.name"] = held
+        k = getattr(choice, "k", None)
+        if isinstance(held, dict) and "k" in choice.context and k not in (None, config.k):
+            raise ArgumentError(f"was made with k={k}", where=kind, expected=f"k={config.k}, that of the run")
+    config = config.with_values(changes)
+    return config.with_values({place_of(name, config): value for name, value in options.items()})
+
+
+# What other libraries call some options.
+_ELSEWHERE = {
+    **dict.fromkeys(("learning_rate", "step_size"), "lr"),
+    **dict.fromkeys(("embedding_dim", "embedding_size", "factors", "n_factors", "rank"), "dim"),
+    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs", "iterations"), "epochs"),
+    **dict.fromkeys(("l2", "reg", "reg_weight", "regularization"), "weight_decay"),
+    "temperature": "tau",
+    "train_batch_size": "batch_size",
+}
+
+
+def place_of(name: str, config: RunConfig) -> str:
+    """Where in a config an option given by its bare name belongs; an error that suggests a name if nothing has it.
+
+    The first that has the option among the optimiser, the training, the events, the chosen backbone and the loss, or
+    the baseline if there is one. Dotted names are places already.
+
+    >>> [place_of(name, RunConfig()) for name in ("epochs", "half_life", "tau", "threshold.lr")]
+    ['training.epochs', 'events.half_life', 'loss.tau', 'threshold.lr']
+    >>> place_of("learning_rate", RunConfig())
+    Traceback (most recent call last):
+    talos.errors.ConfigError: learning_rate: no such option (did you mean 'lr'?)
+    """
+    if "." in name:
+        if name.split(".")[0] not in RunConfig.model_fields:
+            raise ConfigError("no such section", where=name, expected="one of the config's sections")
+        return name
+    if config.baseline is not None:
+        sections = {"training": ["metric"], "baseline": options("baseline", config.baseline.name)}
+    else:
+        held = {"optimizer": config.optimizer, "training": config.training, "events": config.events}
+        sections = {section: list(type(one).model_fields) for section, one in held.items()}
+        sections["backbone"] = options("backbone", config.backbone.name)
+        sections["loss"] = options("loss", config.loss.name)
+    for section, held_there in sections.items():
+        if name in held_there:
+            return f"{section}.{name}"
+    known = [one for held_there in sections.values() for one in held_there]
+    other = _ELSEWHERE.get(name)
+    hint = f"did you mean {other!r}?" if other in known else nearest(name, known)
+    raise ConfigError("no such option", where=name, hint=hint)
 
 
 # --------------------------------------------------------------------------- making

@@ -66,8 +66,9 @@ def model_of(run: Path) -> Model:
 
 
 def distance(one: Model, other: Model) -> float:
-    """The largest difference of two models' tables, each relative to its length."""
-    pairs = [(getattr(one.vectors, name), getattr(other.vectors, name)) for name in ("users", "items", "thresholds")]
+    """The largest difference of two models' tables, each as a share of its length."""
+    names = ("users", "items", "thresholds")
+    pairs = [(getattr(one.vectors, name), getattr(other.vectors, name)) for name in names]
     return max(float((a - b).norm() / a.norm()) for a, b in pairs)
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import polars as pl
 
+from talos import Recommender
+
 Talos = Callable[..., subprocess.CompletedProcess[str]]
 QUICK = ("--epochs", 1, "--dim", 4, "--k", 5)
 
@@ -42,6 +44,19 @@ def test_columns_of_the_interactions_are_attributes(talos: Talos, clicks: Path) 
     done = talos("recommend", "run", "--user", "user01", "--json", "--keep-seen",
                  "--filter", "title=<script>Title 7</script>")  # fmt: skip
     assert [row["item_id"] for row in json.loads(done.stdout)] == ["item07"]
+
+
+def test_lists_that_leave_the_test_items_out_are_named(talos: Talos, clicks: Path, tmp_path: Path) -> None:
+    assert talos("train", clicks, "--out", "run", *QUICK).returncode == 0
+    test = Recommender.load(tmp_path / "run").fitted_model().test
+    assert test is not None
+    test.to_polars().write_csv(tmp_path / "test.csv")
+    words = "no list has a test item: lists for a test part must not leave its items out (--for-test)"
+    for flags, there in (((), True), (("--for-test",), False)):
+        assert talos("recommend", "run", "--all", "--out", "recs.csv", "--overwrite", *flags).returncode == 0
+        done = talos("evaluate", "--recs", "recs.csv", "--truth", "test.csv", "-k", 5)
+        assert done.returncode == 0, done.stderr
+        assert (words in done.stdout + done.stderr) == there
 
 
 def test_bad_input_is_named_before_anything_is_trained(talos: Talos, clicks: Path, tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from talos.data.interactions import Interactions
-from talos.errors import TalosError
+from talos.errors import DataError, TalosError
 from talos.files import checksum_of, sealed_text
 from talos.model.recommender import Recommender
 from talos.model.store import FILES
@@ -168,6 +170,21 @@ def test_mutated_runs_of_baselines(
 @pytest.mark.slow
 def test_ten_thousand_mutated_runs(original: Path, tmp_path: Path) -> None:
     check_mutations(original, tmp_path, 10_000, seed=1)
+
+
+def test_offsets_that_overflow_are_refused(original: Path, tmp_path: Path) -> None:
+    """Differences of neighbours may wrap around to numbers that are not negative."""
+    folder = tmp_path / "run"
+    shutil.copytree(original, folder)
+    place = folder / "model.safetensors"
+    tensors = load_file(place)
+    tensors["train.indptr"][1:4] = torch.tensor([2**62, 2**63 - 1, -(2**63)])
+    save_file(tensors, place)
+    facts = json.loads((folder / "model.json").read_text())
+    facts["checksums"][place.name] = checksum_of(place)
+    (folder / "model.json").write_text(sealed_text(facts))
+    with pytest.raises(DataError, match="indptr and indices do not belong together"):
+        Recommender.load(folder)
 
 
 @pytest.mark.parametrize("path", ["shape", "checksums", "config", "format"])

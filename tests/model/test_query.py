@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ import torch.nn.functional as F
 from talos import registry
 from talos.data.interactions import Interactions
 from talos.data.item_rows import ItemRows
-from talos.errors import ArgumentError, DataError
+from talos.errors import ArgumentError, ConfigError, DataError
+from talos.files import sealed_text
 from talos.model.fold_in import fold_in
 from talos.model.model import Model, Vectors
 from talos.model.query import ListQuery, answer, row_vectors, sources_of
@@ -40,6 +43,37 @@ def test_ids_of_both_types_name_users(model: Recommender) -> None:
         model.recommend(["7", 5, "nobody"])
     with pytest.raises(DataError, match="users: mixed types"):
         model.recommend(["7", 0.5])  # type: ignore[list-item]
+
+
+def test_one_id_is_one_id(model: Recommender) -> None:
+    plain = model.recommend(["17"], k=3)
+    assert model.recommend("17", k=3).equals(plain)
+    assert model.recommend(17, k=3).equals(plain)
+    assert set(model.recommend("17", k=3, candidates=104, filter_seen=False)["item_id"]) == {104}
+    with pytest.raises(ArgumentError, match="users: no user 'C00001'"):
+        model.recommend("C00001")
+
+
+def test_no_question_imports_the_class_that_a_run_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "somebodys.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
+    Recommender(k=1, baseline="als").fit(data).save(tmp_path / "run")
+    place = tmp_path / "run" / "model.json"
+    facts = json.loads(place.read_text())
+    facts["config"]["baseline"] = {"name": "somebodys:Baseline"}
+    place.write_text(sealed_text(facts))
+    loaded = Recommender.load(tmp_path / "run")
+    for ask in (
+        lambda: loaded.similar_items("tea", k=1),
+        lambda: loaded.similar_users("ann", k=1),
+        lambda: loaded.recommend(history=["tea"], k=1),
+    ):
+        with pytest.raises(ConfigError, match="names the class 'somebodys:Baseline'"):
+            ask()
+    assert len(loaded.recommend("ann", k=1)) == 1  # by the vectors alone
 
 
 def test_nobody_gets_no_lists(model: Recommender) -> None:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
 from talos.evaluation.ranking import DotScores, TopK, top_k
-from talos.model import rerank
+from talos.model import query
 from talos.model.model import Model, Vectors
 from talos.model.recommender import Recommender
 
@@ -142,14 +142,14 @@ def test_short_pools_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
         np.array([[0, 1, 2], [3, -1, -1]]),
         np.array([[3.0, 2.0, 1.0], [1.0, -np.inf, -np.inf]], np.float32),
     )
-    whole = rerank.diversify(pool, vectors, k=3, diversity=0.5)
+    whole = query.diversify(pool, vectors, k=3, diversity=0.5)
     assert whole.items.tolist() == [[0, 1, 2], [3, -1, -1]]
     assert whole.scores[1, 1] == -np.inf
     scorer = DotScores(torch.randn(9, 4, generator=torch.Generator().manual_seed(0)), vectors)
     wide = top_k(scorer, k=4)
-    at_once = rerank.diversify(wide, vectors, k=3, diversity=0.5)
-    monkeypatch.setattr(rerank, "DEFAULT_BUDGET", 1)
-    assert np.array_equal(rerank.diversify(wide, vectors, k=3, diversity=0.5).items, at_once.items)
+    at_once = query.diversify(wide, vectors, k=3, diversity=0.5)
+    monkeypatch.setattr(query, "DEFAULT_BUDGET", 1)
+    assert np.array_equal(query.diversify(wide, vectors, k=3, diversity=0.5).items, at_once.items)
 
 
 @pytest.mark.parametrize("name", ["diversity", "popularity"])

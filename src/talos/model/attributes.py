@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
-from operator import ge, gt, le, lt
+from decimal import Decimal, InvalidOperation
+from functools import partial, reduce
+from operator import and_, ge, gt, le, lt
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,21 +49,15 @@ def align_items(
     >>> titles.to_list(), attributes["hot"].to_list(), unknown
     ([None, 'Tea'], [None, True], 1)
     """
-    if "item_id" not in table.columns:
-        raise DataError("no column 'item_id'", where=where, expected="a table of items")
+    check = partial(require, where=where, error=DataError)
+    check("item_id" in table.columns, "no column 'item_id'", expected="a table of items")
     ids = table["item_id"].cast(item_ids.ids.dtype, strict=False)
-    if ids.null_count():
-        bad, expected = (
-            table["item_id"].filter(ids.is_null())[0],
-            "integer ids, like those of the interactions",
-        )
-        raise DataError(f"item id {bad!r}", where=where, expected=expected)
-    if ids.is_duplicated().any():
-        twice = ids.filter(ids.is_duplicated())[0]
-        raise DataError(f"item {twice!r} is there more than once", where=where, expected="each item once")
+    bad, expected = table["item_id"].filter(ids.is_null()), "integer ids, like those of the interactions"
+    check(bad.is_empty(), f"item id {bad.first()!r}", expected=expected)
+    twice = ids.filter(ids.is_duplicated())
+    check(twice.is_empty(), f"item {twice.first()!r} is there more than once", expected="each item once")
     known = int(ids.is_in(item_ids.ids.implode()).sum())
-    if not known:
-        raise DataError("none of the items occurs in the interactions", where=where, expected="ids of items")
+    check(known > 0, "none of the items occurs in the interactions", expected="ids of items")
     ours = pl.DataFrame({"item_id": item_ids.ids})
     found = ours.join(table.with_columns(item_id=ids), on="item_id", how="left", maintain_order="left")
     attributes = found.drop("item_id", "title", strict=False)
@@ -73,10 +68,10 @@ def align_items(
 
 def check_attributes(attributes: pl.DataFrame, where: str) -> None:
     """Raise if a column has a type that filters do not know."""
+    expected = "strings, lists of strings, integers, numbers or truth values"
     for name, dtype in attributes.schema.items():
-        if dtype not in ATTRIBUTE_TYPES:
-            expected = "strings, lists of strings, integers, numbers or truth values"
-            raise DataError(f"column {name!r} is {dtype}", where=where, expected=expected)
+        what = f"column {name!r} is {dtype}"
+        require(dtype in ATTRIBUTE_TYPES, what, where=where, expected=expected, error=DataError)
 
 
 def allowed_items(
@@ -93,23 +88,30 @@ def allowed_items(
     >>> allowed_items(table, None, {"must_not": {"genre": ["war", "comedy"]}}).tolist()
     [False, True, True]
     """
-    given: object = wanted
-    if not isinstance(given, Mapping):
-        raise ArgumentError(f"{given!r}", where="filter", expected="{'must': …, 'must_not': …}")
+    given: Any = wanted
+    require(
+        isinstance(given, Mapping),
+        f"{given!r}",
+        where="filter",
+        expected="{'must': …, 'must_not': …}",
+    )
     columns: dict[str, pl.Series] = {} if attributes is None else attributes.to_dict()
     if titles is not None:
         columns.setdefault("title", titles)
     allowed = np.ones(max(map(len, columns.values()), default=0), bool)
     for part, conditions in given.items():
-        if part not in ("must", "must_not"):
-            raise ArgumentError(f"{part!r}", where="filter", hint=nearest(str(part), ("must", "must_not")))
-        pairs, expected = isinstance(conditions, Mapping), "column and condition pairs"
-        require(pairs, f"{conditions!r}", where=f"filter.{part}", expected=expected)
+        parts = ("must", "must_not")
+        require(part in parts, f"{part!r}", where="filter", hint=nearest(str(part), parts))
+        require(
+            isinstance(conditions, Mapping),
+            f"{conditions!r}",
+            where=f"filter.{part}",
+            expected="column and condition pairs",
+        )
         for name, condition in conditions.items():
             where = f"filter.{part}.{name}"
-            if name not in columns:
-                hint = nearest(str(name), columns) if columns else "train with a table of items: items="
-                raise ArgumentError("the items have no such attribute", where=where, hint=hint)
+            hint = nearest(str(name), columns) if columns else "train with a table of items: items="
+            require(name in columns, "the items have no such attribute", where=where, hint=hint)
             allowed &= _holds(columns[name], condition, where) == (part == "must")
     return allowed
 
@@ -117,13 +119,11 @@ def allowed_items(
 def _holds(column: pl.Series, condition: Any, where: str) -> NDArray[np.bool_]:
     """For which items a condition holds."""
     if isinstance(condition, Mapping):
-        numbers = column.dtype.is_numeric()
+        numbers, known = column.dtype.is_numeric(), bool(condition) and set(condition) <= set(_BOUNDS)
         require(numbers, "a range of text", where=where, expected="values, or a column of numbers")
-        known, expected = bool(condition) and set(condition) <= set(_BOUNDS), f"some of {', '.join(_BOUNDS)}"
-        require(known, f"{dict(condition)!r}", where=where, expected=expected)
-        found = pl.repeat(True, len(column), eager=True)
-        for bound, value in condition.items():
-            found &= _BOUNDS[bound](column, _converted(value, pl.Float64(), where))
+        require(known, f"{dict(condition)!r}", where=where, expected=f"some of {', '.join(_BOUNDS)}")
+        limits = {bound: _converted(value, pl.Float64(), where) for bound, value in condition.items()}
+        found: pl.Series = reduce(and_, (_BOUNDS[bound](column, limit) for bound, limit in limits.items()))
     else:
         several = isinstance(condition, Sequence | set | frozenset) and not isinstance(condition, str)
         inner = pl.String() if column.dtype == pl.List(pl.String) else column.dtype
@@ -146,15 +146,15 @@ def _converted(value: Any, dtype: pl.DataType, where: str) -> Any:
         require(truth is not None, f"{value!r}", where=where, expected="true or false")
         return truth
     try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    require(math.isfinite(number), f"{value!r}", where=where, expected="a number")
+        number = Decimal(str(value))  # exact beyond 2**53 too, of text such as 1990.0 or 1e3
+    except InvalidOperation:
+        number = Decimal("nan")
+    finite = number.is_finite() and math.isfinite(float(number))
+    require(finite, f"{value!r}", where=where, expected="a number")
     if dtype == pl.Float64:
-        return number
-    if not number.is_integer() or abs(number) >= 2**63:
-        return None  # no integer equals 1.5, and none is beyond 64 bits
-    return int(Decimal(str(value)))  # exact beyond 2**53 too, of text such as 1990.0 or 1e3
+        return float(number)
+    # no integer equals 1.5, and none is beyond 64 bits
+    return int(number) if abs(number) < 2**63 and number == int(number) else None
 
 
 def parse_filter(conditions: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -11,8 +11,6 @@ of scores.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import polars as pl
 import torch
@@ -22,9 +20,8 @@ from torch import Tensor
 from talos.baselines import ItemWeights
 from talos.data.csr import CSR
 from talos.data.vocabulary import Ids
-from talos.kernels import kth_scores
-from talos.losses import Loss, UserSeparableLoss
-from talos.model.fold_in import sample_of_items, slopes_over_all, slopes_over_sample
+from talos.losses import Loss
+from talos.model.fold_in import gradients_of_positives, sample_of_items
 from talos.model.model import Model
 from talos.model.query import ListQuery, codes_of, histories_of, row_vectors
 
@@ -37,13 +34,11 @@ def contributions(
     """What each item of a user's history, or of a history of ids, adds to an item; see `Recommender.explain`."""
     ids = model.train.item_ids
     (target,) = codes_of(ids, item, kind="item", where="item")
-    code = -1
     if user is not None:
-        (code,) = codes_of(model.train.user_ids, user, kind="user", where="user")
-        past = model.seen.pairs_of(np.array([code]))[1]
-        if not model.train.user_degrees[code]:  # ranked by popularity, for which no item of theirs speaks
-            past = past[:0]
-        query = ListQuery(users=np.array([code]), k=1)
+        own = codes_of(model.train.user_ids, user, kind="user", where="user")
+        # no item speaks for the list of a user without training events: it is ranked by popularity
+        past = model.seen.pairs_of(own[model.train.user_degrees[own] > 0])[1]
+        query = ListQuery(users=own, k=1)
     else:
         assert history is not None
         known = histories_of(model, history)
@@ -65,9 +60,9 @@ def shares_of(model: Model, query: ListQuery, past: NDArray[np.int64], targets: 
         columns = [model.scored_by.column(int(target)) for target in targets]
         weights = torch.stack(columns, 1)[torch.from_numpy(past)].double().clamp(min=0)
         return weights / weights.sum(0).clamp(min=1e-12)
-    vector, how = row_vectors(model, query)[0][0], dict[str, Any](k=model.config.k)
+    vector, items = row_vectors(model, query)[0][0], model.vectors.items.detach()
     places = torch.from_numpy(past), torch.from_numpy(targets)
-    return reasons(vector, model.vectors.items.detach(), *places, model.loss(), **how)
+    return reasons(vector, items, *places, model.loss(), k=model.config.k)
 
 
 def reasons(
@@ -103,18 +98,7 @@ def pull_of_history(
     user: Tensor, items: Tensor, history: Tensor, loss: Loss, *, k: int, seed: int = 0
 ) -> Tensor:
     """How each item of a history pulls on the vector `user`: -∂L_h/∂user, (H, d); arguments as in `reasons`."""
-    user, items = user.detach(), items.detach()
-    needed = min(k, len(items)) if loss.needs.threshold else None
-    mine, ones = items[history], torch.ones_like(items[history, 0])
-    sample, rows = sample_of_items(items, loss, seed), torch.zeros_like(history)
-    if sample is None:
-        assert isinstance(loss, UserSeparableLoss)
-        scores = user.unsqueeze(0) @ items.T
-        gone = torch.zeros_like(scores, dtype=torch.bool).index_fill_(1, history, True)
-        pull, factors, slopes = slopes_over_all(scores, rows, history, gone, loss, ones, needed)
-        # the negatives' part is the same for each positive, but for the factor
-        return -(pull.unsqueeze(-1) * mine + factors.unsqueeze(-1) * (slopes @ items))
-    beta = None if needed is None else kth_scores(user.unsqueeze(0), items, needed)
-    pos, neg = mine @ user, user.unsqueeze(0) @ items[sample].T
-    pull, push = slopes_over_sample(pos, neg, CSR.by_row(rows, history, 1), loss, ones, beta, sample)
-    return -(pull.unsqueeze(-1) * mine + push @ items[sample])
+    users, items = user.detach().unsqueeze(0), items.detach()
+    past = CSR.by_row(torch.zeros_like(history), history, 1)
+    sample, ones = sample_of_items(items, loss, seed), torch.ones_like(items[history, 0])
+    return -gradients_of_positives(users, items, items, past, loss, ones, k=k, sample=sample)

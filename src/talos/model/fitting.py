@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 import polars as pl
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = [
     "IN_WORDS",
     "REFIT_ON",
-    "Fitted",
     "RefitOn",
     "Run",
     "check_refit",
@@ -55,49 +56,6 @@ IN_WORDS: Mapping[RefitOn, str] = dict(zip(REFIT_ON, ("train and validation", "a
 _KEPT = ("trained_on", "epoch", "epochs_from", "valid", "race", "metrics", "baseline", "chosen_from")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fitted:
-    """A fit as every process of its group knows it, also those that do not have the model.
-
-    Attributes:
-        config: with every `auto` resolved.
-        train: the interactions that were learnt from.
-        valid: those of early stopping; None if there were none.
-        test: those the model is measured on, over the vocabularies of train; see `Model.test`.
-        facts: the metadata of the model, see `talos.model.store`.
-        model: the model; None in a process that does not have it.
-    """
-
-    config: RunConfig
-    train: Interactions | Share
-    valid: Interactions | Share | None
-    test: Interactions | None
-    facts: Mapping[str, Any]
-    model: Model | None = None
-
-    @classmethod
-    def of(cls, model: Model) -> Fitted:
-        """The fit of a baseline or of a model that was loaded."""
-        return cls(
-            config=model.config,
-            train=model.train,
-            valid=model.valid,
-            test=model.held_out,
-            facts=model.metadata,
-            model=model,
-        )
-
-    @property
-    def trained_on(self) -> dict[str, int]:
-        """The number of interactions that were learnt from, by the name of the part."""
-        return dict(self.facts.get("trained_on", {"train": len(self.train)}))
-
-    def as_origin(self) -> dict[str, Any]:
-        """What a refitted model keeps about this fit, as `chosen_from`."""
-        kept = {name: self.facts[name] for name in _KEPT if name in self.facts}
-        return {"trained_on": self.trained_on, **kept}
-
-
 def fit(
     config: RunConfig,
     train: Interactions | Share,
@@ -108,10 +66,10 @@ def fit(
     resume: bool,
     callbacks: Sequence[Callback],
     group: Group,
-) -> Fitted:
+) -> Model:
     """Fit a config to `train`; see `Recommender.fit` for the arguments."""
     if config.baseline is not None:
-        return Fitted.of(fit_baseline(config, train, valid, test))
+        return fit_baseline(config, train, valid, test)
     from talos.studies.race import make_trainer
     from talos.training import History
 
@@ -121,9 +79,11 @@ def fit(
         config, train, valid, folder=folder, callbacks=callbacks, group=group, resume=resume
     )
     trainer.fit()
+    own, left_out = own_part(test, train)
     facts: dict[str, Any] = {
         "trained_on": {"train": len(train)},
         "epochs_from": "the settings: no validation part",
+        "test_left_out": left_out,
     }
     if trainer.position.best_epoch:
         watched = f"{trainer.config.training.metric}@{trainer.config.k}"
@@ -131,44 +91,58 @@ def fit(
         facts["epochs_from"] = f"early stopping: the best validation {watched} of {epochs} epochs"
     if race.chosen:
         facts["race"] = race.as_dict()
-    return _of_trainer(trainer, facts, test)
+    valid, divided = trainer.valid, None if isinstance(train, Interactions) else train
+    model = Model(
+        train=train if isinstance(train, Interactions) else train.own,
+        valid=valid if isinstance(valid, Interactions | None) else valid.own,
+        test=own,
+        users=None if divided is None else divided.users,
+        all_item_degrees=None if divided is None else divided.item_degrees,
+    )
+    return _with_results(model, trainer, facts)
 
 
 def refit(
-    before: Fitted,
+    before: Model,
     on: RefitOn,
     *,
     run: Path | None,
     resume: bool,
     callbacks: Sequence[Callback],
     group: Group | None,
-    read_from: str | None,
-) -> Fitted:
+) -> Model:
     """Fit once more from scratch on more data; see `Recommender.refit`.
 
     It takes as many epochs as the best epoch of the fit before, not as many steps: an epoch is one pass over the data,
     so both models see each interaction equally often, and the learning-rate decay counts epochs.
     """
     data, trained_on = refit_data(before, on)
-    facts: dict[str, Any] = {"trained_on": trained_on, "chosen_from": before.as_origin()}
-    test = None if on == "all" else before.test
+    origin = {"trained_on": before.trained_on, **before.metadata}
+    facts: dict[str, Any] = {
+        "trained_on": trained_on,
+        "chosen_from": {name: origin[name] for name in _KEPT if name in origin},
+        "test_left_out": 0 if on == "all" else before.metadata.get("test_left_out", 0),
+    }
+    model = replace(before, train=data, valid=None)
+    if on == "all":
+        model = replace(model, test=None, test_is_known=True, later=None)
     if before.config.baseline is not None:
-        return Fitted.of(fit_baseline(before.config, data, None, test, facts=facts))
+        fitted = fit_baseline(before.config, data, facts=facts)
+        return replace(model, scored_by=fitted.scored_by, metadata=fitted.metadata)
     from talos.training import History, Trainer
+    from talos.training.trainer import check_path
 
-    config = before.config.with_values({"training.epochs": int(before.facts["epoch"])})
+    config = before.config.with_values({"training.epochs": int(before.metadata["epoch"])})
     checkpoints = None
     if run is not None:
         checkpoints = run / "checkpoint" / f"refit-{on}"
         checkpoints.mkdir(
             parents=True, exist_ok=True
-        )  # before the first checkpoint, so that `on` is on record
+        )  # so that `on` is on record before the first checkpoint
         callbacks = [History(run / "history-refit.jsonl"), *callbacks]
-    path = before.facts.get("race", {}).get("path", [])
-    if read_from is not None:
-        from talos.training.trainer import check_path
-
-        check_path(path, where=read_from)
+    path = before.metadata.get("race", {}).get("path", [])
+    if before.read_from is not None:
+        check_path(path, where=before.read_from)
     trainer = Trainer(
         config,
         data,
@@ -181,13 +155,12 @@ def refit(
         trainer.resume()
     trainer.fit()
     facts["epochs_from"] = "refit: the best epoch of the model it was chosen from"
-    return _of_trainer(trainer, facts, test)
+    return _with_results(model, trainer, facts)
 
 
-def _of_trainer(trainer: Trainer, facts: Mapping[str, Any], test: Interactions | Share | None) -> Fitted:
-    """What a trainer that has finished leaves: settings, facts and, if this process has them, vectors."""
-    train, valid, position = trainer.train, trainer.valid, trainer.position
-    named = trainer.objective.loss.named_parameters()
+def _with_results(model: Model, trainer: Trainer, facts: Mapping[str, Any]) -> Model:
+    """A model with what a trainer that has finished leaves: facts and, if this process has them, vectors."""
+    named, position = trainer.objective.loss.named_parameters(), trainer.position
     metadata: dict[str, Any] = {
         "config": trainer.config.as_dict(),
         "epoch": position.best_epoch or position.epoch,
@@ -197,22 +170,8 @@ def _of_trainer(trainer: Trainer, facts: Mapping[str, Any], test: Interactions |
         "loss_state": {name: value.item() for name, value in named if value.ndim == 0},
         "metrics": {},
     }
-    own, metadata["test_left_out"] = own_part(test, train)
-    fitted = Fitted(config=trainer.config, train=train, valid=valid, test=own, facts=metadata)
-    results = trainer.results()
-    if results is None:  # rank 0 of the group has the model
-        return fitted
-    divided = None if isinstance(train, Interactions) else train
-    model = Model(
-        scored_by=Vectors(*results),
-        train=train if isinstance(train, Interactions) else train.own,
-        valid=valid if isinstance(valid, Interactions | None) else valid.own,
-        test=own,
-        metadata=metadata,
-        users=None if divided is None else divided.users,
-        all_item_degrees=None if divided is None else divided.item_degrees,
-    )
-    return replace(fitted, model=model)
+    results = trainer.results()  # None on other ranks than 0, unless each process has its own users
+    return replace(model, scored_by=None if results is None else Vectors(*results), metadata=metadata)
 
 
 def fit_baseline(
@@ -221,7 +180,7 @@ def fit_baseline(
     valid: Interactions | Share | None = None,
     test: Interactions | Share | None = None,
     *,
-    facts: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] = MappingProxyType({}),
 ) -> Model:
     """Compute the config's baseline from `train`; the validation interactions are measured and masked, not learnt.
 
@@ -244,20 +203,22 @@ def fit_baseline(
         "config": config.as_dict(),
         "epoch": 0,
         "trained_on": {"train": len(train)},
-        **(facts or {}),
         "valid": {},
         "threshold_error": None,
         "loss_state": {},
         "metrics": {},
         "test_left_out": left_out,
+        **facts,
     }
-    generator = torch.Generator().manual_seed(config.seed)
-    known, expected = (
+    require(
         isinstance(baseline, ItemBaseline | VectorBaseline),
-        "a subclass of VectorBaseline or ItemBaseline",
+        f"{name!r}",
+        where="baseline",
+        expected="a subclass of VectorBaseline or ItemBaseline",
     )
-    require(known, f"{name!r}", where="baseline", expected=expected)
-    found = cast(ItemBaseline | VectorBaseline, baseline).fit(train, generator)
+    found = cast(ItemBaseline | VectorBaseline, baseline).fit(
+        train, torch.Generator().manual_seed(config.seed)
+    )
     scored_by = found if isinstance(found, ItemWeights) else Vectors(*found)
     if not all(torch.isfinite(tensor).all() for tensor in scored_by.tensors().values()):
         raise TalosError(
@@ -265,7 +226,7 @@ def fit_baseline(
         )
     model = Model(scored_by=scored_by, train=train, valid=valid, test=own, metadata=metadata)
     measured = None if valid is None else valid.of_users_in(train)
-    if measured is not None and len(measured):
+    if measured:
         metrics = evaluate(model.scorer(), measured, seen=train, ks=[config.k]).metrics
         watched = f"{config.training.metric}@{config.k}"
         metadata["valid"] = {watched: metrics[watched]} | metrics  # the watched metric first, as in training
@@ -282,32 +243,38 @@ def own_part(
     return own.aligned_to(train if isinstance(train, Interactions) else train.own)
 
 
-def refit_data(fitted: Fitted, on: RefitOn) -> tuple[Interactions, dict[str, int]]:
+def refit_data(model: Model, on: RefitOn) -> tuple[Interactions, dict[str, int]]:
     """The interactions to fit on again, and how many of them are from which part.
 
     >>> data = Interactions.from_ids([1, 1, 1], [7, 8, 9])
-    >>> train, valid = data.where(data.indices == 0), data.where(data.indices == 1)
-    >>> fitted = Fitted(config=RunConfig(), train=train, valid=valid, test=None, facts={})
-    >>> refit_data(fitted, "train+valid")[1]
+    >>> model = Model(train=data.where(data.indices == 0), valid=data.where(data.indices == 1))
+    >>> refit_data(model, "train+valid")[1]
     {'train': 1, 'valid': 1}
     """
-    if on not in REFIT_ON:
-        raise ArgumentError(f"{on!r}", where="on", expected=" or ".join(REFIT_ON), hint=nearest(on, REFIT_ON))
-    data, valid, test = fitted.train, fitted.valid, fitted.test
-    if not isinstance(data, Interactions) or not isinstance(valid, Interactions | None):
-        expected = "all interactions in every process, or one process"
-        raise ArgumentError("a share of the interactions", where="refit", expected=expected)
-    missing, expected = "there is no validation part", "a fit with early stopping on one"
-    require(on == "all" or bool(valid), missing, where="refit", expected=expected)
-    missing = "no interactions are known beside train and validation"
-    expected = "a fit that was given them, such as fit(train, valid, known=test)"
-    require(on != "all" or bool(test), missing, where="refit", expected=expected)
-    counts = fitted.trained_on
-    for name, part in {"valid": valid, "test": test if on == "all" else None}.items():
+    check = partial(require, where="refit")
+    hint = nearest(on, REFIT_ON)
+    require(on in REFIT_ON, f"{on!r}", where="on", expected=" or ".join(REFIT_ON), hint=hint)
+    check(
+        model.users is None,
+        "a share of the interactions",
+        expected="all interactions in every process, or one process",
+    )
+    check(
+        on == "all" or bool(model.valid),
+        "there is no validation part",
+        expected="a fit with early stopping on one",
+    )
+    test = model.held_out if on == "all" else None
+    check(
+        on != "all" or bool(test),
+        "no interactions are known beside train and validation",
+        expected="a fit that was given them, such as fit(train, valid, known=test)",
+    )
+    data, counts = model.train, model.trained_on
+    for name, part in {"valid": model.valid, "test": test}.items():
         if part:
-            before = len(data)
-            data = data.union(part)
-            counts[name] = len(data) - before
+            joined = data.union(part)
+            data, counts[name] = joined, len(joined) - len(data)
     return data, counts
 
 
@@ -351,9 +318,13 @@ def fit_run(
     group, config = current(), recommender.config
     say = notify if notify is not None and group.rank == 0 else lambda line: None
     check_refit(refit, parts)
-    if group.size > 1 and config.training.parallel == "none":
-        what, expected = f"'none' in {group.size} processes", "'users', 'items' or 'auto'"
-        raise ConfigError(what, where="parallel", expected=expected)
+    require(
+        group.size == 1 or config.training.parallel != "none",
+        f"'none' in {group.size} processes",
+        where="parallel",
+        expected="'users', 'items' or 'auto'",
+        error=ConfigError,
+    )
     began = time.perf_counter()
     shown = group.rank == 0 and notify is not None
     watchers = [*_watchers(group, {name: out / name for name in loggers}, shown), *callbacks]
@@ -378,8 +349,7 @@ def fit_run(
         ks = sorted({k for k in (5, 10, 20, 50, config.k) if k <= base.num_items})
         report = measured.evaluate(parts.test, k=ks, popularity=base.item_degrees)
         popular = popularity_report(base, parts.test, seen=measured.fitted_model().seen, ks=ks)
-        facts["metrics"] = report.metrics
-        facts["baseline"] = {"popularity": popular.metrics}
+        facts |= {"metrics": report.metrics, "baseline": {"popularity": popular.metrics}}
         notes += report.notes
     if refit == "all":
         origin = {} if report is None else {**report.as_dict(), "baseline": facts["baseline"]}
@@ -393,13 +363,18 @@ def fit_run(
 
 def check_refit(refit: RefitOn | None, parts: Split | SplitShare) -> None:
     """Refuse what would fail only after the first fit."""
-    if refit is not None and not isinstance(parts, Split):
-        expected = "one process, or a PATH that every process reads whole"
-        raise ConfigError("shards in several processes", where="refit", expected=expected)
-    if refit == "train+valid" and not parts.valid:
-        raise ConfigError("there is no validation part", where="refit", expected="valid above 0")
-    if refit == "all" and not parts.test:
-        raise ConfigError("there is no test part to add", where="refit", expected="'train+valid'")
+    check = partial(require, where="refit", error=ConfigError)
+    check(
+        refit is None or isinstance(parts, Split),
+        "shards in several processes",
+        expected="one process, or a PATH that every process reads whole",
+    )
+    check(
+        refit != "train+valid" or bool(parts.valid),
+        "there is no validation part",
+        expected="valid above 0",
+    )
+    check(refit != "all" or bool(parts.test), "there is no test part to add", expected="'train+valid'")
 
 
 def _announce(

@@ -18,14 +18,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from talos.checks import require
 from talos.data.csr import CSR, meetings
-from talos.errors import ArgumentError
 from talos.kernels import kth_scores
 from talos.kernels.batch import batch_loss, positive_terms
 from talos.kernels.vectors import ItemVectors
 from talos.losses import Loss, UserSeparableLoss
 
-__all__ = ["COSINE_LENGTH", "fold_in", "sample_of_items", "slopes_over_all", "slopes_over_sample"]
+__all__ = [
+    "COSINE_LENGTH",
+    "fold_in",
+    "gradients_of_positives",
+    "sample_of_items",
+    "slopes_over_all",
+    "slopes_over_sample",
+]
 
 # A loss that is not separable by user is computed against this many sampled items instead of all of them.
 _SAMPLE = 1024
@@ -83,40 +90,43 @@ def fold_in(
     >>> user.shape, 7 in (user @ items.T).topk(5).indices[0].tolist()
     (torch.Size([1, 8]), True)
     """
-    if len(indptr) < 1 or int(indptr[-1]) != len(indices):
-        raise ArgumentError(f"{len(indices)} items", where="indices", expected="as many as indptr says")
-    if weights is not None and weights.shape != indices.shape:
-        raise ArgumentError(
-            f"{len(weights)} weights", where="weights", expected="one for each of the indices"
-        )
+    require(
+        len(indptr) > 0 and int(indptr[-1]) == len(indices),
+        f"{len(indices)} items",
+        where="indices",
+        expected="as many as indptr says",
+    )
+    require(
+        weights is None or weights.shape == indices.shape,
+        f"{0 if weights is None else len(weights)} weights",
+        where="weights",
+        expected="one for each of the indices",
+    )
     histories = CSR.of(indptr, indices)
     rows, counts = histories.rows, histories.counts
     # what all items have in common does not rank them: left in, most of the steps would go into removing it
     mean = item_vectors.mean(0) if mean is None else mean
-    past = item_vectors[indices] - mean
-    past = past if weights is None else past * weights.unsqueeze(-1)
+    own = item_vectors.new_ones(len(indices)) if weights is None else weights.to(item_vectors)
+    past = (item_vectors[indices] - mean) * own.unsqueeze(-1)
     start = torch.zeros_like(mean).expand(len(counts), -1).index_add(0, rows, past)
     start = F.normalize(torch.where(counts.unsqueeze(-1) > 0, start, mean))
-    own = torch.ones_like(past[:, 0]) if weights is None else weights.to(past)
     # the weights of one history add up to 1
     own = own / torch.zeros_like(start[:, 0]).index_add(0, rows, own)[rows]
     pooled, sample = len(item_vectors) > _POOLED_ABOVE, sample_of_items(item_vectors, loss, seed)
-    at_once = max(1, len(start))
-    if sample is not None:  # these losses are computed for every positive with every sampled item
+    at_once = 1 if pooled else max(1, len(start))
+    if sample is not None and not pooled:  # computed for every positive with every sampled item
         at_once = max(1, _SCORES // (len(sample) * max([1, *counts.tolist()])))
     found, chunk = torch.empty_like(start), max(1, _SCORES // len(item_vectors))
-    for low in range(0, len(start), 1 if pooled else at_once):
-        block = slice(low, low + (1 if pooled else at_once))
-        ends = indptr[low : block.stop + 1]
-        here = slice(int(ends[0]), int(ends[-1]))
-        tables = item_vectors, item_vectors, CSR.of(ends - ends[0], indices[here])
-        times = None
+    ranked, times = item_vectors, None
+    for low in range(0, len(start), at_once):
+        block = slice(low, min(low + at_once, len(start)))
+        part = histories.of_rows(block)
         if pooled:
             if low % chunk == 0:
                 scores = start[low : low + chunk] @ item_vectors.T
-            pool, times = _pool(scores[low % chunk], indices[here], item_vectors, mean)
-            tables = item_vectors, pool, tables[2]
-        gradient = _gradient(*tables, loss, own[here], k=k, sample=sample, times=times)
+            ranked, times = _pool(scores[low % chunk], part.items, item_vectors, mean)
+        weighed = own[histories.entries(block)]
+        gradient = _gradient(item_vectors, ranked, part, loss, weighed, k=k, sample=sample, times=times)
         found[block] = _descend(start[block], gradient, cosine=loss.needs.scores == "cosine", steps=steps)
     return found
 
@@ -186,38 +196,65 @@ def _gradient(
 ) -> Callable[[Tensor], Tensor]:
     """∂/∂users (B, d) of each user's weighted mean loss, as a function of the users.
 
-    `ranked` are the items that thresholds are taken over: all of them, or the pool of a single history, of which each
-    stands for so many `times` and in which the history comes first.
+    For the arguments see `gradients_of_positives`.
     """
-    rows, mine = histories.rows, items[histories.items]
-    needed = min(k, len(ranked)) if loss.needs.threshold else None
-    if sample is not None:
-
-        def over_sample(users: Tensor) -> Tensor:
-            beta = None if needed is None else kth_scores(users, ranked, needed)
-            scores = (users[rows] * mine).sum(-1), users @ items[sample].T
-            pull, push = slopes_over_sample(*scores, histories, loss, weights, beta, sample)
-            own = torch.zeros_like(users).index_add_(0, rows, pull.unsqueeze(-1) * mine)
-            return own + torch.zeros_like(scores[1]).index_add_(0, rows, push) @ items[sample]
-
-        return over_sample
-    assert isinstance(loss, UserSeparableLoss)
-    if times is None and (len(histories.start) - 1) * len(items) > _SMALL:
+    scores = (len(histories.start) - 1) * len(items)
+    if isinstance(loss, UserSeparableLoss) and sample is None and times is None and scores > _SMALL:
         # thresholds are found in the same pass over the items
         swept = ItemVectors(items), histories, histories, None, loss, weights
+        needed = min(k, len(items)) if loss.needs.threshold else None
         return lambda users: batch_loss(users, *swept, k=needed).user_gradient
+
+    def of_users(users: Tensor) -> Tensor:
+        # for a few users plain products take a fraction of the time that setting up tiles and threads takes
+        given = items, ranked, histories, loss, weights
+        each = gradients_of_positives(users, *given, k=k, sample=sample, times=times)
+        return torch.zeros_like(users).index_add_(0, histories.rows, each)
+
+    return of_users
+
+
+def gradients_of_positives(
+    users: Tensor,
+    items: Tensor,
+    ranked: Tensor,
+    histories: CSR,
+    loss: Loss,
+    weights: Tensor,
+    *,
+    k: int,
+    sample: Tensor | None,
+    times: Tensor | None = None,
+) -> Tensor:
+    """∂/∂users of the weighted loss of each item of the users' histories, (P, d).
+
+    Args:
+        users: (B, d).
+        items: (I, d).
+        ranked: the items that thresholds are taken over: all of them, or the pool of a single history, in which the
+            history comes first.
+        histories: the items of each user.
+        loss: the loss.
+        weights: (P,), of the items of the histories.
+        k: list length, for thresholds.
+        sample: positions of the items that serve as negatives; None for all.
+        times: how many items each of `ranked` stands for, if they are a pool.
+    """
+    rows, mine, needed = histories.rows, items[histories.items], min(k, len(ranked))
+    if sample is not None:
+        beta = kth_scores(users, ranked, needed) if loss.needs.threshold else None
+        scores = (users[rows] * mine).sum(-1), users @ items[sample].T
+        pull, push = slopes_over_sample(*scores, histories, loss, weights, beta, sample)
+        return pull.unsqueeze(-1) * mine + push @ items[sample]
+    assert isinstance(loss, UserSeparableLoss)
     places = histories.items if times is None else torch.arange(len(rows), device=rows.device)
-    gone = torch.zeros(len(histories.start) - 1, len(ranked), dtype=torch.bool, device=rows.device)
+    among = users @ ranked.T
+    gone = torch.zeros_like(among, dtype=torch.bool)
     gone[rows, places] = True
-    given = rows, places, gone, loss, weights, needed, times
-
-    def over_all(users: Tensor) -> Tensor:
-        # for a few users two plain products take a fraction of the time that setting up tiles and threads takes
-        pull, push, slopes = slopes_over_all(users @ ranked.T, *given)
-        factors = torch.zeros_like(users[:, 0]).index_add_(0, rows, weights * push)
-        return (slopes @ ranked).mul_(factors.unsqueeze(-1)).index_add_(0, rows, pull.unsqueeze(-1) * mine)
-
-    return over_all
+    place = needed if loss.needs.threshold else None
+    pull, factors, slopes = slopes_over_all(among, rows, places, gone, loss, weights, place, times)
+    # the negatives' part is the same for each positive of a user, but for the factor
+    return pull.unsqueeze(-1) * mine + (weights * factors).unsqueeze(-1) * (slopes @ ranked)[rows]
 
 
 def slopes_over_all(
@@ -280,9 +317,9 @@ def slopes_over_sample(
             pairs = len(sample)
             one, many, mask = pos.repeat_interleave(pairs), neg.reshape(-1, 1), mask.reshape(-1, 1)
             rows = rows.repeat_interleave(pairs)
-        extra = {}
-        if loss.needs.ids:  # the one user of the loss that was made for recommending
-            extra = {"users": torch.zeros_like(rows), "items": sample.expand(len(rows), -1)}
+        # the loss that was made for recommending has one user
+        ids = {"users": torch.zeros_like(rows), "items": sample.expand(len(rows), -1)}
+        extra = ids if loss.needs.ids else {}
         values = loss(one, many, threshold=None if beta is None else beta[rows], mask=mask, **extra)
         total = (values.reshape(len(pos), pairs) * weights.unsqueeze(-1)).sum()
         of_pos, of_neg = torch.autograd.grad(total, (pos, neg))

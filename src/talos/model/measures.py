@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from talos.checks import require
 from talos.data.interactions import Interactions
-from talos.errors import ArgumentError
 from talos.evaluation.evaluate import measure_lists, users_with_tests
 from talos.evaluation.metrics import RANKING_METRICS, coverage, exposure_gini, mean_popularity_rank
 from talos.evaluation.ranking import DEFAULT_BUDGET, DotScores, FixedScores, Scorer, TopK, is_masked, top_k
@@ -41,12 +42,9 @@ _CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
-class Lists:
-    """Top-K lists of some test users by one scorer, and their metrics at each K."""
+class Lists(TopK):
+    """Top-K lists of some test users by one scorer, as long as the longest K, and their metrics at each K."""
 
-    users: NDArray[np.int64]  # (U,)
-    items: NDArray[np.int64]  # (U, longest K), -1 where a list is shorter
-    scores: NDArray[np.float32]  # of the same shape
     ks: tuple[int, ...]
     per_user: dict[str, NDArray[np.float64]]  # recall@20, …: (U,)
     coverage: tuple[float, ...]  # at each K
@@ -70,14 +68,13 @@ def make_lists(
     popularity = torch.tensor(model.train.item_degrees)
 
     def measured(lists: TopK) -> Lists:
-        items = lists.items
-        shown = [torch.from_numpy(items[:, :k]) for k in ks]
+        shown = [torch.from_numpy(lists.items[:, :k]) for k in ks]
         return Lists(
-            users=users,
-            items=items,
-            scores=lists.scores,
+            users,
+            lists.items,
+            lists.scores,
             ks=tuple(ks),
-            per_user=measure_lists(items, users, test, ks, tuple(RANKING_METRICS), "standard"),
+            per_user=measure_lists(lists.items, users, test, ks, tuple(RANKING_METRICS), "standard"),
             coverage=tuple(coverage(head, test.num_items) for head in shown),
             popularity_rank=tuple(mean_popularity_rank(head, popularity) for head in shown),
             gini=tuple(exposure_gini(head, test.num_items) for head in shown),
@@ -121,8 +118,10 @@ def sample_scores(
     drawn = rng.integers(0, model.train.num_items, (len(users), negatives))
     other = ~(is_masked(model.seen, users, drawn) | is_masked(test, users, drawn)).ravel()
     found = model.train.pairs_of(users), test.pairs_of(users), (owner[other], drawn.ravel()[other])
-    kept = [(*pairs, _some(rng, len(pairs[0]), most_scores)) for pairs in found]
-    pairs = [(owner[some], items[some].astype(np.int64)) for owner, items, some in kept]
+    pairs = []
+    for owner, items in found:
+        some = _some(rng, len(owner), most_scores)
+        pairs.append((owner[some], items[some].astype(np.int64)))
     # without the prior: thresholds are of the scores that were trained
     scorer = DotScores(model.vectors.users, model.vectors.items) if model.has_vectors else model.scorer()
     exact, (of_train, of_test, of_others) = _exact_and_centred(scorer, users, k, pairs)
@@ -215,7 +214,7 @@ def principal_axes(vectors: Tensor, axes: int = 2) -> tuple[Tensor, Tensor]:
     """Coordinates (N, axes) of unit vectors on the axes along which they vary most, and each axis's share of variance.
 
     Rows are scaled to length 1 first, so that near points have a large cosine; a row of zeros stays one. This is
-    principal component analysis from the d × d covariance: one pass over the rows, whatever N is. The sign of an axis
+    principal component analysis from the d × d covariance: rows are read some at a time. The sign of an axis
     is such that its largest weight is positive: equal vectors give equal maps. Axes beyond the vectors' dimension, or
     without variance, are all zeros.
 
@@ -227,29 +226,18 @@ def principal_axes(vectors: Tensor, axes: int = 2) -> tuple[Tensor, Tensor]:
     >>> [f"{point:.2f}" for point in points[:, 0].tolist()], [f"{share:.2f}" for share in shares.tolist()]
     (['0.71', '0.71', '-0.71', '-0.71'], ['1.00', '0.00'])
     """
-    if vectors.ndim != 2 or len(vectors) == 0:
-        raise ArgumentError(f"shape {tuple(vectors.shape)}", where="vectors", expected="(N, d) with N ≥ 1")
-    dim = vectors.shape[1]
-    total, products = torch.zeros(dim, dtype=torch.float64), torch.zeros(dim, dim, dtype=torch.float64)
-    for start in range(0, len(vectors), _CHUNK):
-        unit = _unit(vectors[start : start + _CHUNK])
-        total += unit.sum(0)
-        products += unit.T @ unit
-    mean = total / len(vectors)
-    values, weights = torch.linalg.eigh(products / len(vectors) - torch.outer(mean, mean))
-    values, weights = values.flip(0).clamp(min=0.0)[:axes], weights.flip(1)[:, :axes]
-    largest = weights.gather(0, weights.abs().argmax(0, keepdim=True))
-    weights = weights * largest.sign()
+    fits, what = vectors.ndim == 2 and len(vectors) > 0, f"shape {tuple(vectors.shape)}"
+    require(fits, what, where="vectors", expected="(N, d) with N ≥ 1")
+
+    def unit() -> Iterator[Tensor]:
+        return (F.normalize(rows.cpu().double()) for rows in torch.split(vectors, _CHUNK))
+
+    mean = torch.stack([rows.sum(0) for rows in unit()]).sum(0) / len(vectors)
+    covariance = torch.stack([(rows - mean).T @ (rows - mean) for rows in unit()]).sum(0) / len(vectors)
+    values, weights = (found.flip(-1)[..., :axes] for found in torch.linalg.eigh(covariance))
     varied = values > 1e-12
-    weights = weights * varied
-    points = torch.zeros(len(vectors), axes, dtype=torch.float64)
-    for start in range(0, len(vectors), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        points[part, : weights.shape[1]] = (_unit(vectors[part]) - mean) @ weights
-    shares = torch.zeros(axes, dtype=torch.float64)
-    shares[: len(values)] = values * varied / (products.trace() / len(vectors) - mean @ mean).clamp(min=1e-12)
+    weights = weights * weights.gather(0, weights.abs().argmax(0, keepdim=True)).sign() * varied
+    missing = (0, max(0, axes - len(values)))
+    points = F.pad(torch.cat([(rows - mean) @ weights for rows in unit()]), missing)
+    shares = F.pad(values * varied / covariance.trace().clamp(min=1e-12), missing)
     return points.float(), shares.float()
-
-
-def _unit(rows: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(rows.detach().cpu().double())

@@ -6,7 +6,7 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from typing import Any
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos import registry
-from talos.baselines import ItemWeights
+from talos.baselines import ItemWeights, VectorBaseline
 from talos.checks import is_integer, require
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
@@ -25,7 +25,9 @@ from talos.evaluation.popularity import PriorScores, longest_of, popularity_scor
 from talos.evaluation.ranking import DotScores, HistoryScores, Scorer
 from talos.losses import Loss
 
-__all__ = ["Model", "Vectors"]
+__all__ = ["Mask", "Model", "Vectors"]
+
+Mask: TypeAlias = Literal["known", "trained", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,6 @@ class Model:
     """A trained model or a baseline, by composition: a source of scores and what is known about users and items.
 
     Attributes:
-        scored_by: vectors of users and items, or weights between items (a user is then their train interactions).
         train: the interactions of training.
         valid: those of validation, over the same vocabularies; None if there were none.
         test: those the model is measured on; None if there were none, or the model was fitted on them too.
@@ -62,9 +63,10 @@ class Model:
             user vectors and all interactions then hold these users only.
         all_item_degrees: training interactions of each item, where `train` holds a part of the users only.
         read_from: the file that the config is from; None if it was not loaded.
+        scored_by: vectors of users and items, or weights between items (a user is then their train interactions).
+            None in a process of a group whose rank 0 has the result, and for settings that are still to be fitted.
     """
 
-    scored_by: Vectors | ItemWeights
     train: Interactions
     valid: Interactions | None = None
     test: Interactions | None = None
@@ -75,6 +77,7 @@ class Model:
     users: range | None = None
     all_item_degrees: NDArray[np.int64] | None = None
     read_from: str | None = None
+    scored_by: Vectors | ItemWeights | None = None
 
     # ------------------------------------------------------------------- interactions
 
@@ -82,6 +85,11 @@ class Model:
     def item_degrees(self) -> NDArray[np.int64]:
         """The training interactions of each item, of all users: its popularity."""
         return self.train.item_degrees if self.all_item_degrees is None else self.all_item_degrees
+
+    @property
+    def trained_on(self) -> dict[str, int]:
+        """The number of interactions that were learnt from, by the name of the part."""
+        return dict(self.metadata.get("trained_on", {"train": len(self.train)}))
 
     @property
     def users_without_events(self) -> int:
@@ -104,6 +112,17 @@ class Model:
     def known(self) -> Interactions:
         """All interactions that users are known to have: what no list offers them."""
         return self.seen if self.held_out is None else self.seen.union(self.held_out)
+
+    def masked(self, mask: Mask) -> Interactions | None:
+        """The interactions whose items no list offers, see `talos.model.query.ListQuery`; None for `nothing`."""
+        return None if mask == "nothing" else self.known if mask == "known" else self.seen
+
+    @property
+    def item_table(self) -> pl.DataFrame:
+        """A row for each item: `item_id`, `title` if items have titles, and the attributes."""
+        titles = {} if self.train.item_titles is None else {"title": self.train.item_titles}
+        attributes = {} if self.attributes is None else self.attributes.to_dict()
+        return pl.DataFrame({"item_id": self.train.item_ids.ids, **titles, **attributes})
 
     # ------------------------------------------------------------------- scores
 
@@ -169,36 +188,51 @@ class Model:
     @property
     def method(self) -> str:
         """The name of the baseline or the loss."""
-        config = self.config
-        return config.loss.name if config.baseline is None else config.baseline.name
+        return (self.config.baseline or self.config.loss).name
 
     @property
     def prior(self) -> float:
         """How much popularity counts for users with few events, see `talos.evaluation.popularity`."""
-        value = self.config.training.prior
-        return float(value) if isinstance(value, int | float) else 0.0
+        return 0.0 if self.config.training.prior == "auto" else self.config.training.prior
 
     def loss(self, num_items: int | None = None) -> Loss:
         """The loss of training, its learnt scalars included; an error for a baseline.
 
         `num_items` is how many items it is for, if not those of the model.
         """
-        config = self.config
-        if config.baseline is not None:
-            raise ArgumentError(
-                f"the baseline {config.baseline.name!r} was not trained and has no loss",
-                where="Recommender",
-                expected="a trained model for this",
-                hint="a baseline is quick to fit again on all interactions",
-            )
+        require(
+            self.config.baseline is None,
+            f"the baseline {self.method!r} was not trained and has no loss",
+            where="Recommender",
+            expected="a trained model for this",
+            hint="a baseline is quick to fit again on all interactions",
+        )
         self.check_imported()
-        num_items = self.train.num_items if num_items is None else num_items
-        loss = registry.make_loss(config.loss, k=config.k, num_users=1, num_items=num_items)
+        loss = registry.make_loss(
+            self.config.loss,
+            k=self.config.k,
+            num_users=1,
+            num_items=self.train.num_items if num_items is None else num_items,
+        )
         with torch.no_grad():
             for name, parameter in loss.named_parameters():
                 # an adversary's tables are not stored: with zeros every negative is equally hard
                 parameter.fill_(float(self.metadata.get("loss_state", {}).get(name, 0.0)))
         return loss
+
+    def vector_baseline(self) -> VectorBaseline | None:
+        """The baseline that made the vectors; None if they were trained."""
+        if self.config.baseline is None:
+            return None
+        self.check_imported()
+        baseline = registry.make_baseline(self.config.baseline)
+        require(
+            isinstance(baseline, VectorBaseline),
+            f"{self.method!r} with a model of vectors",  # an edited model.json
+            where="baseline",
+            expected="the baseline of the model",
+        )
+        return cast(VectorBaseline, baseline)
 
     def check_imported(self) -> None:
         """The config of a loaded run does not choose what is imported: see `registry.check_imported`."""
@@ -223,20 +257,18 @@ class Model:
         """The same model with its tensors on the CPU, where numpy can read them."""
         if not isinstance(self.scored_by, Vectors):
             return self
-        vectors = self.scored_by
-        thresholds = None if vectors.thresholds is None else vectors.thresholds.detach().cpu()
-        moved = Vectors(vectors.users.detach().cpu(), vectors.items.detach().cpu(), thresholds)
-        return replace(self, scored_by=moved)
+        held = vars(self.scored_by).items()
+        moved: dict[str, Any] = {name: None if one is None else one.detach().cpu() for name, one in held}
+        return replace(self, scored_by=Vectors(**moved))
 
     def fingerprint(self) -> str:
         """A hash of everything that lists depend on: vectors or weights, ids and known interactions."""
         digest = hashlib.blake2b(digest_size=16)
+        assert self.scored_by is not None
         for tensor in self.scored_by.tensors().values():
             digest.update(str(tuple(tensor.shape)).encode())
             digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
-        for part in (self.train, self.valid):
+        for part in (self.train, self.valid, self.held_out):
             digest.update(b"-" if part is None else part.fingerprint().encode())
-        if self.held_out is not None:
-            digest.update(self.held_out.fingerprint().encode())
         digest.update(str(self.prior).encode())
         return digest.hexdigest()

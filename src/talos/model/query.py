@@ -14,30 +14,32 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 import polars as pl
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from talos import registry
-from talos.baselines import ItemWeights, VectorBaseline
+from talos.baselines import ItemWeights
 from talos.checks import positive_integer, require
 from talos.data.event_weights import event_columns, event_weights
 from talos.data.interactions import Interactions
 from talos.data.item_rows import ItemRows
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
 from talos.errors import ArgumentError, DataError, MissingExtraError
-from talos.evaluation.ranking import FixedScores, Masks, Scorer, TopK, iter_top_k, top_k
+from talos.evaluation.popularity import popularity_scores
+from talos.evaluation.ranking import DEFAULT_BUDGET, FixedScores, Masks, Scorer, TopK, iter_top_k, top_k
 from talos.model.attributes import Filter, allowed_items
 from talos.model.fold_in import fold_in
-from talos.model.model import Model
-from talos.model.rerank import BlendedScores, check_share, diversify, pool_size
+from talos.model.model import Mask, Model
 
 __all__ = [
+    "BlendedScores",
     "FrameKind",
     "ListQuery",
     "OnUnknown",
     "answer",
     "banned_items",
     "codes_of",
+    "diversify",
     "histories_of",
     "iter_answers",
     "list_frame",
@@ -51,12 +53,14 @@ __all__ = [
 
 OnUnknown: TypeAlias = Literal["raise", "skip", "popular"]
 FrameKind: TypeAlias = Literal["polars", "pandas"]
-Mask: TypeAlias = Literal["known", "trained", "nothing"]
 
 # Rows whose vectors and masks are in memory at a time.
 _ROWS = 8192
 # Vectors of single histories that a model remembers.
 _MOST_FOLDED = 100_000
+# Diversity chooses among the best this many times K items, and among no fewer than the second number.
+_POOL_PER_PLACE = 5
+_SMALLEST_POOL = 100
 # What the vector of a history depends on, in `Interactions` and in `ItemRows`.
 _COLUMNS = ("indices", "items", "timestamps", "ratings", "repeats")
 
@@ -74,8 +78,8 @@ class ListQuery:
             `nothing`. The items of a history are masked unless it is `nothing`.
         masked: further items to mask, by row.
         banned: items to mask in every row.
-        diversity: 0 (the best scores) to 1, see `talos.model.rerank.diversify`.
-        popularity: 0 (the model alone) to 1 (popularity alone), see `talos.model.rerank.BlendedScores`.
+        diversity: 0 (the best scores) to 1, see `diversify`.
+        popularity: 0 (the model alone) to 1 (popularity alone), see `BlendedScores`.
         alone: fold in every history by itself and remember its vector, so that the vector does not depend on the
             other rows in its last digits; otherwise all in one batch, which is faster for many.
     """
@@ -91,8 +95,16 @@ class ListQuery:
     alone: bool = False
 
     def __post_init__(self) -> None:
-        check_share("diversity", self.diversity)
-        check_share("popularity", self.popularity)
+        for name in ("diversity", "popularity"):
+            value = getattr(self, name)
+            require(
+                isinstance(value, int | float | np.floating)
+                and not isinstance(value, bool)
+                and bool(0 <= value <= 1),
+                f"{value!r}",
+                where=name,
+                expected="a number from 0 to 1",
+            )
 
     def block(self, rows: range) -> ListQuery:
         """The same question about consecutive rows."""
@@ -106,11 +118,9 @@ class ListQuery:
         )
 
     @property
-    def has_history(self) -> NDArray[np.bool_]:
-        """(B,) which rows are ranked by a history."""
-        if self.histories is None:
-            return np.zeros(len(self.users), bool)
-        return self.histories.user_degrees > 0
+    def given(self) -> NDArray[np.int64]:
+        """(B,) how many items the history of each row has."""
+        return np.zeros(len(self.users), np.int64) if self.histories is None else self.histories.user_degrees
 
 
 def answer(model: Model, query: ListQuery) -> TopK:
@@ -129,60 +139,55 @@ def iter_answers(model: Model, query: ListQuery) -> Iterator[TopK]:
     """The same, some rows at a time: memory does not grow with the number of rows."""
     most = model.train.num_items
     require(1 <= query.k <= most, f"{query.k}", where="k", expected=f"1 to {most:,}, the number of items")
-    scored_by = model.scored_by
-    vectors = scored_by if isinstance(scored_by, ItemWeights) else scored_by.items.detach()
+    weights = model.scored_by
+    vectors = weights if isinstance(weights, ItemWeights) else model.vectors.items.detach()
     for start in range(0, len(query.users), _ROWS):
         block = query.block(range(start, min(start + _ROWS, len(query.users))))
         scorer: Scorer = _scorer(model, block)
         if query.popularity:
             scorer = BlendedScores(scorer, model.item_degrees, query.popularity)
-        length = pool_size(query.k, scorer.num_items) if query.diversity else query.k
+        length = max(_POOL_PER_PLACE * query.k, _SMALLEST_POOL) if query.diversity else query.k
         rows = np.arange(len(block.users))
-        for lists in iter_top_k(scorer, rows, k=length, seen=masks_of(model, block), banned=query.banned):
+        for lists in iter_top_k(
+            scorer, rows, k=min(length, most), seen=masks_of(model, block), banned=query.banned
+        ):
             chosen = diversify(lists, vectors, k=query.k, diversity=query.diversity)
             yield replace(chosen, users=chosen.users + start)
 
 
 def row_vectors(model: Model, query: ListQuery) -> tuple[Tensor, NDArray[np.int64]]:
     """The vector of each row (B, d), zero where there is none, and the number of events it was made from (B,)."""
-    events = _events(model, query)
-    table = model.vectors.users.detach()
-    places = torch.from_numpy(np.maximum(query.users, 0)).to(table.device)
-    vectors = table[places] if len(table) else table.new_zeros(len(places), table.shape[1])
-    vectors[torch.from_numpy((events == 0) | (query.users < 0)).to(table.device)] = 0.0
-    rows = np.flatnonzero(query.has_history)
+    events, table = _events(model, query), model.vectors.users.detach()
+    vectors = table.new_zeros(len(events), table.shape[1])
+    trained = np.flatnonzero((query.given == 0) & (events > 0))
+    vectors[trained] = table[query.users[trained]]
+    rows = np.flatnonzero(query.given)
     if query.histories is not None and len(rows):
         fold = _fold_alone if query.alone else _fold_together
-        vectors[torch.from_numpy(rows).to(table.device)] = fold(model, query.histories, rows).to(table)
+        vectors[rows] = fold(model, query.histories, rows).to(table)
     return vectors, events
 
 
 def _events(model: Model, query: ListQuery) -> NDArray[np.int64]:
     """How many events each row is ranked by (B,): those of its history, or those its user was trained on."""
-    events = np.zeros(len(query.users), np.int64)
-    trained = query.users >= 0
-    events[trained] = model.train.user_degrees[query.users[trained]]
-    return (
-        events
-        if query.histories is None
-        else np.where(query.has_history, query.histories.user_degrees, events)
-    )
+    events, own = query.given.copy(), (query.given == 0) & (query.users >= 0)
+    events[own] = model.train.user_degrees[query.users[own]]
+    return events
 
 
 def _scorer(model: Model, query: ListQuery) -> Scorer:
     """The scores of the rows of a question."""
     if model.has_vectors:
         return model.prior_scores.of(*row_vectors(model, query))
-    plain = np.where(query.has_history, -1, query.users)
+    plain = np.where(query.given > 0, -1, query.users)
     return model.history_scores(_joined(model, query, (model.train, plain), query.histories))
 
 
 def masks_of(model: Model, query: ListQuery) -> ItemRows:
     """The items that are masked in each row of a question."""
-    if query.mask == "nothing":
-        return _joined(model, query, query.masked)
-    seen = model.known if query.mask == "known" else model.seen
-    return _joined(model, query, (seen, query.users), query.histories, query.masked)
+    seen = model.masked(query.mask)
+    past = [] if seen is None else [(seen, query.users), query.histories]
+    return _joined(model, query, *past, query.masked)
 
 
 def _joined(
@@ -197,8 +202,8 @@ def _joined(
         owner, items = masks.pairs_of(codes[rows])
         owners.append(rows[owner])
         found.append(np.asarray(items, np.int64))
-    how = {"num_rows": len(every), "num_items": model.train.num_items}
-    return ItemRows.of(np.concatenate(owners), np.concatenate(found), **how)
+    columns = np.concatenate(owners), np.concatenate(found)
+    return ItemRows.of(*columns, num_rows=len(every), num_items=model.train.num_items)
 
 
 # ------------------------------------------------------------------- folding in
@@ -211,19 +216,18 @@ def _fold_together(model: Model, histories: Interactions | ItemRows, rows: NDArr
     """
     places, device = torch.from_numpy(rows), model.vectors.items.device
     indptr = torch.tensor(histories.indptr, device=device)
-    items = histories.indices if isinstance(histories, Interactions) else histories.items
-    indices = torch.tensor(items, dtype=torch.int64, device=device)
-    if model.config.baseline is not None:
-        model.check_imported()
-        baseline = registry.make_baseline(model.config.baseline)
-        what = f"{type(baseline).__name__} with a model of vectors"  # an edited model.json
-        fits = isinstance(baseline, VectorBaseline)
-        require(fits, what, where="baseline", expected="the baseline of the model")
-        return cast(VectorBaseline, baseline).fold_in(model.vectors.items, indptr, indices)[places]
+    indices = torch.tensor(
+        histories.indices if isinstance(histories, Interactions) else histories.items,
+        dtype=torch.int64,
+        device=device,
+    )
+    baseline = model.vector_baseline()
+    if baseline is not None:
+        return baseline.fold_in(model.vectors.items, indptr, indices)[places]
     weights, events = None, model.config.events
-    if isinstance(histories, Interactions):
-        complete = all(getattr(histories, name) is not None for name in event_columns(events))
-        weights = event_weights(histories, events) if complete else None
+    columns = [getattr(histories, name, None) for name in event_columns(events)]
+    if isinstance(histories, Interactions) and all(column is not None for column in columns):
+        weights = event_weights(histories, events)
     with torch.enable_grad():  # some losses take their gradient by autograd
         return fold_in(
             model.vectors.items.detach(),
@@ -250,6 +254,91 @@ def _fold_alone(model: Model, histories: Interactions | ItemRows, rows: NDArray[
                 model.folded.popitem(last=False)
         found.append(vector)
     return torch.stack(found)
+
+
+# ------------------------------------------------------------------- popularity and diversity
+
+
+class BlendedScores:
+    """Scores with popularity blended in: (1 - w)·(s - min)/(max - min) + w·log(1 + n)/log(1 + max n).
+
+    s are the scores of one user for all items, n the interactions of each item; both are scaled to 0 … 1, so that w
+    means the same for every model. With w = 1 only popularity counts. The scale is taken over all items, masked or
+    not: a filter does not change the blend of the items that it leaves.
+
+    >>> from talos.evaluation.ranking import DotScores, top_k
+    >>> scorer = DotScores(torch.tensor([[1.0]]), torch.tensor([[0.0], [0.9], [1.0]]))
+    >>> top_k(BlendedScores(scorer, np.array([9, 5, 0]), 0.5), [0], k=3).items.tolist()
+    [[1, 0, 2]]
+    """
+
+    def __init__(self, scorer: Scorer, item_degrees: NDArray[np.integer[Any]], weight: float) -> None:
+        self.scorer, self.weight = scorer, weight
+        self.num_items, self.device = scorer.num_items, scorer.device
+        self.popularity = popularity_scores(item_degrees).to(scorer.device)
+
+    def scores(self, users: Tensor, out: Tensor) -> None:
+        """Write the blended scores of `users` (B,) for every item into `out` (B, num_items)."""
+        self.scorer.scores(users, out)
+        low, high = out.aminmax(dim=1, keepdim=True)
+        out.sub_(low).mul_((1 - self.weight) / (high - low).clamp(min=1e-12)).add_(
+            self.popularity, alpha=self.weight
+        )
+
+
+def diversify(lists: TopK, item_vectors: Tensor | ItemWeights, *, k: int, diversity: float) -> TopK:
+    """Choose `k` items of each list so that they differ: maximal marginal relevance (MMR).
+
+    The first item stays the best one. Each next one has the largest (1 - λ)·r - λ·max_j cos(v, v_j), where λ is
+    `diversity`, r the score scaled to 0 … 1 over the list, and j runs over the items chosen so far. Scores stay those
+    of the lists, so they need not descend. With λ = 0 the lists are cut at `k` and nothing else.
+
+    Args:
+        lists: the pool to choose from, best first; padded with item -1, score -inf.
+        item_vectors: (items, d), of any length; or weights between items, whose rows are their vectors.
+        k: length of the result.
+        diversity: λ, from 0 to 1.
+
+    >>> pool = TopK(np.array([0]), np.array([[0, 1, 2]]), np.array([[1.0, 0.9, 0.5]], np.float32))
+    >>> vectors = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
+    >>> diversify(pool, vectors, k=2, diversity=0.5).items.tolist()
+    [[0, 2]]
+    """
+    if diversity == 0.0:
+        return TopK(lists.users, lists.items[:, :k], lists.scores[:, :k])
+    width = lists.items.shape[1]
+    dim = item_vectors.num_items if isinstance(item_vectors, ItemWeights) else item_vectors.shape[1]
+    chunk = max(1, DEFAULT_BUDGET // (4 * max(1, width * dim)))
+    blocks = (slice(low, low + chunk) for low in range(0, len(lists.items), chunk))
+    parts = (TopK(lists.users[one], lists.items[one], lists.scores[one]) for one in blocks)
+    return TopK.joined((_diversify(part, item_vectors, k, diversity) for part in parts), min(k, width))
+
+
+def _diversify(lists: TopK, vectors: Tensor | ItemWeights, k: int, diversity: float) -> TopK:
+    """The chosen items of lists that are in memory at a time."""
+    items, scores = lists.items, lists.scores
+    device = vectors.device if isinstance(vectors, Tensor) else torch.device("cpu")
+    pool = F.normalize(vectors[torch.from_numpy(np.maximum(items, 0)).to(device)], dim=-1)  # (B, P, d)
+    held = torch.from_numpy(items >= 0).to(device)
+    values = torch.from_numpy(scores).to(device).double()
+    high = values[:, :1]  # lists are best first
+    low = torch.where(held, values, torch.inf).amin(1, keepdim=True)
+    relevance = (1 - diversity) * (values - low) / (high - low).clamp(min=1e-12)
+    gain = torch.where(held, relevance, -torch.inf)
+    nearest = torch.full_like(gain, -torch.inf)
+    rows, places = torch.arange(len(items), device=device), []
+    for _ in range(min(k, items.shape[1])):
+        best = gain.argmax(1)
+        places.append(torch.where(gain[rows, best] > -torch.inf, best, -1))
+        similar = torch.bmm(pool, pool[rows, best].unsqueeze(-1)).squeeze(-1).double()
+        nearest = torch.maximum(nearest, similar)
+        held[rows, best] = False
+        gain = torch.where(held, relevance - diversity * nearest, -torch.inf)
+    chosen = torch.stack(places, 1).cpu().numpy()  # -1 where a list has no more
+    found, chosen = chosen >= 0, np.maximum(chosen, 0)
+    items = np.where(found, np.take_along_axis(items, chosen, 1), -1)
+    scores = np.where(found, np.take_along_axis(scores, chosen, 1), np.float32(-np.inf))
+    return TopK(lists.users, items, scores)
 
 
 # ------------------------------------------------------------------- ids
@@ -282,17 +371,17 @@ def codes_of(
     codes = ids.encode_other(Vocabulary(series))
     if on_unknown == "raise" and (codes < 0).any():
         first = series[int(np.argmax(codes < 0))]
-        expected = f"{kind}s that were trained on"
-        if ids.ids.dtype.is_integer() and isinstance(first, str):
-            expected += ", which are integers"
+        integers = ids.ids.dtype.is_integer() and isinstance(first, str)
+        expected = f"{kind}s that were trained on{', which are integers' if integers else ''}"
         raise ArgumentError(f"no {kind} {first!r}", where=where, expected=expected)
     return codes
 
 
 def _as_ids(wanted: Ids | str | int, where: str) -> pl.Series:
     """Ids, or a single one, as a series; as strings if they are of both types or beyond 64 bits."""
-    listed: Any = [wanted] if isinstance(wanted, str | int | np.integer) else wanted
-    listed = listed if isinstance(listed, pl.Series | np.ndarray) else list(listed)
+    listed: Any = wanted
+    if not isinstance(wanted, pl.Series | np.ndarray):
+        listed = [wanted] if isinstance(wanted, str | int | np.integer) else list(wanted)
     try:
         return as_id_series(listed, where)
     except DataError:
@@ -354,28 +443,30 @@ def list_query(
     require(users is None or history is None, "both given", where="users, history", expected="one of them")
     require(filter_seen or not for_test, "without filter_seen", where="for_test", expected="one of them")
     k = model.config.k if k is None else positive_integer("k", k)
-    mask: Mask = "trained" if for_test else "known" if filter_seen else "nothing"
-    banned = banned_items(model, candidates=candidates, exclude=exclude, filter=filter, on_unknown=on_unknown)
-    how: dict[str, Any] = {
-        "k": k,
-        "mask": mask,
-        "banned": banned,
-        "diversity": diversity,
-        "popularity": popularity,
-    }
+    known, histories = model.train.user_ids, None
     if history is not None:
         histories = histories_of(model, history, on_unknown)
-        nobody = np.full(histories.num_users, -1, np.int64)
-        return ListQuery(users=nobody, histories=histories, **how), histories.user_ids.ids
-    known = model.train.user_ids
-    if users is None:
-        return ListQuery(users=np.arange(len(known)), **how), known.ids
-    named = _as_ids(users, "users")
-    codes = codes_of(known, named, kind="user", where="users", on_unknown=on_unknown)
-    if on_unknown == "skip":
-        codes = codes[codes >= 0]
-    named = known.decode(codes) if (codes >= 0).all() else named  # in the model's type if they are its users
-    return ListQuery(users=codes, **how), named
+        codes, named = np.full(histories.num_users, -1, np.int64), histories.user_ids.ids
+    elif users is None:
+        codes, named = np.arange(len(known)), known.ids
+    else:
+        named = _as_ids(users, "users")
+        codes = codes_of(known, named, kind="user", where="users", on_unknown=on_unknown)
+        codes = codes[codes >= 0] if on_unknown == "skip" else codes
+        # in the model's type if they are its users
+        named = known.decode(codes) if (codes >= 0).all() else named
+    query = ListQuery(
+        users=codes,
+        k=k,
+        histories=histories,
+        mask="trained" if for_test else "known" if filter_seen else "nothing",
+        banned=banned_items(
+            model, candidates=candidates, exclude=exclude, filter=filter, on_unknown=on_unknown
+        ),
+        diversity=diversity,
+        popularity=popularity,
+    )
+    return query, named
 
 
 # ------------------------------------------------------------------- results
@@ -420,18 +511,24 @@ def nearest_to(model: Model, kind: Literal["user", "item"], one: str | int, k: i
     ids = model.train.user_ids if kind == "user" else model.train.item_ids
     (code,) = codes_of(ids, one, kind=kind, where=kind)
     degrees = model.train.user_degrees if kind == "user" else model.item_degrees
-    what, expected = f"{kind} {one!r} has no training events", f"a {kind} that was trained on"
-    require(degrees[code] > 0, what, where=kind, expected=expected)
+    require(
+        degrees[code] > 0,
+        f"{kind} {one!r} has no training events",
+        where=kind,
+        expected=f"a {kind} that was trained on",
+    )
     k = min(k, len(ids))
     if kind == "item" and not model.has_vectors:
         row = ItemRows.of(np.zeros(1, np.int64), np.array([code]), num_rows=1, num_items=len(ids))
         return answer(model, ListQuery(users=np.array([-1]), histories=row, k=k))
-    if model.config.baseline is not None:
-        baseline = registry.make_baseline(model.config.baseline)
-        compares = not isinstance(baseline, VectorBaseline) or baseline.compares_items
-        what = f"the vectors of {type(baseline).__name__} say nothing about similar {kind}s"
-        require(compares, what, where=f"similar_{kind}s", expected="another model")
     vectors = (model.vectors.users if kind == "user" else model.vectors.items).detach()
+    baseline = model.vector_baseline()
+    require(
+        baseline is None or baseline.compares_items,
+        f"the vectors of {type(baseline).__name__} say nothing about similar {kind}s",
+        where=f"similar_{kind}s",
+        expected="another model",
+    )
     lengths = model.lengths[kind]
     cosines = (vectors @ vectors[code]) / (lengths * lengths[code])
     banned = np.union1d(np.flatnonzero(degrees == 0), [code])
@@ -440,6 +537,5 @@ def nearest_to(model: Model, kind: Literal["user", "item"], one: str | int, k: i
 
 def sources_of(model: Model, query: ListQuery) -> list[str]:
     """What each row is ranked by: `folded` from its history, the `model`'s own vector, or as `popular`."""
-    by_events = np.where(_events(model, query) > 0, "model", "popular")
-    names: list[str] = np.where(query.has_history, "folded", by_events).tolist()
-    return names
+    conditions = [query.given > 0, _events(model, query) > 0]
+    return list(map(str, np.select(conditions, ["folded", "model"], "popular")))

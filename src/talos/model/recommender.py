@@ -22,12 +22,12 @@ from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Ids
 from talos.distributed import SINGLE_PROCESS, Group, current
-from talos.errors import ArgumentError, ConfigError, nearest
+from talos.errors import ArgumentError
 from talos.evaluation.evaluate import DEFAULT_KS, Report, evaluate
 from talos.evaluation.metrics import Dialect
 from talos.model.attributes import Filter, align_items
 from talos.model.explain import contributions
-from talos.model.fitting import Fitted, RefitOn, Run, fit, fit_run, own_part, refit
+from talos.model.fitting import RefitOn, Run, fit, fit_run, own_part, refit
 from talos.model.model import Model
 from talos.model.query import FrameKind, OnUnknown, answer, list_frame, list_query, nearest_to, to_frame
 from talos.model.store import load_model, lock_run, save_model
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from talos.data.splits import Split
     from talos.training import Callback
 
-__all__ = ["Recommender", "place_of"]
+__all__ = ["Recommender"]
 
 
 class Recommender:
@@ -82,7 +82,6 @@ class Recommender:
         **options: Any,
     ) -> None:
         plain = {"k": k, "seed": seed, "device": device}
-        given = {name: value for name, value in plain.items() if value is not None}
         choices: dict[registry.Kind, Any] = {
             "baseline": baseline,
             "loss": loss,
@@ -90,12 +89,13 @@ class Recommender:
             "negatives": negatives,
             "threshold": threshold,
         }
-        self.config = _configured((config or RunConfig()).with_values(given), choices, options)
+        self.config = registry.configured(config or RunConfig(), plain, choices, options)
         if options or any(choice is not None for choice in choices.values()):
             registry.check(self.config)
         self.model: Model | None = None
+        # The last fit: in a process of a group that does not have the model, or chosen elsewhere, it has no scores.
+        self._fitted: Model | None = None
         self._read_from: str | None = None  # the file the config was loaded from
-        self._fitted: Fitted | None = None  # of the last fit, also in processes that do not have the model
 
     def fit(
         self,
@@ -140,8 +140,17 @@ class Recommender:
             if folder is not None:
                 together = SINGLE_PROCESS if self.config.training.parallel == "none" else group
                 held.enter_context(lock_run(folder, "training", group=together))
-            how: dict[str, Any] = {"folder": folder, "resume": resume, "callbacks": callbacks, "group": group}
-            return self._adopt(fit(self.config, train, valid, known, **how))
+            fitted = fit(
+                self.config,
+                train,
+                valid,
+                known,
+                folder=folder,
+                resume=resume,
+                callbacks=callbacks,
+                group=group,
+            )
+        return self._adopt(fitted)
 
     def refit(
         self,
@@ -175,24 +184,9 @@ class Recommender:
         {'train': 5, 'valid': 1, 'test': 2}
         """
         registry.check_imported(self.config, where=self._read_from)
-        before, old = self._last_fit(), self.model
-        self._adopt(
-            refit(
-                before,
-                on,
-                run=None if run is None else Path(run),
-                resume=resume,
-                callbacks=callbacks,
-                group=group,
-                read_from=self._read_from,
-            )
-        )
-        if self.model is not None and old is not None:  # the users and items are the same
-            kept: dict[str, Any] = {"attributes": old.attributes}
-            if on != "all":
-                kept |= {"test": old.test, "test_is_known": old.test_is_known, "later": old.later}
-            self.model = replace(self.model, **kept)
-        return self
+        before = self._fitted if self.model is None and self._fitted is not None else self.fitted_model()
+        folder = None if run is None else Path(run)
+        return self._adopt(refit(before, on, run=folder, resume=resume, callbacks=callbacks, group=group))
 
     @classmethod
     def from_choice(
@@ -227,24 +221,16 @@ class Recommender:
         (4, 2)
         """
         chosen = cls(config=config)
-        facts: dict[str, Any] = {"trained_on": {"train": len(train)}, "epoch": epoch}
-        facts |= {"epochs_from": epochs_from} | ({"race": dict(race)} if race else {})
-        chosen._fitted = Fitted(
-            config=config,
-            train=train,
-            valid=valid,
-            test=own_part(known, train)[0],
-            facts={**facts, "valid": dict(metrics or {})},
-        )
+        facts = {
+            "config": config.as_dict(),
+            "trained_on": {"train": len(train)},
+            "epoch": epoch,
+            "epochs_from": epochs_from,
+            "valid": dict(metrics or {}),
+            **({"race": dict(race)} if race else {}),
+        }
+        chosen._fitted = Model(train=train, valid=valid, test=own_part(known, train)[0], metadata=facts)
         return chosen
-
-    def _last_fit(self) -> Fitted:
-        """What `fit`, or the fit of a loaded model, has settled."""
-        if self.model is None and self._fitted is not None:  # rank 0 of the group has the model
-            return self._fitted
-        model, expected = self.fitted_model(), "all interactions in every process, or one process"
-        require(model.users is None, "a share of the interactions", where="refit", expected=expected)
-        return Fitted.of(model)
 
     def add_known(self, known: Interactions) -> Recommender:
         """Tell a fitted or loaded model what users have beside train and validation; returns self.
@@ -262,10 +248,11 @@ class Recommender:
         self.model = replace(model, later=aligned if model.later is None else aligned.union(model.later))
         return self
 
-    def _adopt(self, fitted: Fitted) -> Recommender:
+    def _adopt(self, fitted: Model) -> Recommender:
         """Take over the config and, if this process has it, the model."""
+        fitted = replace(fitted, read_from=self._read_from)
         self.config, self._fitted = fitted.config, fitted
-        self.model = None if fitted.model is None else replace(fitted.model, read_from=self._read_from)
+        self.model = None if fitted.scored_by is None else fitted
         return self
 
     def fit_run(
@@ -371,31 +358,28 @@ class Recommender:
             options: further arguments of `talos.evaluate`.
         """
         model = self.fitted_model()
+        group = SINGLE_PROCESS if model.users is None else current() if group is None else group
+        measured, lost = model.test, int(model.metadata.get("test_left_out", 0))
         if test is not None:
             _check_interactions("test", test)
-        group = SINGLE_PROCESS if model.users is None else current() if group is None else group
-        measured = own_part(test, model.train)[0] if test is not None else model.test
-        fitted_on = "test" in model.metadata.get("trained_on", {})
-        if measured is None or (
-            fitted_on and model.users is None and measured and not measured.difference(model.train)
-        ):
+            measured, _ = own_part(test, model.train)
+        fitted_on = "test" in model.trained_on and model.users is None and measured
+        if measured is None or (fitted_on and not measured.difference(model.train)):
             raise no_test_part(model)
-        if test is None:
-            lost = int(model.metadata.get("test_left_out", 0))
-        else:
+        if test is not None:
             found = group.all_gather_numbers([float(len(measured))])
             lost = len(test) - int(sum(count for (count,) in found))
             if measured is not model.test and (model.test is None or not model.test_is_known):
                 model.metadata["test_left_out"] = lost
                 self.model = model = replace(model, test=measured, test_is_known=False)
-        if k is None:
-            k = [one for one in DEFAULT_KS if one <= model.train.num_items] or [model.train.num_items]
+        possible = [one for one in DEFAULT_KS if one <= model.train.num_items] or [model.train.num_items]
+        k = possible if k is None else [k] if isinstance(k, int | float | str) else k
         report = evaluate(
             model.scorer(),
             measured,
             group=group,
             seen=model.train if dialect == "paper" else model.seen,
-            ks=[k] if isinstance(k, int | float | str) else k,
+            ks=k,
             dialect=dialect,
             **options,
         )
@@ -439,9 +423,9 @@ class Recommender:
             filter: conditions on the items' attributes: `{"must": {"category": ["tea", "jam"], "year": {"gte":
                 1990}}, "must_not": {"brand": "x"}}`, see `talos.model.attributes.allowed_items`.
             diversity: 0 (the best scores) to 1: how much an item that is like those above it is put back
-                (`talos.model.rerank.diversify`). Scores then need not descend.
+                (`talos.model.query.diversify`). Scores then need not descend.
             popularity: 0 (the model alone) to 1 (popularity alone): how much popularity counts
-                (`talos.model.rerank.BlendedScores`). Scores are then the blend.
+                (`talos.model.query.BlendedScores`). Scores are then the blend.
             filter_seen: leave out items that the user is known to have: those of training and validation, and what was
                 given to `fit` as `known`.
             for_test: leave out the items of training and validation only, so that the lists can be measured on the
@@ -574,7 +558,7 @@ class Recommender:
 
 def no_test_part(model: Model) -> ArgumentError:
     """The error about a model that has no interactions to be measured on."""
-    if "test" in model.metadata.get("trained_on", {}):
+    if "test" in model.trained_on:
         hint = "`chosen_from` in the metadata has the metrics of the model it was chosen from"
         what = "the model was fitted on these interactions"
         return ArgumentError(what, where="test", expected="others to measure it on", hint=hint)
@@ -585,66 +569,3 @@ def _check_interactions(name: str, value: object) -> None:
     """Raise an error that names the argument unless it is interactions or a process's share of them."""
     expected = "interactions, as `talos.read` returns them"
     require(hasattr(value, "fingerprint"), describe(value), where=name, expected=expected)
-
-
-def _configured(
-    config: RunConfig, choices: Mapping[registry.Kind, Any], options: Mapping[str, Any]
-) -> RunConfig:
-    """A config with other choices (names, classes or objects; None leaves one as it is) and options.
-
-    An object sets all its options, also those at their defaults; a name keeps what the config has for it.
-    """
-    changes: dict[str, Any] = {}
-    for kind, choice in choices.items():
-        if choice is None:
-            continue
-        held = registry.config_of(kind, choice)
-        changes[kind if kind == "negatives" or isinstance(held, dict) else f"{kind}.name"] = held
-        k = getattr(choice, "k", None)
-        if isinstance(held, dict) and "k" in choice.context and k not in (None, config.k):
-            raise ArgumentError(f"was made with k={k}", where=kind, expected=f"k={config.k}, that of the run")
-    config = config.with_values(changes)
-    return config.with_values({place_of(name, config): value for name, value in options.items()})
-
-
-# What other libraries call some options.
-_ELSEWHERE = {
-    **dict.fromkeys(("learning_rate", "step_size"), "lr"),
-    **dict.fromkeys(("embedding_dim", "embedding_size", "factors", "n_factors", "rank"), "dim"),
-    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs", "iterations"), "epochs"),
-    **dict.fromkeys(("l2", "reg", "reg_weight", "regularization"), "weight_decay"),
-    "temperature": "tau",
-    "train_batch_size": "batch_size",
-}
-
-
-def place_of(name: str, config: RunConfig) -> str:
-    """Where in a config an option given by its bare name belongs; an error that suggests a name if nothing has it.
-
-    The first that has the option among the optimiser, the training, the events, the chosen backbone and the loss, or
-    the baseline if there is one. Dotted names are places already.
-
-    >>> [place_of(name, RunConfig()) for name in ("epochs", "half_life", "tau", "threshold.lr")]
-    ['training.epochs', 'events.half_life', 'loss.tau', 'threshold.lr']
-    >>> place_of("learning_rate", RunConfig())
-    Traceback (most recent call last):
-    talos.errors.ConfigError: learning_rate: no such option (did you mean 'lr'?)
-    """
-    if "." in name:
-        if name.split(".")[0] not in RunConfig.model_fields:
-            raise ConfigError("no such section", where=name, expected="one of the config's sections")
-        return name
-    if config.baseline is not None:
-        sections = {"training": ["metric"], "baseline": registry.options("baseline", config.baseline.name)}
-    else:
-        held = {"optimizer": config.optimizer, "training": config.training, "events": config.events}
-        sections = {section: list(type(one).model_fields) for section, one in held.items()}
-        sections["backbone"] = registry.options("backbone", config.backbone.name)
-        sections["loss"] = registry.options("loss", config.loss.name)
-    for section, names in sections.items():
-        if name in names:
-            return f"{section}.{name}"
-    known = [one for names in sections.values() for one in names]
-    other = _ELSEWHERE.get(name)
-    hint = f"did you mean {other!r}?" if other in known else nearest(name, known)
-    raise ConfigError("no such option", where=name, hint=hint)

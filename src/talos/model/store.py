@@ -66,27 +66,30 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import polars as pl
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from talos.baselines import ItemWeights
+from talos.checks import require
 from talos.data.event_weights import event_columns, in_seconds
 from talos.data.interactions import Interactions, Provenance
 from talos.data.parquet import scan_file
 from talos.data.vocabulary import Vocabulary
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
-from talos.errors import ArgumentError, DataError, TalosError
+from talos.errors import ArgumentError, DataError, TalosError, first_line
 from talos.files import (
     checksum_of,
     locked,
+    remove,
     replace_file,
     replace_text,
     sealed_text,
@@ -130,11 +133,14 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("epoch", "updates", "test_left_out"), (int,)),
     "source": (dict, type(None)),
 }
+# Tables that a model may lack.
+_OPTIONAL = ("thresholds", "valid", "test", "later")
 _LARGEST_HEADER = 1 << 20
 _LARGEST_JSON = 8 << 20
 _MOST_ROWS = 1 << 40
 _ATTEMPTS = 5  # to load a model that is being replaced
 _Result = TypeVar("_Result")
+_check = partial(require, error=DataError)
 _STAGED = r"(?:model\.safetensors|(?:users|items)\.parquet|users-\d+-\d+\.safetensors)\.(?:[0-9a-f]{16}|new|ids\.new)"
 # What interrupted saves leave: staged files, and temporary names of `replace_file`.
 _LEFTOVER = re.compile(rf"{_STAGED}|\.(?:model\.json|{_STAGED})\.[^.]+\.tmp")
@@ -201,10 +207,9 @@ def save_model(model: Model, folder: Path, *, group: Group = SINGLE_PROCESS) -> 
         try:
             files = {} if model.users is None else _save_users(model, model.users, folder, group, what)
             all_or_none(group, (lambda: _save_rest(model, folder, files)) if first else None, what)
-        except BaseException:
+        finally:
             if first:
-                _finish_save(folder, _checksums(folder))  # what was written of this one belongs to no model
-            raise
+                _tidy(folder)
 
 
 def _save_users(model: Model, users: range, folder: Path, group: Group, what: str) -> dict[range, str]:
@@ -231,8 +236,11 @@ def _save_rest(model: Model, folder: Path, files: Mapping[range, str]) -> None:
 
     `files` has the users whose tensors and ids are written already; without it, all of them are written here.
     """
+    weights = model.scored_by
     tensors = (
-        model.scored_by.tensors() if not model.has_vectors else {"item_vectors": _stored(model.vectors.items)}
+        weights.tensors()
+        if isinstance(weights, ItemWeights)
+        else {"item_vectors": _stored(model.vectors.items)}
     )
     write_users: Callable[[Path], object] = model.train.user_ids.ids.to_frame("user_id").write_parquet
     if files:
@@ -243,14 +251,11 @@ def _save_rest(model: Model, folder: Path, files: Mapping[range, str]) -> None:
         write_users = scan_file(pieces).sink_parquet
     else:
         tensors |= _user_tensors(model)
-    titles = {} if model.train.item_titles is None else {"title": model.train.item_titles}
-    attributes = {} if model.attributes is None else model.attributes.to_dict()
-    items = pl.DataFrame({"item_id": model.train.item_ids.ids, **titles, **attributes})
     checksums = {
         **{_user_file(users): checksum for users, checksum in files.items()},
         "users.parquet": _stage(folder, "users.parquet", write_users),
         "model.safetensors": _stage(folder, "model.safetensors", lambda path: save_file(tensors, path)),
-        "items.parquet": _stage(folder, "items.parquet", items.write_parquet),
+        "items.parquet": _stage(folder, "items.parquet", model.item_table.write_parquet),
     }
     metadata = {
         "format": FORMAT,
@@ -273,10 +278,8 @@ def _save_rest(model: Model, folder: Path, files: Mapping[range, str]) -> None:
         },
         "checksums": checksums,
     }
-    older = _checksums(folder)
     sync(folder)  # the files are under their first names before the swap
     replace_text(folder / "model.json", sealed_text(metadata, indent=2))
-    _finish_save(folder, checksums, older)
 
 
 def _staged(folder: Path, name: str, checksum: str) -> Path:
@@ -308,10 +311,7 @@ def _remove_leftovers(folder: Path) -> None:
     """Remove what saves that were interrupted before their swap have left."""
     for path in list(folder.iterdir()):
         if _LEFTOVER.fullmatch(path.name):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            remove(path)
 
 
 def holds_leftovers_only(folder: Path) -> bool:
@@ -330,31 +330,34 @@ def holds_leftovers_only(folder: Path) -> bool:
 
 def _begin_save(folder: Path) -> None:
     strangers = [name for name in FILES if (folder / name).exists()]
-    if strangers and not (folder / "model.json").exists() and not (folder / "checkpoint").is_dir():
-        raise ArgumentError(
-            "is not of a model",
-            where=str(folder / strangers[0]),
-            expected="a new folder or a run directory",
-        )
-    _finish_save(folder, _checksums(folder))
+    require(
+        not strangers or (folder / "model.json").exists() or (folder / "checkpoint").is_dir(),
+        "is not of a model",
+        where=str(folder.joinpath(*strangers[:1])),
+        expected="a new folder or a run directory",
+    )
+    _tidy(folder)
 
 
-def _finish_save(folder: Path, checksums: Mapping[str, str], older: Iterable[str] = ()) -> None:
-    """Give the files of the model in place their names, and remove `older` files and what belongs to no model.
+def _tidy(folder: Path) -> None:
+    """Give the files of the model in place their names, and remove what belongs to no model.
 
     Whatever fails here, the model loads as it is; the next save tries again.
     """
     with suppress(OSError):
+        checksums = _checksums(folder)
         _rename_staged(folder, checksums)
-        for name in set(older) - set(checksums):  # files of another division of the users
-            (folder / name).unlink(missing_ok=True)
+        for path in list(folder.iterdir()) if checksums else ():
+            # of another division of the users
+            if path.name not in checksums and re.fullmatch(r"users-\d+-\d+\.safetensors", path.name):
+                path.unlink(missing_ok=True)
         _remove_leftovers(folder)
 
 
 def _checksums(folder: Path) -> dict[str, str]:
     """The files of the model that a folder holds, with their checksums; none if there is no model that loads."""
     try:
-        return _Layout.of(_read_metadata(folder), folder / "model.json").checksums
+        return _Layout.of(folder).checksums
     except (DataError, OSError):
         return {}
 
@@ -374,22 +377,21 @@ def _stored(tensor: Tensor) -> Tensor:
 
 
 def _user_tensors(model: Model) -> dict[str, Tensor]:
-    vectors: dict[str, Tensor | None] = {}
-    events: tuple[str, ...] = ()
-    if model.has_vectors:
-        vectors = {"user_vectors": model.vectors.users, "thresholds": model.vectors.thresholds}
-        events = event_columns(model.config.events)
-    arrays = {
-        f"{name}.{column}": getattr(part, column)
-        for name in _PARTS
-        for part in [getattr(model, name)]
-        for column in (*_CSR, *events)
-        if part is not None and getattr(part, column) is not None
-    }
-    return {name: _stored(tensor) for name, tensor in vectors.items() if tensor is not None} | {
-        name: torch.tensor(in_seconds(array) if name.endswith(".timestamps") else array)
-        for name, array in arrays.items()
-    }
+    """The tensors with a row for each user: vectors, thresholds and interactions."""
+    vectors = (
+        {"user_vectors": model.vectors.users, "thresholds": model.vectors.thresholds}
+        if model.has_vectors
+        else {}
+    )
+    tensors = {name: _stored(tensor) for name, tensor in vectors.items() if tensor is not None}
+    columns = (*_CSR, *event_columns(model.config.events))
+    for part in _PARTS:
+        for column in columns:
+            values = getattr(getattr(model, part), column, None)
+            if values is not None:
+                values = in_seconds(values) if column == "timestamps" else values
+                tensors[f"{part}.{column}"] = torch.tensor(values)
+    return tensors
 
 
 # ------------------------------------------------------------------- loading
@@ -416,9 +418,9 @@ def copy_model(folder: Path, copy: Path) -> None:
     """
 
     def copy_once() -> None:
-        content, metadata = _content(folder / "model.json"), _read_metadata(folder)
+        content, layout = _content(folder / "model.json"), _Layout.of(folder)
         copy.mkdir(parents=True, exist_ok=True)
-        for name, checksum in _Layout.of(metadata, folder / "model.json").checksums.items():
+        for name, checksum in layout.checksums.items():
             shutil.copyfile(_place_of(folder, name, checksum, check=False), copy / name)
         (copy / "model.json").write_bytes(content or b"")
 
@@ -435,9 +437,8 @@ def _of_one_model(folder: Path, read: Callable[[], _Result]) -> _Result:
             result = read()
         except (DataError, OSError) as error:
             if attempt == _ATTEMPTS or (_content(place) == before and not saving):
-                if isinstance(error, DataError):
-                    raise
-                raise DataError(f"cannot be read ({error})", where=str(folder)) from None
+                unreadable = DataError(f"cannot be read ({error})", where=str(folder))
+                raise (error if isinstance(error, DataError) else unreadable) from None
         else:
             if attempt == _ATTEMPTS or _content(place) == before:
                 return result
@@ -451,8 +452,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _load_once(folder: Path, group: Group) -> Model:
-    metadata = _read_metadata(folder)
-    layout = _Layout.of(metadata, folder / "model.json")
+    layout = _Layout.of(folder)
     alone = group.size == 1
     wanted = range(layout.users) if alone else group.share(layout.users)
     needed = {*FILES, *(name for name, users in layout.user_files.items() if _overlap(users, wanted))}
@@ -460,52 +460,51 @@ def _load_once(folder: Path, group: Group) -> Model:
         name: _place_of(folder, name, checksum, check=name in needed)
         for name, checksum in layout.checksums.items()
     }
-    files = {
-        name: _read_tensors(places[name], layout.tables(name, wanted), layout.items)
-        for name in ("model.safetensors", *layout.user_files)
-        if name in needed
-    }
-    parts = [files[name] for name in layout.user_files if name in files]
-    if any(set(part) != set(parts[0]) for part in parts):
-        raise DataError("the files of users hold different tensors", where=str(folder))
-    tensors = files["model.safetensors"] | {
-        name: _joined(name, [part[name] for part in parts]) for name in parts[0]
-    }
+    tensors = _read_tensors(places, "model.safetensors", layout, wanted)
+    separate = [name for name in layout.user_files if name in needed and name not in FILES]
+    pieces = [_read_tensors(places, name, layout, wanted) for name in separate]
+    _check(
+        all(piece.keys() == pieces[0].keys() for piece in pieces),
+        "the files of users hold different tensors",
+        where=str(folder),
+    )
+    tensors |= {name: torch.cat([piece[name] for piece in pieces]) for piece in pieces[:1] for name in piece}
+    # rows of CSR are read as their lengths, which join without further ado
+    for name in [name for name in tensors if name.endswith(".indptr")]:
+        tensors[name] = F.pad(tensors[name].cumsum(0), (1, 0))
     scored_by: Vectors | ItemWeights
     if layout.dim:
         scored_by = Vectors(tensors["user_vectors"], tensors["item_vectors"], tensors.get("thresholds"))
+    elif "item_weights" in tensors:
+        scored_by = ItemWeights(tensors["item_weights"])
     else:
-        scored_by = (
-            ItemWeights(tensors["item_weights"])
-            if "item_weights" in tensors
-            else ItemWeights.from_csr(*(tensors[f"item_weights.{name}"] for name in (*_CSR, "values")))
-        )
+        scored_by = ItemWeights.from_csr(*(tensors[f"item_weights.{name}"] for name in (*_CSR, "values")))
     user_ids, _ = _read_ids(places["users.parquet"], "user_id", layout.users, wanted)
     item_ids, described = _read_ids(places["items.parquet"], "item_id", layout.items, range(layout.items))
     titles, attributes = described.get_column("title", default=None), described.drop("title", strict=False)
-    if titles is not None and titles.dtype != pl.String:
-        raise DataError(f"title is {titles.dtype}", where=str(places["items.parquet"]), expected="strings")
-    check_attributes(attributes, str(places["items.parquet"]))
+    kind, where = described.schema.get("title", pl.String()), str(places["items.parquet"])
+    _check(kind == pl.String, f"title is {kind}", where=where, expected="strings")
+    check_attributes(attributes, where)
     interactions: dict[str, Any] = {
-        name: Interactions(
+        part: Interactions(
             user_ids=user_ids,
             item_ids=item_ids,
             item_titles=titles,
             provenance=Provenance(source=str(folder), format="run directory"),
             **{
-                column: tensors[f"{name}.{column}"].numpy()
+                column: tensors[f"{part}.{column}"].numpy()
                 for column in (*_CSR, *_EVENTS)
-                if f"{name}.{column}" in tensors
+                if f"{part}.{column}" in tensors
             },
         )
-        for name in _PARTS
-        if f"{name}.indptr" in tensors
+        for part in _PARTS
+        if f"{part}.indptr" in tensors
     }
     return Model(
         scored_by=scored_by,
         **interactions,
-        test_is_known=bool(metadata.get("test_is_known", True)),
-        metadata=metadata,
+        test_is_known=bool(layout.metadata.get("test_is_known", True)),
+        metadata=layout.metadata,
         users=None if alone else wanted,
         attributes=attributes if attributes.width else None,
         all_item_degrees=None
@@ -521,60 +520,58 @@ def _place_of(folder: Path, name: str, checksum: str, *, check: bool) -> Path:
     for place in (_staged(folder, name, checksum), path):
         if place.is_file() and (not check or checksum_of(place) == checksum):
             return place
-    if not path.is_file():
-        raise DataError("is missing", where=str(path), expected="a complete run directory")
+    _check(path.is_file(), "is missing", where=str(path), expected="a complete run directory")
     raise DataError("differs from its checksum in model.json", where=str(path), expected=AS_SAVED)
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:
+    """The content of `model.json`, checked against its digest and for the types that readers rely on."""
     path = folder / "model.json"
-    if not folder.is_dir():
-        raise DataError("no such run directory", where=str(folder))
-    if not path.is_file():
-        raise DataError(
-            "has no model.json",
-            where=str(folder),
-            expected="the directory of a finished run",
-            hint="training has not finished: continue it with resume=True"
-            if (folder / "checkpoint").is_dir()
-            else None,
-        )
-    if path.stat().st_size > _LARGEST_JSON:
-        raise DataError("is too large", where=str(path), expected=f"at most {_LARGEST_JSON:,} bytes")
+    where = str(path)
+    _check(folder.is_dir(), "no such run directory", where=str(folder))
+    _check(
+        path.is_file(),
+        "has no model.json",
+        where=str(folder),
+        expected="the directory of a finished run",
+        hint="training has not finished: continue it with resume=True"
+        if (folder / "checkpoint").is_dir()
+        else None,
+    )
+    _check(
+        path.stat().st_size <= _LARGEST_JSON,
+        "is too large",
+        where=where,
+        expected=f"at most {_LARGEST_JSON:,} bytes",
+    )
     try:
         loaded = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise DataError(f"is not JSON ({error})", where=str(path)) from None
+        raise DataError(f"is not JSON ({error})", where=where) from None
     number = loaded.get("format") if isinstance(loaded, dict) else None
     if type(number) is not int or number < 1:
-        raise DataError("has no format number", where=str(path), expected="a run directory of this library")
-    if number != FORMAT:
-        hint = "install a newer talos-rec" if number > FORMAT else "Talos 0.2 reads runs up to format 5"
-        raise DataError(f"format {number}", where=str(path), expected=f"format {FORMAT}", hint=hint)
+        raise DataError("has no format number", where=where, expected="a run directory of this library")
+    hint = "install a newer talos-rec" if number > FORMAT else "Talos 0.2 reads runs up to format 5"
+    _check(number == FORMAT, f"format {number}", where=where, expected=f"format {FORMAT}", hint=hint)
     try:
         metadata: dict[str, Any] = unseal(loaded)
     except (ValueError, RecursionError):
-        raise DataError("differs from its own checksum", where=str(path), expected=AS_SAVED) from None
-    _check_types(metadata, str(path))
-    return metadata
-
-
-def _check_types(metadata: Mapping[str, Any], where: str) -> None:
-    """Refuse metadata whose types differ from those written: readers rely on them."""
-    for name, kinds in _TYPES.items():
-        value = metadata.get(name)
-        if name in metadata and (not isinstance(value, kinds) or isinstance(value, bool)):
-            raise DataError(f"{name} is {value!r:.60}", where=where, expected="the file as it was written")
+        raise DataError("differs from its own checksum", where=where, expected=AS_SAVED) from None
+    for name in _TYPES.keys() & metadata.keys():
+        fits = isinstance(metadata[name], _TYPES[name]) and not isinstance(metadata[name], bool)
+        _check(fits, f"{name} is {metadata[name]!r:.60}", where=where, expected=AS_SAVED)
     for name in ("metrics", "valid", "loss_state"):
         for key, value in metadata.get(name, {}).items():
-            if not isinstance(value, int | float | None) or isinstance(value, bool):
-                raise DataError(f"{name} has {value!r:.60} for {key!r:.60}", where=where, expected="numbers")
+            fits = isinstance(value, int | float | None) and not isinstance(value, bool)
+            _check(fits, f"{name} has {value!r:.60} for {key!r:.60}", where=where, expected="numbers")
+    return metadata
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """What `model.json` says about the other files."""
+    """What `model.json` says about the model and the other files."""
 
+    metadata: dict[str, Any]
     users: int
     items: int
     dim: int  # 0 if there are weights between items instead of vectors
@@ -582,7 +579,8 @@ class _Layout:
     checksums: dict[str, str]
 
     @classmethod
-    def of(cls, metadata: Mapping[str, Any], path: Path) -> _Layout:
+    def of(cls, folder: Path) -> _Layout:
+        metadata, where = _read_metadata(folder), str(folder / "model.json")
         try:
             shape = metadata["shape"]
             users, items, dim = int(shape["users"]), int(shape["items"]), int(shape.get("dim", 0))
@@ -598,55 +596,29 @@ class _Layout:
                 raise ValueError("user_files do not cover all users in order")
             checksums = {name: str(metadata["checksums"][name]) for name in (*FILES, *files)}
         except KeyError as error:
-            raise DataError(f"has no key {error}", where=str(path)) from None
+            raise DataError(f"has no key {error}", where=where) from None
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise DataError(
-                f"shape, user_files or checksums cannot be used ({error})", where=str(path)
-            ) from None
-        return cls(users, items, dim, files, checksums)
+            raise DataError(f"shape, user_files or checksums cannot be used ({error})", where=where) from None
+        return cls(metadata, users, items, dim, files, checksums)
 
-    def tables(self, name: str, wanted: range) -> list[_Table]:
-        """What a file of tensors may hold, and the rows of it that `wanted` users need."""
-        tables: list[_Table] = []
-        if name == "model.safetensors":
-            items = range(self.items)
-            tables = (
-                [_Table("item_vectors", items, items, dense=[self.items, self.dim])]
-                if self.dim
-                else [_Table("item_weights", items, items, [self.items, self.items], (*_CSR, "values"))]
-            )
-        if name in self.user_files:
-            users = self.user_files[name]
-            rows, count = _overlap(users, wanted), len(users)
-            if self.dim:
-                tables.append(_Table("user_vectors", users, rows, dense=[count, self.dim]))
-                tables.append(_Table("thresholds", users, rows, dense=[count], needed=False))
-            events = _EVENTS if self.dim else ()
-            tables += [_Table(part, users, rows, None, _CSR, events, part == "train") for part in _PARTS]
-        return tables
+    def tensors(self, name: str) -> dict[str, tuple[str, list[int] | None]]:
+        """The type and the shape of every tensor that a file may hold; None is any length."""
+        users, found = len(self.user_files.get(name, ())), dict[str, tuple[str, list[int] | None]]()
+        if name == "model.safetensors" and self.dim:
+            found["item_vectors"] = ("F32", [self.items, self.dim])
+        elif name == "model.safetensors":
+            found["item_weights"] = ("F32", [self.items, self.items])
+            found |= _csr("item_weights", self.items, (*_CSR, "values"))
+        if users and self.dim:
+            found |= {"user_vectors": ("F32", [users, self.dim]), "thresholds": ("F32", [users])}
+        for part in _PARTS if users else ():
+            found |= _csr(part, users, (*_CSR, *_EVENTS))
+        return found
 
 
-@dataclass(frozen=True)
-class _Table:
-    """Tensors with a row for each item, or for each user of a file: a dense one, or the arrays of CSR."""
-
-    name: str
-    stored: range  # the rows in the file
-    rows: range  # those to read
-    dense: list[int] | None = None  # the shape, if it may be dense
-    sparse: tuple[str, ...] = ()  # the arrays, if it may be CSR
-    columns: tuple[str, ...] = ()  # further arrays that may be there
-    needed: bool = True
-
-    @property
-    def tensors(self) -> dict[str, tuple[str, list[int] | None]]:
-        """The type and shape of every tensor that may be there; None is any length."""
-        dense = {self.name: ("F32", self.dense)} if self.dense else {}
-        lengths = {"indptr": [len(self.stored) + 1]}
-        return dense | {
-            f"{self.name}.{name}": (_ARRAYS[name], lengths.get(name))
-            for name in (*self.sparse, *self.columns)
-        }
+def _csr(table: str, rows: int, columns: Iterable[str]) -> dict[str, tuple[str, list[int] | None]]:
+    """The type and the shape of the arrays of a table in CSR."""
+    return {f"{table}.{one}": (_ARRAYS[one], [rows + 1] if one == "indptr" else None) for one in columns}
 
 
 def _overlap(rows: range, wanted: range) -> range:
@@ -654,101 +626,96 @@ def _overlap(rows: range, wanted: range) -> range:
     return range(max(rows.start, wanted.start), min(rows.stop, wanted.stop))
 
 
-def _joined(name: str, parts: list[Tensor]) -> Tensor:
-    """A tensor that several files hold pieces of; `indptr` continues from one piece to the next."""
-    if len(parts) == 1:
-        return parts[0]
-    if not name.endswith(".indptr"):
-        return torch.cat(parts)
-    shifts = np.cumsum([0, *(int(part[-1]) for part in parts[:-1])]).tolist()
-    return torch.cat([parts[0][:1], *(part[1:] + shift for part, shift in zip(parts, shifts, strict=True))])
-
-
 # ------------------------------------------------------------------- single files
 
 
-def _read_tensors(path: Path, tables: Sequence[_Table], items: int) -> dict[str, Tensor]:
-    """The wanted rows of all tables in a safetensors file, which holds nothing else; checked."""
-    allowed = {name: kind for table in tables for name, kind in table.tensors.items()}
+def _read_tensors(places: Mapping[str, Path], name: str, layout: _Layout, wanted: range) -> dict[str, Tensor]:
+    """The tensors of a file, which holds nothing else, checked; of tables of users the rows of `wanted` alone.
+
+    Tables in CSR have the lengths of their rows in place of `indptr`.
+    """
+    path, allowed, users = places[name], layout.tensors(name), layout.user_files.get(name, range(0))
+    own, found = _overlap(users, wanted), dict[str, Tensor]()
+    mine = slice(own.start - users.start, own.stop - users.start)
     with path.open("rb") as head:
         header = int.from_bytes(head.read(8), "little")
-    if header > _LARGEST_HEADER:
-        raise DataError(
-            f"claims a header of {header:,} bytes", where=str(path), expected="a model of this library"
-        )
+    _check(
+        header <= _LARGEST_HEADER,
+        f"claims a header of {header:,} bytes",
+        where=str(path),
+        expected="a model of this library",
+    )
     try:
         with safe_open(path, framework="pt") as file:
-            names = set(file.keys())
-            for name in sorted(names):
-                kind, shape = allowed.get(name, (None, None))
-                found = file.get_slice(name)
-                fits = len(found.get_shape()) == 1 if shape is None else found.get_shape() == shape
-                if found.get_dtype() != kind or not fits:
-                    raise DataError(
-                        f"{name} is {found.get_dtype()} of shape {found.get_shape()}",
-                        where=str(path),
-                        expected=f"{kind} of shape {shape or '[…]'}" if kind else "no such tensor",
+            names = sorted(file.keys())
+            for one in names:
+                (kind, shape), stored = allowed.get(one, ("", None)), file.get_slice(one)
+                size = stored.get_shape()
+                _check(
+                    stored.get_dtype() == kind and (size == shape if shape else len(size) == 1),
+                    f"{one} is {stored.get_dtype()} of shape {size}",
+                    where=str(path),
+                    expected=f"{kind} of shape {shape or '[…]'}" if kind else "no such tensor",
+                )
+            for table in dict.fromkeys(one.partition(".")[0] for one in allowed):
+                rows = slice(0, layout.items) if table.startswith("item_") else mine
+                columns = [one.partition(".")[2] for one in names if one.startswith(f"{table}.")]
+                if table in names and not columns:
+                    found[table] = file.get_slice(table)[rows]
+                elif columns or table not in _OPTIONAL:
+                    needed = [one for one in (*_CSR, "values") if f"{table}.{one}" in allowed]
+                    _check(
+                        table not in names and set(needed or [table]) <= set(columns),
+                        f"has {', '.join(columns) or f'no {table}'}",
+                        where=f"{path}: {table}",
+                        expected=f"all of {', '.join(needed) or table}",
                     )
-            return {
-                name: tensor
-                for table in tables
-                for name, tensor in _read_table(file, names, table, items, f"{path}: {table.name}").items()
-            }
-    except DataError:
-        raise
-    except (SafetensorError, OSError, ValueError) as error:
+                    arrays = {one: file.get_slice(f"{table}.{one}") for one in columns}
+                    read = _read_csr(arrays, rows, layout.items, f"{path}: {table}")
+                    found |= {f"{table}.{one}": tensor for one, tensor in read.items()}
+    except (SafetensorError, OSError) as error:
         raise DataError(f"cannot be read ({error})", where=str(path)) from None
+    for name, tensor in found.items():
+        _check(bool(tensor.isfinite().all()), "has numbers that are not finite", where=f"{path}: {name}")
+    return found
 
 
-def _read_table(file: Any, names: set[str], table: _Table, items: int, where: str) -> dict[str, Tensor]:
-    """The wanted rows of a table, in the form that the file has it."""
-    first, last = (end - table.stored.start for end in (table.rows.start, table.rows.stop))
-    columns = [name for name in (*table.sparse, *table.columns) if f"{table.name}.{name}" in names]
-    if table.name in names and not columns:
-        return {table.name: _finite(file.get_slice(table.name)[first:last], where)}
-    if not columns and not table.needed:
-        return {}
-    if table.name in names or not columns or not set(table.sparse) <= set(columns):
-        raise DataError(
-            f"has {', '.join(columns) or f'no {table.name}'}",
-            where=where,
-            expected=f"all of {', '.join(table.sparse) or table.name}",
-        )
-    arrays = {name: file.get_slice(f"{table.name}.{name}") for name in columns}
-    ends = arrays.pop("indptr")[first : last + 1]
-    start, stop, length = int(ends[0]), int(ends[-1]), arrays["indices"].get_shape()[0]
+def _read_csr(arrays: dict[str, Any], rows: slice, items: int, where: str) -> dict[str, Tensor]:
+    """Some rows of a table in CSR, checked: `indptr` are their lengths, the others have a value for each item."""
+    ends, length = arrays.pop("indptr")[:], arrays["indices"].get_shape()[0]
     for name, array in arrays.items():
-        if array.get_shape() != [length]:
-            raise DataError(
-                f"{array.get_shape()[0]:,} values",
-                where=f"{where}.{name}",
-                expected=f"{length:,}, as many as indices",
-            )
-    steps, whole = np.diff(ends.numpy()), table.rows == table.stored
-    if not 0 <= start <= stop <= length or (whole and (start, stop) != (0, length)) or (steps < 0).any():
-        raise DataError("indptr and indices do not belong together", where=where)
-    values: dict[str, Tensor] = {name: array[start:stop] for name, array in arrays.items()}
-    indices = values["indices"].numpy()
-    if len(indices) and not 0 <= indices.min() <= indices.max() < items:
-        raise DataError(
-            "an interaction with an item that does not exist", where=where, expected=f"below {items:,}"
+        _check(
+            array.get_shape() == [length],
+            f"{array.get_shape()[0]:,} values",
+            where=f"{where}.{name}",
+            expected=f"{length:,}, as many as indices",
         )
-    row = np.repeat(np.arange(len(steps)), steps)
-    if ((np.diff(indices) <= 0) & (np.diff(row) == 0)).any():
-        raise DataError("the items of a user are not ascending", where=where)
-    if "repeats" in values and (values["repeats"] < 1).any():
-        raise DataError(
-            f"an interaction that occurred {int(values['repeats'].min())} times", where=f"{where}.repeats"
-        )
-    if "values" in values:
-        _finite(values["values"], where)
-    return {f"{table.name}.{name}": tensor for name, tensor in {"indptr": ends - start, **values}.items()}
-
-
-def _finite(tensor: Tensor, where: str) -> Tensor:
-    if not torch.isfinite(tensor).all():
-        raise DataError("has numbers that are not finite", where=where)
-    return tensor
+    _check(
+        int(ends[0]) == 0 and int(ends[-1]) == length and bool((ends[1:] >= ends[:-1]).all()),
+        "indptr and indices do not belong together",
+        where=where,
+    )
+    within = slice(int(ends[rows.start]), int(ends[rows.stop]))
+    found: dict[str, Tensor] = {name: array[within] for name, array in arrays.items()}
+    counts, indices = ends.diff()[rows], found["indices"]
+    _check(
+        bool(((indices >= 0) & (indices < items)).all()),
+        "an interaction with an item that does not exist",
+        where=where,
+        expected=f"below {items:,}",
+    )
+    row = torch.arange(len(counts)).repeat_interleave(counts)
+    _check(
+        bool(((indices.diff() > 0) | (row.diff() > 0)).all()),
+        "the items of a user are not ascending",
+        where=where,
+    )
+    _check(
+        bool((found.get("repeats", torch.ones(1)) >= 1).all()),
+        "an interaction that occurred less than once",
+        where=f"{where}.repeats",
+    )
+    return {"indptr": counts, **found}
 
 
 def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocabulary, pl.DataFrame]:
@@ -757,18 +724,17 @@ def _read_ids(path: Path, column: str, count: int, wanted: range) -> tuple[Vocab
         rows = scan_file(path).select(pl.len()).collect().item()
         frame = scan_file(path).slice(wanted.start, len(wanted)).collect()
         ids = frame[column]
-    except BaseException as error:  # polars panics on damaged files with an exception of its own
-        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
-            raise
-        raise DataError(f"cannot be read ({str(error).splitlines()[0]})", where=str(path)) from None
-    if rows != count or len(frame) != len(
-        wanted
-    ):  # in a damaged file, the footer and the row groups may disagree
-        raise DataError(
-            f"{rows:,} rows, and {len(frame):,} of {len(wanted):,} could be read",
-            where=str(path),
-            expected=f"{count:,}, as model.json says",
-        )
-    if ids.dtype not in (pl.String, pl.Int64) or ids.null_count() or not bool((ids[1:] > ids[:-1]).all()):
-        raise DataError(f"{column} is not a list of distinct ascending ids", where=str(path))
+    except (Exception, pl.exceptions.PanicException) as error:  # of whatever polars meets in a damaged file
+        raise DataError(f"cannot be read ({first_line(error)})", where=str(path)) from None
+    _check(
+        rows == count and len(frame) == len(wanted),  # the footer and the row groups may disagree
+        f"{rows:,} rows, and {len(frame):,} of {len(wanted):,} could be read",
+        where=str(path),
+        expected=f"{count:,}, as model.json says",
+    )
+    _check(
+        ids.dtype in (pl.String, pl.Int64) and not ids.null_count() and bool((ids[1:] > ids[:-1]).all()),
+        f"{column} is not a list of distinct ascending ids",
+        where=str(path),
+    )
     return Vocabulary(ids), frame.drop(column)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.backbones import MF
+from talos.checks import require
 from talos.config import EventsConfig, RunConfig
 from talos.data.event_weights import event_columns, event_weights, in_seconds
 from talos.data.interactions import Interactions
@@ -63,8 +64,12 @@ def update(
     """
     train = model.seen
     for old_ids, new_ids in ((train.user_ids, new.user_ids), (train.item_ids, new.item_ids)):
-        if old_ids.ids.dtype != new_ids.ids.dtype:
-            raise DataError("ids of another type than the model's", where=new.provenance.source)
+        require(
+            old_ids.ids.dtype == new_ids.ids.dtype,
+            "ids of another type than the model's",
+            where=new.provenance.source,
+            error=DataError,
+        )
     users, items = (
         Vocabulary.of(pl.concat([old.ids.rename("ids"), more.ids.rename("ids")]))
         for old, more in ((train.user_ids, new.user_ids), (train.item_ids, new.item_ids))
@@ -90,31 +95,26 @@ def update(
     unknown_users = np.setdiff1d(np.flatnonzero(merged.user_degrees), placed)
     learnt = old_items[model.train.item_degrees > 0]
     unknown_items = np.setdiff1d(np.flatnonzero(merged.item_degrees), learnt)
-    weights = event_weights(merged, config.events)
+    weights, theirs = event_weights(merged, config.events), np.isin(merged.rows, unknown_users)
     for _ in range(_ROUNDS if len(unknown_items) else 1):
         _place_items(item_table, unknown_items, merged, user_table, placed, cosine)
-        if len(unknown_users):
-            starts = np.concatenate([[0], np.cumsum(merged.user_degrees[unknown_users])])
-            theirs = np.isin(merged.rows, unknown_users)
-            folded_in = fold_in(
-                item_table,
-                torch.from_numpy(starts),
-                torch.from_numpy(merged.indices[theirs].astype(np.int64)),
-                loss,
-                k=config.k,
-                weights=None if weights is None else torch.from_numpy(weights[theirs]),
-            )
-            user_table[torch.from_numpy(unknown_users)] = folded_in
+        user_table[unknown_users] = fold_in(
+            item_table,
+            torch.from_numpy(np.append(0, np.cumsum(merged.user_degrees[unknown_users]))),
+            torch.from_numpy(merged.indices[theirs].astype(np.int64)),
+            loss,
+            k=config.k,
+            weights=None if weights is None else torch.from_numpy(weights[theirs]),
+        )
         placed = np.flatnonzero(merged.user_degrees)
 
-    rate = (0.1 if cosine else 0.001) if config.optimizer.lr == "auto" else config.optimizer.lr
-    rate = rate if lr is None else lr
+    usual = (0.1 if cosine else 0.001) if config.optimizer.lr == "auto" else config.optimizer.lr
     tables = user_table, item_table
     for moving, factor in ((touched_items[:0], 1.0), (touched_items, _ITEM_RATE)):
-        changes = {"training.epochs": epochs, "optimizer.lr": rate * factor}
+        changes = {"training.epochs": epochs, "optimizer.lr": factor * (usual if lr is None else lr)}
         tables = _trained(*tables, merged, touched_users, moving, config.with_values(changes), cosine)
 
-    trained_on = dict(model.metadata.get("trained_on", {"train": len(model.train)}))
+    trained_on = model.trained_on
     if model.valid is not None:
         trained_on["valid"] = len(train) - len(model.train)
     trained_on["updates"] = trained_on.get("updates", 0) + len(merged) - len(train)
@@ -172,9 +172,13 @@ def _with_columns(part: Interactions, events: EventsConfig, where: str) -> Inter
     kept: dict[str, Any] = dict.fromkeys(("timestamps", "ratings"))
     for column in event_columns(events):
         values = getattr(part, column)
-        if values is None and column != "repeats":  # without repeats every pair occurred once
-            expected = f"{column}, by which this run weighs interactions (`events` in its config)"
-            raise DataError(f"no {column}", where=where, expected=expected)
+        require(
+            values is not None or column == "repeats",  # without repeats every pair occurred once
+            f"no {column}",
+            where=where,
+            expected=f"{column}, by which this run weighs interactions (`events` in its config)",
+            error=DataError,
+        )
         kept[column] = in_seconds(values) if column == "timestamps" else values
     return replace(part, **kept)
 
@@ -183,13 +187,8 @@ def _joined_items(
     model: Model, new: Interactions, items: Vocabulary
 ) -> tuple[pl.Series | None, pl.DataFrame | None]:
     """The titles and attributes of all items; an item that both know keeps those of the model."""
-    known = {} if model.attributes is None else model.attributes.to_dict()
-    old = pl.DataFrame({**known, "item_id": model.seen.item_ids.ids})
-    more = pl.DataFrame({"item_id": new.item_ids.ids})
-    if model.seen.item_titles is not None:
-        old = old.with_columns(title=model.seen.item_titles)
-        if new.item_titles is not None:
-            more = more.with_columns(title=new.item_titles)
+    old, more = model.item_table, Model(train=new).item_table
+    more = more.select(name for name in more.columns if name in old.columns)
     table = pl.concat([old, more], how="diagonal").unique("item_id", keep="first", maintain_order=True)
     return align_items(table, items)[:2]
 
@@ -208,8 +207,6 @@ def _place_items(
     cosine: bool,
 ) -> None:
     """Put each unknown item at the mean of its users among the `placed` ones; without any, at the mean known item."""
-    if len(unknown) == 0:
-        return
     theirs = merged.to_scipy()[placed][:, unknown].T  # (unknown items, placed users), ones
     total = torch.from_numpy(theirs @ user_table[torch.from_numpy(placed)].numpy())
     start = total / torch.from_numpy(theirs.sum(1)).clamp(min=1).unsqueeze(1)
