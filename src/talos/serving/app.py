@@ -15,7 +15,8 @@ from starlette.exceptions import HTTPException
 from talos.errors import InputError
 from talos.serving.endpoints import router
 from talos.serving.guard import Guard, error_answer
-from talos.serving.service import RequestError, Service
+from talos.serving.metrics import log_line
+from talos.serving.service import Service
 from talos.serving.settings import Keys, Settings
 
 __all__ = ["create_app"]
@@ -29,7 +30,9 @@ def create_app(settings: Settings) -> Guard:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        following = asyncio.create_task(service.follow())
         yield {"guard": guard}  # the state of the lifespan, which the server's protocol reads
+        following.cancel()
         await asyncio.to_thread(service.close)
 
     service = Service(settings)
@@ -38,9 +41,13 @@ def create_app(settings: Settings) -> Guard:
     )
     app.state.service = service
     app.include_router(router)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http_error)  # type: ignore[arg-type]
-    app.add_exception_handler(InputError, _input_error)
+    for kind, handler in (
+        (RequestValidationError, _invalid),
+        (HTTPException, _http_error),
+        (InputError, _input_error),
+        (Exception, _fault),
+    ):
+        app.add_exception_handler(kind, handler)
     guard = Guard(app, settings=settings, keys=Keys.load(settings), metrics=service.metrics)
     return guard
 
@@ -55,10 +62,16 @@ async def _invalid(request: Request, error: Any) -> Response:
     return error_answer(422, str(first["msg"])[:500], ".".join(kept)[:500] or place[0])
 
 
-async def _http_error(request: Request, error: HTTPException) -> Response:
-    field = error.field if isinstance(error, RequestError) else _FIELDS.get(error.status_code)
+async def _http_error(request: Request, error: Any) -> Response:
+    field = getattr(error, "field", None) or _FIELDS.get(error.status_code)
     return error_answer(error.status_code, str(error.detail), field, error.headers)
 
 
 async def _input_error(request: Request, error: Any) -> Response:
     return error_answer(422, str(error), error.where)
+
+
+async def _fault(request: Request, error: Exception) -> Response:
+    """The answer to a fault of the service; the log names it, the answer does not."""
+    log_line(event="error", path=request.scope["path"], error=repr(error))
+    return error_answer(500, "internal error")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
+from fastapi import HTTPException
 from fastapi.responses import Response
 
-from talos.serving.metrics import Metrics
+from talos.serving.metrics import Metrics, log_line
 from talos.serving.settings import Keys, Settings, is_loopback
 
-__all__ = ["Guard", "error_answer"]
+__all__ = ["Guard", "RequestError", "error_answer"]
 
 Scope: TypeAlias = Any
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
@@ -30,15 +30,28 @@ _ROUTE = re.compile(
 )
 _WITHOUT_KEY = {"/livez", "/readyz", "/openapi.json"}
 _ADMIN = {"feedback", "reload"}
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*(?=\r\n|$)")
+# One whole request, as far as its bytes say plainly.
+_WHOLE = re.compile(rb"(GET|POST) (/v1/[^ ?\r\n]*)[^ \r\n]* HTTP/1\.1(\r\n.*?\r\n)\r\n(.*)", re.DOTALL)
+_LENGTH = re.compile(rb"\ncontent-length:[ \t]*(\d{1,9})[ \t]*(?=\r\n)")
+_PARSED = (b"transfer-encoding", b"\nconnection: close")
+_CLOSE = {"connection": "close"}
+
+
+class RequestError(HTTPException):
+    """A request that cannot be answered: the status, what is wrong, and with which field."""
+
+    def __init__(
+        self, status: int, error: str, field: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(status, error, headers)
+        self.field = field
 
 
 def error_answer(
     status: int, error: str, field: str | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
     """The answer to whatever is not 2xx; text that cannot be encoded is replaced."""
-    clean = [None if text is None else text.encode("utf-8", "replace").decode() for text in (error, field)]
-    body = json.dumps({"error": clean[0], "field": clean[1]}, ensure_ascii=False)
+    body = json.dumps({"error": error, "field": field}, ensure_ascii=False).encode("utf-8", "replace")
     return Response(body, status, headers=headers, media_type="application/json")
 
 
@@ -88,8 +101,6 @@ class Guard:
             await refusal(scope, receive, answer.send)
         elif route == "health":  # whatever the load is
             await self._app(scope, receive, answer.send)
-        elif self.busy:
-            await _BUSY(scope, receive, answer.send)
         else:
             self._in_flight += 1
             try:
@@ -100,17 +111,15 @@ class Guard:
         seconds = time.perf_counter() - began
         self._metrics.observe(route, answer.status, seconds)
         if self.settings.access_log:
-            line = {
-                "time": round(time.time(), 3),
-                "method": scope["method"],
-                "path": path,
-                "query": scope["query_string"].decode("latin-1"),
-                "status": answer.status,
-                "ms": round(1000 * seconds, 3),
-                "bytes": answer.bytes,
-                "client": (scope.get("client") or [None])[0],
-            }
-            print(json.dumps(line), file=sys.stderr, flush=True)
+            log_line(
+                method=scope["method"],
+                path=path,
+                query=scope["query_string"].decode("latin-1"),
+                status=answer.status,
+                ms=round(1000 * seconds, 3),
+                bytes=answer.bytes,
+                client=(scope.get("client") or [None])[0],
+            )
 
     def _refusal(self, scope: Scope, route: str) -> Response | None:
         """The answer to a request that goes no further; None if it may."""
@@ -141,7 +150,7 @@ class Guard:
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if scope["method"] == "POST" and size > 0 and kind != b"application/json":
             return error_answer(415, "the body must be application/json", "content-type")
-        return None
+        return _BUSY if self.busy and route != "health" else None
 
     def refuse_early(self, data: bytes) -> bytes | None:
         """The refusal of a request by its bytes, in a busy service; None if the request has to be parsed.
@@ -151,29 +160,21 @@ class Guard:
         """
         if not self.busy or self.settings.access_log:
             return None
-        head, end, body = data.partition(b"\r\n\r\n")
-        first, _, rest = head.partition(b"\r\n")
-        words, rest = first.split(b" "), rest.lower()
-        if not end or len(words) != 3 or words[2] != b"HTTP/1.1" or not words[1].startswith(b"/v1/"):
+        found = _WHOLE.fullmatch(data)
+        if found is None:
             return None
-        lengths = _LENGTH.findall(b"\r\n" + rest)
-        size = int(lengths[0]) if lengths else 0
-        if len(lengths) > (words[0] == b"POST") or size != len(body) or words[0] not in (b"GET", b"POST"):
+        method, path, head, body = found.groups()
+        lengths = _LENGTH.findall(head := head.lower())
+        if len(lengths) > (method == b"POST") or sum(map(int, lengths)) != len(body):
             return None
-        if b"transfer-encoding" in rest or b"\nconnection: close" in rest or b"\nhost:" not in b"\n" + rest:
+        if any(one in head for one in _PARSED) or b"\nhost:" not in head:
             return None
-        self._metrics.observe(_route(words[1].partition(b"?")[0].decode("latin-1")), 503, 0.0)
+        self._metrics.observe(_route(path.decode("latin-1")), 503, 0.0)
         return _BUSY_BYTES
 
     async def _bounded(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         """Run the endpoint with a limit to its body and its time."""
         limit, received, complete = self.settings.max_body, 0, scope["method"] == "GET"
-
-        async def refuse(status: int, error: str, field: str | None = None, *, close: bool = False) -> None:
-            if not answer.status:
-                response = error_answer(status, error, field, {"connection": "close"} if close else None)
-                await response(scope, receive, answer.send)
-                answer.over = True
 
         async def counted() -> Any:
             nonlocal received, complete
@@ -181,34 +182,31 @@ class Guard:
             received += len(message.get("body", b""))
             complete = complete or not message.get("more_body", False)
             if received > limit:
-                await refuse(413, f"the body has more than {limit:,} bytes", "body", close=True)
-                return {"type": "http.disconnect"}  # the endpoint's own answer is dropped
+                raise RequestError(413, f"the body has more than {limit:,} bytes", "body", _CLOSE)
             return message
 
         try:
             async with asyncio.timeout(self.settings.deadline):
                 await self._app(scope, counted, answer.send)
         except TimeoutError:
-            if complete:
-                await refuse(504, f"not done within {self.settings.deadline:g} s")
-            else:
-                await refuse(408, "the body did not arrive in time", "body", close=True)
-        except Exception as error:
-            # the log names the fault, the answer does not
-            line = {"event": "error", "path": scope["path"], "error": repr(error)}
-            print(json.dumps(line), file=sys.stderr)
-            await refuse(500, "internal error")
+            late = (
+                error_answer(504, f"not done within {self.settings.deadline:g} s")
+                if complete
+                else error_answer(408, "the body did not arrive in time", "body", _CLOSE)
+            )
+            if not answer.status:
+                await late(scope, receive, answer.send)
+        except Exception:  # the application has answered it, and logged it
+            return
 
 
 class _Answer:
-    """What is sent as an answer: its status and size, and nothing once it is `over`."""
+    """What is sent as an answer: its status and size."""
 
     def __init__(self, send: Send) -> None:
-        self._send, self.status, self.bytes, self.over = send, 0, 0, False
+        self._send, self.status, self.bytes = send, 0, 0
 
     async def send(self, message: Any) -> None:
-        if self.over:
-            return
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = [*message.get("headers", ()), (b"x-content-type-options", b"nosniff")]

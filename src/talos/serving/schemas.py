@@ -6,10 +6,12 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic.dataclasses import dataclass
 
 __all__ = [
     "Choice",
     "ErrorAnswer",
+    "Event",
     "ExposureAnswer",
     "FeedbackAnswer",
     "FeedbackBody",
@@ -19,7 +21,6 @@ __all__ = [
     "ListsAnswer",
     "MapAnswer",
     "ModelsAnswer",
-    "PopularQuery",
     "QualityAnswer",
     "RankAnswer",
     "RankBody",
@@ -38,7 +39,6 @@ Whole: TypeAlias = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 Text: TypeAlias = Annotated[StrictStr, Field(max_length=4096)]
 IdField: TypeAlias = Whole | Text
 Ids: TypeAlias = list[IdField]
-Offset: TypeAlias = Annotated[int, Field(ge=0, le=10_000)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Source: TypeAlias = Literal["model", "folded", "popular"]
@@ -78,9 +78,10 @@ class Choice(BaseModel):
     k: Annotated[int, Field(ge=1, le=2**63 - 1, description="At most the service's `max_k`.")] | None = None
 
 
-class ListOptions(BaseModel):
+class ListOptions(Choice):
     """How lists are made."""
 
+    offset: Annotated[int, Field(ge=0, le=10_000)] = 0
     exclude: Ids = []
     diversity: Share = 0.0
     popularity: Share = 0.0
@@ -88,29 +89,22 @@ class ListOptions(BaseModel):
     explain: bool = False
 
 
-class PopularQuery(Choice):
-    """The list of a stranger; with `category`, of items that have one of these."""
+class RecommendQuery(ListOptions):
+    """One list; with `category`, of items that have one of these."""
 
-    offset: Offset = 0
     category: Annotated[list[Text], Field(max_length=1000)] = []
 
     def body(self, **more: Any) -> RecommendBody:
         """The same question as a body, with the fields of `more`."""
-        given = {name: value for name, value in self if name != "category"}
         wanted = FilterBody(must={"category": [*self.category]} if self.category else {})
-        return RecommendBody.model_construct(**given, **more, filter=wanted)
+        return RecommendBody.model_construct(**self.model_dump(exclude={"category"}), **more, filter=wanted)
 
 
-class RecommendQuery(PopularQuery, ListOptions):
-    """The list of a user."""
-
-
-class RecommendBody(Choice, ListOptions, _Body):
+class RecommendBody(ListOptions, _Body):
     """Lists for users, or for one history; a history with users is for those whom the model does not know."""
 
     users: Annotated[Ids, Field(min_length=1)] | None = None
     history: Ids | None = None
-    offset: Offset = 0
     candidates: Ids | None = None
     filter: FilterBody | None = None
 
@@ -139,8 +133,9 @@ class RankBody(_Body):
     explain: bool = False
 
 
-class EventBody(_Body):
-    """A user met an item; an event with an `id` that was sent before is not counted again."""
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class Event:
+    """A user met an item, now unless it says when; an event with an `id` that was sent before is not counted again."""
 
     user: IdField
     item: IdField
@@ -151,7 +146,7 @@ class EventBody(_Body):
 class FeedbackBody(_Body):
     """Events."""
 
-    events: Annotated[list[EventBody], Field(min_length=1, max_length=10_000)]
+    events: Annotated[list[Event], Field(min_length=1, max_length=10_000)]
 
 
 class ReloadBody(_Body):
@@ -198,12 +193,8 @@ class Reason(NamedItem):
     share: float
 
 
-class SimilarItem(NamedItem, _Scored):
-    """An item with a score."""
-
-
-class ListedItem(SimilarItem):
-    """One place of a list."""
+class ListedItem(NamedItem, _Scored):
+    """One place of a list; `reasons` if they were asked for."""
 
     reasons: list[Reason] | None = None
 
@@ -231,7 +222,7 @@ class RankAnswer(_OfRun, _Ranking):
 class SimilarItemsAnswer(_OfRun):
     """Items, best first."""
 
-    items: list[SimilarItem]
+    items: list[ListedItem]
 
 
 class SimilarUser(_Scored):

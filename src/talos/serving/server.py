@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import multiprocessing
 import os
 import signal
@@ -22,13 +21,15 @@ import h11
 import torch
 import uvicorn
 from prometheus_client.multiprocess import mark_process_dead
+from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.supervisors.multiprocess import Multiprocess, Process
+from uvicorn.supervisors.multiprocess import Multiprocess
 
 from talos.errors import ConfigError, TalosError
 from talos.serving.app import create_app
 from talos.serving.feedback import FeedbackLog
 from talos.serving.guard import Guard
+from talos.serving.metrics import log_line
 from talos.serving.runs import ServedRun
 from talos.serving.settings import Keys, Settings
 
@@ -109,9 +110,9 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
             ServedRun(run, shared=Path(folder))  # its errors are raised here; the workers map the same copy
         os.environ |= {"PROMETHEUS_MULTIPROC_DIR": folder, "PYTHONSAFEPATH": "1"}  # for the workers
         config = _config(replace(settings, control=folder))
-        workers = _Workers(config, [listening], Path(folder), partial(started, address))
+        workers = _Workers(config, [listening], partial(started, address))
         workers.run()
-        if workers.failed:
+        if any(worker.exitcode == STARTUP_FAILURE for worker in workers.processes):
             raise TalosError("a worker could not start")
 
 
@@ -150,19 +151,23 @@ def _config(settings: Settings) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=int(settings.deadline) + 1,
         timeout_keep_alive=30,
+        timeout_worker_healthcheck=120,  # importing all takes a while where much else runs
         h11_max_incomplete_event_size=64 << 10,
     )
 
 
 def _application(settings: Settings) -> Guard:
     """The application of this process, which is a worker if the settings have a `control` folder."""
-    if settings.control is None:
-        app = create_app(settings)
-    else:
+    if settings.control is not None:
         torch.set_num_threads(max(1, torch.get_num_threads() // settings.workers))
         threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
         app = create_app(settings)
-        Path(settings.control, f"ready-{os.getpid()}").touch()
+    except Exception as error:
+        if settings.control is None:
+            raise
+        log_line(event="worker could not start", error=str(error))
+        sys.exit(STARTUP_FAILURE)  # so that the supervisor starts no other one, which would fare no better
     # All that was imported and loaded stays. Left to the garbage collector, it would be searched again and again under
     # load, and nothing would be answered for 0.15 s each time.
     gc.collect()
@@ -179,30 +184,19 @@ def _end_with_parent() -> None:
 
 
 class _Workers(Multiprocess):
-    """uvicorn's supervisor, which also says when all workers can answer and when one was replaced."""
+    """uvicorn's supervisor, which also says when all workers can answer and when one has ended."""
 
-    def __init__(
-        self, config: uvicorn.Config, sockets: list[socket.socket], folder: Path, ready: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], ready: Callable[[], None]) -> None:
         super().__init__(config, sockets)
-        self._folder, self._ready, self._said, self.failed = folder, ready, False, False
+        self._ready: Callable[[], None] | None = ready
 
     def keep_subprocess_alive(self) -> None:
-        # uvicorn also asks each worker for a sign of life, and kills one that is still importing or loading
-        for place, worker in enumerate(self.processes):
-            if worker.process.is_alive() or self.should_exit.is_set():
-                continue
-            worker.kill()  # closes its pipe
-            worker.join()
-            mark_process_dead(worker.pid, str(self._folder))  # type: ignore[no-untyped-call]
-            if not (self._folder / f"ready-{worker.pid}").exists():  # another one would fare no better
-                self.failed = True
-                self.should_exit.set()
-                return
-            line = {"event": "worker ended", "code": worker.exitcode}
-            print(json.dumps(line), file=sys.stderr, flush=True)
-            self.processes[place] = Process(self.config, self.sockets)
-            self.processes[place].start()
-        if not self._said and len(list(self._folder.glob("ready-*"))) >= self.processes_num:
-            self._said = True
+        before = list(self.processes)
+        super().keep_subprocess_alive()
+        for worker in before:
+            if worker.exitcode is not None and not self.should_exit.is_set():
+                mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
+                log_line(event="worker ended", code=worker.exitcode)
+        if self._ready is not None and all(worker.is_ready() for worker in self.processes):
             self._ready()
+            self._ready = None

@@ -1,15 +1,13 @@
-"""One thread makes all lists of a worker: requests that wait together become one batch with one product."""
+"""One thread makes all lists of a worker: requests that wait together become one question to `talos.model.query`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -23,7 +21,7 @@ from talos.serving.metrics import Metrics
 from talos.serving.runs import ServedRun, encode
 from talos.serving.schemas import RecommendBody
 
-__all__ = ["ListRequest", "Ranker", "numbered"]
+__all__ = ["Batcher", "ListRequest", "numbered"]
 
 _REASONS = 3
 
@@ -53,7 +51,7 @@ class ListRequest:
         return id(self.run), body.filter_json, body.diversity, body.popularity, body.filter_seen, k, alone
 
 
-class Ranker:
+class Batcher:
     """The ranking thread, and the requests that wait for it.
 
     Args:
@@ -64,16 +62,14 @@ class Ranker:
     def __init__(self, metrics: Metrics, *, max_rows: int) -> None:
         self._metrics, self._max_rows = metrics, max_rows
         self._thread = ThreadPoolExecutor(1, "ranking")
-        self._waiting: deque[tuple[ListRequest, asyncio.Future[_Lists]]] = deque()
-        self._draining: asyncio.Task[None] | None = None
+        self._waiting: dict[Future[_Lists], ListRequest] = {}
 
     async def lists(self, request: ListRequest) -> _Lists:
-        """The results of a request, ranked together with those that wait at the same time."""
-        future: asyncio.Future[_Lists] = asyncio.get_running_loop().create_future()
-        self._waiting.append((request, future))
-        if self._draining is None or self._draining.done():
-            self._draining = asyncio.create_task(self._drain())
-        return await future
+        """The results of a request, ranked together with those of its group that wait at the same time."""
+        future: Future[_Lists] = Future()
+        self._waiting[future] = request
+        self._thread.submit(self._work)
+        return await asyncio.wrap_future(future)
 
     async def call(self, work: Callable[[], _Result]) -> _Result:
         """Do something else in the ranking thread."""
@@ -83,75 +79,66 @@ class Ranker:
         """Finish what was begun and stop."""
         self._thread.shutdown()
 
-    async def _drain(self) -> None:
-        while self._waiting:
-            batch, rows = [], 0
-            while self._waiting and rows < self._max_rows:
-                request, future = self._waiting.popleft()
-                if not future.done():  # else its request was given up while it waited
-                    batch.append((request, future))
-                    rows += len(request.users)
-            outcomes = await self.call(partial(self._outcomes, [request for request, _ in batch]))
-            for (_, future), outcome in zip(batch, outcomes, strict=True):
-                if future.done():
-                    continue
-                if isinstance(outcome, Exception):
-                    future.set_exception(outcome)
-                else:
-                    future.set_result(outcome)
+    def _work(self) -> None:
+        """Answer the request that has waited longest, if any does, and with it those of its group."""
+        batch: dict[Future[_Lists], ListRequest] = {}
+        group, rows = None, 0
+        for future, request in list(self._waiting.items()):
+            if rows < self._max_rows and group in (None, request.group):
+                del self._waiting[future]
+                if future.set_running_or_notify_cancel():  # else it was given up while it waited
+                    batch[future], group, rows = request, request.group, rows + len(request.users)
+        if batch:
+            self._metrics.count("batches")
+            self._metrics.count("batched_requests", len(batch))
+            self._answer(batch)
 
-    def _outcomes(self, requests: Sequence[ListRequest]) -> list[_Lists | Exception]:
-        """The results of each request, or its error."""
-        self._metrics.count("batches")
-        self._metrics.count("batched_requests", len(requests))
-        groups: dict[Any, list[ListRequest]] = defaultdict(list)
-        for request in requests:
-            groups[request.group].append(request)
-        made = {key: iter(self._of_group(group)) for key, group in groups.items()}
-        return [next(made[request.group]) for request in requests]
-
-    def _of_group(self, group: Sequence[ListRequest]) -> Sequence[_Lists | Exception]:
+    def _answer(self, batch: dict[Future[_Lists], ListRequest]) -> None:
         try:
-            return self._lists(group)
+            for future, lists in zip(batch, self._lists(list(batch.values())), strict=True):
+                future.set_result(lists)
         except Exception as error:
-            if len(group) == 1:
-                return [error]
-        return [outcome for one in group for outcome in self._of_group([one])]  # one of them is to blame
+            for future, request in batch.items():
+                if len(batch) == 1:
+                    future.set_exception(error)
+                else:  # one of them is to blame
+                    self._answer({future: request})
 
     def _lists(self, requests: Sequence[ListRequest]) -> list[_Lists]:
         """The results of requests that are ranked together."""
         run, body = requests[0].run, requests[0].body
-        rows = [request for request in requests for _ in request.users]
+        owner = np.repeat(np.arange(len(requests)), [len(request.users) for request in requests])
         users, codes = run.find_users([user for request in requests for user in request.users])
-        visits = _items_by_row(run, requests, [request.body.history or () for request in requests])
-        excluded = _items_by_row(run, requests, [request.body.exclude for request in requests])
+        visits = _items_by_row(run, [request.body.history or () for request in requests], owner)
+        excluded = _items_by_row(run, [request.body.exclude for request in requests], owner)
         query = ListQuery(
             users=codes,
             histories=run.histories(users, codes, visits),
             k=min(max(request.k + request.body.offset for request in requests), len(run.items)),
             mask="known" if body.filter_seen else "nothing",
-            masked=_joined(excluded, len(run.items)) if any(map(len, excluded)) else None,
+            masked=excluded,
             banned=_banned(run, body),
             diversity=body.diversity,
             popularity=body.popularity,
             alone=True,
         )
         lists, sources = answer(run.model, query), sources_of(run.model, query)
-        self._metrics.count("lists", len(rows))
+        self._metrics.count("lists", len(owner))
         self._metrics.count("folded_users", sources.count("folded"))
+        rows = [requests[number] for number in owner]
         cuts = [slice(request.body.offset, request.body.offset + request.k) for request in rows]
         places = [items[cut][items[cut] >= 0] for items, cut in zip(lists.items, cuts, strict=True)]
         # names of all lists at once: looking them up costs as much for one item as for a thousand
         named = iter(run.describe(np.concatenate(places)))
-        results: dict[int, _Lists] = {id(request): [] for request in requests}
-        for row, (request, held, cut) in enumerate(zip(rows, places, cuts, strict=True)):
+        found: list[_Lists] = [[] for _ in requests]
+        for row, (held, cut) in enumerate(zip(places, cuts, strict=True)):
             scores = lists.scores[row][cut][: len(held)].tolist()
             items = numbered(list(islice(named, len(held))), scores, cut.start + 1)
-            if request.body.explain:
+            if rows[row].body.explain:
                 reasons = _reasons(run, query.block(range(row, row + 1)), sources[row], held)
                 items = [{**one, "reasons": why} for one, why in zip(items, reasons, strict=True)]
-            results[id(request)].append({"user": users[row], "source": sources[row], "items": items})
-        return list(results.values())
+            found[owner[row]].append({"user": users[row], "source": sources[row], "items": items})
+        return found
 
 
 def numbered(
@@ -162,18 +149,14 @@ def numbered(
     return [{**one, "score": score, "rank": rank} for rank, (one, score) in pairs]
 
 
-def _items_by_row(
-    run: ServedRun, requests: Sequence[ListRequest], wanted: Sequence[Sequence[Id]]
-) -> list[NDArray[np.int64]]:
-    """The positions of the distinct items that each request names, for each of its rows."""
-    codes = [np.unique(encode(run.items, items)) for items in wanted]
-    known = [one[one >= 0] for one in codes]
-    return [one for one, request in zip(known, requests, strict=True) for _ in request.users]
-
-
-def _joined(rows: Sequence[NDArray[np.int64]], num_items: int) -> ItemRows:
-    owner = np.repeat(np.arange(len(rows)), list(map(len, rows)))
-    return ItemRows.of(owner, np.concatenate(rows), num_rows=len(rows), num_items=num_items)
+def _items_by_row(run: ServedRun, wanted: Sequence[Sequence[Id]], owner: NDArray[np.int64]) -> ItemRows | None:
+    """The items that the request of each row names, without unknown ones; None if there are none."""
+    if not any(wanted):
+        return None
+    codes = encode(run.items, list(chain.from_iterable(wanted)))
+    which, how = np.repeat(np.arange(len(wanted)), list(map(len, wanted))), {"num_items": len(run.items)}
+    by_request = ItemRows.of(which[codes >= 0], codes[codes >= 0], num_rows=len(wanted), **how)
+    return ItemRows.of(*by_request.pairs_of(owner), num_rows=len(owner), **how)
 
 
 def _banned(run: ServedRun, body: RecommendBody) -> NDArray[np.int64] | None:
@@ -186,9 +169,10 @@ def _banned(run: ServedRun, body: RecommendBody) -> NDArray[np.int64] | None:
 def _reasons(run: ServedRun, query: ListQuery, source: str, places: NDArray[np.int64]) -> list[_Lists]:
     """The few strongest reasons for each item of one row: item, title and share; none where the model knows none."""
     explains = run.model.config.baseline is None or not run.model.has_vectors
-    folded = query.histories if source == "folded" else None
-    known = query.users[query.users >= 0]
-    _, past = run.seen.pairs_of(known) if folded is None else folded.pairs_of(np.zeros(1, np.int64))
+    if source == "folded" and query.histories is not None:
+        _, past = query.histories.pairs_of(np.zeros(1, np.int64))
+    else:
+        _, past = run.seen.pairs_of(query.users[query.users >= 0])
     if source == "popular" or not len(past) or not len(places) or not explains:
         return [[] for _ in places]
     shares = shares_of(run.model, query, past.astype(np.int64), places)
