@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 from talos.errors import InputError
 from talos.serving.endpoints import router
 from talos.serving.guard import Guard, error_answer
-from talos.serving.metrics import log_line
 from talos.serving.service import Service
 from talos.serving.settings import Keys, Settings
 
@@ -37,17 +36,20 @@ def create_app(settings: Settings) -> Guard:
 
     service = Service(settings)
     app = FastAPI(
-        title="Talos", version="1", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan
+        title="Talos",
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+        exception_handlers={
+            RequestValidationError: _invalid,
+            HTTPException: _http_error,
+            InputError: _input_error,
+        },
     )
     app.state.service = service
     app.include_router(router)
-    for kind, handler in (
-        (RequestValidationError, _invalid),
-        (HTTPException, _http_error),
-        (InputError, _input_error),
-        (Exception, _fault),
-    ):
-        app.add_exception_handler(kind, handler)
     guard = Guard(app, settings=settings, keys=Keys.load(settings), metrics=service.metrics)
     return guard
 
@@ -58,7 +60,7 @@ async def _invalid(request: Request, error: Any) -> Response:
     place = [str(part) for part in first["loc"]]
     if first["type"] == "json_invalid":
         return error_answer(422, "the body is not JSON", "body")
-    kept = [part for part in place[1:] if not part.startswith(("constrained", "function-"))]
+    kept = [part for part in place[1:] if not part.startswith(("constrained", "function-", "[key]"))]
     return error_answer(422, str(first["msg"])[:500], ".".join(kept)[:500] or place[0])
 
 
@@ -69,9 +71,3 @@ async def _http_error(request: Request, error: Any) -> Response:
 
 async def _input_error(request: Request, error: Any) -> Response:
     return error_answer(422, str(error), error.where)
-
-
-async def _fault(request: Request, error: Exception) -> Response:
-    """The answer to a fault of the service; the log names it, the answer does not."""
-    log_line(event="error", path=request.scope["path"], error=repr(error))
-    return error_answer(500, "internal error")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +16,14 @@ from numpy.typing import NDArray
 from talos.data.item_rows import ItemRows
 from talos.model.explain import shares_of
 from talos.model.query import ListQuery, answer, banned_items, sources_of
-from talos.serving.feedback import Id
 from talos.serving.metrics import Metrics
 from talos.serving.runs import ServedRun, encode
-from talos.serving.schemas import RecommendBody
+from talos.serving.schemas import IdField, RecommendBody
 
 __all__ = ["Batcher", "ListRequest", "numbered"]
 
 _REASONS = 3
 
-_Result = TypeVar("_Result")
 _Lists: TypeAlias = list[dict[str, Any]]
 
 
@@ -38,7 +36,7 @@ class ListRequest:
     k: int
 
     @property
-    def users(self) -> Sequence[Id | None]:
+    def users(self) -> Sequence[IdField | None]:
         """The user of each list; None is a visitor."""
         return self.body.users or (None,)
 
@@ -57,27 +55,26 @@ class Batcher:
     Args:
         metrics: counts batches and lists.
         max_rows: most lists in a batch.
+
+    Attributes:
+        thread: the ranking thread.
     """
 
     def __init__(self, metrics: Metrics, *, max_rows: int) -> None:
         self._metrics, self._max_rows = metrics, max_rows
-        self._thread = ThreadPoolExecutor(1, "ranking")
+        self.thread = ThreadPoolExecutor(1, "ranking")
         self._waiting: dict[Future[_Lists], ListRequest] = {}
 
     async def lists(self, request: ListRequest) -> _Lists:
         """The results of a request, ranked together with those of its group that wait at the same time."""
         future: Future[_Lists] = Future()
         self._waiting[future] = request
-        self._thread.submit(self._work)
+        self.thread.submit(self._work)
         return await asyncio.wrap_future(future)
-
-    async def call(self, work: Callable[[], _Result]) -> _Result:
-        """Do something else in the ranking thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def close(self) -> None:
         """Finish what was begun and stop."""
-        self._thread.shutdown()
+        self.thread.shutdown()
 
     def _work(self) -> None:
         """Answer the request that has waited longest, if any does, and with it those of its group."""
@@ -89,8 +86,7 @@ class Batcher:
                 if future.set_running_or_notify_cancel():  # else it was given up while it waited
                     batch[future], group, rows = request, request.group, rows + len(request.users)
         if batch:
-            self._metrics.count("batches")
-            self._metrics.count("batched_requests", len(batch))
+            self._metrics.count(batches=1, batched_requests=len(batch))
             self._answer(batch)
 
     def _answer(self, batch: dict[Future[_Lists], ListRequest]) -> None:
@@ -111,21 +107,24 @@ class Batcher:
         users, codes = run.find_users([user for request in requests for user in request.users])
         visits = _items_by_row(run, [request.body.history or () for request in requests], owner)
         excluded = _items_by_row(run, [request.body.exclude for request in requests], owner)
+        banned = run.banned(body.filter_json)
+        if body.candidates is not None:  # these requests are alone in their batch
+            wanted = json.loads(body.filter_json) or None
+            banned = banned_items(run.model, candidates=body.candidates, filter=wanted, on_unknown="skip")
         query = ListQuery(
             users=codes,
             histories=run.histories(users, codes, visits),
             k=min(max(request.k + request.body.offset for request in requests), len(run.items)),
             mask="known" if body.filter_seen else "nothing",
             masked=excluded,
-            banned=_banned(run, body),
+            banned=banned,
             diversity=body.diversity,
             popularity=body.popularity,
             alone=True,
         )
         lists, sources = answer(run.model, query), sources_of(run.model, query)
-        self._metrics.count("lists", len(owner))
-        self._metrics.count("folded_users", sources.count("folded"))
-        rows = [requests[number] for number in owner]
+        self._metrics.count(lists=len(owner), folded_users=sources.count("folded"))
+        rows = [requests[number] for number in owner.tolist()]
         cuts = [slice(request.body.offset, request.body.offset + request.k) for request in rows]
         places = [items[cut][items[cut] >= 0] for items, cut in zip(lists.items, cuts, strict=True)]
         # names of all lists at once: looking them up costs as much for one item as for a thousand
@@ -149,21 +148,16 @@ def numbered(
     return [{**one, "score": score, "rank": rank} for rank, (one, score) in pairs]
 
 
-def _items_by_row(run: ServedRun, wanted: Sequence[Sequence[Id]], owner: NDArray[np.int64]) -> ItemRows | None:
+def _items_by_row(
+    run: ServedRun, wanted: Sequence[Sequence[IdField]], owner: NDArray[np.int64]
+) -> ItemRows | None:
     """The items that the request of each row names, without unknown ones; None if there are none."""
     if not any(wanted):
         return None
     codes = encode(run.items, list(chain.from_iterable(wanted)))
-    which, how = np.repeat(np.arange(len(wanted)), list(map(len, wanted))), {"num_items": len(run.items)}
-    by_request = ItemRows.of(which[codes >= 0], codes[codes >= 0], num_rows=len(wanted), **how)
-    return ItemRows.of(*by_request.pairs_of(owner), num_rows=len(owner), **how)
-
-
-def _banned(run: ServedRun, body: RecommendBody) -> NDArray[np.int64] | None:
-    if body.candidates is None:
-        return run.banned(body.filter_json)
-    wanted = json.loads(body.filter_json) or None
-    return banned_items(run.model, candidates=body.candidates, filter=wanted, on_unknown="skip")
+    which, count = np.repeat(np.arange(len(wanted)), list(map(len, wanted))), len(run.items)
+    by_request = ItemRows.of(which[codes >= 0], codes[codes >= 0], num_rows=len(wanted), num_items=count)
+    return ItemRows.of(*by_request.pairs_of(owner), num_rows=len(owner), num_items=count)
 
 
 def _reasons(run: ServedRun, query: ListQuery, source: str, places: NDArray[np.int64]) -> list[_Lists]:
@@ -176,10 +170,8 @@ def _reasons(run: ServedRun, query: ListQuery, source: str, places: NDArray[np.i
     if source == "popular" or not len(past) or not len(places) or not explains:
         return [[] for _ in places]
     shares = shares_of(run.model, query, past.astype(np.int64), places)
-    best = shares.topk(min(_REASONS, len(past)), dim=0)
-    found = []
-    for codes, values in zip(best.indices.T.numpy(), best.values.T.tolist(), strict=True):
-        strong = [n for n, value in enumerate(values) if value > 0]
-        named = run.describe(past[codes[strong]])
-        found.append([{**one, "share": values[n]} for one, n in zip(named, strong, strict=True)])
-    return found
+    best, named = shares.topk(min(_REASONS, len(past)), dim=0), run.describe(past)
+    return [
+        [{**named[code], "share": value} for code, value in zip(*column, strict=True) if value > 0]
+        for column in zip(best.indices.T.tolist(), best.values.T.tolist(), strict=True)
+    ]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import time
-from collections.abc import Callable
-from functools import partial
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, cast
 from urllib.parse import unquote
 
 import numpy as np
@@ -37,8 +35,7 @@ router = APIRouter(responses=_ERRORS)
 
 
 async def _service_of(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
+    return cast(Service, request.app.state.service)
 
 
 Served: TypeAlias = Annotated[Service, Depends(_service_of)]
@@ -115,7 +112,6 @@ async def rank(service: Served, body: schemas.RankBody) -> Response:
     if body.user is None and body.history is None:
         raise RequestError(422, "is missing; expected a user or a history", "user")
     codes = encode(run.items, body.items)
-    unknown = [item for item, code in zip(body.items, codes, strict=True) if code < 0]
     wanted = schemas.RecommendBody.model_construct(
         users=None if body.user is None else [body.user],
         history=body.history,
@@ -123,9 +119,9 @@ async def rank(service: Served, body: schemas.RankBody) -> Response:
         filter_seen=False,
         explain=body.explain,
     )
-    made = await _lists(service, run, wanted, max(1, len(np.unique(codes[codes >= 0]))))
-    ((found,), took) = made["results"], made["took_ms"]
-    return _json(run, took_ms=took, source=found["source"], items=found["items"], unknown=unknown)
+    made = await _lists(service, run, wanted, len(codes))
+    unknown = [item for item, code in zip(body.items, codes, strict=True) if code < 0]
+    return _json(run, **made["results"][0], took_ms=made["took_ms"], unknown=unknown)
 
 
 @router.get("/v1/popular", response_model=schemas.SimilarItemsAnswer)
@@ -155,7 +151,9 @@ async def _nearest(
     run, k = service.chosen(query)
     ids, degrees = (run.items, run.degrees) if kind == "item" else (run.users, run.model.train.user_degrees)
     one = ids.ids[_position_of(ids, part, kind, degrees)]
-    lists = await service.batcher.call(partial(nearest_to, run.model, kind, one, k))
+    lists = await asyncio.get_running_loop().run_in_executor(
+        service.batcher.thread, nearest_to, run.model, kind, one, k
+    )
     codes = lists.items[0][lists.items[0] >= 0]
     named = run.describe(codes) if kind == "item" else [{"user": user} for user in ids.decode(codes)]
     return _json(run, **{f"{kind}s": numbered(named, lists.scores[0][: len(codes)].tolist())})
@@ -170,7 +168,7 @@ _HISTORY_SHOWN = 1000
 async def items(service: Served, query: Annotated[schemas.SearchQuery, Query()]) -> Response:
     """Items whose id or title contains a text, in the order of their ids."""
     run = service.run(query.model)
-    codes, cursor = await asyncio.to_thread(_search, run, lambda: run.item_texts, query)
+    codes, cursor = await asyncio.to_thread(_search, run, query, run.items.ids, run.titles)
     return _json(run, items=run.describe(codes), cursor=cursor)
 
 
@@ -178,23 +176,23 @@ async def items(service: Served, query: Annotated[schemas.SearchQuery, Query()])
 async def users(service: Served, query: Annotated[schemas.SearchQuery, Query()]) -> Response:
     """Users of the run whose id contains a text, in the order of their ids."""
     run = service.run(query.model)
-    codes, cursor = await asyncio.to_thread(_search, run, lambda: run.user_texts, query)
+    codes, cursor = await asyncio.to_thread(_search, run, query, run.users.ids)
     named = zip(run.users.decode(codes).to_list(), run.seen.user_degrees[codes].tolist(), strict=True)
     found = [{"user": one, "interactions": count} for one, count in named]
     return _json(run, users=found, cursor=cursor)
 
 
 def _search(
-    run: ServedRun, texts: Callable[[], pl.Series], query: schemas.SearchQuery
+    run: ServedRun, query: schemas.SearchQuery, ids: pl.Series, titles: pl.Series | None = None
 ) -> tuple[list[int], str | None]:
-    """Positions of the rows that contain the text of a search, and the cursor for those that follow."""
+    """Positions of the ids and titles that contain the text of a search, and the cursor for those that follow."""
     version, _, place = (query.cursor or "").partition("-")
-    if query.cursor is not None and (not place.isascii() or not place.isdigit() or len(place) > 15):
-        raise RequestError(422, "is not one that was answered", "cursor")
     start = int(place) if version == run.version else 0  # positions of another version mean nothing here
-    wanted = query.q.encode("utf-8", "replace").decode().lower()
-    found = texts().slice(start).str.contains(wanted, literal=True).arg_true().head(query.limit + 1)
-    codes = [start + place for place in found.to_list()]
+    text = ids.slice(start).cast(pl.String)
+    if titles is not None:
+        text += "\n" + titles.slice(start).fill_null("")
+    found = text.str.to_lowercase().str.contains(query.q.lower(), literal=True)
+    codes = [start + place for place in found.arg_true().head(query.limit + 1).to_list()]
     more = f"{run.version}-{codes[query.limit - 1] + 1}" if len(codes) > query.limit else None
     return codes[: query.limit], more
 
@@ -249,9 +247,7 @@ async def feedback(service: Served, body: schemas.FeedbackBody) -> Response:
         raise RequestError(503, str(error)) from error
     accepted, repeated = len(fresh), len(body.events) - len(fresh)
     unknown = int((encode(service.run(None).items, [event.item for event in fresh]) < 0).sum())
-    service.metrics.count("feedback_events", accepted)
-    service.metrics.count("feedback_repeated", repeated)
-    service.metrics.count("unknown_items", unknown)
+    service.metrics.count(feedback_events=accepted, feedback_repeated=repeated, unknown_items=unknown)
     return _json(accepted=accepted, repeated=repeated, unknown_items=unknown)
 
 
@@ -266,7 +262,7 @@ def _facts(run: ServedRun, service: Service) -> dict[str, Any]:
     return {
         "model": run.name,
         "version": run.version,
-        "default": run.name == service.default,
+        "default": run is service.run(None),
         "loaded_at": run.loaded_at,
         "users": len(run.users),
         "items": len(run.items),

@@ -11,17 +11,15 @@ import sqlite3
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TypeAlias
 
 import polars as pl
 
 from talos.errors import DataError, TalosError
-from talos.serving.schemas import Event
+from talos.serving.schemas import Event, IdField
 
 __all__ = ["FeedbackLog", "is_log", "read_log"]
-
-Id: TypeAlias = str | int
 
 _KIND = 0x74616C6F  # the application id of the file: "talo"
 _BLOCK = 1000
@@ -87,7 +85,7 @@ class FeedbackLog:
         except sqlite3.Error as error:
             raise TalosError(f"{self.path} could not be written ({error})") from error
 
-    def events_of(self, users: Sequence[Id | None]) -> list[tuple[int, str, float]]:
+    def events_of(self, users: Sequence[IdField | None]) -> list[tuple[int, str, float]]:
         """The events of some users, in the order of writing for each: position in `users`, item, time."""
         with self._reading:  # a statement that another thread is about to step would be bound anew
             return [
@@ -156,9 +154,8 @@ def read_log(path: Path) -> pl.DataFrame:
         DataError: the file is not a log of feedback, or has no events.
     """
     try:
-        link = _connect(path, "ro")
-        rows = link.execute("SELECT user, item, timestamp FROM events ORDER BY number").fetchall()
-        link.close()
+        with closing(_connect(path, "ro")) as link:
+            rows = link.execute("SELECT user, item, timestamp FROM events ORDER BY number").fetchall()
     except sqlite3.Error as error:
         raise _unusable(path, "read", error) from None
     if not rows:

@@ -6,20 +6,16 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
 
 from fastapi import HTTPException
 from fastapi.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from talos.serving.metrics import Metrics, log_line
 from talos.serving.settings import Keys, Settings, is_loopback
 
 __all__ = ["Guard", "RequestError", "error_answer"]
-
-Scope: TypeAlias = Any
-Receive: TypeAlias = Callable[[], Awaitable[Any]]
-Send: TypeAlias = Callable[[Any], Awaitable[None]]
 
 # The name of a route for the metrics: few, whatever is asked for.
 _ROUTE = re.compile(
@@ -74,10 +70,10 @@ class Guard:
         metrics: counts requests.
     """
 
-    def __init__(self, app: Any, *, settings: Settings, keys: Keys, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, settings: Settings, keys: Keys, metrics: Metrics) -> None:
         self.settings = settings
         self._app, self._keys, self._metrics = app, keys, metrics
-        self._in_flight = 0
+        self._slots = asyncio.Semaphore(settings.max_concurrency)
         # Without keys the service trusts every process that can connect. A foreign page that is open in a browser on
         # this machine can connect too; its requests carry its own name as host or origin.
         self._check_host = is_loopback(settings.host) and settings.needs_no_key
@@ -85,7 +81,7 @@ class Guard:
     @property
     def busy(self) -> bool:
         """Whether the next request would be one too many."""
-        return self._in_flight >= self.settings.max_concurrency
+        return self._slots.locked()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it on."""
@@ -102,12 +98,9 @@ class Guard:
         elif route == "health":  # whatever the load is
             await self._app(scope, receive, answer.send)
         else:
-            self._in_flight += 1
-            try:
+            async with self._slots:
                 with self._metrics.in_flight.track_inprogress():
                     await self._bounded(scope, receive, answer)
-            finally:
-                self._in_flight -= 1
         seconds = time.perf_counter() - began
         self._metrics.observe(route, answer.status, seconds)
         if self.settings.access_log:
@@ -123,25 +116,20 @@ class Guard:
 
     def _refusal(self, scope: Scope, route: str) -> Response | None:
         """The answer to a request that goes no further; None if it may."""
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        if self._check_host:
-            host = headers.get(b"host", b"").decode("latin-1").lower()
-            name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-            if name and not is_loopback(name):
-                text = f"host {host!r}: without keys only requests to a loopback address are answered"
-                return error_answer(421, text, "host")
-            origin = headers.get(b"origin", b"").decode("latin-1").lower()
-            if origin not in ("", f"http://{host}", f"https://{host}"):
-                text = f"origin {origin!r}: requests of other pages are not answered"
-                return error_answer(403, text, "origin")
-        if route != "page" and scope["path"] not in _WITHOUT_KEY:
-            key = headers.get(b"x-api-key")
-            scheme, _, rest = headers.get(b"authorization", b"").partition(b" ")
-            if key is None and scheme.lower() == b"bearer":
-                key = rest.strip()
-            if not self._keys.allow(key, admin=route in _ADMIN):
-                wanted = {"www-authenticate": "Bearer"}
-                return error_answer(401, "a key is missing or wrong", "authorization", wanted)
+        headers = dict(scope["headers"])
+        host, origin = (headers.get(name, b"").decode("latin-1").lower() for name in (b"host", b"origin"))
+        name = host if host.endswith("]") else host.rsplit(":", 1)[0]
+        if self._check_host and name and not is_loopback(name):
+            text = f"host {host!r}: without keys only requests to a loopback address are answered"
+            return error_answer(421, text, "host")
+        if self._check_host and origin not in ("", f"http://{host}", f"https://{host}"):
+            return error_answer(403, f"origin {origin!r}: requests of other pages are not answered", "origin")
+        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+        key = headers.get(b"x-api-key", token.strip() if scheme.lower() == b"bearer" else None)
+        is_open = route == "page" or scope["path"] in _WITHOUT_KEY
+        if not is_open and not self._keys.allow(key, admin=route in _ADMIN):
+            wanted = {"www-authenticate": "Bearer"}
+            return error_answer(401, "a key is missing or wrong", "authorization", wanted)
         size = int(headers.get(b"content-length", b"0"))  # digits, or the server has refused the request
         if size > self.settings.max_body:
             return error_answer(
@@ -153,21 +141,18 @@ class Guard:
         return _BUSY if self.busy and route != "health" else None
 
     def refuse_early(self, data: bytes) -> bytes | None:
-        """The refusal of a request by its bytes, in a busy service; None if the request has to be parsed.
+        """The refusal of a request by its bytes, if the service is busy; None if the request has to be parsed.
 
         Parsing a request costs ten times what refusing it does. Only what is plainly one whole request is refused
         like this.
         """
-        if not self.busy or self.settings.access_log:
-            return None
-        found = _WHOLE.fullmatch(data)
+        found = None if self.settings.access_log else _WHOLE.fullmatch(data)
         if found is None:
             return None
         method, path, head, body = found.groups()
         lengths = _LENGTH.findall(head := head.lower())
-        if len(lengths) > (method == b"POST") or sum(map(int, lengths)) != len(body):
-            return None
-        if any(one in head for one in _PARSED) or b"\nhost:" not in head:
+        whole = len(lengths) <= (method == b"POST") and sum(map(int, lengths)) == len(body)
+        if not whole or b"\nhost:" not in head or any(one in head for one in _PARSED):
             return None
         self._metrics.observe(_route(path.decode("latin-1")), 503, 0.0)
         return _BUSY_BYTES
@@ -176,7 +161,7 @@ class Guard:
         """Run the endpoint with a limit to its body and its time."""
         limit, received, complete = self.settings.max_body, 0, scope["method"] == "GET"
 
-        async def counted() -> Any:
+        async def counted() -> Message:
             nonlocal received, complete
             message = await receive()
             received += len(message.get("body", b""))
@@ -196,8 +181,8 @@ class Guard:
             )
             if not answer.status:
                 await late(scope, receive, answer.send)
-        except Exception:  # the application has answered it, and logged it
-            return
+        except Exception as error:  # the log names the fault, the answer does not
+            log_line(event="error", path=scope["path"], error=repr(error))
 
 
 class _Answer:
@@ -206,7 +191,7 @@ class _Answer:
     def __init__(self, send: Send) -> None:
         self._send, self.status, self.bytes = send, 0, 0
 
-    async def send(self, message: Any) -> None:
+    async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = [*message.get("headers", ()), (b"x-content-type-options", b"nosniff")]

@@ -20,7 +20,6 @@ from prometheus_client.multiprocess import MultiProcessCollector
 __all__ = ["Metrics", "log_line"]
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_STATUSES = ("429", "503")  # the others count by their first digit
 _COUNTERS = {
     "feedback_events": "Events that were written to the log.",
     "feedback_repeated": "Events that were in the log already.",
@@ -43,7 +42,7 @@ class Metrics:
         versions: the version of each run that is served, by its name.
 
     >>> metrics = Metrics()
-    >>> metrics.count("lists", 3)
+    >>> metrics.count(lists=3)
     >>> metrics.observe("recommend", 200, 0.004)
     >>> [line for line in metrics.text().splitlines() if line.startswith("talos_lists")]
     ['talos_lists_total 3.0']
@@ -64,13 +63,14 @@ class Metrics:
         meaning = "Seconds from a request's first byte to the end of its answer."
         self._seconds = Histogram("talos_request_seconds", meaning, ["route"], registry=own, buckets=_BUCKETS)
 
-    def count(self, name: str, amount: float = 1.0) -> None:
-        """Add to a counter."""
-        self._counters[name].inc(amount)
+    def count(self, **amounts: float) -> None:
+        """Add to counters, by name."""
+        for name, amount in amounts.items():
+            self._counters[name].inc(amount)
 
     def observe(self, route: str, status: int, seconds: float) -> None:
         """Count a request and how long it took."""
-        kind = str(status) if str(status) in _STATUSES else f"{status // 100}xx"
+        kind = "503" if status == 503 else f"{status // 100}xx"  # being too busy is no fault
         self._requests.labels(route, kind).inc()
         self._seconds.labels(route).observe(seconds)
 

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import cached_property, lru_cache, partial
@@ -28,7 +29,8 @@ from talos.errors import DataError, InputError
 from talos.model.model import Model
 from talos.model.query import banned_items, codes_of
 from talos.model.store import copy_model, load_model
-from talos.serving.feedback import FeedbackLog, Id
+from talos.serving.feedback import FeedbackLog
+from talos.serving.schemas import IdField
 
 __all__ = ["ServedRun", "encode", "version_of"]
 
@@ -69,25 +71,15 @@ class ServedRun:
         self.banned = lru_cache(_MOST_FILTERS)(partial(_banned, self.model))
         self.insights: dict[str, Future[Any]] = {}
         self._log = log
-        self._counted, self._counting = [0, 0, 0, 0], threading.Lock()
-
-    @cached_property
-    def item_texts(self) -> pl.Series:
-        """The text of each item that a search looks at: id and title in lower case."""
-        ids = self.items.ids.cast(pl.String)
-        text = ids if self.titles is None else ids + "\n" + self.titles.fill_null("")
-        return text.str.to_lowercase()
-
-    @cached_property
-    def user_texts(self) -> pl.Series:
-        """The text of each user that a search looks at: the id in lower case."""
-        return self.users.ids.cast(pl.String).str.to_lowercase()
+        self._counted, self._counts, self._counting = 0, Counter[str](), threading.Lock()
 
     @cached_property
     def metrics(self) -> dict[str, float]:
         """The finite numbers among the metrics that were stored with the run."""
         stored = self.model.metadata.get("metrics", {}).items()
-        return {name: float(one) for name, one in stored if isinstance(one, int | float) and math.isfinite(one)}
+        return {
+            name: float(one) for name, one in stored if isinstance(one, int | float) and math.isfinite(one)
+        }
 
     def describe(self, codes: Sequence[int] | NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
         """`item` and `title` of some items."""
@@ -98,7 +90,7 @@ class ServedRun:
 
     # ------------------------------------------------------------------- users
 
-    def find_users(self, asked: Sequence[Id | None]) -> tuple[list[Id | None], NDArray[np.int64]]:
+    def find_users(self, asked: Sequence[IdField | None]) -> tuple[list[IdField | None], NDArray[np.int64]]:
         """Ids as the run spells them, or as they were asked for if it does not have them; and their positions or -1."""
         codes = np.full(len(asked), -1, np.int64)
         codes[[one is not None for one in asked]] = encode(
@@ -108,7 +100,7 @@ class ServedRun:
         return [next(known) if code >= 0 else one for one, code in zip(asked, codes, strict=True)], codes
 
     def histories(
-        self, users: Sequence[Id | None], codes: NDArray[np.int64], visits: ItemRows | None = None
+        self, users: Sequence[IdField | None], codes: NDArray[np.int64], visits: ItemRows | None = None
     ) -> Interactions | None:
         """The items of each row that is ranked by a history, with times and counts; None if there is no such row.
 
@@ -163,16 +155,15 @@ class ServedRun:
         Only what is newer than the last call is read, in blocks. The first call reads the whole log.
         """
         with self._counting:
-            while self._log is not None and (rows := self._log.newer(self._counted[0])):
+            while self._log is not None and (rows := self._log.newer(self._counted)):
                 numbers, items, first = zip(*rows, strict=True)
                 unknown = int((encode(self.items, items) < 0).sum())
-                added = (len(rows), sum(first), unknown)
-                self._counted = [numbers[-1], *map(sum, zip(self._counted[1:], added, strict=True))]
-            names = ("events", "users_with_events", "unknown_items")
-            return dict(zip(names, self._counted[1:], strict=True))
+                self._counts.update(events=len(rows), users_with_events=sum(first), unknown_items=unknown)
+                self._counted = numbers[-1]
+            return {name: self._counts[name] for name in ("events", "users_with_events", "unknown_items")}
 
 
-def encode(ids: Vocabulary, wanted: Sequence[Id]) -> NDArray[np.int64]:
+def encode(ids: Vocabulary, wanted: Sequence[IdField]) -> NDArray[np.int64]:
     """Positions of ids as they come in requests, -1 for unknown ones."""
     return codes_of(ids, wanted, kind="id", where="id", on_unknown="skip")
 
@@ -210,8 +201,12 @@ def _load_copied(folder: Path, shared: Path) -> tuple[Model, Path]:
         try:
             model = load_model(fresh)
         except InputError as error:
-            where = (error.where or "").replace(str(fresh), str(folder))
-            raise DataError(error.what, where=where, expected=error.expected, hint=error.hint) from None
+            raise DataError(
+                error.what,
+                where=(error.where or "").replace(str(fresh), str(folder)),
+                expected=error.expected,
+                hint=error.hint,
+            ) from None
         for old in copies.iterdir():
             if old.is_dir() and old != fresh:  # a worker that still uses it has it mapped
                 shutil.rmtree(old, ignore_errors=True)

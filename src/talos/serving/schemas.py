@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -45,30 +46,11 @@ Source: TypeAlias = Literal["model", "folded", "popular"]
 Value: TypeAlias = bool | Whole | Number | Text
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Range(_Body):
-    """A range of numbers; at least one bound."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"minProperties": 1})
-
-    gt: Number | None = None
-    gte: Number | None = None
-    lt: Number | None = None
-    lte: Number | None = None
-
-
+Range: TypeAlias = Annotated[dict[Literal["gt", "gte", "lt", "lte"], Number], Field(min_length=1)]
 Condition: TypeAlias = Range | Annotated[list[Value], Field(max_length=1000)] | Value
 Conditions: TypeAlias = Annotated[dict[Text, Condition], Field(max_length=100)]
-
-
-class FilterBody(_Body):
-    """Conditions on the items' attributes: all of `must` hold, and none of `must_not`."""
-
-    must: Conditions = {}
-    must_not: Conditions = {}
+# Conditions on the items' attributes: all of `must` hold, and none of `must_not`.
+FilterField: TypeAlias = dict[Literal["must", "must_not"], Conditions]
 
 
 class Choice(BaseModel):
@@ -96,22 +78,23 @@ class RecommendQuery(ListOptions):
 
     def body(self, **more: Any) -> RecommendBody:
         """The same question as a body, with the fields of `more`."""
-        wanted = FilterBody(must={"category": [*self.category]} if self.category else {})
+        wanted = {"must": {"category": self.category}} if self.category else None
         return RecommendBody.model_construct(**self.model_dump(exclude={"category"}), **more, filter=wanted)
 
 
-class RecommendBody(ListOptions, _Body):
+class RecommendBody(ListOptions, extra="forbid"):
     """Lists for users, or for one history; a history with users is for those whom the model does not know."""
 
     users: Annotated[Ids, Field(min_length=1)] | None = None
     history: Ids | None = None
     candidates: Ids | None = None
-    filter: FilterBody | None = None
+    filter: FilterField | None = None
 
     @cached_property
     def filter_json(self) -> str:
         """The filter as the library takes it, as text."""
-        return "{}" if self.filter is None else self.filter.model_dump_json(exclude_defaults=True)
+        given = {part: conditions for part, conditions in (self.filter or {}).items() if conditions}
+        return json.dumps(given, sort_keys=True)
 
 
 class SearchQuery(BaseModel):
@@ -119,11 +102,11 @@ class SearchQuery(BaseModel):
 
     model: Text | None = None
     q: Annotated[str, Field(max_length=1000)] = ""
-    cursor: Annotated[str | None, Field(max_length=40)] = None
+    cursor: Annotated[str, Field(pattern=r"^[0-9a-f]{1,12}-[0-9]{1,15}$")] | None = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 50
 
 
-class RankBody(_Body):
+class RankBody(BaseModel, extra="forbid"):
     """Items to put in order, for a user or for a history."""
 
     user: IdField | None = None
@@ -143,13 +126,13 @@ class Event:
     id: Annotated[StrictStr, Field(min_length=1, max_length=200)] | None = None
 
 
-class FeedbackBody(_Body):
+class FeedbackBody(BaseModel, extra="forbid"):
     """Events."""
 
     events: Annotated[list[Event], Field(min_length=1, max_length=10_000)]
 
 
-class ReloadBody(_Body):
+class ReloadBody(BaseModel, extra="forbid"):
     """Which model to load again; all of them without a name."""
 
     model: Text | None = None
@@ -175,11 +158,6 @@ class _Scored(BaseModel):
     rank: int
 
 
-class _Ranking(BaseModel):
-    source: Source
-    items: list[ListedItem]
-
-
 class NamedItem(BaseModel):
     """An item with its title."""
 
@@ -199,10 +177,12 @@ class ListedItem(NamedItem, _Scored):
     reasons: list[Reason] | None = None
 
 
-class UserList(_Ranking):
+class UserList(BaseModel):
     """One list; `source` says what made it: the model, a history or new events folded in, or popularity."""
 
     user: IdField | None
+    source: Source
+    items: list[ListedItem]
 
 
 class ListsAnswer(_OfRun):
@@ -212,7 +192,7 @@ class ListsAnswer(_OfRun):
     results: list[UserList]
 
 
-class RankAnswer(_OfRun, _Ranking):
+class RankAnswer(_OfRun, UserList):
     """The items in order, and those that the model does not know."""
 
     took_ms: float

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import h11
@@ -27,10 +26,9 @@ from uvicorn.supervisors.multiprocess import Multiprocess
 
 from talos.errors import ConfigError, TalosError
 from talos.serving.app import create_app
-from talos.serving.feedback import FeedbackLog
 from talos.serving.guard import Guard
 from talos.serving.metrics import log_line
-from talos.serving.runs import ServedRun
+from talos.serving.service import Service
 from talos.serving.settings import Keys, Settings
 
 __all__ = ["serve"]
@@ -51,10 +49,6 @@ class _Protocol(H11Protocol):
         self._guard: Guard = self.app_state["guard"]
         self._limit_head(waiting=True)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._limit_head(waiting=False)
-        super().connection_lost(exc)
-
     def data_received(self, data: bytes) -> None:
         between_requests = (
             {self.conn.our_state, self.conn.their_state} == {h11.IDLE}
@@ -70,10 +64,7 @@ class _Protocol(H11Protocol):
             return
         self._limit_head(waiting=False)
         self.transport.write(refusal)
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
-        )
+        self.on_response_complete()
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -104,13 +95,12 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
             started(address)
             uvicorn.Server(config).run([listening])
             return
-        if settings.feedback is not None:
-            FeedbackLog(Path(settings.feedback)).close()  # created once, before several workers open it
-        for run in map(Path, settings.runs):
-            ServedRun(run, shared=Path(folder))  # its errors are raised here; the workers map the same copy
+        settings = replace(settings, control=folder)
+        # its errors are raised here; the log is created before several workers open it, and they map the same copies
+        Service(settings).close()
         os.environ |= {"PROMETHEUS_MULTIPROC_DIR": folder, "PYTHONSAFEPATH": "1"}  # for the workers
-        config = _config(replace(settings, control=folder))
-        workers = _Workers(config, [listening], partial(started, address))
+        workers = _Workers(_config(settings), [listening])
+        workers.ready = partial(started, address)
         workers.run()
         if any(worker.exitcode == STARTUP_FAILURE for worker in workers.processes):
             raise TalosError("a worker could not start")
@@ -126,16 +116,17 @@ def _listen(settings: Settings) -> socket.socket:
             dualstack_ipv6=v6 and socket.has_dualstack_ipv6(),
         )
     except OSError as error:
-        where = f"{settings.host}:{settings.port}"
-        reason = str(error.strerror).partition(" (while ")[0]
-        what = f"{where} cannot be listened on ({reason})"
-        raise ConfigError(what, where="port", expected="a free port of this machine") from None
+        where, reason = f"{settings.host}:{settings.port}", str(error.strerror).partition(" (while ")[0]
+        raise ConfigError(
+            f"{where} cannot be listened on ({reason})", where="port", expected="a free port of this machine"
+        ) from None
     # Connections inherit the options. With Nagle's algorithm the body of an answer, which is written after its head,
     # would wait for the client's delayed acknowledgement: 40 ms with each request.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if sys.platform == "linux":  # one whose client reads nothing is cut off
-        milliseconds = max(1, int(1000 * settings.deadline))
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        listening.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(1000 * settings.deadline))
+        )
     return listening
 
 
@@ -177,18 +168,15 @@ def _application(settings: Settings) -> Guard:
 
 def _end_with_parent() -> None:
     """Stop this worker when the process that started it is gone: nothing else would."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Workers(Multiprocess):
     """uvicorn's supervisor, which also says when all workers can answer and when one has ended."""
 
-    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], ready: Callable[[], None]) -> None:
-        super().__init__(config, sockets)
-        self._ready: Callable[[], None] | None = ready
+    ready: Callable[[], None] | None = None
 
     def keep_subprocess_alive(self) -> None:
         before = list(self.processes)
@@ -197,6 +185,6 @@ class _Workers(Multiprocess):
             if worker.exitcode is not None and not self.should_exit.is_set():
                 mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
                 log_line(event="worker ended", code=worker.exitcode)
-        if self._ready is not None and all(worker.is_ready() for worker in self.processes):
-            self._ready()
-            self._ready = None
+        if self.ready is not None and all(worker.is_ready() for worker in self.processes):
+            self.ready()
+            self.ready = None

@@ -16,7 +16,7 @@ from talos.serving.feedback import FeedbackLog
 from talos.serving.guard import RequestError
 from talos.serving.metrics import Metrics, log_line
 from talos.serving.runs import ServedRun, version_of
-from talos.serving.schemas import Choice, RankBody, RecommendBody
+from talos.serving.schemas import Choice, RankBody
 from talos.serving.settings import Settings
 
 __all__ = ["Service"]
@@ -47,7 +47,6 @@ class Service:
         self._reloading = threading.Lock()
         loaded = [ServedRun(Path(run), self.log, self._shared) for run in settings.runs]
         self.runs, self.errors = {run.name: run for run in loaded}, dict[str, str]()
-        self.default = loaded[0].name
         self.metrics.versions = {run.name: run.version for run in loaded}
         self._tried = dict(self.metrics.versions)  # those that could not be used among them
 
@@ -55,7 +54,7 @@ class Service:
 
     def run(self, name: str | None) -> ServedRun:
         """The run of this name, the default one without a name; 404 if there is none."""
-        found = self.runs.get(self.default if name is None else name)
+        found = self.runs.get(next(iter(self.runs)) if name is None else name)
         if found is None:
             raise RequestError(404, f"no model {name!r}; there are {', '.join(self.runs)}", "model")
         return found
@@ -73,13 +72,13 @@ class Service:
                 new = ServedRun(old.folder, self.log, self._shared)
             except (TalosError, OSError) as error:
                 self.errors[name] = str(error)
-                self.metrics.count("failed_reloads")
+                self.metrics.count(failed_reloads=1)
                 log_line(event="reload failed", model=name, version=old.version, error=str(error))
                 raise TalosError(str(error)) from error
             self.errors.pop(name, None)
             self.runs = {**self.runs, name: new}
             self.metrics.versions = {**self.metrics.versions, name: new.version}
-            self.metrics.count("reloads")
+            self.metrics.count(reloads=1)
             versions = {"model": name, "version": new.version, "before": old.version}
             log_line(event="reloaded", **versions)
             return versions
@@ -102,17 +101,14 @@ class Service:
     def chosen(self, wanted: Choice | RankBody) -> tuple[ServedRun, int]:
         """The run that a request names and the length of its lists; 422 if the request exceeds a limit."""
         run = self.run(wanted.model)
-        for field, setting in _LIMITS.items():
-            self._check(field, getattr(wanted, field, None), setting)
-        if isinstance(wanted, RecommendBody) and wanted.explain:
-            self._check("users", wanted.users, "max_explained")
+        more = [("users", "max_explained")] if getattr(wanted, "explain", False) else []
+        for field, setting in [*_LIMITS.items(), *more]:
+            value, most = getattr(wanted, field, None) or 0, getattr(self.settings, setting)
+            count = len(value) if isinstance(value, list) else value
+            if count > most:
+                what = f"{count:,} of them" if isinstance(value, list) else f"{count:,}"
+                raise RequestError(422, f"{what}; expected at most {most:,} (the service's {setting})", field)
         return run, getattr(wanted, "k", None) or min(run.k, self.settings.max_k)
-
-    def _check(self, field: str, value: object, setting: str) -> None:
-        count, most = len(value) if isinstance(value, list) else value or 0, getattr(self.settings, setting)
-        if count > most:
-            what = f"{count:,} of them" if isinstance(value, list) else f"{count:,}"
-            raise RequestError(422, f"{what}; expected at most {most:,} (the service's {setting})", field)
 
     async def insight(self, run: ServedRun, compute: Callable[[ServedRun], _Result]) -> _Result:
         """A figure about a run as a whole; one request computes it, and others that ask meanwhile wait.
