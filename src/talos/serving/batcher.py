@@ -72,10 +72,6 @@ class Batcher:
         self.thread.submit(self._work)
         return await asyncio.wrap_future(future)
 
-    def close(self) -> None:
-        """Finish what was begun and stop."""
-        self.thread.shutdown()
-
     def _work(self) -> None:
         """Answer the request that has waited longest, if any does, and with it those of its group."""
         batch: dict[Future[_Lists], ListRequest] = {}

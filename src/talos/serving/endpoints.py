@@ -293,7 +293,8 @@ async def reload(service: Served, body: schemas.ReloadBody | None = None) -> Res
 async def health(service: Served, request: Request) -> Response:
     """Whether lists can be made, of which versions, and which reloads have failed."""
     status = "ok" if request.scope["path"] == "/livez" else "ready"
-    return _json(status=status, models=service.metrics.versions, reload_errors=dict(service.errors))
+    versions = {name: run.version for name, run in service.runs.items()}
+    return _json(status=status, models=versions, reload_errors=dict(service.errors))
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

@@ -39,7 +39,7 @@ class Metrics:
 
     Attributes:
         in_flight: the requests in work.
-        versions: the version of each run that is served, by its name.
+        versions: the labels of `talos_model_info`: the version of each run, by its name.
 
     >>> metrics = Metrics()
     >>> metrics.count(lists=3)
@@ -79,7 +79,7 @@ class Metrics:
         several = "PROMETHEUS_MULTIPROC_DIR" in os.environ
         yield from (MultiProcessCollector(None) if several else self._own).collect()  # type: ignore[no-untyped-call]
         info = GaugeMetricFamily("talos_model_info", "The runs that are served.", labels=["model", "version"])
-        for label in self.versions.items():
+        for label in [*self.versions.items()]:
             info.add_metric(label, 1)
         yield info
 

@@ -117,15 +117,17 @@ class ServedRun:
             return None
         rows, every = np.array([row for row, _, _ in events], np.int64), np.arange(len(codes))
         items = encode(self.items, [item for _, item, _ in events])
-        times = np.array([time_ for _, _, time_ in events], np.float64)
-        # what the run has learnt about the users with events, as positions in `seen`
+        times = np.array([seconds for _, _, seconds in events], np.float64)
+        # what was learnt about the users with events: rows, and positions in `seen`
         known = np.intersect1d(rows, np.flatnonzero(codes >= 0))
         places = [np.arange(*self.seen.indptr[code : code + 2]) for code in codes[known]]
         past_rows, past = np.repeat(known, list(map(len, places))), np.concatenate([every[:0], *places])
+        # the events that are news, and the rows that have some
         learnt = past_rows * len(self.items) + self.seen.indices[past]
         new = (items >= 0) & ~np.isin(rows * len(self.items) + items, learnt)
         by_events = np.isin(every, rows[new])
         past_rows, past = past_rows[by_events[past_rows]], past[by_events[past_rows]]
+        # the visits of rows that have neither
         visitors = np.flatnonzero(~by_events & ((codes < 0) | (self.model.train.user_degrees[codes] == 0)))
         visit, visited = (every[:0], every[:0]) if visits is None else visits.pairs_of(visitors)
         rows = np.concatenate([past_rows, rows[new], visitors[visit]])

@@ -22,7 +22,7 @@ import uvicorn
 from prometheus_client.multiprocess import mark_process_dead
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.supervisors.multiprocess import Multiprocess
+from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from talos.errors import ConfigError, TalosError
 from talos.serving.app import create_app
@@ -142,7 +142,7 @@ def _config(settings: Settings) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=int(settings.deadline) + 1,
         timeout_keep_alive=30,
-        timeout_worker_healthcheck=120,  # importing all takes a while where much else runs
+        timeout_worker_healthcheck=120,  # of a worker that takes the place of another after SIGHUP
         h11_max_incomplete_event_size=64 << 10,
     )
 
@@ -158,7 +158,7 @@ def _application(settings: Settings) -> Guard:
         if settings.control is None:
             raise
         log_line(event="worker could not start", error=str(error))
-        sys.exit(STARTUP_FAILURE)  # so that the supervisor starts no other one, which would fare no better
+        sys.exit(STARTUP_FAILURE)
     # All that was imported and loaded stays. Left to the garbage collector, it would be searched again and again under
     # load, and nothing would be answered for 0.15 s each time.
     gc.collect()
@@ -179,12 +179,19 @@ class _Workers(Multiprocess):
     ready: Callable[[], None] | None = None
 
     def keep_subprocess_alive(self) -> None:
-        before = list(self.processes)
-        super().keep_subprocess_alive()
-        for worker in before:
-            if worker.exitcode is not None and not self.should_exit.is_set():
-                mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
-                log_line(event="worker ended", code=worker.exitcode)
+        # uvicorn also asks each worker for a sign of life: it would kill one that is still importing, and wait for the
+        # answer of one that has just died
+        for place, worker in enumerate(self.processes):
+            if worker.process.is_alive() or self.should_exit.is_set():
+                continue
+            worker.kill()  # closes its pipe
+            mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
+            log_line(event="worker ended", code=worker.exitcode)
+            if worker.exitcode == STARTUP_FAILURE:  # another one would fare no better
+                self.should_exit.set()
+            else:
+                self.processes[place] = Process(self.config, self.sockets)
+                self.processes[place].start()
         if self.ready is not None and all(worker.is_ready() for worker in self.processes):
             self.ready()
             self.ready = None

@@ -48,7 +48,9 @@ class Service:
         loaded = [ServedRun(Path(run), self.log, self._shared) for run in settings.runs]
         self.runs, self.errors = {run.name: run for run in loaded}, dict[str, str]()
         self.metrics.versions = {run.name: run.version for run in loaded}
-        self._tried = dict(self.metrics.versions)  # those that could not be used among them
+        self._tried = dict(
+            self.metrics.versions
+        )  # also those that could not be used, which are not tried again
 
     # ------------------------------------------------------------------- runs
 
@@ -77,7 +79,7 @@ class Service:
                 raise TalosError(str(error)) from error
             self.errors.pop(name, None)
             self.runs = {**self.runs, name: new}
-            self.metrics.versions = {**self.metrics.versions, name: new.version}
+            self.metrics.versions[name] = new.version
             self.metrics.count(reloads=1)
             versions = {"model": name, "version": new.version, "before": old.version}
             log_line(event="reloaded", **versions)
@@ -122,7 +124,7 @@ class Service:
 
     def close(self) -> None:
         """Finish what was begun."""
-        self.batcher.close()
+        self.batcher.thread.shutdown()
         self._insights.shutdown(cancel_futures=True)
         if self.log is not None:
             self.log.close()
