@@ -96,8 +96,10 @@ class ServedRun:
         codes[[one is not None for one in asked]] = encode(
             self.users, [one for one in asked if one is not None]
         )
-        known = iter(self.users.decode(codes[codes >= 0]))
-        return [next(known) if code >= 0 else one for one, code in zip(asked, codes, strict=True)], codes
+        known = iter(self.users.decode(codes[codes >= 0]).to_list())
+        return [
+            next(known) if code >= 0 else one for one, code in zip(asked, codes.tolist(), strict=True)
+        ], codes
 
     def histories(
         self, users: Sequence[IdField | None], codes: NDArray[np.int64], visits: ItemRows | None = None
