@@ -29,7 +29,7 @@ _Lists: TypeAlias = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class ListRequest:
-    """The lists that a body asks for, their length, and the run that makes them, whatever replaces it meanwhile."""
+    """The lists that a body asks for, their length, and the run that makes them even if it is replaced meanwhile."""
 
     run: ServedRun
     body: RecommendBody

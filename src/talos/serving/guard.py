@@ -17,7 +17,7 @@ from talos.serving.settings import Keys, Settings, is_loopback
 
 __all__ = ["Guard", "RequestError", "error_answer"]
 
-# The name of a route for the metrics: few, whatever is asked for.
+# The names of routes for the metrics, of which there are few; any other path is `other`.
 _ROUTE = re.compile(
     r"(?P<health>/livez|/readyz|/metrics)|(?P<page>/|/page/[a-z]+\.[a-z]+)|(?P<reload>/v1/model/reload)"
     r"|(?P<insights>/v1/(?:map|quality|items/[^/]*/exposure))|(?P<similar>/v1/(?:items|users)/[^/]*/similar)"
@@ -46,7 +46,7 @@ class RequestError(HTTPException):
 def error_answer(
     status: int, error: str, field: str | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """The answer to whatever is not 2xx; text that cannot be encoded is replaced."""
+    """The answer with an error; text that cannot be encoded is replaced."""
     body = json.dumps({"error": error, "field": field}, ensure_ascii=False).encode("utf-8", "replace")
     return Response(body, status, headers=headers, media_type="application/json")
 

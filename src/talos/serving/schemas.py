@@ -44,13 +44,13 @@ Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Source: TypeAlias = Literal["model", "folded", "popular"]
 Value: TypeAlias = bool | Whole | Number | Text
-
-
 Range: TypeAlias = Annotated[dict[Literal["gt", "gte", "lt", "lte"], Number], Field(min_length=1)]
 Condition: TypeAlias = Range | Annotated[list[Value], Field(max_length=1000)] | Value
 Conditions: TypeAlias = Annotated[dict[Text, Condition], Field(max_length=100)]
-# Conditions on the items' attributes: all of `must` hold, and none of `must_not`.
-FilterField: TypeAlias = dict[Literal["must", "must_not"], Conditions]
+FilterField: TypeAlias = Annotated[
+    dict[Literal["must", "must_not"], Conditions],
+    Field(description="Conditions on the items' attributes: all of `must` hold, and none of `must_not`."),
+]
 
 
 class Choice(BaseModel):
@@ -83,7 +83,7 @@ class RecommendQuery(ListOptions):
 
 
 class RecommendBody(ListOptions, extra="forbid"):
-    """Lists for users, or for one history; a history with users is for those whom the model does not know."""
+    """Lists for users, or for one history; with users, the history is for those that the model does not know."""
 
     users: Annotated[Ids, Field(min_length=1)] | None = None
     history: Ids | None = None
@@ -118,7 +118,7 @@ class RankBody(BaseModel, extra="forbid"):
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class Event:
-    """A user met an item, now unless it says when; an event with an `id` that was sent before is not counted again."""
+    """A user met an item; `timestamp` is now if absent, and an `id` that was sent before is not counted again."""
 
     user: IdField
     item: IdField
