@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,12 +14,29 @@ from talos.model.recommender import Recommender
 
 from .conftest import add_attributes
 
-Client = Callable[..., Any]
 MODELS = [
     *({"loss": name, "epochs": 2, "dim": 8} for name in registry.names("loss")),
     *({"baseline": name} for name in registry.names("baseline")),
 ]
+EVEN = {"must": {"category": "even"}}
+HOW: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "filter": {"filter": EVEN},
+    "diversity": {"diversity": 0.7},
+    "filter and diversity": {"filter": EVEN, "diversity": 0.7},
+    "popularity": {"popularity": 0.5},
+    "all items": {"filter_seen": False},
+}
 K = 5
+NEW = "item7"
+
+
+class Case(NamedTuple):
+    """The service of a model, the model as the library has it, and people: as asked of the service and the library."""
+
+    service: Any
+    model: Recommender
+    people: dict[str, tuple[dict[str, Any], dict[str, Any], str]]
 
 
 @pytest.fixture(scope="module")
@@ -31,55 +47,71 @@ def train() -> Interactions:
     return Interactions.from_ids(users, items)
 
 
-def items_of(answer: Any) -> list[str]:
+@pytest.fixture(
+    scope="module", params=MODELS, ids=lambda options: str(options.get("loss") or options["baseline"])
+)
+def case(
+    request: pytest.FixtureRequest, train: Interactions, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Case]:
+    from starlette.testclient import TestClient
+
+    from talos.serving.app import create_app
+    from talos.serving.settings import Settings
+
+    folder = tmp_path_factory.mktemp("conformance")
+    model = add_attributes(Recommender(k=K, **request.param).fit(train))
+    model.save(folder / "run")
+    user, other = train.user_ids.ids[3], train.user_ids.ids[4]
+    past = train.items_of(other).to_list()
+    people = {
+        "known user": ({"users": [user]}, {"users": [user]}, "model"),
+        "history": ({"history": past[:3]}, {"history": past[:3]}, "folded"),
+        "new events": ({"users": [other]}, {"history": sorted({*past, NEW})}, "folded"),
+        "new user": ({"users": ["somebody new"]}, {"history": [NEW]}, "folded"),
+        "stranger": (
+            {"users": ["a stranger"]},
+            {"users": ["a stranger"], "on_unknown": "popular"},
+            "popular",
+        ),
+    }
+    app = create_app(Settings(runs=(str(folder / "run"),), feedback=str(folder / "log")))
+    with TestClient(app, base_url="http://localhost") as service:
+        events = {"events": [{"user": one, "item": NEW} for one in (other, "somebody new")]}
+        service.post("/v1/feedback", json=events).raise_for_status()
+        yield Case(service, model, people)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("who", ["known user", "history", "new events", "new user", "stranger"])
+def test_lists_are_those_of_the_library(case: Case, who: str, how: str) -> None:
+    asked, wanted, source = case.people[who]
+    answer = case.service.post("/v1/recommend", json={"k": K, "explain": True, **asked, **HOW[how]})
     assert answer.status_code == 200, answer.text
     (found,) = answer.json()["results"]
-    return [one["item"] for one in found["items"]]
+    right = case.model.recommend(k=K, **wanted, **HOW[how])
+    assert found["source"] == source
+    assert [one["item"] for one in found["items"]] == right["item_id"].to_list()
+    assert [one["score"] for one in found["items"]] == pytest.approx(right["score"].to_list(), abs=1e-5)
+    assert len(found["items"]) == K
 
 
-@pytest.mark.parametrize(
-    "options", MODELS, ids=lambda options: str(options.get("loss") or options["baseline"])
-)
-def test_lists_are_those_of_the_library(
-    client: Client, train: Interactions, tmp_path: Path, options: dict[str, Any]
-) -> None:
-    model = add_attributes(Recommender(k=K, **options).fit(train))
-    model.save(tmp_path / "run")
-    service = client(tmp_path / "run", feedback=str(tmp_path / "log"))
-    user, other = train.user_ids.ids[3], train.user_ids.ids[4]
-    past, new = train.items_of(other).to_list(), "item7"
-    even = {"must": {"category": "even"}}
+def test_candidates_and_given_items(case: Case, train: Interactions) -> None:
+    user, past = train.user_ids.ids[3], train.items_of(train.user_ids.ids[4]).to_list()
+    options = {"candidates": past, "filter_seen": False}
+    answer = case.service.post("/v1/recommend", json={"users": [user], "k": K, **options})
+    right = case.model.recommend([user], k=K, **options)["item_id"].to_list()
+    assert [one["item"] for one in answer.json()["results"][0]["items"]] == right
+    ranked = case.service.post("/v1/rank", json={"user": user, "items": past[:4]})
+    right = case.model.recommend([user], k=4, candidates=past[:4], filter_seen=False)["item_id"].to_list()
+    assert [one["item"] for one in ranked.json()["items"]] == right
 
-    def ask(**body: Any) -> list[str]:
-        return items_of(service.post("/v1/recommend", json={"k": K, "explain": True, **body}))
 
-    def wanted(users: list[str] | None = None, **how: Any) -> list[str]:
-        found: list[str] = model.recommend(users, k=K, **how)["item_id"].to_list()
-        return found
-
-    assert ask(users=[user]) == wanted([user])
-    assert ask(history=past[:3]) == wanted(history=past[:3])
-    assert ask(users=["a stranger"]) == wanted(["a stranger"], on_unknown="popular")
-    for how in (
-        {"filter": even},
-        {"diversity": 0.7},
-        {"popularity": 0.5},
-        {"filter": even, "diversity": 0.7},
-    ):
-        assert ask(users=[user], **how) == wanted([user], **how)
-        assert ask(history=past[:3], **how) == wanted(history=past[:3], **how)
-    assert ask(users=[user], candidates=past, filter_seen=False) == wanted(
-        [user], candidates=past, filter_seen=False
-    )
-    events = {"events": [{"user": other, "item": new}, {"user": "somebody new", "item": new}]}
-    service.post("/v1/feedback", json=events).raise_for_status()
-    assert ask(users=[other]) == wanted(history=sorted({*past, new}))
-    assert ask(users=["somebody new"], diversity=0.7) == wanted(history=[new], diversity=0.7)
-    both = service.post("/v1/recommend", json={"users": [user, other, "somebody new"], "k": K}).json()[
-        "results"
-    ]
-    assert [one["source"] for one in both] == ["model", "folded", "folded"]
-    assert [one["item"] for one in both[0]["items"]] == wanted([user])
-    ranked = service.post("/v1/rank", json={"user": user, "items": past[:4]}).json()["items"]
-    expected = model.recommend([user], k=4, candidates=past[:4], filter_seen=False)
-    assert [one["item"] for one in ranked] == expected["item_id"].to_list()
+def test_people_of_all_kinds_in_one_request(case: Case) -> None:
+    """Each has the list that they have alone."""
+    kinds = ("known user", "new events", "new user", "stranger")
+    users = [case.people[who][0]["users"][0] for who in kinds]
+    together = case.service.post("/v1/recommend", json={"users": users, "k": K}).json()["results"]
+    assert [one["source"] for one in together] == [case.people[who][2] for who in kinds]
+    for who, found in zip(kinds, together, strict=True):
+        right = case.model.recommend(k=K, **case.people[who][1])["item_id"].to_list()
+        assert [one["item"] for one in found["items"]] == right

@@ -20,7 +20,8 @@ import pytest
 from talos.data.interactions import Interactions
 from talos.errors import DataError, TalosError
 from talos.model.recommender import Recommender
-from talos.serving.feedback import Event, FeedbackLog, is_log, read_log
+from talos.serving.feedback import FeedbackLog, is_log, read_log
+from talos.serving.schemas import Event
 
 from .conftest import item_name
 

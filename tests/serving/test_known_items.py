@@ -54,7 +54,7 @@ def test_held_out_items_are_masked_but_not_learnt(client: Client, run: Path, tmp
 def test_a_save_over_the_served_run_is_watched(
     client: Client, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("talos.serving.book._SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("talos.serving.service._SECONDS_BETWEEN_LOOKS", 0.01)
     service, second = client(run, watch=True), fit(1)
     before = service.get("/readyz").json()["models"]["run"]
     second.save(run)

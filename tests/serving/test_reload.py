@@ -46,7 +46,7 @@ def test_a_bad_run_leaves_the_old_one(client: Client, saved: dict[str, Path], ru
 
 
 def test_watching(client: Client, saved: dict[str, Path], run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talos.serving.book._SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("talos.serving.service._SECONDS_BETWEEN_LOOKS", 0.01)
     service = client(run, watch=True)
     before = service.get("/readyz").json()["models"]["run"]
     copied(saved["second"], run)

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from talos.errors import InputError
 from talos.serving.endpoints import router
 from talos.serving.guard import Guard, error_answer
-from talos.serving.service import RequestError, Service
+from talos.serving.service import Service
 from talos.serving.settings import Keys, Settings
 
 __all__ = ["create_app"]
@@ -29,18 +29,27 @@ def create_app(settings: Settings) -> Guard:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        following = asyncio.create_task(service.follow())
         yield {"guard": guard}  # the state of the lifespan, which the server's protocol reads
+        following.cancel()
         await asyncio.to_thread(service.close)
 
     service = Service(settings)
     app = FastAPI(
-        title="Talos", version="1", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan
+        title="Talos",
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+        exception_handlers={
+            RequestValidationError: _invalid,
+            HTTPException: _http_error,
+            InputError: _input_error,
+        },
     )
     app.state.service = service
     app.include_router(router)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http_error)  # type: ignore[arg-type]
-    app.add_exception_handler(InputError, _input_error)
     guard = Guard(app, settings=settings, keys=Keys.load(settings), metrics=service.metrics)
     return guard
 
@@ -51,12 +60,12 @@ async def _invalid(request: Request, error: Any) -> Response:
     place = [str(part) for part in first["loc"]]
     if first["type"] == "json_invalid":
         return error_answer(422, "the body is not JSON", "body")
-    kept = [part for part in place[1:] if not part.startswith(("constrained", "function-"))]
+    kept = [part for part in place[1:] if not part.startswith(("constrained", "function-", "[key]"))]
     return error_answer(422, str(first["msg"])[:500], ".".join(kept)[:500] or place[0])
 
 
-async def _http_error(request: Request, error: HTTPException) -> Response:
-    field = error.field if isinstance(error, RequestError) else _FIELDS.get(error.status_code)
+async def _http_error(request: Request, error: Any) -> Response:
+    field = getattr(error, "field", None) or _FIELDS.get(error.status_code)
     return error_answer(error.status_code, str(error.detail), field, error.headers)
 
 

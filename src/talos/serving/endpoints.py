@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import time
-from collections.abc import Callable
-from functools import partial
-from typing import Annotated, Any, Literal, TypeAlias
-from urllib.parse import unquote_to_bytes
+from typing import Annotated, Any, Literal, TypeAlias, cast
+from urllib.parse import unquote
 
 import numpy as np
 import orjson
@@ -22,26 +20,22 @@ from talos.data.vocabulary import Vocabulary
 from talos.errors import TalosError
 from talos.model.query import nearest_to
 from talos.serving import insights, schemas
-from talos.serving.book import RunBook
-from talos.serving.feedback import Event, Id
-from talos.serving.ranking import ListRequest, numbered
+from talos.serving.batcher import ListRequest, numbered
+from talos.serving.guard import RequestError
 from talos.serving.runs import ServedRun, encode
-from talos.serving.service import RequestError, Service
+from talos.serving.service import Service
 
 __all__ = ["router"]
-
-router = APIRouter()
-
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.ErrorAnswer}
     for status in (400, 401, 403, 404, 408, 409, 413, 415, 421, 422, 503, 504)
 }
+router = APIRouter(responses=_ERRORS)
 
 
 async def _service_of(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
+    return cast(Service, request.app.state.service)
 
 
 Served: TypeAlias = Annotated[Service, Depends(_service_of)]
@@ -57,13 +51,14 @@ Run: TypeAlias = Annotated[ServedRun, Depends(_run_of)]
 def _decoded(part: str, field: str) -> str:
     """An id from a path, where it stands percent-encoded."""
     try:
-        return unquote_to_bytes(part).decode()
+        return unquote(part, errors="strict")
     except UnicodeDecodeError:
         raise RequestError(400, "is not UTF-8", field) from None
 
 
-def _position_of(ids: Vocabulary, one: Id, kind: str, degrees: NDArray[np.int64] | None = None) -> int:
-    """The position of an id; 404 if it is unknown, or has no training events (`degrees`). `kind` says of what."""
+def _position_of(ids: Vocabulary, part: str, kind: str, degrees: NDArray[np.int64] | None = None) -> int:
+    """The position of the id in a path; 404 if it is unknown, or has no training events (`degrees`)."""
+    one = _decoded(part, kind)
     code = int(encode(ids, [one])[0])
     if code < 0:
         raise RequestError(404, f"no {kind} {one!r}", kind)
@@ -72,53 +67,51 @@ def _position_of(ids: Vocabulary, one: Id, kind: str, degrees: NDArray[np.int64]
     return code
 
 
-def _head(run: ServedRun) -> dict[str, Any]:
-    """What every answer about a run begins with."""
-    return {"model": run.name, "version": run.version}
+def _json(run: ServedRun | None = None, **values: Any) -> Response:
+    """An answer, which begins with the run that it is about.
 
-
-def _json_answer(values: dict[str, Any]) -> Response:
-    """An answer with these values, as they are: checking them against the schema would cost more than a list does."""
-    return Response(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
+    The values are written as they are: checking them against the schema would cost more than a list does.
+    """
+    head = {} if run is None else {"model": run.name, "version": run.version}
+    body = orjson.dumps({**head, **values}, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(body, media_type="application/json")
 
 
 # ------------------------------------------------------------------- lists
 
 
-async def _made(service: Service, run: ServedRun, body: schemas.RecommendBody, k: int) -> dict[str, Any]:
-    """The answer with the lists that a body asks for."""
+async def _lists(service: Service, run: ServedRun, body: schemas.RecommendBody, k: int) -> dict[str, Any]:
+    """The lists that a body asks for, and how long they took."""
     began = time.perf_counter()
-    results = await service.ranker.lists(ListRequest(run, body, k))
-    took = round(1000 * (time.perf_counter() - began), 3)
-    return {**_head(run), "took_ms": took, "results": results}
+    results = await service.batcher.lists(ListRequest(run, body, k))
+    return {"took_ms": round(1000 * (time.perf_counter() - began), 3), "results": results}
 
 
-@router.get("/v1/recommend/{user}", response_model=schemas.ListsAnswer, responses=_ERRORS)
+@router.get("/v1/recommend/{user}", response_model=schemas.ListsAnswer)
 async def recommend_one(
     service: Served, user: str, query: Annotated[schemas.RecommendQuery, Query()]
 ) -> Response:
     """The list of one user."""
     run, k = service.chosen(query)
-    return _json_answer(await _made(service, run, query.body(users=[_decoded(user, "user")]), k))
+    return _json(run, **await _lists(service, run, query.body(users=[_decoded(user, "user")]), k))
 
 
-@router.post("/v1/recommend", response_model=schemas.ListsAnswer, responses=_ERRORS)
+@router.post("/v1/recommend", response_model=schemas.ListsAnswer)
 async def recommend(service: Served, body: schemas.RecommendBody) -> Response:
     """Lists of users, or of one history."""
     run, k = service.chosen(body)
     if body.users is None and body.history is None:
         raise RequestError(422, "is missing; expected users or a history", "users")
-    return _json_answer(await _made(service, run, body, k))
+    return _json(run, **await _lists(service, run, body, k))
 
 
-@router.post("/v1/rank", response_model=schemas.RankAnswer, responses=_ERRORS)
+@router.post("/v1/rank", response_model=schemas.RankAnswer)
 async def rank(service: Served, body: schemas.RankBody) -> Response:
     """Given items in the order of a user's or a history's scores."""
     run, _ = service.chosen(body)
     if body.user is None and body.history is None:
         raise RequestError(422, "is missing; expected a user or a history", "user")
     codes = encode(run.items, body.items)
-    unknown = [item for item, code in zip(body.items, codes, strict=True) if code < 0]
     wanted = schemas.RecommendBody.model_construct(
         users=None if body.user is None else [body.user],
         history=body.history,
@@ -126,26 +119,26 @@ async def rank(service: Served, body: schemas.RankBody) -> Response:
         filter_seen=False,
         explain=body.explain,
     )
-    made = await _made(service, run, wanted, max(1, len(np.unique(codes[codes >= 0]))))
-    (found,) = made.pop("results")
-    return _json_answer({**made, "source": found["source"], "items": found["items"], "unknown": unknown})
+    made = await _lists(service, run, wanted, len(codes))
+    unknown = [item for item, code in zip(body.items, codes, strict=True) if code < 0]
+    return _json(run, **made["results"][0], took_ms=made["took_ms"], unknown=unknown)
 
 
-@router.get("/v1/popular", response_model=schemas.SimilarItemsAnswer, responses=_ERRORS)
-async def popular(service: Served, query: Annotated[schemas.PopularQuery, Query()]) -> Response:
+@router.get("/v1/popular", response_model=schemas.SimilarItemsAnswer)
+async def popular(service: Served, query: Annotated[schemas.RecommendQuery, Query()]) -> Response:
     """The most popular items; the score is the popularity, 0 to 1."""
     run, k = service.chosen(query)
-    made = await _made(service, run, query.body(history=[]), k)
-    return _json_answer({**_head(run), "items": made["results"][0]["items"]})
+    made = await _lists(service, run, query.body(history=[]), k)
+    return _json(run, items=made["results"][0]["items"])
 
 
-@router.get("/v1/items/{item}/similar", response_model=schemas.SimilarItemsAnswer, responses=_ERRORS)
+@router.get("/v1/items/{item}/similar", response_model=schemas.SimilarItemsAnswer)
 async def similar_items(service: Served, item: str, query: Annotated[schemas.Choice, Query()]) -> Response:
     """The items nearest to an item, by the cosine of their vectors or by the weights between items."""
     return await _nearest(service, "item", item, query)
 
 
-@router.get("/v1/users/{user}/similar", response_model=schemas.SimilarUsersAnswer, responses=_ERRORS)
+@router.get("/v1/users/{user}/similar", response_model=schemas.SimilarUsersAnswer)
 async def similar_users(service: Served, user: str, query: Annotated[schemas.Choice, Query()]) -> Response:
     """The users nearest to a user, by the cosine of their vectors."""
     return await _nearest(service, "user", user, query)
@@ -157,11 +150,13 @@ async def _nearest(
     """The items or users nearest to the one that a part of the path names."""
     run, k = service.chosen(query)
     ids, degrees = (run.items, run.degrees) if kind == "item" else (run.users, run.model.train.user_degrees)
-    one = ids.ids[_position_of(ids, _decoded(part, kind), kind, degrees)]
-    lists = await service.ranker.call(partial(nearest_to, run.model, kind, one, k))
+    one = ids.ids[_position_of(ids, part, kind, degrees)]
+    lists = await asyncio.get_running_loop().run_in_executor(
+        service.batcher.thread, nearest_to, run.model, kind, one, k
+    )
     codes = lists.items[0][lists.items[0] >= 0]
     named = run.describe(codes) if kind == "item" else [{"user": user} for user in ids.decode(codes)]
-    return _json_answer({**_head(run), f"{kind}s": numbered(named, lists.scores[0][: len(codes)].tolist())})
+    return _json(run, **{f"{kind}s": numbered(named, lists.scores[0][: len(codes)].tolist())})
 
 
 # ------------------------------------------------------------------- items and users
@@ -169,53 +164,54 @@ async def _nearest(
 _HISTORY_SHOWN = 1000
 
 
-@router.get("/v1/items", response_model=schemas.ItemsAnswer, responses=_ERRORS)
+@router.get("/v1/items", response_model=schemas.ItemsAnswer)
 async def items(service: Served, query: Annotated[schemas.SearchQuery, Query()]) -> Response:
     """Items whose id or title contains a text, in the order of their ids."""
     run = service.run(query.model)
-    codes, cursor = await asyncio.to_thread(_search, run, lambda: run.item_texts, query)
-    return _json_answer({**_head(run), "items": run.describe(codes), "cursor": cursor})
+    codes, cursor = await asyncio.to_thread(_search, run, query, run.items.ids, run.titles)
+    return _json(run, items=run.describe(codes), cursor=cursor)
 
 
-@router.get("/v1/users", response_model=schemas.UsersAnswer, responses=_ERRORS)
+@router.get("/v1/users", response_model=schemas.UsersAnswer)
 async def users(service: Served, query: Annotated[schemas.SearchQuery, Query()]) -> Response:
     """Users of the run whose id contains a text, in the order of their ids."""
     run = service.run(query.model)
-    codes, cursor = await asyncio.to_thread(_search, run, lambda: run.user_texts, query)
+    codes, cursor = await asyncio.to_thread(_search, run, query, run.users.ids)
     named = zip(run.users.decode(codes).to_list(), run.seen.user_degrees[codes].tolist(), strict=True)
     found = [{"user": one, "interactions": count} for one, count in named]
-    return _json_answer({**_head(run), "users": found, "cursor": cursor})
+    return _json(run, users=found, cursor=cursor)
 
 
 def _search(
-    run: ServedRun, texts: Callable[[], pl.Series], query: schemas.SearchQuery
+    run: ServedRun, query: schemas.SearchQuery, ids: pl.Series, titles: pl.Series | None = None
 ) -> tuple[list[int], str | None]:
-    """Positions of the rows that contain the text of a search, and the cursor for those that follow."""
+    """Positions of the ids and titles that contain the text of a search, and the cursor for those that follow."""
     version, _, place = (query.cursor or "").partition("-")
-    if query.cursor is not None and (not place.isascii() or not place.isdigit() or len(place) > 15):
-        raise RequestError(422, "is not one that was answered", "cursor")
     start = int(place) if version == run.version else 0  # positions of another version mean nothing here
-    wanted = query.q.encode("utf-8", "replace").decode().lower()
-    found = texts().slice(start).str.contains(wanted, literal=True).arg_true().head(query.limit + 1)
-    codes = [start + place for place in found.to_list()]
+    text = ids.slice(start).cast(pl.String)
+    if titles is not None:
+        text += "\n" + titles.slice(start).fill_null("")
+    found = text.str.to_lowercase().str.contains(query.q.lower(), literal=True)
+    codes = [start + place for place in found.arg_true().head(query.limit + 1).to_list()]
     more = f"{run.version}-{codes[query.limit - 1] + 1}" if len(codes) > query.limit else None
     return codes[: query.limit], more
 
 
-@router.get("/v1/items/{item}", response_model=schemas.ItemAnswer, responses=_ERRORS)
+@router.get("/v1/items/{item}", response_model=schemas.ItemAnswer)
 async def one_item(item: str, run: Run) -> Response:
     """What is known about an item."""
-    code = _position_of(run.items, _decoded(item, "item"), "item")
-    degree = int(run.degrees[code])
-    facts = {
-        "attributes": {} if run.model.attributes is None else run.model.attributes.row(code, named=True),
-        "interactions": degree,
-        "popularity_rank": int((run.degrees > degree).sum()) + 1,
-    }
-    return _json_answer({**_head(run), **run.describe([code])[0], **facts})
+    code, attributes = _position_of(run.items, item, "item"), run.model.attributes
+    degree = run.degrees[code]
+    return _json(
+        run,
+        **run.describe([code])[0],
+        attributes={} if attributes is None else attributes.row(code, named=True),
+        interactions=degree,
+        popularity_rank=(run.degrees > degree).sum() + 1,
+    )
 
 
-@router.get("/v1/users/{user}", response_model=schemas.UserAnswer, responses=_ERRORS)
+@router.get("/v1/users/{user}", response_model=schemas.UserAnswer)
 async def one_user(user: str, run: Run) -> Response:
     """A user's history, with the items of new events; a user without any is 404."""
     asked = _decoded(user, "user")
@@ -225,56 +221,48 @@ async def one_user(user: str, run: Run) -> Response:
         raise RequestError(404, f"no user {asked!r}", "user")
     learnt = run.seen.pairs_of(codes[codes >= 0])[1]
     past = learnt if history is None else history.indices
-    facts = {
-        "user": known,
-        "source": "model" if history is None else "folded",
-        "interactions": len(past),
-        "new_events": len(past) - len(learnt),
-        "history": run.describe(past[:_HISTORY_SHOWN]),
-    }
-    return _json_answer({**_head(run), **facts})
+    return _json(
+        run,
+        user=known,
+        source="model" if history is None else "folded",
+        interactions=len(past),
+        new_events=len(past) - len(learnt),
+        history=run.describe(past[:_HISTORY_SHOWN]),
+    )
 
 
 # ------------------------------------------------------------------- operation
 
 
-@router.post("/v1/feedback", response_model=schemas.FeedbackAnswer, responses=_ERRORS)
+@router.post("/v1/feedback", response_model=schemas.FeedbackAnswer)
 async def feedback(service: Served, body: schemas.FeedbackBody) -> Response:
     """Write events to the log; the answer comes when they are on the disk, and the next list knows them."""
     log = service.log
     if log is None:
         raise RequestError(409, "this service was started without a log of feedback", "events")
-    now = time.time()
-    events = [
-        Event(one.user, one.item, now if one.timestamp is None else one.timestamp, one.id)
-        for one in body.events
-    ]
     try:
         # shielded: an event that is written is counted, whether or not the sender still waits
-        fresh = await asyncio.shield(asyncio.to_thread(log.append, events))
+        fresh = await asyncio.shield(asyncio.to_thread(log.append, body.events))
     except TalosError as error:
         raise RequestError(503, str(error)) from error
-    run = service.run(None)
-    accepted, repeated = len(fresh), len(events) - len(fresh)
-    unknown = int((encode(run.items, [event.item for event in fresh]) < 0).sum())
-    service.metrics.count("feedback_events", accepted)
-    service.metrics.count("feedback_repeated", repeated)
-    service.metrics.count("unknown_items", unknown)
-    return _json_answer({"accepted": accepted, "repeated": repeated, "unknown_items": unknown})
+    accepted, repeated = len(fresh), len(body.events) - len(fresh)
+    unknown = int((encode(service.run(None).items, [event.item for event in fresh]) < 0).sum())
+    service.metrics.count(feedback_events=accepted, feedback_repeated=repeated, unknown_items=unknown)
+    return _json(accepted=accepted, repeated=repeated, unknown_items=unknown)
 
 
-@router.get("/v1/model", response_model=schemas.ModelsAnswer, responses=_ERRORS)
+@router.get("/v1/model", response_model=schemas.ModelsAnswer)
 async def models(service: Served) -> Response:
     """The runs that are served."""
-    found = [await asyncio.to_thread(_facts, run, service.book) for run in service.book.runs.values()]
-    return _json_answer({"models": found})
+    return _json(models=[await asyncio.to_thread(_facts, run, service) for run in service.runs.values()])
 
 
-def _facts(run: ServedRun, book: RunBook) -> dict[str, Any]:
+def _facts(run: ServedRun, service: Service) -> dict[str, Any]:
     model = run.model
     return {
-        **_head(run),
-        "default": run.name == book.default,
+        "model": run.name,
+        "version": run.version,
+        "default": run is service.run(None),
         "loaded_at": run.loaded_at,
         "users": len(run.users),
         "items": len(run.items),
@@ -285,36 +273,34 @@ def _facts(run: ServedRun, book: RunBook) -> dict[str, Any]:
         "attributes": [] if model.attributes is None else model.attributes.columns,
         "metrics": run.metrics,
         **run.event_counts(),
-        "reload_error": book.errors.get(run.name),
+        "reload_error": service.errors.get(run.name),
     }
 
 
-@router.post("/v1/model/reload", response_model=schemas.ReloadAnswer, responses=_ERRORS)
+@router.post("/v1/model/reload", response_model=schemas.ReloadAnswer)
 async def reload(service: Served, body: schemas.ReloadBody | None = None) -> Response:
     """Load runs anew; one that cannot be used leaves the old one in place (409)."""
-    name = None if body is None else body.model
-    service.run(name)
+    names = list(service.runs) if body is None or body.model is None else [service.run(body.model).name]
     try:
-        done = await asyncio.shield(asyncio.to_thread(service.book.reload, name))
+        done = [await asyncio.shield(asyncio.to_thread(service.reload, name)) for name in names]
     except TalosError as error:
         raise RequestError(409, str(error), "model") from error
-    return _json_answer({"reloaded": done})
+    return _json(reloaded=done)
 
 
 @router.get("/livez", response_model=schemas.HealthAnswer)
 @router.get("/readyz", response_model=schemas.HealthAnswer)
 async def health(service: Served, request: Request) -> Response:
     """Whether lists can be made, of which versions, and which reloads have failed."""
-    book, live = service.book, request.scope["path"] == "/livez"
-    status = "ok" if live else "ready"
-    return _json_answer({"status": status, "models": book.versions, "reload_errors": dict(book.errors)})
+    status = "ok" if request.scope["path"] == "/livez" else "ready"
+    versions = {name: run.version for name, run in service.runs.items()}
+    return _json(status=status, models=versions, reload_errors=dict(service.errors))
 
 
-@router.get("/metrics", response_class=PlainTextResponse, responses={401: {"model": schemas.ErrorAnswer}})
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(service: Served) -> Response:
     """Counters in the text format of Prometheus."""
-    text = service.metrics.text(service.book.versions)
-    return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+    return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 # ------------------------------------------------------------------- the page
@@ -333,34 +319,28 @@ _HEADERS = {
 }
 
 
-class _Files(StaticFiles):
-    def file_response(self, *args: Any, **options: Any) -> Response:
-        response = super().file_response(*args, **options)
-        response.headers.update(_HEADERS)
-        return response
-
-
-_FILES = _Files(packages=[("talos.serving", "page")])
+_FILES = StaticFiles(packages=[("talos.serving", "page")])
 
 
 @router.get("/", include_in_schema=False)
 @router.get("/page/{name}", include_in_schema=False)
 async def page(request: Request, name: str = "index.html") -> Response:
     """A file of the page."""
-    return await _FILES.get_response(name, request.scope)
+    response = await _FILES.get_response(name, request.scope)
+    response.headers.update(_HEADERS)
+    return response
 
 
-@router.get("/v1/items/{item}/exposure", response_model=schemas.ExposureAnswer, responses=_ERRORS)
+@router.get("/v1/items/{item}/exposure", response_model=schemas.ExposureAnswer)
 async def exposure(service: Served, item: str, run: Run) -> Response:
     """In how many of the users' lists an item is; the first request to a run counts for all items."""
-    code = _position_of(run.items, _decoded(item, "item"), "item")
+    code = _position_of(run.items, item, "item")
     counts, lists = await service.insight(run, insights.exposure)
-    held = int(counts[code])
-    facts = {"k": min(run.k, len(run.items)), "lists": held, "of_lists": lists, "share": held / max(1, lists)}
-    return _json_answer({**_head(run), "item": run.describe([code])[0]["item"], **facts})
+    facts = {"lists": counts[code], "of_lists": lists, "share": counts[code] / max(1, lists)}
+    return _json(run, item=run.items.ids[code], k=min(run.k, len(run.items)), **facts)
 
 
-@router.get("/v1/map", response_model=schemas.MapAnswer, responses=_ERRORS)
+@router.get("/v1/map", response_model=schemas.MapAnswer)
 async def item_map(request: Request, service: Served, run: Run) -> Response:
     """All items on a plane, by the two main axes of their vectors; the first request to a run computes it."""
     found = await service.insight(run, insights.item_map)
@@ -372,7 +352,7 @@ async def item_map(request: Request, service: Served, run: Run) -> Response:
     return Response(found, headers=headers, media_type="application/json")
 
 
-@router.get("/v1/quality", response_model=schemas.QualityAnswer, responses=_ERRORS)
+@router.get("/v1/quality", response_model=schemas.QualityAnswer)
 async def quality(service: Served, run: Run) -> Response:
     """Metrics by list length and by slice; the first request to a run measures them."""
-    return _json_answer({**_head(run), **await service.insight(run, insights.quality)})
+    return _json(run, **await service.insight(run, insights.quality))

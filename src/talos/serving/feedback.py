@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
-from typing import TypeAlias
 
 import polars as pl
 
 from talos.errors import DataError, TalosError
+from talos.serving.schemas import Event, IdField
 
-__all__ = ["Event", "FeedbackLog", "is_log", "read_log"]
-
-Id: TypeAlias = str | int
+__all__ = ["FeedbackLog", "is_log", "read_log"]
 
 _KIND = 0x74616C6F  # the application id of the file: "talo"
 _BLOCK = 1000
@@ -41,16 +40,6 @@ _NEWER = """
 SELECT number, item, NOT EXISTS (SELECT 1 FROM events AS b WHERE b.user = a.user AND b.number < a.number)
 FROM events AS a WHERE number > ? ORDER BY number LIMIT ?
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One event: a user met an item."""
-
-    user: Id
-    item: Id
-    timestamp: float
-    id: str | None = None
 
 
 class FeedbackLog:
@@ -91,21 +80,19 @@ class FeedbackLog:
         try:
             with self._writing, self._writer as link:
                 link.execute("BEGIN IMMEDIATE")
-                rows = ((str(one.user), str(one.item), one.timestamp, one.id) for one in events)
-                return [
-                    one for one, row in zip(events, rows, strict=True) if link.execute(_INSERT, row).rowcount
-                ]
+                now = time.time()
+                return [one for one in events if link.execute(_INSERT, _row(one, now)).rowcount]
         except sqlite3.Error as error:
             raise TalosError(f"{self.path} could not be written ({error})") from error
 
-    def events_of(self, users: Sequence[Id | None]) -> list[tuple[int, str, float]]:
+    def events_of(self, users: Sequence[IdField | None]) -> list[tuple[int, str, float]]:
         """The events of some users, in the order of writing for each: position in `users`, item, time."""
         with self._reading:  # a statement that another thread is about to step would be bound anew
             return [
-                (place, item, time)
+                (place, item, seconds)
                 for place, user in enumerate(users)
                 if user is not None
-                for item, time in self._reader.execute(_OF_USER, (str(user),))
+                for item, seconds in self._reader.execute(_OF_USER, (str(user),))
             ]
 
     def newer(self, number: int) -> list[tuple[int, str, bool]]:
@@ -117,6 +104,10 @@ class FeedbackLog:
         """Close the file."""
         self._reader.close()
         self._writer.close()
+
+
+def _row(event: Event, now: float) -> tuple[str, str, float, str | None]:
+    return str(event.user), str(event.item), now if event.timestamp is None else event.timestamp, event.id
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
@@ -163,9 +154,8 @@ def read_log(path: Path) -> pl.DataFrame:
         DataError: the file is not a log of feedback, or has no events.
     """
     try:
-        link = _connect(path, "ro")
-        rows = link.execute("SELECT user, item, timestamp FROM events ORDER BY number").fetchall()
-        link.close()
+        with closing(_connect(path, "ro")) as link:
+            rows = link.execute("SELECT user, item, timestamp FROM events ORDER BY number").fetchall()
     except sqlite3.Error as error:
         raise _unusable(path, "read", error) from None
     if not rows:

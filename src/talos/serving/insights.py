@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 import polars as pl
+import polars.selectors as cs
 from numpy.typing import NDArray
 
 from talos.model.measures import by_activity, by_popularity, make_lists, principal_axes
@@ -45,16 +46,15 @@ def item_map(run: ServedRun) -> bytes:
     scale = _GRID / max(float((high - low).max()), 1e-12)
     x, y = np.ascontiguousarray(np.rint((places - low) * scale).astype(np.int64).T)
     group, names, column = _groups(run.model.attributes, shown)
-    ids = run.items.decode(shown)
-    titles = None if run.titles is None else run.titles.gather(shown).str.slice(0, _LONGEST_TITLE)
+    titles = None if run.titles is None else run.titles.gather(shown).str.slice(0, _LONGEST_TITLE).to_list()
     body = orjson.dumps(
         {
             "model": run.name,
             "version": run.version,
             "total": len(run.items),
             "variance": shares.tolist(),
-            "items": ids.to_list(),
-            "titles": None if titles is None else titles.to_list(),
+            "items": run.items.decode(shown).to_list(),
+            "titles": titles,
             "x": x,
             "y": y,
             "popularity": np.ascontiguousarray(run.degrees[shown]),
@@ -69,32 +69,34 @@ def item_map(run: ServedRun) -> bytes:
 
 def quality(run: ServedRun) -> dict[str, Any]:
     """Metrics by list length, by activity of users and by popularity of items, on what was held back from the run."""
-    model, k = run.model, run.k
-    test = model.test
-    found: dict[str, Any] = {
-        "k": k, "metrics": run.metrics, "users": 0, "of_users": 0, "curves": [], "by_activity": [],
-        "by_popularity": [],
-    }  # fmt: skip
-    if test is None or len(test) == 0:
-        return found
-    longest = min(max(k, _KS[-1]), len(run.items))
-    ks = sorted({at for at in (*_KS, k) if at <= longest})
-    lists, popular = make_lists(model, test, ks=ks, most_users=_sample_size(run), seed=0)
-    both = (lists, popular)
-    found["users"], found["of_users"] = len(lists.users), int((test.user_degrees > 0).sum())
-    values = {name: [[one.mean(f"{name}@{at}") for at in ks] for one in both] for name in _BY_USER}
-    values |= {name: [list(map(float, getattr(one, name))) for one in both] for name in _BY_LISTS}
-    found["curves"] = [
-        {"metric": name, "ks": ks, "model": ours, "popularity": theirs}
-        for name, (ours, theirs) in values.items()
-    ]
-    at = min(k, longest)
-    for name, members in by_activity(model.train.user_degrees[lists.users]):
-        means = [float(one.per_user[f"recall@{at}"][members].mean()) for one in both]
-        found["by_activity"].append(_slice(name, int(members.sum()), means))
-    for name, _, pairs, shares in by_popularity(model.train.item_degrees, both, test, at):
-        found["by_popularity"].append(_slice(name, pairs, shares))
-    return found
+    test, train = run.model.test, run.model.train
+    stored = {"k": run.k, "metrics": run.metrics}
+    if not test:
+        return {**stored, "users": 0, "of_users": 0, "curves": [], "by_activity": [], "by_popularity": []}
+    longest = min(max(run.k, _KS[-1]), len(run.items))
+    ks, at = sorted({k for k in (*_KS, run.k) if k <= longest}), min(run.k, longest)
+    both = make_lists(run.model, test, ks=ks, most_users=_sample_size(run), seed=0)
+    users = both[0].users
+    curves = {name: [[one.mean(f"{name}@{k}") for k in ks] for one in both] for name in _BY_USER}
+    curves |= {name: [list(getattr(one, name)) for one in both] for name in _BY_LISTS}
+    recalls = [one.per_user[f"recall@{at}"] for one in both]
+    return {
+        **stored,
+        "users": len(users),
+        "of_users": (test.user_degrees > 0).sum(),
+        "curves": [
+            {"metric": name, "ks": ks, "model": ours, "popularity": theirs}
+            for name, (ours, theirs) in curves.items()
+        ],
+        "by_activity": [
+            _slice(name, members.sum(), [recall[members].mean() for recall in recalls])
+            for name, members in by_activity(train.user_degrees[users])
+        ],
+        "by_popularity": [
+            _slice(name, size, shares)
+            for name, _, size, shares in by_popularity(train.item_degrees, both, test, at)
+        ],
+    }
 
 
 def _slice(name: str, size: int, values: Sequence[float]) -> dict[str, Any]:
@@ -105,10 +107,7 @@ def exposure(run: ServedRun) -> tuple[NDArray[np.int64], int]:
     """In how many lists of a sample of users each item is (items,), and how many lists these are."""
     users = np.flatnonzero(run.seen.user_degrees)
     if len(users) > _sample_size(run):
-        chosen = np.random.default_rng(0).choice(users, _sample_size(run), replace=False)
-        users = np.sort(chosen)
-    if len(users) == 0:
-        return np.zeros(len(run.items), np.int64), 0
+        users = np.sort(np.random.default_rng(0).choice(users, _sample_size(run), replace=False))
     lists = answer(run.model, ListQuery(users=users, k=min(run.k, len(run.items))))
     return np.bincount(lists.items[lists.items >= 0], minlength=len(run.items)), len(users)
 
@@ -125,18 +124,18 @@ def _groups(
     The attribute is `category`, or else the first one that is text. Groups are its most frequent values; the last
     group, which has no name, is of items with another value or none. An item with several values counts by the first.
     """
-    text = [] if attributes is None else [
-        name for name, dtype in attributes.schema.items() if dtype in (pl.String, pl.List(pl.String))
-    ]  # fmt: skip
-    if attributes is None or not text:
+    table = (
+        pl.DataFrame()
+        if attributes is None
+        else attributes.select(cs.string() | cs.by_dtype(pl.List(pl.String)))
+    )
+    if not table.width:
         return None, [], None
-    column = "category" if "category" in text else text[0]
-    values = attributes[column].gather(shown).alias("value")
-    if values.dtype != pl.String:
-        values = values.list.first()
+    column = "category" if "category" in table.columns else table.columns[0]
+    values = table[column].gather(shown).alias("value")
+    values = values if values.dtype == pl.String else values.list.first()
     # by number, then by name: equal runs give equal maps
     counts = values.drop_nulls().value_counts(name="count").sort(["count", "value"], descending=[True, False])
     names = counts["value"].head(_MOST_GROUPS).to_list()
-    place = {name: at for at, name in enumerate(names)}
-    group = np.array([place.get(value, len(names)) for value in values.to_list()], np.int64)
-    return group, [str(name)[:_LONGEST_TITLE] for name in names], column
+    group = values.replace_strict(names, range(len(names)), default=len(names), return_dtype=pl.Int64)
+    return group.to_numpy(), [name[:_LONGEST_TITLE] for name in names], column

@@ -6,18 +6,20 @@ of each process are in files of that folder.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Mapping
+import sys
+import time
+from collections.abc import Iterator
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
-__all__ = ["Metrics"]
+__all__ = ["Metrics", "log_line"]
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_STATUSES = ("429", "503")  # the others count by their first digit
 _COUNTERS = {
     "feedback_events": "Events that were written to the log.",
     "feedback_repeated": "Events that were in the log already.",
@@ -35,54 +37,57 @@ prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 class Metrics:
     """Numbers by name.
 
+    Attributes:
+        in_flight: the requests in work.
+        versions: the labels of `talos_model_info`: the version of each run, by its name.
+
     >>> metrics = Metrics()
-    >>> metrics.count("lists", 3)
+    >>> metrics.count(lists=3)
     >>> metrics.observe("recommend", 200, 0.004)
-    >>> [line for line in metrics.text({}).splitlines() if line.startswith("talos_lists")]
+    >>> [line for line in metrics.text().splitlines() if line.startswith("talos_lists")]
     ['talos_lists_total 3.0']
     """
 
     def __init__(self) -> None:
-        self._own = CollectorRegistry()
+        self.versions: dict[str, str] = {}
+        self._own = own = CollectorRegistry()
         self._counters = {
-            name: Counter(f"talos_{name}", meaning, registry=self._own) for name, meaning in _COUNTERS.items()
+            name: Counter(f"talos_{name}", meaning, registry=own) for name, meaning in _COUNTERS.items()
         }
         self.in_flight = Gauge(
-            "talos_in_flight", "Requests in work.", registry=self._own, multiprocess_mode="livesum"
+            "talos_in_flight", "Requests in work.", registry=own, multiprocess_mode="livesum"
         )
         self._requests = Counter(
-            "talos_requests", "Requests by route and status.", ["route", "status"], registry=self._own
+            "talos_requests", "Requests by route and status.", ["route", "status"], registry=own
         )
         meaning = "Seconds from a request's first byte to the end of its answer."
-        self._seconds = Histogram(
-            "talos_request_seconds", meaning, ["route"], registry=self._own, buckets=_BUCKETS
-        )
+        self._seconds = Histogram("talos_request_seconds", meaning, ["route"], registry=own, buckets=_BUCKETS)
 
-    def count(self, name: str, amount: float = 1.0) -> None:
-        """Add to a counter."""
-        self._counters[name].inc(amount)
+    def count(self, **amounts: float) -> None:
+        """Add to counters, by name."""
+        for name, amount in amounts.items():
+            self._counters[name].inc(amount)
 
     def observe(self, route: str, status: int, seconds: float) -> None:
         """Count a request and how long it took."""
-        kind = str(status) if str(status) in _STATUSES else f"{status // 100}xx"
+        kind = "503" if status == 503 else f"{status // 100}xx"  # being too busy is no fault
         self._requests.labels(route, kind).inc()
         self._seconds.labels(route).observe(seconds)
 
-    def text(self, versions: Mapping[str, str]) -> str:
-        """All numbers in Prometheus' text format, and the version of each run that is served, by its name."""
-        return prometheus_client.generate_latest(_All(self._own, versions)).decode()
-
-
-class _All:
-    """What is shown: the numbers of all workers, and the versions."""
-
-    def __init__(self, own: CollectorRegistry, versions: Mapping[str, str]) -> None:
-        self._own, self._versions = own, versions
-
     def collect(self) -> Iterator[Metric]:
+        """The numbers of all workers, and the versions of this one."""
         several = "PROMETHEUS_MULTIPROC_DIR" in os.environ
         yield from (MultiProcessCollector(None) if several else self._own).collect()  # type: ignore[no-untyped-call]
         info = GaugeMetricFamily("talos_model_info", "The runs that are served.", labels=["model", "version"])
-        for label in self._versions.items():
+        for label in [*self.versions.items()]:
             info.add_metric(label, 1)
         yield info
+
+    def text(self) -> str:
+        """All numbers in Prometheus' text format."""
+        return prometheus_client.generate_latest(self).decode()
+
+
+def log_line(**facts: object) -> None:
+    """Write one line of JSON to standard error, with the time."""
+    print(json.dumps({"time": round(time.time(), 3), **facts}), file=sys.stderr, flush=True)

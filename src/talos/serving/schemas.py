@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic.dataclasses import dataclass
 
 __all__ = [
     "Choice",
     "ErrorAnswer",
+    "Event",
     "ExposureAnswer",
     "FeedbackAnswer",
     "FeedbackBody",
@@ -19,7 +22,6 @@ __all__ = [
     "ListsAnswer",
     "MapAnswer",
     "ModelsAnswer",
-    "PopularQuery",
     "QualityAnswer",
     "RankAnswer",
     "RankBody",
@@ -38,37 +40,17 @@ Whole: TypeAlias = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 Text: TypeAlias = Annotated[StrictStr, Field(max_length=4096)]
 IdField: TypeAlias = Whole | Text
 Ids: TypeAlias = list[IdField]
-Offset: TypeAlias = Annotated[int, Field(ge=0, le=10_000)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Source: TypeAlias = Literal["model", "folded", "popular"]
 Value: TypeAlias = bool | Whole | Number | Text
-
-
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Range(_Body):
-    """A range of numbers; at least one bound."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"minProperties": 1})
-
-    gt: Number | None = None
-    gte: Number | None = None
-    lt: Number | None = None
-    lte: Number | None = None
-
-
+Range: TypeAlias = Annotated[dict[Literal["gt", "gte", "lt", "lte"], Number], Field(min_length=1)]
 Condition: TypeAlias = Range | Annotated[list[Value], Field(max_length=1000)] | Value
 Conditions: TypeAlias = Annotated[dict[Text, Condition], Field(max_length=100)]
-
-
-class FilterBody(_Body):
-    """Conditions on the items' attributes: all of `must` hold, and none of `must_not`."""
-
-    must: Conditions = {}
-    must_not: Conditions = {}
+FilterField: TypeAlias = Annotated[
+    dict[Literal["must", "must_not"], Conditions],
+    Field(description="Conditions on the items' attributes: all of `must` hold, and none of `must_not`."),
+]
 
 
 class Choice(BaseModel):
@@ -78,9 +60,10 @@ class Choice(BaseModel):
     k: Annotated[int, Field(ge=1, le=2**63 - 1, description="At most the service's `max_k`.")] | None = None
 
 
-class ListOptions(BaseModel):
+class ListOptions(Choice):
     """How lists are made."""
 
+    offset: Annotated[int, Field(ge=0, le=10_000)] = 0
     exclude: Ids = []
     diversity: Share = 0.0
     popularity: Share = 0.0
@@ -88,36 +71,30 @@ class ListOptions(BaseModel):
     explain: bool = False
 
 
-class PopularQuery(Choice):
-    """The list of a stranger; with `category`, of items that have one of these."""
+class RecommendQuery(ListOptions):
+    """One list; with `category`, of items that have one of these."""
 
-    offset: Offset = 0
     category: Annotated[list[Text], Field(max_length=1000)] = []
 
     def body(self, **more: Any) -> RecommendBody:
         """The same question as a body, with the fields of `more`."""
-        given = {name: value for name, value in self if name != "category"}
-        wanted = FilterBody(must={"category": [*self.category]} if self.category else {})
-        return RecommendBody.model_construct(**given, **more, filter=wanted)
+        wanted = {"must": {"category": self.category}} if self.category else None
+        return RecommendBody.model_construct(**self.model_dump(exclude={"category"}), **more, filter=wanted)
 
 
-class RecommendQuery(PopularQuery, ListOptions):
-    """The list of a user."""
-
-
-class RecommendBody(Choice, ListOptions, _Body):
-    """Lists for users, or for one history; a history with users is for those whom the model does not know."""
+class RecommendBody(ListOptions, extra="forbid"):
+    """Lists for users, or for one history; with users, the history is for those that the model does not know."""
 
     users: Annotated[Ids, Field(min_length=1)] | None = None
     history: Ids | None = None
-    offset: Offset = 0
     candidates: Ids | None = None
-    filter: FilterBody | None = None
+    filter: FilterField | None = None
 
     @cached_property
     def filter_json(self) -> str:
         """The filter as the library takes it, as text."""
-        return "{}" if self.filter is None else self.filter.model_dump_json(exclude_defaults=True)
+        given = {part: conditions for part, conditions in (self.filter or {}).items() if conditions}
+        return json.dumps(given, sort_keys=True)
 
 
 class SearchQuery(BaseModel):
@@ -125,11 +102,11 @@ class SearchQuery(BaseModel):
 
     model: Text | None = None
     q: Annotated[str, Field(max_length=1000)] = ""
-    cursor: Annotated[str | None, Field(max_length=40)] = None
+    cursor: Annotated[str, Field(pattern=r"^[0-9a-f]{1,12}-[0-9]{1,15}$")] | None = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 50
 
 
-class RankBody(_Body):
+class RankBody(BaseModel, extra="forbid"):
     """Items to put in order, for a user or for a history."""
 
     user: IdField | None = None
@@ -139,8 +116,9 @@ class RankBody(_Body):
     explain: bool = False
 
 
-class EventBody(_Body):
-    """A user met an item; an event with an `id` that was sent before is not counted again."""
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class Event:
+    """A user met an item; `timestamp` is now if absent, and an `id` that was sent before is not counted again."""
 
     user: IdField
     item: IdField
@@ -148,13 +126,13 @@ class EventBody(_Body):
     id: Annotated[StrictStr, Field(min_length=1, max_length=200)] | None = None
 
 
-class FeedbackBody(_Body):
+class FeedbackBody(BaseModel, extra="forbid"):
     """Events."""
 
-    events: Annotated[list[EventBody], Field(min_length=1, max_length=10_000)]
+    events: Annotated[list[Event], Field(min_length=1, max_length=10_000)]
 
 
-class ReloadBody(_Body):
+class ReloadBody(BaseModel, extra="forbid"):
     """Which model to load again; all of them without a name."""
 
     model: Text | None = None
@@ -180,11 +158,6 @@ class _Scored(BaseModel):
     rank: int
 
 
-class _Ranking(BaseModel):
-    source: Source
-    items: list[ListedItem]
-
-
 class NamedItem(BaseModel):
     """An item with its title."""
 
@@ -198,20 +171,18 @@ class Reason(NamedItem):
     share: float
 
 
-class SimilarItem(NamedItem, _Scored):
-    """An item with a score."""
-
-
-class ListedItem(SimilarItem):
-    """One place of a list."""
+class ListedItem(NamedItem, _Scored):
+    """One place of a list; `reasons` if they were asked for."""
 
     reasons: list[Reason] | None = None
 
 
-class UserList(_Ranking):
+class UserList(BaseModel):
     """One list; `source` says what made it: the model, a history or new events folded in, or popularity."""
 
     user: IdField | None
+    source: Source
+    items: list[ListedItem]
 
 
 class ListsAnswer(_OfRun):
@@ -221,7 +192,7 @@ class ListsAnswer(_OfRun):
     results: list[UserList]
 
 
-class RankAnswer(_OfRun, _Ranking):
+class RankAnswer(_OfRun, UserList):
     """The items in order, and those that the model does not know."""
 
     took_ms: float
@@ -231,7 +202,7 @@ class RankAnswer(_OfRun, _Ranking):
 class SimilarItemsAnswer(_OfRun):
     """Items, best first."""
 
-    items: list[SimilarItem]
+    items: list[ListedItem]
 
 
 class SimilarUser(_Scored):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import multiprocessing
 import os
 import signal
@@ -15,21 +14,21 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import h11
 import torch
 import uvicorn
 from prometheus_client.multiprocess import mark_process_dead
+from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from talos.errors import ConfigError, TalosError
 from talos.serving.app import create_app
-from talos.serving.feedback import FeedbackLog
 from talos.serving.guard import Guard
-from talos.serving.runs import ServedRun
+from talos.serving.metrics import log_line
+from talos.serving.service import Service
 from talos.serving.settings import Keys, Settings
 
 __all__ = ["serve"]
@@ -50,10 +49,6 @@ class _Protocol(H11Protocol):
         self._guard: Guard = self.app_state["guard"]
         self._limit_head(waiting=True)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._limit_head(waiting=False)
-        super().connection_lost(exc)
-
     def data_received(self, data: bytes) -> None:
         between_requests = (
             {self.conn.our_state, self.conn.their_state} == {h11.IDLE}
@@ -69,10 +64,7 @@ class _Protocol(H11Protocol):
             return
         self._limit_head(waiting=False)
         self.transport.write(refusal)
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
-        )
+        self.on_response_complete()
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -103,15 +95,14 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
             started(address)
             uvicorn.Server(config).run([listening])
             return
-        if settings.feedback is not None:
-            FeedbackLog(Path(settings.feedback)).close()  # created once, before several workers open it
-        for run in map(Path, settings.runs):
-            ServedRun(run, shared=Path(folder))  # its errors are raised here; the workers map the same copy
+        settings = replace(settings, control=folder)
+        # its errors are raised here; the log is created before several workers open it, and they map the same copies
+        Service(settings).close()
         os.environ |= {"PROMETHEUS_MULTIPROC_DIR": folder, "PYTHONSAFEPATH": "1"}  # for the workers
-        config = _config(replace(settings, control=folder))
-        workers = _Workers(config, [listening], Path(folder), partial(started, address))
+        workers = _Workers(_config(settings), [listening])
+        workers.ready = partial(started, address)
         workers.run()
-        if workers.failed:
+        if any(worker.exitcode == STARTUP_FAILURE for worker in workers.processes):
             raise TalosError("a worker could not start")
 
 
@@ -125,16 +116,17 @@ def _listen(settings: Settings) -> socket.socket:
             dualstack_ipv6=v6 and socket.has_dualstack_ipv6(),
         )
     except OSError as error:
-        where = f"{settings.host}:{settings.port}"
-        reason = str(error.strerror).partition(" (while ")[0]
-        what = f"{where} cannot be listened on ({reason})"
-        raise ConfigError(what, where="port", expected="a free port of this machine") from None
+        where, reason = f"{settings.host}:{settings.port}", str(error.strerror).partition(" (while ")[0]
+        raise ConfigError(
+            f"{where} cannot be listened on ({reason})", where="port", expected="a free port of this machine"
+        ) from None
     # Connections inherit the options. With Nagle's algorithm the body of an answer, which is written after its head,
     # would wait for the client's delayed acknowledgement: 40 ms with each request.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if sys.platform == "linux":  # one whose client reads nothing is cut off
-        milliseconds = max(1, int(1000 * settings.deadline))
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        listening.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(1000 * settings.deadline))
+        )
     return listening
 
 
@@ -150,19 +142,23 @@ def _config(settings: Settings) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=int(settings.deadline) + 1,
         timeout_keep_alive=30,
+        timeout_worker_healthcheck=120,  # of a worker that takes the place of another after SIGHUP
         h11_max_incomplete_event_size=64 << 10,
     )
 
 
 def _application(settings: Settings) -> Guard:
     """The application of this process, which is a worker if the settings have a `control` folder."""
-    if settings.control is None:
-        app = create_app(settings)
-    else:
+    if settings.control is not None:
         torch.set_num_threads(max(1, torch.get_num_threads() // settings.workers))
         threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
         app = create_app(settings)
-        Path(settings.control, f"ready-{os.getpid()}").touch()
+    except Exception as error:
+        if settings.control is None:
+            raise
+        log_line(event="worker could not start", error=str(error))
+        sys.exit(STARTUP_FAILURE)
     # All that was imported and loaded stays. Left to the garbage collector, it would be searched again and again under
     # load, and nothing would be answered for 0.15 s each time.
     gc.collect()
@@ -172,37 +168,30 @@ def _application(settings: Settings) -> Guard:
 
 def _end_with_parent() -> None:
     """Stop this worker when the process that started it is gone: nothing else would."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Workers(Multiprocess):
-    """uvicorn's supervisor, which also says when all workers can answer and when one was replaced."""
+    """uvicorn's supervisor, which also says when all workers can answer and when one has ended."""
 
-    def __init__(
-        self, config: uvicorn.Config, sockets: list[socket.socket], folder: Path, ready: Callable[[], None]
-    ) -> None:
-        super().__init__(config, sockets)
-        self._folder, self._ready, self._said, self.failed = folder, ready, False, False
+    ready: Callable[[], None] | None = None
 
     def keep_subprocess_alive(self) -> None:
-        # uvicorn also asks each worker for a sign of life, and kills one that is still importing or loading
+        # uvicorn also asks each worker for a sign of life: it would kill one that is still importing, and wait for the
+        # answer of one that has just died
         for place, worker in enumerate(self.processes):
             if worker.process.is_alive() or self.should_exit.is_set():
                 continue
             worker.kill()  # closes its pipe
-            worker.join()
-            mark_process_dead(worker.pid, str(self._folder))  # type: ignore[no-untyped-call]
-            if not (self._folder / f"ready-{worker.pid}").exists():  # another one would fare no better
-                self.failed = True
+            mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
+            log_line(event="worker ended", code=worker.exitcode)
+            if worker.exitcode == STARTUP_FAILURE:  # another one would fare no better
                 self.should_exit.set()
-                return
-            line = {"event": "worker ended", "code": worker.exitcode}
-            print(json.dumps(line), file=sys.stderr, flush=True)
-            self.processes[place] = Process(self.config, self.sockets)
-            self.processes[place].start()
-        if not self._said and len(list(self._folder.glob("ready-*"))) >= self.processes_num:
-            self._said = True
-            self._ready()
+            else:
+                self.processes[place] = Process(self.config, self.sockets)
+                self.processes[place].start()
+        if self.ready is not None and all(worker.is_ready() for worker in self.processes):
+            self.ready()
+            self.ready = None

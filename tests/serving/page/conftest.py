@@ -180,8 +180,9 @@ def page_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             [item_name(int(item)) for items in liked for item in items[:9]],
         )
         model = Recommender(k=5, dim=8, epochs=2, seed=seed).fit(train)
-        held = [item_name(int(items[9])) for items in liked]
-        model.add_known(Interactions.from_ids([user_name(user) for user in range(USERS)], held))
+        names = [user_name(user) for user in range(USERS)]
+        held = Interactions.from_ids(names, [item_name(int(items[9])) for items in liked])
+        model.add_known(held).evaluate(held, k=5)
         ids = train.item_ids.ids
         kinds = [["even", "round"] if place % 2 == 0 else ["odd"] for place in range(len(ids))]
         table = {"item_id": ids, "title": [title_of(one) for one in ids], "category": kinds}
