@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from talos.errors import ArgumentError, InputError, nearest
 
@@ -21,6 +21,7 @@ __all__ = [
     "describe",
     "is_integer",
     "number_from",
+    "of_type",
     "one_of",
     "positive_integer",
     "positive_number",
@@ -110,6 +111,31 @@ def one_of(name: str, value: str, choices: Sequence[str]) -> str:
             f"got {value!r}", where=name, expected=expected, hint=nearest(str(value), choices)
         )
     return value
+
+
+def of_type(name: str, value: Any, kind: Any) -> Any:
+    """Return `value` if it is of a type, such as `int | None` or a `Literal`; strict: True is no 1, and "1" neither.
+
+    >>> of_type("k", 5, int | None)
+    5
+    >>> of_type("test", "0.2", float)
+    Traceback (most recent call last):
+    talos.errors.ArgumentError: test: '0.2'; expected a valid number
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        choices = [str(one) for one in getattr(kind, "__args__", ()) if isinstance(one, str)]
+        near = nearest(str(value), choices) if choices else ""
+        raise ArgumentError(
+            repr(value),
+            where=name,
+            expected=first["msg"].removeprefix("Input should be "),
+            hint=near if near.startswith("did") else None,
+        ) from None
 
 
 def describe(value: object) -> str:

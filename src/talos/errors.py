@@ -8,8 +8,8 @@ command line unless asked for.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import overload
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 __all__ = [
     "ArgumentError",
@@ -19,6 +19,7 @@ __all__ = [
     "InUseError",
     "InputError",
     "MissingExtraError",
+    "Option",
     "TalosError",
     "first_line",
     "nearest",
@@ -38,6 +39,21 @@ class TalosError(Exception):
     """Commands that help, and what each does; the command line shows them below the message."""
 
 
+class Option(NamedTuple):
+    """An option that helps with an error, the value to give it, and what it does then.
+
+    >>> str(Option("on_bad_row", "skip", "skips such rows"))
+    "on_bad_row='skip' skips such rows"
+    """
+
+    name: str
+    value: object
+    effect: str
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value!r} {self.effect}"
+
+
 class InputError(TalosError, ValueError):
     """The user's input is wrong: says what was found, where, and what was expected.
 
@@ -46,7 +62,8 @@ class InputError(TalosError, ValueError):
         where: the file, line, column, option or argument it was found in.
         expected: what would have been right.
         hint: a way out, such as the nearest valid names; shown in brackets at the end.
-        commands: those that help, each with what it does; shown by the command line alone.
+        option: the option or options that help. Python shows them as keyword arguments, the command line as flags.
+        commands: commands that help, each with what it does; shown by the command line alone.
 
     >>> print(InputError("'abc' is not a number", where="clicks.csv, line 3", expected="a timestamp"))
     clicks.csv, line 3: 'abc' is not a number; expected a timestamp
@@ -61,30 +78,39 @@ class InputError(TalosError, ValueError):
         where: str | None = None,
         expected: str | None = None,
         hint: str | None = None,
+        option: Option | Iterable[Option] = (),
         commands: Iterable[tuple[str, str]] = (),
     ) -> None:
         self.what = what
         self.where = where
         self.expected = expected
         self.hint = hint
+        self.options = (option,) if isinstance(option, Option) else tuple(option)
         self.commands = tuple(commands)
-        what, expected, hint = _shortened(what), _shortened(expected), _shortened(hint)
-        message = what if where is None else f"{where}: {what}"
-        if expected is not None:
-            message += f"; expected {expected}"
-        super().__init__(message if hint is None else f"{message} ({hint})")
+        super().__init__(self.message())
+
+    def message(self, where: str | None = None, spelled: Callable[[Option], str | None] = str) -> str:
+        """The whole message.
+
+        Args:
+            where: replaces the place of the error.
+            spelled: writes an option; None leaves it out.
+        """
+        where = self.where if where is None else where
+        text = _shortened(self.what) if where is None else f"{where}: {_shortened(self.what)}"
+        if self.expected is not None:
+            text += f"; expected {_shortened(self.expected)}"
+        options = ", ".join(filter(None, map(spelled, self.options)))
+        more = " ".join(filter(None, (self.hint and _shortened(self.hint), options)))
+        return f"{text} ({more})" if more else text
 
 
 _LONGEST = 1000
 
 
-@overload
-def _shortened(text: str) -> str: ...
-@overload
-def _shortened(text: str | None) -> str | None: ...
-def _shortened(text: str | None) -> str | None:
-    """A text without its middle if it is very long: somebody's id may have a million characters."""
-    if text is None or len(text) <= _LONGEST:
+def _shortened(text: str) -> str:
+    """A text without its middle if it is very long: an id may have a million characters."""
+    if len(text) <= _LONGEST:
         return text
     half = _LONGEST // 2
     return f"{text[:half]} … ({len(text) - 2 * half:,} characters) … {text[-half:]}"

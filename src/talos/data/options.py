@@ -1,0 +1,180 @@
+"""The options of a PATH: its columns, how it is read, cleaned and split.
+
+No reader is imported here, because the command line makes its flags from these classes and `talos --help` must be quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
+from typing import Any, Literal, Self, get_type_hints
+
+from talos.checks import of_type
+from talos.data.databases import without_password
+from talos.errors import ArgumentError, DataError, InputError, nearest
+
+__all__ = ["Cleaning", "Columns", "SourceOptions", "SplitBy", "Splitting"]
+
+SplitBy = Literal["user", "time", "future", "last"]
+
+
+def _option(default: Any, help: str | None = None, flag: str | None = None) -> Any:  # noqa: A002
+    """A field with its line of help and its flag on the command line; without help the command line leaves it out."""
+    return field(default=default, metadata={"help": help, "flag": flag})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The name of each column: None to find it by its name and values, "" to leave an optional one out.
+
+    The columns of a file without header are called "1", "2", …
+    """
+
+    user: str | None = _option(None, "Name of the user column.", "--user-column")
+    item: str | None = _option(None, "Name of the item column.", "--item-column")
+    timestamp: str | None = _option(None, "Name of the time column.", "--time-column")
+    rating: str | None = _option(None, "Name of the rating column.", "--rating-column")
+    title: str | None = _option(None, "Name of the column with item titles.", "--title-column")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splitting:
+    """How interactions are split into train, validation and test: the arguments of `talos.data.splits.split`."""
+
+    by: SplitBy = _option(
+        "user",
+        "What is test: a random share of each `user`'s interactions, the latest of all by `time`, the same with the "
+        "latest of the rest for validation (`future`), or each user's `last` one.",
+    )
+    test: float = _option(0.2, "Share of the interactions for test.")
+    valid: float = _option(0.1, "Share of the rest for validation.")
+    split_seed: int = _option(0, "Seed of the random split.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleaning:
+    """What is dropped. None is the paper's clean-up for a named dataset (unless `raw`), and nothing for other data."""
+
+    min_rating: float | None = _option(None, "Drop ratings below this.")
+    k_core: int | None = _option(None, "Keep users and items with at least this many interactions.")
+    raw: bool = _option(False, "Take a named dataset without the paper's clean-up.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """How a PATH is read, cleaned and split.
+
+    Attributes:
+        columns: the name of each column.
+        format: a value of `talos.data.source.FORMATS`; None to find it out.
+        query: SQL that selects the rows of a database.
+        table: the table of a database with several.
+        ids: "auto" for integers where a column holds nothing else, or "string" to keep all ids strings.
+        on_bad_row: "raise" an error for the first row that cannot be used, or "skip" such rows and count them.
+        max_bytes: how large a compressed file may become.
+        split: how the data are split.
+        clean: what is dropped first.
+
+    >>> SourceOptions.of(user="who", test=0.3).columns.user
+    'who'
+    """
+
+    columns: Columns = Columns()
+    format: str | None = _option(None, "Format of the file, if it is guessed wrongly.", "--input-format")
+    query: str | None = _option(None, "SQL query, for a database URL.")
+    table: str | None = _option(None)
+    ids: Literal["auto", "string"] = _option(
+        "auto",
+        "`auto`: integers where a column holds nothing else; `string`: all ids stay as they are written.",
+    )
+    on_bad_row: Literal["raise", "skip"] = _option(
+        "raise", "`raise` an error, or `skip` the row and count it."
+    )
+    max_bytes: int = _option(8 << 30)
+    split: Splitting = Splitting()
+    clean: Cleaning = Cleaning()
+
+    @classmethod
+    def of(cls, options: Self | None = None, /, **changes: Any) -> Self:
+        """Options, some of them changed by their bare names; each value is checked.
+
+        >>> SourceOptions.of(on_bad_row="ignore")
+        Traceback (most recent call last):
+        talos.errors.ArgumentError: on_bad_row: 'ignore'; expected 'raise' or 'skip'
+        >>> SourceOptions.of(usr="who")
+        Traceback (most recent call last):
+        talos.errors.ArgumentError: usr: no such option (did you mean 'user'?)
+        """
+        sections: dict[str, dict[str, Any]] = {}
+        for name, value in changes.items():
+            if name not in _homes():
+                raise ArgumentError("no such option", where=name, hint=nearest(name, _homes()))
+            section, kind = _homes()[name]
+            sections.setdefault(section, {})[name] = of_type(name, value, kind)
+        options, own = options or cls(), sections.pop("", {})
+        nested = {name: replace(getattr(options, name), **values) for name, values in sections.items()}
+        return replace(options, **own, **nested)
+
+    def flat(self) -> dict[str, Any]:
+        """All values by their bare names."""
+        return {name: getattr(getattr(self, home, self), name) for name, (home, _) in _homes().items()}
+
+    def given(self) -> dict[str, Any]:
+        """The values that differ from their defaults, by their bare names."""
+        defaults = type(self)().flat()
+        return {name: value for name, value in self.flat().items() if value != defaults[name]}
+
+    def for_other_data(self, asked: Self) -> Self:
+        """Options for a second source of the same kind: the columns and format of this one, changed as `asked`.
+
+        A query belongs to one database, and a clean-up and a split to one source: these are not taken over.
+
+        >>> trained_on = SourceOptions.of(user="who", k_core=5)
+        >>> trained_on.for_other_data(SourceOptions.of(item="what")).given()
+        {'user': 'who', 'item': 'what'}
+        """
+        mine = replace(self, query=None, table=None, split=Splitting(), clean=Cleaning())
+        return type(self).of(mine, **asked.given())
+
+    def as_dict(self, path: str) -> dict[str, Any]:
+        """What a run stores about its data: nested values and the path, without the password of a URL.
+
+        >>> SourceOptions().as_dict("postgresql://me:secret@host/shop")["path"]
+        'postgresql://me@host/shop'
+        """
+        return {"path": without_password(path), **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, record: Any) -> Self:
+        """Back from `as_dict`; what else the record holds, such as its path, is left to the caller.
+
+        Raises:
+            DataError: the record is damaged.
+
+        >>> options = SourceOptions.of(user="who", by="time")
+        >>> SourceOptions.from_dict(options.as_dict("clicks.csv")) == options
+        True
+        """
+        try:
+            if not isinstance(record, Mapping) or not isinstance(record["path"], str):
+                raise TypeError("it has no path")
+            values: dict[str, Any] = {}
+            for name, (section, _) in _homes().items():
+                values[name] = (record[section] if section else record)[name]
+            return cls.of(**values)
+        except (KeyError, TypeError, InputError) as error:
+            raise DataError(f"the record of its data is damaged ({error})", where="source") from None
+
+
+@cache
+def _homes() -> Mapping[str, tuple[str, Any]]:
+    """The section that each option belongs to, "" for none, and its type."""
+    found: dict[str, tuple[str, Any]] = {}
+    for name, kind in get_type_hints(SourceOptions).items():
+        if kind in (Columns, Splitting, Cleaning):
+            types = get_type_hints(kind)
+            found |= {one.name: (name, types[one.name]) for one in fields(kind)}
+        else:
+            found[name] = ("", kind)
+    return found
