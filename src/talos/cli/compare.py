@@ -22,7 +22,7 @@ from talos.cli.options import (
 from talos.cli.output import print_json, print_table, say
 from talos.cli.tune import shown, space_for, write_report
 from talos.data.databases import without_password
-from talos.data.source_options import SourceOptions
+from talos.data.options import SourceOptions
 from talos.errors import ConfigError, nearest
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import typer
 
 from talos.cli.options import Command, Json, Offer, PathArgument, UnsplitOptions, with_options
 from talos.cli.output import print_facts, print_json, print_table, reading, say
-from talos.data.source_options import SourceOptions
+from talos.data.options import SourceOptions
 from talos.errors import ConfigError
 
 __all__ = ["app"]

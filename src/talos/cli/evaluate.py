@@ -10,7 +10,7 @@ import typer
 
 from talos.cli.options import DataOption, Json, TestArgument, UnsplitOptions, with_options
 from talos.cli.output import print_json, print_table, reading, say
-from talos.data.source_options import SourceOptions
+from talos.data.options import SourceOptions
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:

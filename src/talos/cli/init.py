@@ -11,7 +11,7 @@ import typer
 from talos.cli.options import Json, PathArgument, as_flags, with_options
 from talos.cli.output import print_facts, print_json, reading, say
 from talos.data.databases import without_password
-from talos.data.source_options import SourceOptions
+from talos.data.options import SourceOptions
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:

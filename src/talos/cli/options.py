@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origi
 import typer
 from typer.core import TyperCommand
 
-from talos.data.source_options import SourceOptions
+from talos.data.options import SourceOptions
 from talos.errors import ConfigError, nearest
 
 if TYPE_CHECKING:

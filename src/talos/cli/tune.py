@@ -22,7 +22,7 @@ from talos.cli.options import (
 from talos.cli.output import print_facts, print_json, print_table, say
 from talos.cli.plugins import entry_points_of, not_installed
 from talos.data.databases import without_password, without_passwords
-from talos.data.source_options import SourceOptions
+from talos.data.options import SourceOptions
 from talos.errors import ConfigError, nearest
 
 if TYPE_CHECKING:

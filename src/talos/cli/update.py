@@ -9,7 +9,7 @@ import typer
 
 from talos.cli.options import Json, Offer, RunArgument, with_options
 from talos.cli.output import print_json, printable
-from talos.data.source_options import SourceOptions
+from talos.data.options import SourceOptions
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
@@ -28,7 +28,7 @@ from talos.data.shards import (
     read_share,
     write_shards,
 )
-from talos.data.source_options import SourceOptions
+from talos.data.options import Cleaning, SourceOptions, Splitting
 from talos.data.splits import Split
 from talos.errors import ConfigError, DataError, nearest
 from talos.files import expanded
@@ -104,15 +104,15 @@ def open_interactions(
     A named dataset gets the paper's clean-up unless `raw=True`; a folder of parts or shards is read as their union.
     Options may be given as an object, by name, or both; names win.
     """
-    path, options = os.fspath(path), replace(options or SourceOptions(), **changes)
+    path, options = os.fspath(path), SourceOptions.of(options, **changes)
     found = _dataset(path)
     if found is None:
         data = _read_whole(path, options, progress)
         _say_guesses(data, notify)
     else:
         data = datasets.load(found, notify=notify)
-    min_rating, k_core = options.min_rating, options.k_core
-    if found is not None and not options.raw:
+    min_rating, k_core = options.clean.min_rating, options.clean.k_core
+    if found is not None and not options.clean.raw:
         min_rating = found.min_rating if min_rating is None else min_rating
         k_core = found.k_core if k_core is None else k_core
     applied = []
@@ -155,13 +155,13 @@ def open_split(
     ...     open_split(file, user="who", item="what")
     Split(train 7, valid 1, test 2; 1 users × 10 items)
     """
-    path, options = os.fspath(path), replace(options or SourceOptions(), **changes)
+    path, options = os.fspath(path), SourceOptions.of(options, **changes)
     if is_shards(path):
         _warn_split_already(options, notify)
         return read_shards(path)
     if readers.is_parts(path):
         _warn_split_already(options, notify)
-        parts = readers.read_parts(path, progress=progress, **options.reading())
+        parts = readers.read_parts(path, progress=progress, **_reading(options))
         _say_guesses(parts.train, notify)
         return splits.predefined(parts.train, parts.valid, parts.test)
     return _split(open_interactions(path, options, notify=notify, progress=progress), options)
@@ -179,11 +179,11 @@ def open_fit_parts(
 
     A test file is not opened and need not exist; where the PATH is split here, the test part is dropped.
     """
-    path, options = os.fspath(path), replace(options or SourceOptions(), **changes)
+    path, options = os.fspath(path), SourceOptions.of(options, **changes)
     if is_shards(path):
         _warn_split_already(options, notify)
         return read_fit_shards(path)
-    found = readers.read_fit_parts(path, progress=progress, **options.reading())
+    found = readers.read_fit_parts(path, progress=progress, **_reading(options))
     if found is not None:
         _warn_split_already(options, notify)
         _say_guesses(found[0], notify)
@@ -279,7 +279,7 @@ def open_recorded(
         )
     if data is None and _exists(path) and not expanded(path).is_dir():
         _check_still_there(path, os.fspath(run))
-    options = replace(recorded, **{**asked.given(), "query": asked.query})
+    options = SourceOptions.of(recorded, **{**asked.given(), "query": asked.query})
     parts = open_split(path, options, notify=notify, progress=progress)
     check_unchanged(source, parts, run=run, path=path)
     return parts
@@ -339,10 +339,10 @@ def write_shards_from(
     path, options = os.fspath(path), options or SourceOptions()
     how: dict[str, Any] = {
         "shards": shards,
-        "by": options.by,
-        "test": options.test,
-        "valid": options.valid,
-        "seed": options.split_seed,
+        "by": options.split.by,
+        "test": options.split.test,
+        "valid": options.split.valid,
+        "seed": options.split.split_seed,
         "name": without_password(path),
         "rows_at_once": DEFAULT_ROWS if rows_at_once is None else rows_at_once,
         **({} if notify is None else {"notify": notify}),
@@ -351,7 +351,7 @@ def write_shards_from(
         raise DataError("is divided into shards already", where=path, expected="the data it was made from")
     if _dataset(path) is not None or "://" in path:
         return write_shards(open_interactions(path, options, notify=notify), out, **how)
-    if options.k_core is not None:
+    if options.clean.k_core is not None:
         raise ConfigError(
             "needs all interactions in memory, and shards are written a block at a time",
             where="k_core",
@@ -360,8 +360,8 @@ def write_shards_from(
     _check_exists(path)
     if readers.is_parts(path):
         _warn_split_already(options, notify)
-        return write_shards(path, out, **how, **options.reading())
-    return write_shards(path, out, **how, min_rating=options.min_rating, **options.reading())
+        return write_shards(path, out, **how, **_reading(options))
+    return write_shards(path, out, **how, min_rating=options.clean.min_rating, **_reading(options))
 
 
 def _dataset(path: str) -> DatasetInfo | None:
@@ -418,11 +418,12 @@ def _read_whole(path: str, options: SourceOptions, progress: Progress | None) ->
         parts = read_shards(path)
         both = parts.train.union(parts.test)
         return both if parts.valid is None else both.union(parts.valid)
-    return readers.read(path, progress=progress, **options.reading())
+    return readers.read(path, progress=progress, **_reading(options))
 
 
 def _split(data: Interactions, options: SourceOptions) -> Split:
-    return splits.split(data, by=options.by, test=options.test, valid=options.valid, seed=options.split_seed)
+    how = options.split
+    return splits.split(data, by=how.by, test=how.test, valid=how.valid, seed=how.split_seed)
 
 
 def _say_guesses(data: Interactions, notify: Notify | None) -> None:
@@ -432,5 +433,10 @@ def _say_guesses(data: Interactions, notify: Notify | None) -> None:
 
 
 def _warn_split_already(options: SourceOptions, notify: Notify | None) -> None:
-    if notify is not None and options.splitting() != SourceOptions().splitting():
+    if notify is not None and (options.split, options.clean) != (Splitting(), Cleaning()):
         notify("this folder is already split: options for the clean-up and the split have no effect")
+
+
+def _reading(options: SourceOptions) -> dict[str, Any]:
+    names = ("format", "query", "table", "ids", "on_bad_row", "max_bytes")
+    return {**asdict(options.columns), **{name: getattr(options, name) for name in names}}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from talos.config import RunConfig, flat_settings
 from talos.data.databases import without_password
 from talos.data.interactions import Interactions
-from talos.data.source_options import SourceOptions
+from talos.data.options import SourceOptions
 from talos.evaluation.significance import mean_interval
 from talos.model.measures import Lists, ScoreSample, by_activity, by_popularity, make_lists, sample_scores
 from talos.model.model import Model
