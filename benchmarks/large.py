@@ -24,7 +24,7 @@ from talos.config import RunConfig
 from talos.data.csr import TrainIndex
 from talos.data.datasets import PlantedTastes, write_planted
 from talos.data.datasets.planted import EventFormat, HeldOut
-from talos.data.readers import read_parts
+from talos.data.open import open_split
 from talos.data.splits import Split
 from talos.evaluation.best_possible import best_possible
 from talos.evaluation.evaluate import evaluate

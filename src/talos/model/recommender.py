@@ -509,7 +509,7 @@ class Recommender:
         >>> model.add_items(table).recommend(k=2, filter={"must": {"category": "bread"}})["user_id"].to_list()
         ['ann']
         """
-        from talos.data.readers import read_items
+        from talos.data.read.items import read_items
 
         model = self.fitted_model()
         where = "items" if isinstance(items, pl.DataFrame) else str(items)
