@@ -11,7 +11,7 @@ import pytest
 
 from talos.data import splits
 from talos.data.open import open_fit_parts
-from talos.data.readers import read
+from talos.data.open import read
 from talos.data.shards import read_shards, write_shards
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -61,7 +61,7 @@ def evaluate(
 
     Options for columns and clean-up are for PATH or --truth.
     """
-    from talos.data import readers
+    from talos.data.open import read_lists
     from talos.data.open import open_interactions
     from talos.evaluation.evaluate import evaluate_lists
     from talos.evaluation.metrics import DIALECTS
@@ -74,7 +74,7 @@ def evaluate(
     if run is not None and recs is None and truth is None:
         name, report = str(run), _of_run(run, path, data, source, ks, chosen)
     elif run is None and recs is not None and truth is not None:
-        lists, test = readers.read_lists(recs), open_interactions(truth, source, notify=say)
+        lists, test = read_lists(recs), open_interactions(truth, source, notify=say)
         name, report = recs, evaluate_lists(lists, test, ks=ks or _LENGTHS, dialect=chosen)
     else:
         raise ConfigError(

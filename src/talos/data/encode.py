@@ -19,19 +19,19 @@ from talos.data.read.columns import WantedColumn
 from talos.data.source import Pass, Source, read_through
 from talos.progress import Progress
 
-__all__ = ["read_parts", "read_table", "read_whole"]
+__all__ = ["encoded", "read_parts", "read_table", "read_whole"]
 
 
 def read_whole(source: Source, options: SourceOptions, progress: Progress | None = None) -> Interactions:
     """All rows of a source as one table."""
-    return read_through(source, options, partial(_encoded, whole=True), progress=progress)["all"]
+    return read_through(source, options, partial(encoded, whole=True), progress=progress)["all"]
 
 
 def read_parts(
     source: Source, options: SourceOptions, progress: Progress | None = None
 ) -> Mapping[str, Interactions]:
     """Each part of a source, over shared vocabularies."""
-    return read_through(source, options, partial(_encoded, whole=False), progress=progress)
+    return read_through(source, options, partial(encoded, whole=False), progress=progress)
 
 
 def read_table(
@@ -66,7 +66,8 @@ def _columns(one: Pass) -> dict[str, IdColumn]:
     return {role: IdColumn(role, as_strings=as_strings, check=check) for role in ("user", "item")}
 
 
-def _encoded(one: Pass, *, whole: bool) -> dict[str, Interactions]:
+def encoded(one: Pass, *, whole: bool) -> dict[str, Interactions]:
+    """The interactions of each part of a source, or of all parts together as "all"."""
     users, items = (columns := _columns(one))["user"], columns["item"]
     values: dict[str, _Values] = {}
     ends: dict[str, int] = {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -74,7 +76,7 @@ class Source:
     parts: Mapping[str, Sequence[Path]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     data: Any = None
-    copies: dict[Path, tempfile.TemporaryDirectory[str]] = field(default_factory=dict)  # of pipes
+    copies: dict[Path, Path] = field(default_factory=dict)  # of pipes
 
     @classmethod
     def of(cls, source: object) -> Source:
@@ -120,15 +122,16 @@ class Source:
         if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
             raise DataError("is a device", where=name, expected="a file, a folder or a pipe")
         if path not in self.copies:
-            folder = tempfile.TemporaryDirectory(prefix="talos-")
-            with _file_errors(name), path.open("rb") as pipe, Path(folder.name, path.name).open("wb") as copy:
+            folder = Path(tempfile.mkdtemp(prefix="talos-"))
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            with _file_errors(name), path.open("rb") as pipe, (folder / path.name).open("wb") as copy:
                 while block := pipe.read(1 << 20):
                     copy.write(block)
                     if copy.tell() > max_bytes:
                         what = f"more than {max_bytes:,} bytes"
                         raise DataError(what, where=name, expected="less through a pipe")
-            self.copies[path] = folder
-        return File(Path(self.copies[path].name, path.name), name, max_bytes)
+            self.copies[path] = folder / path.name
+        return File(self.copies[path], name, max_bytes)
 
 
 @dataclass

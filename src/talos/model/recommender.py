@@ -501,7 +501,7 @@ class Recommender:
 
         Args:
             items: a csv, tsv, parquet or JSON-lines file with a column of item ids, see
-                `talos.data.readers.read_items`; or a polars frame.
+                `talos.data.read.items.read_items`; or a polars frame.
 
         >>> data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
         >>> model = Recommender(k=1, dim=8, epochs=3).fit(data)

@@ -168,11 +168,8 @@ def test_a_full_disk_leaves_nothing(parquet_folder: Path, tmp_path: Path) -> Non
     assert {path.name for path in tmp_path.iterdir()} == {"events"}
 
 
-def test_other_readers_say_what_the_folder_is(folder: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"is a folder of shards; expected one table \(talos.shards.read_shards"
-    ):
-        read(folder)
+def test_the_test_part_is_not_opened_for_fitting(folder: Path) -> None:
+    assert len(read(folder)) == sum(len(part) for part in read_shards(folder).parts.values())
     train, valid = read_fit_shards(folder)
     (folder / "shard-0001" / "test.parquet").write_bytes(b"not opened")
     again = read_fit_shards(folder)

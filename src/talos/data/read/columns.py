@@ -60,7 +60,7 @@ _NOT_IDS = {
 }  # words that end in -id and are no ids
 # Words for a time, for columns of numbers; columns of dates are times by their values.
 _TIME_WORDS = {"at", "on", "time", "date", "datetime", "day", "when", "ts", "timestamp", "epoch", "seconds"}
-_EPOCH = (10**8, 10**19)  # numbers that can be times since 1970: seconds from 1973, or finer units
+_EPOCH = (10**8, 9 * 10**18)  # numbers that can be times since 1970: seconds from 1973, or finer units
 # Words for how much an event counts.
 _WEIGHT_WORDS = {"qty", "quantity", "count", "weight", "plays", "playcount", "amount", "strength", "units"}
 # Reviews have a title of their own, which is not the item's.
@@ -192,6 +192,7 @@ def guesses(wanted: Sequence[WantedColumn], names: Sequence[str], found: Mapping
     if not all(_is_plain(role, name) for role, name in guessed.items()):
         taken = (f"{name!r}{' is taken' * (not n)} for the {role}" for n, (role, name) in enumerate(guessed.items()))
         said.append("column " + ", ".join(taken))
+        left = [name for name in left if name not in weights]
         if left:
             said.append(f"{_listing(left)} {'is' if len(left) == 1 else 'are'} not used")
     if len(weights) == 1:

@@ -54,7 +54,7 @@ class Delimited(Reader):
         self.layout = guess_layout(self.file, self.options.format, given)
         rows = [row for sample in self.file.samples for row in fields_of(sample, self.layout)]
         rows = rows if self.layout.headerless else rows[1:]
-        if not rows:
+        if not rows and self.file.is_sampled_whole:
             raise DataError("has a header and no rows", where=self.file.name, expected="one interaction per line")
         where, wanted = self.file.name, self.wanted
         if self.layout.headerless:
@@ -192,7 +192,7 @@ def csv_rows(
 
     >>> layout = Layout(format="csv", separator=",", names=("a", "b"), skip_lines=0, headerless=True)
     >>> [row for _, row in csv_rows(io.StringIO('a,"b ""c"" d"\nd,"e\nf,g\n'), layout)]
-    [['a', 'b "c" d'], QuoteError('a quote opens in this line and is not closed'), ['f', 'g']]
+    [['a', 'b "c" d'], QuoteError('a quote opens in this row and is not closed'), ['f', 'g']]
     """
     again: deque[str] = deque()  # lines that a broken row took
     taken: list[str] = []  # lines of this row
@@ -213,11 +213,11 @@ def csv_rows(
                 row = next(csv.reader(chain([text], iter(take, "")), delimiter=layout.separator, strict=True))
             except csv.Error as error:
                 follows = "expected after" in str(error) and len(taken) == 1
-                what = "a quoted field is followed by text" if follows else "a quote opens in this line and is not closed"
+                what = "a quoted field is followed by text" if follows else "a quote opens in this row and is not closed"
                 row = QuoteError(what)
             else:
                 if any(len(row[n].strip().splitlines()) > 1 for n in single if n < len(row)):
-                    row = QuoteError("a quote opens in this line and is not closed in it")
+                    row = QuoteError("a quote opens in this row and is not closed in its line")
         if isinstance(row, QuoteError):
             yield number, row
             again.extendleft(reversed([line for line in taken[1:] if line]))

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 _SAMPLE = 256 << 10
+_CHUNK = 8 << 20
 # gzip makes text ten to fifty times smaller; a decompression bomb grows far more than that.
 _MAX_RATIO = 250
 _RATIO_FROM = 64 << 20
@@ -84,17 +85,30 @@ class File:
         stream: BinaryIO = self.path.open("rb")
         if self._is_packed:
             stream = io.BufferedReader(_Unpacked(stream, self), 1 << 20)
-        if stream.peek(3)[:3] == _BOM:  # type: ignore[attr-defined]  # both kinds of stream have it
-            stream.read(3)
+        try:
+            if stream.peek(3)[:3] == _BOM:  # type: ignore[attr-defined]  # both kinds of stream have it
+                stream.read(3)
+        except DataError:
+            stream.close()
+            raise
         return stream
 
-    @cached_property
+    @property
     def samples(self) -> list[str]:
         """Whole lines from the beginning, the middle and the end; the beginning alone of a compressed file.
 
         Raises:
             DataError: this is no text.
         """
+        return self._sampled[0]
+
+    @property
+    def is_sampled_whole(self) -> bool:
+        """Whether the samples are all there is."""
+        return self._sampled[1]
+
+    @cached_property
+    def _sampled(self) -> tuple[list[str], bool]:
         with self.open() as stream:
             head = stream.read(_SAMPLE + 1)
             pieces, whole = [head], len(head) <= _SAMPLE
@@ -112,7 +126,7 @@ class File:
             raise DataError("is empty", where=self.name, expected="one interaction per line")
         if not whole:
             pieces[0] = head[: head.rfind(b"\n") + 1] or head
-        return [piece.decode("utf-8", "replace") for piece in pieces]
+        return [piece.decode("utf-8", "replace") for piece in pieces], whole
 
     @property
     def mean_line(self) -> float:
@@ -123,13 +137,13 @@ class File:
         """The first lines that are not blank."""
         return [line for line in self.samples[0].splitlines() if line.strip()][:count]
 
-    def chunks(self, skip_lines: int = 0, size: int = 1 << 23, *, quoted: bool = False) -> Iterator[bytes]:
+    def chunks(self, skip_lines: int = 0, *, quoted: bool = False) -> Iterator[bytes]:
         """The content in pieces of whole lines; with `quoted`, a line break within quotes ends no piece."""
         with self.open() as stream:
             for _ in range(skip_lines):
                 stream.readline()
             rest = b""
-            while block := stream.read(size):
+            while block := stream.read(_CHUNK):
                 block = rest + block
                 end = last = block.rfind(b"\n") + 1
                 inside = quoted and block.count(b'"', 0, end) % 2

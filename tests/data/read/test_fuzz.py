@@ -9,7 +9,7 @@ import polars as pl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from talos.data import readers
+from talos.data.open import read
 from talos.data.interactions import Interactions
 from talos.errors import TalosError
 
@@ -67,7 +67,7 @@ def mutations(draw, seed: bytes) -> bytes:
 
 def check(source, **options) -> None:
     try:
-        data = readers.read(source, **options)
+        data = read(source, **options)
     except TalosError:
         return
     assert isinstance(data, Interactions)
