@@ -83,7 +83,7 @@ def load(dataset: str, folder: Path | None = None) -> tuple[Interactions, Intera
     """Train and test of a public split, over the same ids."""
     one_of("--dataset", dataset, tuple(SPLITS))
     place = local_copy(dataset, folder)
-    if place is None or not Source.of(place).kind == "parts":
+    if place is None or Source.of(place).kind != "parts":
         what = f"no folder {dataset}/ with train and test files"
         raise DataError(what, where="--data", expected=f"the data in --data or {LOCAL}")
     parts = open_split(place)

@@ -23,6 +23,7 @@ from talos.data.open import (
 )
 from talos.data.splits import Split
 from talos.errors import ArgumentError, ConfigError, DataError
+from talos.files import read_sealed
 
 PAIRS = [
     (f"u{user}", f"i{item}", 1 + (user * item) % 5)
@@ -56,7 +57,9 @@ def test_a_file_is_read_cleaned_and_split(clicks: Path, by: str) -> None:
     options = SourceOptions.of(**COLUMNS, by=by, test=0.3, valid=0.2, split_seed=5, min_rating=2, k_core=3)
     assert same(talos.open_split(clicks, options), expected)
     assert same(talos.open_split(str(clicks), **options.flat()), expected)
-    assert same(talos.open_split(clicks, SourceOptions.of(user="no"), **options.given()), expected)  # names win
+    assert same(
+        talos.open_split(clicks, SourceOptions.of(user="no"), **options.given()), expected
+    )  # names win
     train, valid = open_fit_parts(clicks, options)
     assert (len(train), len(valid or ())) == (len(expected.train), len(expected.valid or ()))
     whole = open_interactions(clicks, options)
@@ -85,7 +88,7 @@ def test_shards(clicks: Path, tmp_path: Path) -> None:
     options, shards = SourceOptions.of(**COLUMNS, split_seed=3), tmp_path / "shards"
     said: list[str] = []
     record = write_shards_from(clicks, shards, shards=3, options=options, notify=said.append)
-    assert record == json.loads((shards / "shards.json").read_text())
+    assert record == read_sealed(shards / "shards.json", hint="", format=2)
     assert said[0].endswith("rows read")
     expected = talos.open_split(clicks, options)
     assert same(talos.open_split(shards), expected)
@@ -224,7 +227,12 @@ def test_options_are_stored_whole() -> None:
     assert stored["split"] == {"by": "time", "test": 0.2, "valid": 0.1, "split_seed": 4}
     assert stored["clean"] == {"min_rating": None, "k_core": 5, "raw": False}
     assert SourceOptions.from_dict(json.loads(json.dumps(stored))) == options
-    for damage in ({"on_bad_row": "ignore"}, {"split": {}}, {"columns": {**stored["columns"], "user": 5}}, {"path": 1}):
+    for damage in (
+        {"on_bad_row": "ignore"},
+        {"split": {}},
+        {"columns": {**stored["columns"], "user": 5}},
+        {"path": 1},
+    ):
         with pytest.raises(DataError, match="source: the record of its data is damaged"):
             SourceOptions.from_dict({**stored, **damage})
 

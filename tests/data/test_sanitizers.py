@@ -76,7 +76,5 @@ def test_reading_is_clean(tmp_path: Path) -> None:
     # leaks are not looked for: Python and polars don't free everything at the end
     options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
     tests = [str(HERE / "test_compiled.py"), str(HERE / "read")]
-    tests.append(
-        f"--ignore={HERE / 'read' / 'test_postgres.py'}"
-    )  # starts a server, which does not bear it
+    tests.append(f"--ignore={HERE / 'read' / 'test_postgres.py'}")  # starts a server, which does not bear it
     run(library, tmp_path, *tests, LD_PRELOAD=":".join(runtimes), **options)

@@ -159,7 +159,9 @@ def in_one_piece(path: Path, **options: Any) -> Any:
     return content_of(data), data.provenance.rows, data.provenance.bad_rows
 
 
-def in_blocks(path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, careful_from: int, **options: Any) -> Any:
+def in_blocks(
+    path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, careful_from: int, **options: Any
+) -> Any:
     """In small blocks and small pieces of the file, or row by row from the beginning."""
     monkeypatch.setattr(text, "_CHUNK", 16 * rows)
     how = SourceOptions.of(**options)
@@ -168,7 +170,9 @@ def in_blocks(path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, careful_fr
         if careful_from:
             data = read_through(source, how, partial(encoded, whole=True), rows=rows)["all"]
         else:
-            data = encoded(Pass(source, how, wanted_columns(how.columns), rows, careful_from), whole=True)["all"]
+            data = encoded(Pass(source, how, wanted_columns(how.columns), rows, careful_from), whole=True)[
+                "all"
+            ]
     except TalosError as error:
         return type(error)
     finally:

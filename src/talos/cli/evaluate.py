@@ -61,8 +61,7 @@ def evaluate(
 
     Options for columns and clean-up are for PATH or --truth.
     """
-    from talos.data.open import read_lists
-    from talos.data.open import open_interactions
+    from talos.data.open import open_interactions, read_lists
     from talos.evaluation.evaluate import evaluate_lists
     from talos.evaluation.metrics import DIALECTS
 

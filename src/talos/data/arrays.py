@@ -99,4 +99,5 @@ def take(values: NDArray[Any], places: NDArray[Any]) -> NDArray[Any]:
     """The values at the given positions, all of which must exist."""
     if places.dtype == np.uint32 and values.dtype.itemsize in (4, 8) and compiled.available():
         return compiled.take(values, places)
-    return values[places]
+    found: NDArray[Any] = values[places]
+    return found

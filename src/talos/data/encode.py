@@ -76,7 +76,11 @@ def encoded(one: Pass, *, whole: bool) -> dict[str, Interactions]:
         for read_from, block in one:
             part, frame = "all" if whole else read_from, block.frame
             if titles is not None and "title" in frame.columns:
-                last = frame.select("item", "title").with_row_index("row", len(items)).unique("item", keep="last")
+                last = (
+                    frame.select("item", "title")
+                    .with_row_index("row", len(items))
+                    .unique("item", keep="last")
+                )
                 titles.append(last.select("row", "title"))
             else:
                 titles = None
@@ -85,7 +89,9 @@ def encoded(one: Pass, *, whole: bool) -> dict[str, Interactions]:
                 pool.submit(column.add, frame[role], text=one.text, expected=one.expected)
                 for role, column in columns.items()
             ]
-            values.setdefault(part, _Values()).add(frame.drop("user", "item", "title", strict=False), one.expected)
+            values.setdefault(part, _Values()).add(
+                frame.drop("user", "item", "title", strict=False), one.expected
+            )
             for task in tasks:
                 task.result()
             ends[part] = len(users)

@@ -64,8 +64,8 @@ class Growing:
 class IdColumn:
     """The ids of users or items as they come: codes, and in the end a vocabulary, ascending.
 
-    Text ids become integers if all of them are integers. Integers are kept as they are, in 32 bits, until their range is
-    known: then a table of that range can take the place of a hash table.
+    Text ids become integers if all of them are integers. Integers are kept as they are, in 32 bits, until their range
+    is known: then a table of that range can take the place of a hash table.
 
     Args:
         role: of the column, for messages.

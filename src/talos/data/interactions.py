@@ -167,7 +167,9 @@ class Interactions:
             timestamps=None if stamps is None else take(stamps, kept.rows),
             ratings=None if stars is None else take(stars, kept.rows),
             repeats=kept.repeats if repeats is None else repeats,
-            source_rows=kept.rows.astype(np.uint32, copy=False) if source_rows is None else take(source_rows, kept.rows),
+            source_rows=kept.rows.astype(np.uint32, copy=False)
+            if source_rows is None
+            else take(source_rows, kept.rows),
             item_titles=item_titles,
             provenance=replace(provenance, duplicates=provenance.duplicates + len(users) - len(kept.items)),
         )
@@ -275,8 +277,8 @@ class Interactions:
     def in_time_order(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The positions of all interactions, those of each user in order of time, and which are ties.
 
-        Equal times keep the order of the source; without timestamps the order of the source is that of time. A tie is an
-        interaction at the same time as the one before it of the same user.
+        Equal times keep the order of the source; without timestamps the order of the source is that of time. A tie is
+        an interaction at the same time as the one before it of the same user.
 
         >>> data = Interactions.from_ids([1, 1, 1], ["c", "b", "a"], timestamps=[5, 7, 7])
         >>> order, ties = data.in_time_order()

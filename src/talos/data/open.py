@@ -229,7 +229,9 @@ def open_fit_parts(
     return made.train, made.valid
 
 
-def read_lists(source: Any, *, rank: str | None = None, score: str | None = None, **options: Any) -> pl.DataFrame:
+def read_lists(
+    source: Any, *, rank: str | None = None, score: str | None = None, **options: Any
+) -> pl.DataFrame:
     """Read recommendation lists: one row per item of a user's list, with its rank or its score.
 
     Sources and arguments are those of `read`, with columns for rank and score. Lists are ordered by rank if there is
@@ -430,7 +432,9 @@ def write_shards_from(
         **({} if notify is None else {"notify": notify}),
     }
     if source.kind == "shards":
-        raise DataError("is divided into shards already", where=source.name, expected="the data it was made from")
+        raise DataError(
+            "is divided into shards already", where=source.name, expected="the data it was made from"
+        )
     if source.kind in ("dataset", "database"):
         return write_shards(_cleaned(source, options, notify, None), out, **how)
     if options.clean.k_core is not None:

@@ -1,6 +1,6 @@
 """The options of a PATH: its columns, how it is read, cleaned and split.
 
-No reader is imported here, because the command line makes its flags from these classes and `talos --help` must be quick.
+No reader is imported here: the command line makes its flags from these classes, and `talos --help` must be quick.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Columns:
 class Splitting:
     """How interactions are split into train, validation and test: the arguments of `talos.data.splits.split`."""
 
-    by: SplitBy = _option(
+    by: SplitBy = _option(  # noqa: RUF009  # a field, not a shared default
         "user",
         "What is test: a random share of each `user`'s interactions, the latest of all by `time`, the same with the "
         "latest of the rest for validation (`future`), or each user's `last` one.",

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from talos.data.databases import is_database_url
 from talos.data import catalogue
+from talos.data.databases import is_database_url
 from talos.data.interactions import Provenance
 from talos.data.options import SourceOptions
 from talos.data.read.base import Reader
@@ -34,7 +34,7 @@ __all__ = ["FORMATS", "READERS", "Pass", "Source", "existing_path", "read_throug
 READERS: tuple[type[Reader], ...] = (Parquet, JSONLines, LightGCN, Delimited)
 """The readers of files; the first that recognises a file reads it."""
 
-FORMATS = tuple(sorted(format for reader in READERS for format in reader.formats))
+FORMATS = tuple(sorted(name for reader in READERS for name in reader.formats))
 """The values of `format=`; `text` has any separator, `amazon` and `movielens` have no header."""
 
 ROWS_AT_ONCE = 1 << 20
@@ -160,11 +160,13 @@ class Pass:
 
     def __iter__(self) -> Iterator[tuple[str, Block]]:
         done = 0
-        for self.number, (part, reader) in enumerate(self._readers()):
-            rows = kept = 0
+        for number, (part, reader) in enumerate(self._readers()):
+            self.number, rows, kept = number, 0, 0
             self.text = reader.text
             with _file_errors(reader.file.name):
-                for block in reader.careful(self.rows) if self.number >= self.careful_from else reader.quick(self.rows):
+                for block in (
+                    reader.careful(self.rows) if self.number >= self.careful_from else reader.quick(self.rows)
+                ):
                     yield part, block
                     rows, kept, done = rows + block.rows, kept + len(block.frame), done + block.rows
                     if self.progress is not None:
@@ -199,7 +201,9 @@ class Pass:
                 file = self.source.file(path, options.max_bytes)
                 with _file_errors(file.name):
                     reader = _reader_of(file, options.format)(file, options, self.wanted)
-                self.expected = self.expected or round(reader.rows * max(1.0, sizes / file.path.stat().st_size))
+                self.expected = self.expected or round(
+                    reader.rows * max(1.0, sizes / file.path.stat().st_size)
+                )
                 if reader.format == "lightgcn":  # files that follow may have lines too short to be recognised
                     options = replace(options, format="lightgcn")
                 yield part, reader
@@ -211,7 +215,11 @@ class Pass:
             read = self.read[part]
             return read[0] if len(read) == 1 else union_of(read, str(parts.get(part, self.source.name)))
         read = [one for several in self.read.values() for one in several]
-        return read[0] if len(read) == 1 and not self.source.notes else union_of(read, self.source.name, self.source.notes)
+        return (
+            read[0]
+            if len(read) == 1 and not self.source.notes
+            else union_of(read, self.source.name, self.source.notes)
+        )
 
 
 def read_through(
@@ -262,7 +270,9 @@ def existing_path(name: str | os.PathLike[str]) -> Path:
         beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise DataError(f"cannot be read ({reason})", where=str(name), expected="a file or a folder") from error
+        raise DataError(
+            f"cannot be read ({reason})", where=str(name), expected="a file or a folder"
+        ) from error
     known = [info.name for info in catalogue.available()]
     hint = nearest(path.name, [*known, *beside])
     raise DataError(
@@ -277,7 +287,9 @@ def _reader_of(file: File, format: str | None) -> type[Reader]:  # noqa: A002
     if not format:
         return next(reader for reader in READERS if reader.recognises(file))
     if format not in FORMATS:
-        raise ArgumentError(repr(format), where="format", expected=" or ".join(FORMATS), hint=nearest(format, FORMATS))
+        raise ArgumentError(
+            repr(format), where="format", expected=" or ".join(FORMATS), hint=nearest(format, FORMATS)
+        )
     return next(reader for reader in READERS if format in reader.formats)
 
 
@@ -288,7 +300,9 @@ def _file_errors(name: str) -> Iterator[None]:
         with polars_errors(name):
             yield
     except OSError as error:
-        raise DataError(f"cannot be read ({error.strerror})", where=name, expected="a readable file") from error
+        raise DataError(
+            f"cannot be read ({error.strerror})", where=name, expected="a readable file"
+        ) from error
     except MemoryError as error:
         raise DataError("does not fit into memory", where=name, expected="a smaller file") from error
 
@@ -310,10 +324,14 @@ def _readable(folder: Path) -> list[Path]:
 
 
 def _part_files(folder: Path) -> dict[str, Path]:
-    """The train, valid and test files of a folder; a part may be a folder of files: `train/part-0.parquet`, …"""
+    """The train, valid and test files of a folder; a part may be a folder of files that are one table."""
     parts: dict[str, Path] = {}
     names = {name for several in _PARTS.values() for name in several}
-    folders = [one for one in sorted(folder.iterdir()) if one.name.lower() in names and one.is_dir() and _readable(one)]
+    folders = [
+        one
+        for one in sorted(folder.iterdir())
+        if one.name.lower() in names and one.is_dir() and _readable(one)
+    ]
     for path in [*_readable(folder), *folders]:
         words = [path.name.lower()] if path.is_dir() else path.name.lower().split(".")[:-1]
         for part, several in _PARTS.items():
@@ -329,7 +347,9 @@ def _table(folder: Path) -> tuple[list[Path], tuple[str, ...]]:
     """The files that make up the one table of a folder, and notes on what was left out."""
     files = _readable(folder)
     if not files:
-        raise DataError("nothing readable in this folder", where=str(folder), expected="csv, parquet, … files")
+        raise DataError(
+            "nothing readable in this folder", where=str(folder), expected="csv, parquet, … files"
+        )
     if len(files) == 1:
         return files, ()
     chosen = [path for path in files if _suffix(path) == ".inter"] or [

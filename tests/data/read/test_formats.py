@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 import scipy.sparse
 
-from talos.data.open import read
 from talos.data.interactions import Interactions
+from talos.data.open import read
 from talos.errors import DataError
 
 ROWS = [(1, 10, 3.0, 100), (1, 11, 4.0, 101), (2, 10, 5.0, 102)]
@@ -157,9 +157,7 @@ def test_amazon_files(write):
 
 def test_gowalla_checkins(write):
     line = "{}\t2010-10-19T23:55:27Z\t30.2359091167\t-97.7951395833\t{}\n"
-    data = read(
-        write("loc.txt", line.format(0, 22847) + line.format(0, 420315) + line.format(1, 22847))
-    )
+    data = read(write("loc.txt", line.format(0, 22847) + line.format(0, 420315) + line.format(1, 22847)))
     assert data.to_polars().rows() == [
         (0, 22847, 1287532527),
         (0, 420315, 1287532527),

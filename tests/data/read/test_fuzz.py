@@ -9,8 +9,8 @@ import polars as pl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from talos.data.open import read
 from talos.data.interactions import Interactions
+from talos.data.open import read
 from talos.errors import TalosError
 
 PAIRS = [(user, item, user % 5 + 1, 978300760 + item) for user in range(12) for item in range(user % 4 + 1)]

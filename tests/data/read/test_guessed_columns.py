@@ -8,8 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from talos.data.open import open_fit_parts, open_split, write_shards_from
-from talos.data.open import read
+from talos.data.open import open_fit_parts, open_split, read, write_shards_from
 from talos.errors import DataError
 
 

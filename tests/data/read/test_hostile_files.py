@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from talos.data.open import read
 from talos.data.interactions import Interactions
+from talos.data.open import read
 from talos.data.shards import write_shards
 from talos.errors import DataError
 
@@ -88,9 +88,7 @@ def test_halves_of_characters_in_python() -> None:
     with pytest.raises(DataError, match=r"users: half a character"):
         Interactions.from_ids(["\ud800", "\ud801"], ["a", "b"])
     with pytest.raises(DataError):
-        read(
-            pd.DataFrame({"user": pd.Series(["\ud800", "\ud801"], dtype=object), "item": ["a", "b"]})
-        )
+        read(pd.DataFrame({"user": pd.Series(["\ud800", "\ud801"], dtype=object), "item": ["a", "b"]}))
 
 
 def test_a_very_long_id_is_not_echoed(write: Write) -> None:
@@ -104,7 +102,5 @@ def test_a_very_long_id_is_not_echoed(write: Write) -> None:
             read(write("x.csv", content))
         assert len(str(caught.value)) < 3000
     with pytest.raises(DataError) as caught:
-        read(
-            write("x.jsonl", f'{{"user": "a", "item": 1}}\n{{"user": "{long}", "item": "{long}"}}\n')
-        )
+        read(write("x.jsonl", f'{{"user": "a", "item": 1}}\n{{"user": "{long}", "item": "{long}"}}\n'))
     assert len(str(caught.value)) < 3000

@@ -71,7 +71,9 @@ def same(one: Interactions, other: Interactions) -> None:
         mine, theirs = getattr(one, name), getattr(other, name)
         assert (mine is None) == (theirs is None)
         assert mine is None or np.array_equal(mine, theirs)
-    titles = [data.item_titles if data.item_titles is None else data.item_titles.to_list() for data in (one, other)]
+    titles = [
+        data.item_titles if data.item_titles is None else data.item_titles.to_list() for data in (one, other)
+    ]
     assert titles[0] == titles[1]
 
 
@@ -89,7 +91,11 @@ def write(frame: Frame, path: Path) -> Path:
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("ids", [lambda frame: frame, named, wide, titled])
 def test_every_way_gives_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: list[int], kind: str, ids: Callable[[Frame], Frame]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    passes: list[int],
+    kind: str,
+    ids: Callable[[Frame], Frame],
 ) -> None:
     frame = ids(rows(count=3000))
     path = write(frame, tmp_path / f"events.{kind}")
@@ -157,7 +163,9 @@ def test_files_before_the_bad_one_stay_quick(tmp_path: Path, passes: list[int]) 
     assert passes == [sys.maxsize, 1]
 
 
-def test_an_error_of_our_own_is_no_bad_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: list[int]) -> None:
+def test_an_error_of_our_own_is_no_bad_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: list[int]
+) -> None:
     path = write(rows(), tmp_path / "events.csv")
 
     def broken(*_: object, **__: object) -> None:

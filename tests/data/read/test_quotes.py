@@ -48,7 +48,10 @@ def test_the_line_where_the_quote_opened(write: Write, places: tuple[int, ...]) 
         ('user,item,title\nu1,i1,"A\nu2,i2,B\n"u3",i3,"C"', "line 2: a quote opens"),
         ('user,item,title\n"u1",i1,T\nu2,i2,"A\nu3,i3,B\nu4,i4,C\n"u5",i5,"D"', "line 3: a quote opens"),
         ('user,item\n"u1"x,i1\nu2,i2\n', "line 2: a quoted field is followed by text"),
-        ('user,item\nu1,"i1\nu2",i2\nu3,i3\n', "line 2: a quote opens in this row and is not closed in its line"),
+        (
+            'user,item\nu1,"i1\nu2",i2\nu3,i3\n',
+            "line 2: a quote opens in this row and is not closed in its line",
+        ),
     ],
 )
 def test_forms_of_the_fault(write: Write, content: str, message: str) -> None:
@@ -61,7 +64,7 @@ def test_what_is_no_fault(write: Write) -> None:
     content = 'user,item,title\n"u ""1""","i,1","two\nlines"\nu2,5" nail,"""q"""\nu3,i3,""\nu4,i4,a "b" c\n'
     data = read(write("clicks.csv", content))
     assert data.to_polars().rows() == [('u "1"', "i,1"), ("u2", '5" nail'), ("u3", "i3"), ("u4", "i4")]
-    assert data.item_titles.to_list() == ['"q"', "two\nlines", "", 'a "b" c']
+    assert data.item_titles.to_list() == ['"q"', "two\nlines", None, 'a "b" c']
 
 
 def test_a_separator_without_quotes_has_none(write: Write) -> None:

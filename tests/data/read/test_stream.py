@@ -18,7 +18,6 @@ from talos.data.read.clean import Block
 from talos.data.source import Pass, Source, read_through
 from talos.errors import DataError
 
-
 CSV = "user,item,ts,stars\n" + "".join(f"{n % 7},{n % 5},{n},{n % 4 + 1}\n" for n in range(50))
 
 

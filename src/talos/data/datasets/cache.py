@@ -17,9 +17,9 @@ from typing import Any
 import platformdirs
 import polars as pl
 
-from talos.data.encode import read_whole
 from talos.data.catalogue import Counts, DatasetInfo, Download, info
 from talos.data.datasets.download import ChecksumError, Progress, download
+from talos.data.encode import read_whole
 from talos.data.interactions import Interactions
 from talos.data.options import SourceOptions
 from talos.data.source import Source

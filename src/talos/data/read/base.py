@@ -62,7 +62,11 @@ class Reader(ABC):
         """All rows in blocks of at most `rows`; a `DataError` that names the row if one is bad."""
 
     def take_columns(
-        self, names: Sequence[str], found: Mapping[str, int], format: str, place: str = "line {}"  # noqa: A002
+        self,
+        names: Sequence[str],
+        found: Mapping[str, int],
+        format: str,  # noqa: A002
+        place: str = "line {}",
     ) -> None:
         """Keep what was found out: the names of all columns, the position of each role, the format."""
         self.format, columns = format, {role: names[position] for role, position in found.items()}

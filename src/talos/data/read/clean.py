@@ -68,7 +68,7 @@ def polars_errors(
         yield
     except DataError:
         raise
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, *also) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, *also) as error:  # type: ignore[misc]  # a tuple
         reason = first_line(error)[:160]
         raise DataError(f"cannot be read ({reason})", where=where, expected=expected) from error
 
@@ -152,7 +152,8 @@ class Cleaner:
             return _clean_times(found, place, self.times, wanted.role)
         if wanted.kind == "number":
             return _clean_numbers(found, place)
-        return found.cast(pl.String, strict=False).str.strip_chars(), pl.repeat(False, len(found), eager=True)
+        text = found.cast(pl.String, strict=False).str.strip_chars()
+        return text.set(text == "", None), pl.repeat(False, len(found), eager=True)
 
 
 def unusual_ids(ids: pl.Series) -> bool:

@@ -190,7 +190,10 @@ def guesses(wanted: Sequence[WantedColumn], names: Sequence[str], found: Mapping
     weights = [name for name in left if "rating" not in found and _WEIGHT_WORDS.intersection(_words_of(name))]
     said = []
     if not all(_is_plain(role, name) for role, name in guessed.items()):
-        taken = (f"{name!r}{' is taken' * (not n)} for the {role}" for n, (role, name) in enumerate(guessed.items()))
+        taken = (
+            f"{name!r}{' is taken' * (not n)} for the {role}"
+            for n, (role, name) in enumerate(guessed.items())
+        )
         said.append("column " + ", ".join(taken))
         left = [name for name in left if name not in weights]
         if left:

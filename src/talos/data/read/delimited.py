@@ -55,7 +55,9 @@ class Delimited(Reader):
         rows = [row for sample in self.file.samples for row in fields_of(sample, self.layout)]
         rows = rows if self.layout.headerless else rows[1:]
         if not rows and self.file.is_sampled_whole:
-            raise DataError("has a header and no rows", where=self.file.name, expected="one interaction per line")
+            raise DataError(
+                "has a header and no rows", where=self.file.name, expected="one interaction per line"
+            )
         where, wanted = self.file.name, self.wanted
         if self.layout.headerless:
             where, wanted = f"{where} (no header: columns are called by position)", self._placed(rows[0])
@@ -106,7 +108,7 @@ class Delimited(Reader):
             if quoted and odd_quotes(chunk, separator):
                 raise BadBlockError
             if separator == "::":  # polars takes separators of one byte only
-                chunk = chunk.replace(b"::", b"\t")  # noqa: PLW2901
+                chunk = chunk.replace(b"::", b"\t")
             try:
                 block = self.cleaner.quick(self._parsed(chunk, self.types))
             except (DataError, BadBlockError):  # a number where there were none, a date in another form
@@ -144,28 +146,32 @@ class Delimited(Reader):
             columns = zip(*good, strict=True) if good else [()] * len(self.found)
             schema = dict.fromkeys(self.found, pl.String)
             frame = pl.DataFrame(dict(zip(self.found, map(list, columns), strict=True)), schema=schema)
-            block = self.cleaner.careful(frame, lines)  # a row before the fault may be bad as well, and is named first
+            block = self.cleaner.careful(
+                frame, lines
+            )  # a row before the fault may be bad as well, and is named first
             if faults and not self.cleaner.skip:
                 raise faults[0]
             yield Block(block.frame, block.rows + len(faults))
 
     def _rows(self) -> Iterator[tuple[int, list[str] | DataError]]:
-        """The line of each row, and its wanted fields or what is wrong with it; nothing after the first fault that is raised."""
+        """The line of each row, and its wanted fields or what is wrong with it; ends after a fault that is raised."""
         name, width, places = self.file.name, len(self.layout.names), list(self.found.values())
         with io.TextIOWrapper(self.file.open(), "utf-8", "surrogateescape", newline="") as stream:
             for _ in range(self.layout.skip_lines):
                 stream.readline()
             single = [self.found[role] for role in ("user", "item")]
+            kinds = {one.role: one.kind for one in self.wanted}
+            needed = max(place for role, place in self.found.items() if kinds[role] != "text")
             for line, row in csv_rows(stream, self.layout, single):
-                place, fault = f"{name}, line {line}", None
+                where, fault = f"{name}, line {line}", None
                 if isinstance(row, QuoteError):
                     expected = 'quotes around a whole field, and "" for a quote within it'
-                    fault = DataError(str(row), where=place, expected=expected, option=SKIP)
-                elif not max(places) < len(row) <= width:
+                    fault = DataError(str(row), where=where, expected=expected, option=SKIP)
+                elif not needed < len(row) <= width:
                     what = f"{len(row)} field{'s' * (len(row) > 1)}"
-                    fault = DataError(what, where=place, expected=str(width), option=SKIP)
+                    fault = DataError(what, where=where, expected=str(width), option=SKIP)
                 else:
-                    values = [row[position] for position in places]
+                    values = [row[place] if place < len(row) else "" for place in places]
                     if all(map(_is_unicode, values)):
                         yield line, values
                     else:
@@ -183,7 +189,7 @@ class QuoteError(ValueError):
 def csv_rows(
     stream: io.TextIOBase, layout: Layout, single: Sequence[int] = ()
 ) -> Iterator[tuple[int, list[str] | QuoteError]]:
-    r"""The line of each row, and its fields or what is wrong with its quotes; the row after a fault is that of the next line.
+    r"""The line of each row, and its fields or what is wrong with its quotes: then the next line is the next row.
 
     Args:
         stream: the rows, opened with `newline=""`.
@@ -213,7 +219,11 @@ def csv_rows(
                 row = next(csv.reader(chain([text], iter(take, "")), delimiter=layout.separator, strict=True))
             except csv.Error as error:
                 follows = "expected after" in str(error) and len(taken) == 1
-                what = "a quoted field is followed by text" if follows else "a quote opens in this row and is not closed"
+                what = (
+                    "a quoted field is followed by text"
+                    if follows
+                    else "a quote opens in this row and is not closed"
+                )
                 row = QuoteError(what)
             else:
                 if any(len(row[n].strip().splitlines()) > 1 for n in single if n < len(row)):
@@ -236,8 +246,8 @@ def odd_quotes(chunk: bytes, separator: str) -> bool:
     r"""Whether a quote stands where a quoted field neither begins nor ends, or the last one is not closed.
 
     Polars reads such text without an error, and wrongly. Every quote opens or closes, in turn; the two of `""` within a
-    field close it and open it again. One that opens stands after a separator, a line end or a closing quote, and one that
-    closes stands before a separator, a line end or an opening quote.
+    field close it and open it again. One that opens stands after a separator, a line end or a closing quote, and one
+    that closes stands before a separator, a line end or an opening quote.
 
     >>> odd_quotes(b'u,"i\n1,2\n', ","), odd_quotes(b'"a ""b"" c",7\n', ",")
     (True, False)

@@ -191,7 +191,7 @@ def plain_frame(data: Any, columns: Sequence[str] | None = None, *, rows: int | 
         return _from_scipy(data)
     with polars_errors(name):
         frame = data.collect() if isinstance(data, pl.LazyFrame) else pl.DataFrame(data)
-        return frame.head(rows) if columns is None else frame.select(columns)
+        return frame.head(rows or 0) if columns is None else frame.select(columns)
 
 
 def _from_pandas(frame: Any, wanted: Sequence[str] | None) -> pl.DataFrame:
@@ -210,7 +210,9 @@ def _from_pandas(frame: Any, wanted: Sequence[str] | None) -> pl.DataFrame:
         if mixed and wanted is not None:
             raise DataError(f"mixed types {', '.join(types)}", where=place, expected="one type")
         with polars_errors(place, "values of one type", TypeError, ValueError, OverflowError):
-            columns[name] = pl.Series(name, plain, dtype=pl.Object) if mixed else pl.Series(name, plain, strict=True)
+            columns[name] = (
+                pl.Series(name, plain, dtype=pl.Object) if mixed else pl.Series(name, plain, strict=True)
+            )
     return pl.DataFrame(columns)
 
 

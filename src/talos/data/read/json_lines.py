@@ -51,7 +51,9 @@ class JSONLines(Reader):
         self.first: dict[str, Any] = {}
         names: dict[str, None] = {}
         where = self.file.name
-        fault = DataError("no JSON object in the first lines", where=where, expected="one JSON object per line")
+        fault = DataError(
+            "no JSON object in the first lines", where=where, expected="one JSON object per line"
+        )
         records = [record for _, record in islice(self._records(), 100)]
         for record in records:
             if isinstance(record, dict):
@@ -86,7 +88,9 @@ class JSONLines(Reader):
                 schema[columns[role]] = pl.String()
             else:
                 schema[columns[role]] = pl.Int64() if whole else pl.Float64()
-        texts = [columns[r] for r, one in wanted.items() if one.kind == "id" and schema[columns[r]] == pl.String]
+        texts = [
+            columns[r] for r, one in wanted.items() if one.kind == "id" and schema[columns[r]] == pl.String
+        ]
         for chunk in self.file.chunks():
             if _HALF_CHARACTER.search(chunk):  # polars would make every half the same sign
                 raise BadBlockError
@@ -100,7 +104,9 @@ class JSONLines(Reader):
                 opened = (f'{json.dumps(key)}:{gap}"'.encode() for gap in ("", " "))
                 if sum(map(chunk.count, opened)) != len(frame):
                     raise BadBlockError
-            block = self.cleaner.quick(frame.select([pl.col(key).alias(role) for role, key in columns.items()]))
+            block = self.cleaner.quick(
+                frame.select([pl.col(key).alias(role) for role, key in columns.items()])
+            )
             for start in range(0, block.rows, rows):
                 yield Block(block.frame[start : start + rows], min(rows, block.rows - start))
 
@@ -119,9 +125,13 @@ class JSONLines(Reader):
                     if not self.cleaner.skip:
                         break
             with polars_errors(self.file.name, "values of one type", TypeError, ValueError, OverflowError):
-                columns = [self._column(role, [row[role] for _, row in good], types) for role in self.cleaner.columns]
+                columns = [
+                    self._column(role, [row[role] for _, row in good], types) for role in self.cleaner.columns
+                ]
                 block = self.cleaner.careful(pl.DataFrame(columns), [number for number, _ in good])
-            if fault is not None and not self.cleaner.skip:  # a row before it may be bad as well, and is named first
+            if (
+                fault is not None and not self.cleaner.skip
+            ):  # a row before it may be bad as well, and is named first
                 raise fault
             yield Block(block.frame, block.rows + len(some) - len(good))
 
@@ -145,12 +155,16 @@ class JSONLines(Reader):
             elif not isinstance(value, (str, int, float, type(None))):
                 raise DataError(f"{short(value)} in {key!r}", where=place, expected=f"a {role}", option=SKIP)
             if isinstance(value, str) and not _is_unicode(value):
-                raise DataError(f"half a character in {key!r}", where=place, expected="valid Unicode", option=SKIP)
+                raise DataError(
+                    f"half a character in {key!r}", where=place, expected="valid Unicode", option=SKIP
+                )
         return row
 
     def _column(self, role: str, values: list[Any], types: Mapping[str, type]) -> pl.Series:
         if role in ("user", "item"):
-            return pl.Series(role, values, dtype=pl.String if types.get(role) is str else pl.Int64, strict=True)
+            return pl.Series(
+                role, values, dtype=pl.String if types.get(role) is str else pl.Int64, strict=True
+            )
         # a number may be written as a string: make all of them strings, parsed later
         texts = [None if v is None else v if isinstance(v, str) else repr(v) for v in values]
         return pl.Series(role, texts, dtype=pl.String)
@@ -173,7 +187,10 @@ class JSONLines(Reader):
                     except (ValueError, RecursionError) as error:
                         reason = getattr(error, "msg", None) or type(error).__name__
                         what, place = f"not JSON ({reason})", f"{name}, line {number}"
-                        yield number, DataError(what, where=place, expected="one JSON object per line", option=SKIP)
+                        yield (
+                            number,
+                            DataError(what, where=place, expected="one JSON object per line", option=SKIP),
+                        )
 
 
 def _is_unicode(value: str) -> bool:

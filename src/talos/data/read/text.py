@@ -19,6 +19,7 @@ from talos.errors import DataError
 
 if TYPE_CHECKING:
     import _csv
+
     from _typeshed import WriteableBuffer
 
 __all__ = [
@@ -121,7 +122,9 @@ class File:
             if head.startswith(magic):
                 raise DataError(f"is {what}", where=self.name, expected="text or parquet", hint=hint)
         if b"\0" in head:
-            raise DataError("is a binary file (it holds zero bytes)", where=self.name, expected="text or parquet")
+            raise DataError(
+                "is a binary file (it holds zero bytes)", where=self.name, expected="text or parquet"
+            )
         if not head.strip():
             raise DataError("is empty", where=self.name, expected="one interaction per line")
         if not whole:
@@ -191,7 +194,9 @@ class _Unpacked(io.RawIOBase):
         self._total += len(piece)
         limit = self._file.max_bytes
         if self._total > limit or (self._total > _RATIO_FROM and self._total > _MAX_RATIO * self._read):
-            large = f"exceeds {limit:,} bytes" if self._total > limit else f"grows more than {_MAX_RATIO}-fold"
+            large = (
+                f"exceeds {limit:,} bytes" if self._total > limit else f"grows more than {_MAX_RATIO}-fold"
+            )
             raise DataError(
                 f"{large} when decompressed",
                 where=self._file.name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,16 +16,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 from talos.data.interactions import Interactions, Provenance, values_in
-from talos.data.parquet import scan_file
 from talos.data.options import SourceOptions, SplitBy
+from talos.data.parquet import scan_file
 from talos.data.shards.external_sort import ExternalSort
-from talos.data.shards.index import FORMAT, INDEX, PARTS, own_checksum
+from talos.data.shards.index import FORMAT, INDEX, PARTS
 from talos.data.shards.streaming_split import StreamingSplit
 from talos.data.source import Pass, Source, read_through
 from talos.data.splits import how_to_split, no_timestamps
 from talos.data.vocabulary import Vocabulary, add_ids
 from talos.errors import ArgumentError, ConfigError, DataError, TalosError, first_line
-from talos.files import checksum_of, locked, remove_leftovers, sync
+from talos.files import checksum_of, locked, remove_leftovers, sync, write_sealed
 
 __all__ = ["DEFAULT_ROWS", "write_shards"]
 
@@ -116,7 +115,9 @@ def write_shards(
             runs, provenance = _sorted_interactions(found, folders["runs"], rows_at_once)
         else:
             sort = partial(_sorted, folder=folders["runs"], with_parts=split_already)
-            runs, provenance = read_through(found, SourceOptions.of(options, **changes), sort, rows=rows_at_once)
+            runs, provenance = read_through(
+                found, SourceOptions.of(options, **changes), sort, rows=rows_at_once
+            )
         if provenance.guesses:
             notify(f"{provenance.source}: {provenance.guesses}")
         notify(f"{provenance.rows:,} rows read")
@@ -158,8 +159,7 @@ def write_shards(
             "columns": [column for column in ("timestamp", "rating") if column in pieces.columns],
             **writer.finish(titles, provenance.source),
         }
-        record["checksum"] = own_checksum(record)
-        (staging / INDEX).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_sealed(staging / INDEX, record)
         for entry in (*staging.rglob("*"), staging):
             sync(entry)
         staging.rename(out)  # an empty folder there is replaced
@@ -186,7 +186,11 @@ def _sorted(one: Pass, *, folder: Path, with_parts: bool) -> tuple[ExternalSort,
     runs = ExternalSort(folder, as_strings=one.options.ids == "string")
     for part, block in one:
         if len(block.frame):
-            marked = block.frame.with_columns(part=pl.lit(PARTS.index(part), pl.Int8)) if with_parts else block.frame
+            marked = (
+                block.frame.with_columns(part=pl.lit(PARTS.index(part), pl.Int8))
+                if with_parts
+                else block.frame
+            )
             runs.add(marked, text=one.text)
     return runs, one.provenance()
 
