@@ -206,10 +206,10 @@ def test_databases(tmp_path, write, monkeypatch):
         connection.executemany("INSERT INTO clicks VALUES (?, ?)", [("a", 1), (5, 2)])
     url = f"sqlite:///{tmp_path}/shop.db"
     cases = [
-        (url, {}, r"tables clicks, other; expected \?table=NAME at the end of the URL, or query='SQL'"),
+        (url, {}, r"tables clicks, other; expected \?table=NAME at the end of the URL \(query='SQL' reads"),
         (url, {"table": "click"}, "no such table: click.*did you mean 'clicks'"),
         (url, {"table": "other"}, "no user column among 'a'"),
-        (url, {"table": "clicks"}, "column 'user_id': mixed types int, str"),
+        (url, {"table": "clicks"}, "column 'user_id': mixed types integer, text"),
         (url, {"query": "SELEC 1"}, "syntax error"),
         (url, {"query": "DROP TABLE other"}, "the database says"),
         (url, {"query": "SELECT user_id, item_id FROM clicks WHERE item_id > 9"}, "has no rows"),

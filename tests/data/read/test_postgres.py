@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import quote
 
+import polars as pl
 import pytest
 
 from talos.data.open import read
+from talos.data.read.database import Database
 from talos.errors import DataError
 
 # Ends the read-only transaction, writes and goes on, if several statements are run.
@@ -70,8 +73,28 @@ def test_the_session_is_read_only_by_its_settings(shop: str) -> None:
 @pytest.mark.parametrize("password", ["pa/ss", "pa@ss", "pa?ss", "p:a/s@s?w", "100%", "a b"])
 def test_passwords_with_the_signs_of_a_url(shop: str, password: str) -> None:
     """The server trusts everybody, so what is tested is that the address is understood."""
-    source = shop.replace(":secret@", f":{password}@")
+    escaped = quote(password, safe="")
+    source = shop.replace(":secret@", f":{escaped}@")
     assert read(f"{source}?table=clicks").to_polars().rows() == [(1, 2, 1577836800)]
-    with pytest.raises(DataError) as caught:
-        read(f"{source}x?table=clicks&password={password}")
-    assert password not in str(caught.value)
+    for url in (f"{source}x?table=clicks&password={escaped}", shop.replace(":secret@", f":{password}@")):
+        with pytest.raises(DataError) as caught:
+            read(url)
+        for secret in (password, escaped):
+            assert secret not in str(caught.value)
+
+
+def test_frames_in_blocks(shop: str) -> None:
+    query = "SELECT n AS user_id, NULL::int AS no, n / 2.0 AS score FROM generate_series(1, 250) AS n -- all"
+    with Database(shop, query=query) as database:
+        assert database.format == "postgresql"
+        assert database.where.endswith("/postgres, query")
+        assert database.sample().shape == (100, 3)
+        blocks = list(database.frames(["score", "user_id"], 100))
+        assert [block.height for block in blocks] == [100, 100, 50]
+        assert pl.concat(blocks)["user_id"].to_list() == list(range(1, 251))
+        assert next(database.frames(["no"], 1000)).dtypes == [pl.Null]
+    with (
+        Database(shop, query="SELECT 1e300::numeric AS x") as database,
+        pytest.raises(DataError, match=r"values that make no column \(.*; expected numbers"),
+    ):
+        list(database.frames(["x"], 9))

@@ -13,6 +13,7 @@ from talos.data.parquet import scan_file
 from talos.data.read.base import Reader
 from talos.data.read.clean import Block, polars_errors
 from talos.data.read.columns import WantedColumn, find_columns
+from talos.data.read.database import Database
 from talos.data.read.text import File
 from talos.errors import ArgumentError, DataError, Option
 
@@ -131,8 +132,6 @@ class DatabaseRows(_Typed):
     formats = ()
 
     def __init__(self, url: str, options: SourceOptions, wanted: Sequence[WantedColumn]) -> None:
-        from talos.data.read.database import Database
-
         self.database = Database(url, query=options.query, table=options.table)
         super().__init__(_named(self.database.where, options), options, wanted)
 
@@ -145,7 +144,6 @@ class DatabaseRows(_Typed):
         """Find the columns by the first rows."""
         with self.database as database:
             sample = database.sample()
-            self.file = _named(database.where, self.options)
             self.find(sample.columns, sample, database.format)
         self.rows = 0
         if not len(sample):
