@@ -20,7 +20,6 @@ AS_WRITTEN = "the file as it was written"
 """What the errors about a changed file say was expected."""
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class Shard:
     """One shard: its folder, its users, and the number of interactions and the checksum of each part."""
