@@ -197,8 +197,10 @@ class RunConfig(_Section):
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
-        """Read a TOML file."""
-        return cls.from_dict(read_toml(path, expected="a run config"), where=str(path))
+        """Read a TOML file; its section `[data]` is left to `talos.data.options.read_source`."""
+        values = read_toml(path, expected="a run config")
+        values.pop("data", None)
+        return cls.from_dict(values, where=str(path))
 
     def with_values(self, changes: Mapping[str, Any]) -> Self:
         """A copy with some values changed, by dotted name.

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from talos.cli.evaluate import test_part
 from talos.cli.options import DataOption, Json, RunArgument, TestArgument, UnsplitOptions, with_options
 from talos.cli.output import print_json
-from talos.cli.report import check_target, write_page
+from talos.cli.shared import check_target, test_part, write_page
 
 __all__ = ["card"]
 
@@ -19,7 +18,9 @@ __all__ = ["card"]
 def card(
     run: RunArgument,
     path: TestArgument = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The file; RUN/README.md if not given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file; RUN/README.md if not given.")
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the model; that of the folder if not given.")
     ] = None,

@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from talos.cli.options import (
-    Json,
-    Offer,
-    TrainingOptions,
-    at_least_one,
-    parse_budget,
-    parse_value,
-    with_options,
-)
+from talos.cli.options import Json, TrainingOptions, missing, parse_budget, parse_value, with_options
 from talos.cli.output import print_json, print_table, say
-from talos.cli.tune import shown, space_for, write_report
+from talos.cli.shared import shown, space_for, write_page, write_study_page
 from talos.data.databases import without_password
 from talos.data.options import SourceOptions
 from talos.errors import ConfigError, nearest
@@ -42,16 +34,20 @@ _DECIDED_ELSEWHERE = {
 @with_options
 def compare(
     paths: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="PATH…", help="A file, a folder, a dataset's name or a database URL; or run directories."
+            metavar="[PATH…]",
+            help="A file, a folder, a dataset's name or a database URL, that of --config if not given; or run "
+            "directories.",
         ),
-    ],
+    ] = None,
     losses: Annotated[
         str | None,
         typer.Option("--losses", help="Short names with commas; the first is compared with each other one."),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for results, tables and page.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for results, tables and page.")
+    ] = None,
     backbones: Annotated[
         str, typer.Option("--backbones", help="Short names or module:Class, with commas.")
     ] = "mf",
@@ -59,7 +55,7 @@ def compare(
         str | None,
         typer.Option("--baselines", help="Also compare with these: popularity, itemknn, ease, rp3beta, als."),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", help="Fits of each model, with seeds 0, 1, …")] = 5,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Fits of each model, with seeds 0, 1, …")] = 5,
     budget: Annotated[
         str | None, typer.Option("--budget", help="Time each fit may train: 90s, 10m, 1h.")
     ] = None,
@@ -74,8 +70,8 @@ def compare(
         typer.Option(help="What is tested: that the first differs from, is greater or less than the others."),
     ] = "two-sided",
     *,
-    training: Annotated[TrainingOptions, Offer("config", "k")],
-    set_: Annotated[
+    training: Annotated[TrainingOptions, "config", "k"],
+    assignments: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
@@ -89,13 +85,14 @@ def compare(
         typer.Option(
             "--tuned",
             metavar="TRIALS",
+            min=1,
             help="First tune every model on the validation part, with this many trials each.",
         ),
     ] = None,
     space: Annotated[
         str, typer.Option(help="For --tuned: `default`, `paper` (the paper's grids) or a TOML file.")
     ] = "default",
-    workers: Annotated[int, typer.Option(help="For --tuned: worker processes.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="For --tuned: worker processes.")] = 1,
     source: SourceOptions,
     json: Json = False,
 ) -> None:
@@ -103,6 +100,8 @@ def compare(
 
     The same command continues after a stop. Runs are compared on the test part that they carry.
     """
+    if not paths:
+        raise missing("PATH", "A file, a folder, a dataset's name or a database URL; or run directories.")
     shown_metrics = [] if metrics is None else _names(metrics, "--metrics")
     if all((Path(one) / "model.json").is_file() for one in paths):
         _compare_runs(
@@ -114,22 +113,20 @@ def compare(
         raise ConfigError("is no run directory", where=stranger, expected="one PATH of data, or runs alone")
     (path,) = paths
     if losses is None:
-        raise ConfigError("is missing", where="--losses", expected="short names with commas")
+        raise missing("--losses", "Short names with commas.")
     if out is None:
-        raise ConfigError("is missing", where="--out", expected="a folder for the results")
-    at_least_one(**{"--seeds": seeds})
-    seconds = None if budget is None else parse_budget(budget)
+        raise missing("--out", "A folder for the results.")
+    seconds = parse_budget(budget)
     models = configs_for(
         _names(losses, "--losses"),
         _names(backbones, "--backbones"),
         training.run_config(),
-        set_ or [],
+        assignments or [],
         baselines=[] if baselines is None else _names(baselines, "--baselines"),
     )
     found: dict[str, Any] = {}
     if tuned is not None:
         models, found = _tune_models(models, path, source, out / "tuned", tuned, space, workers)
-    from talos.cli.report import write_page
     from talos.data.open import open_split
     from talos.report import comparison_report
     from talos.studies import compare as comparison
@@ -189,7 +186,6 @@ def _tune_models(
 
     All spaces are checked before the data are read; searches that the folder has finished are not repeated.
     """
-    at_least_one(**{"--tuned": trials, "--workers": workers})
     from talos import registry
     from talos.studies import tune
     from talos.studies.folder import file_name
@@ -210,7 +206,7 @@ def _tune_models(
         folder = out / f"{place:02d}-{file_name(name)}"
         notify = partial(_say_of, name)
         tuned = tune.run_study(settings, parts, folder, trials=trials, workers=workers, notify=notify)
-        write_report(tuned, folder)
+        write_study_page(tuned, folder)
         best, metric = tuned.best, settings.metric
         configs[name] = tuned.config
         found[name] = {

@@ -12,6 +12,7 @@ import typer
 
 from talos.cli.options import Json
 from talos.cli.output import print_facts, print_json, print_table, say
+from talos.cli.shared import write_page
 from talos.errors import DownloadError
 
 if TYPE_CHECKING:
@@ -42,13 +43,12 @@ JUDGED = "recall@20"  # what Talos and the others are compared by, user by user
 
 def demo(
     seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 0,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the model and its report.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model and its report.")] = Path(
         "runs/demo"
     ),
     json: Json = False,
 ) -> None:
     """Train three losses and five baselines on MovieLens-100K, print metrics and lists, write an HTML report."""
-    from talos.cli.report import write_page
     from talos.model.recommender import Recommender
     from talos.report import run_report
     from talos.training import Records, progress

@@ -8,12 +8,10 @@ error of the library is a bug.
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 
 from talos.cli.output import printable
@@ -48,24 +46,24 @@ def is_missing_memory(error: BaseException) -> bool:
     )
 
 
-def outside_failure(error: BaseException, arguments: Sequence[str]) -> tuple[str, int] | None:
+def outside_failure(error: BaseException, command: str) -> tuple[str, int] | None:
     """Message and exit code of an error from outside the library; None if it is something else.
 
     Args:
         error: what was raised.
-        arguments: of the command, to name the place where the error does not.
+        command: the place where the error names none.
 
-    >>> outside_failure(PermissionError(13, "Permission denied", "/root/x"), ["train"])
+    >>> outside_failure(PermissionError(13, "Permission denied", "/root/x"), "talos train")
     ('/root/x: Permission denied', 2)
-    >>> outside_failure(FileNotFoundError(2, "No usable temporary directory found in ['/tmp']"), ["train"])
+    >>> outside_failure(FileNotFoundError(2, "No usable temporary directory found in ['/tmp']"), "talos train")
     ("talos train: No usable temporary directory found in ['/tmp']", 1)
-    >>> outside_failure(MemoryError(), ["train", "clicks.csv", "--out", "run"])
+    >>> outside_failure(MemoryError(), "talos train, --out run")
     ('talos train, --out run: not enough memory', 1)
     """
     if is_missing_memory(error):
         wanted = re.search(r"allocate (\d+) bytes", str(error))
         amount = f" (another {int(wanted[1]) / 2**30:,.1f} GiB were asked for)" if wanted else ""
-        return f"{_place(arguments)}: not enough memory{amount}", 1
+        return f"{command}: not enough memory{amount}", 1
     number = error.errno if isinstance(error, OSError) else None
     if number is None and (rust := _RUST_ERROR.search(str(error))):
         number = int(rust[2])
@@ -74,7 +72,7 @@ def outside_failure(error: BaseException, arguments: Sequence[str]) -> tuple[str
     if number is None:
         return _own_class_failure(error)
     named = [name for name in (getattr(error, "filename", None), getattr(error, "filename2", None)) if name]
-    place = " → ".join(map(_as_text, named)) or _place(arguments)
+    place = " → ".join(map(_as_text, named)) or command
     reason = error.strerror if isinstance(error, OSError) and error.strerror else os.strerror(number)
     return f"{place}: {reason}", 2 if number in WRONG_NAME and named else 1
 
@@ -109,16 +107,6 @@ def bug_report(error: BaseException) -> str:
         "error: this is a bug in Talos, not in your input. Please report it in the project's issue tracker, with the "
         "lines above, the command, and what `talos doctor` prints (SECURITY.md says how, if it must not be public)."
     )
-
-
-def _place(arguments: Sequence[str]) -> str:
-    """The command and what it was to write, as far as the line says."""
-    command = next((one for one in arguments if not one.startswith("-")), "")
-    out = next(
-        (f", --out {after}" for one, after in itertools.pairwise(arguments) if one == "--out"),
-        "",
-    )
-    return f"talos {command}{out}".strip()
 
 
 def _as_text(name: str | bytes | int) -> str:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from talos.cli.options import Json, Offer, PathArgument, TrainingOptions, with_options
+from talos.cli.options import Json, TrainingOptions, missing, with_options
 from talos.cli.output import print_facts, print_json, print_table, reading, say
 from talos.data.options import SourceOptions
-from talos.errors import ConfigError
+from talos.errors import ConfigError, Option
 
 if TYPE_CHECKING:
     import polars as pl
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from talos.config import RunConfig
     from talos.data.shards import SplitShare
     from talos.data.splits import Split
-    from talos.distributed import Group
     from talos.evaluation.evaluate import Report
     from talos.model.fitting import Run
 
-__all__ = ["share_of", "train"]
+__all__ = ["train"]
 
 Refit: TypeAlias = Literal["train+valid", "all"]
 _LOGGERS = ("tensorboard", "mlflow", "wandb")
@@ -35,10 +34,16 @@ _OF_TRAINING = ("checkpoint", "history.jsonl", "history-refit.jsonl", "race", "r
 
 @with_options
 def train(
-    path: PathArgument,
-    out: Annotated[Path | None, typer.Option("--out", help="The run directory to write.")] = None,
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PATH]",
+            help="A file, a folder, a dataset's name or a database URL; that of --config if not given.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run directory to write.")] = None,
     *,
-    training: Annotated[TrainingOptions, Offer(but=("metric",))],
+    training: TrainingOptions,
     refit: Annotated[
         Refit | None,
         typer.Option(
@@ -81,9 +86,12 @@ def train(
     """Train a recommender and write it to a run directory."""
     from talos import distributed
     from talos.data.open import open_split, record_of
+    from talos.data.splits import Split
     from talos.model.fitting import check_refit
     from talos.model.recommender import Recommender
 
+    if path is None:
+        raise missing("PATH", "A file, a folder, a dataset's name or a database URL.")
     config = training.run_config()
     if explain:
         with reading() as progress:
@@ -106,7 +114,7 @@ def train(
             parts = _share(path, config) or open_split(path, source, notify=say, progress=progress)
         check_refit(refit, parts)
         config = _with_fitting_k(config, parts)
-        for note in _cold_notes(parts):
+        for note in parts.cold_notes() if isinstance(parts, Split) else []:
             say(note)
         record = record_of(path, source, parts)
         table = _read_items(path, items, item_columns, source, parts)
@@ -161,7 +169,7 @@ def _read_items(
     if items is None and not Path(path).is_file():
         raise ConfigError("without --items", where="--item-columns", expected="a PATH that is a file")
     table = (
-        read_items(path, item=source.item, columns=chosen, repeated=True)
+        read_items(path, item=source.columns.item, columns=chosen, repeated=True)
         if items is None
         else read_items(items, columns=chosen)
     )
@@ -174,7 +182,7 @@ def _read_items(
 
 def _check_out(out: Path | None, resume: bool, refit: Refit | None) -> Path:
     if out is None:
-        raise ConfigError("is missing", where="--out", expected="the run directory to write")
+        raise missing("--out", "The run directory to write.")
     if (out / "model.json").exists():
         raise ConfigError("is a finished run", where=f"--out {out}", expected="a new directory")
     if not out.exists():
@@ -182,9 +190,9 @@ def _check_out(out: Path | None, resume: bool, refit: Refit | None) -> Path:
     names = sorted(entry.name for entry in out.iterdir() if entry.name != ".lock") if out.is_dir() else [""]
     if not resume and names:
         resumable = (out / "checkpoint").is_dir() or (out / "race.json").is_file()
-        hint = "add --resume to continue it" if resumable else None
+        option = Option("resume", True, "continues it") if resumable else ()
         raise ConfigError(
-            "exists and is not empty", where=f"--out {out}", expected="a new directory", hint=hint
+            "exists and is not empty", where=f"--out {out}", expected="a new directory", option=option
         )
     for begun in (out / "checkpoint").glob("refit-*"):
         wanted = begun.name.removeprefix("refit-")
@@ -207,37 +215,23 @@ def _with_fitting_k(config: RunConfig, parts: Split | SplitShare) -> RunConfig:
     return fitting
 
 
-def _cold_notes(parts: Split | SplitShare) -> list[str]:
-    """How many users and items of each part have no training events; a process with a share knows its own only."""
-    from talos.data.splits import Split
-
-    return parts.cold_notes() if isinstance(parts, Split) else []
-
-
 def _share(path: str, config: RunConfig) -> SplitShare | None:
-    """This process's part of a folder of shards, where training can do with the part; else None."""
+    """This process's part of a folder of shards, where several processes can train on parts; else None.
+
+    If one process cannot read its part, all of them stop.
+    """
     from talos import distributed, registry
     from talos.data import shards
+    from talos.data.open import open_share
 
     if not shards.is_shards(path) or config.training.parallel == "none" or config.baseline is not None:
         return None
     if not registry.resolve("backbone", config.backbone.name).divisible:
         return None
-    return share_of(path, distributed.start(config.device))
-
-
-def share_of(path: str, group: Group) -> SplitShare | None:
-    """This process's part of a folder of shards; None if PATH is something else or there is one process.
-
-    If one process cannot read its part, all of them stop.
-    """
-    from talos.data import shards
-    from talos.data.open import open_share
-    from talos.distributed import all_or_none
-
-    if group.size == 1 or not shards.is_shards(path):
+    group = distributed.start(config.device)
+    if group.size == 1:
         return None
-    return all_or_none(group, lambda: open_share(path, group.share), path)
+    return distributed.all_or_none(group, lambda: open_share(path, group.share), path)
 
 
 def _explain(config: RunConfig, parts: Split, json: bool) -> None:

@@ -16,6 +16,7 @@ from talos.data import datasets, readers, splits
 from talos.data.databases import DatabaseURL, without_password, without_passwords
 from talos.data.datasets import DatasetInfo
 from talos.data.interactions import Interactions
+from talos.data.options import Cleaning, SourceOptions, Splitting
 from talos.data.readers import ReadKeywords, Source
 from talos.data.readers.folders import part_files
 from talos.data.shards import (
@@ -28,7 +29,6 @@ from talos.data.shards import (
     read_share,
     write_shards,
 )
-from talos.data.options import Cleaning, SourceOptions, Splitting
 from talos.data.splits import Split
 from talos.errors import ConfigError, DataError, nearest
 from talos.files import expanded

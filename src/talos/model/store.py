@@ -85,7 +85,7 @@ from talos.data.interactions import Interactions, Provenance
 from talos.data.parquet import scan_file
 from talos.data.vocabulary import Vocabulary
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
-from talos.errors import ArgumentError, DataError, TalosError, first_line
+from talos.errors import ArgumentError, DataError, Option, TalosError, first_line
 from talos.files import (
     checksum_of,
     locked,
@@ -534,9 +534,9 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
         "has no model.json",
         where=str(folder),
         expected="the directory of a finished run",
-        hint="training has not finished: continue it with resume=True"
+        option=Option("resume", True, "continues the training, which has not finished")
         if (folder / "checkpoint").is_dir()
-        else None,
+        else (),
     )
     _check(
         path.stat().st_size <= _LARGEST_JSON,
