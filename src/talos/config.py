@@ -284,18 +284,20 @@ def read_toml(path: Path, *, expected: str) -> dict[str, Any]:
         raise ConfigError(f"not TOML: {error}", where=str(path)) from None
 
 
-def flat_settings(config: Mapping[str, Any]) -> dict[str, str]:
-    """The values of `RunConfig.as_dict` as text, by dotted key.
+def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested values, such as those of `RunConfig.as_dict`, as text by dotted key; a range is one text.
 
-    >>> flat_settings({"k": 20, "loss": {"tau": 0.1}})
-    {'k': '20', 'loss.tau': '0.1'}
+    >>> flat_settings({"k": 20, "loss": {"tau": 0.1, "eta": {"low": 0.1, "high": 0.3}}})
+    {'k': '20', 'loss.tau': '0.1', 'loss.eta': 'low 0.1 high 0.3'}
     """
     flat: dict[str, str] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{name}.{key}": str(inner) for key, inner in value.items()}
+    for name, value in values.items():
+        if not isinstance(value, Mapping):
+            flat[f"{prefix}{name}"] = str(value)
+        elif "low" in value:
+            flat[f"{prefix}{name}"] = " ".join(f"{end} {number}" for end, number in value.items())
         else:
-            flat[name] = str(value)
+            flat |= flat_settings(value, f"{prefix}{name}.")
     return flat
 
 

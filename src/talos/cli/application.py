@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import typer
 
 from talos.cli import (
-    card,
     compare,
     data,
     demo,
@@ -29,12 +28,11 @@ from talos.cli import (
     tune,
     update,
 )
-from talos.cli.failures import bug_report, close_stdout, outside_failure, traceback_of
-from talos.cli.messages import advice_for, in_flags
+from talos.cli.errors import close_stdout, explained, traceback_of
 from talos.cli.options import Command
-from talos.cli.output import LONGEST_MESSAGE, printable, say
+from talos.cli.output import say
 from talos.cli.plugins import PluginGroup
-from talos.errors import ConfigError, InputError, TalosError
+from talos.errors import ConfigError, TalosError
 
 __all__ = ["app", "run"]
 
@@ -49,7 +47,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 for _command in (
-    *(demo.demo, init.init, train.train, evaluate.evaluate, recommend.recommend, report.report, card.card),
+    *(demo.demo, init.init, train.train, evaluate.evaluate, recommend.recommend, report.report, report.card),
     *(compare.compare, tune.tune, export.export, serve.serve, update.update, doctor.doctor),
 ):
     app.command(cls=Command)(_command)
@@ -114,7 +112,7 @@ def run() -> None:
             if getattr(signal.getsignal(signal.SIGINT), "asked", False):
                 raise KeyboardInterrupt from error  # a library turned it into an error of its own
             close_stdout()
-        text, code = _failure(error, started.get("context"))
+        text, code = explained(error, started.get("context"))
         say(traceback_of(error) if debug else text, lines=True)
         sys.exit(code)
 
@@ -124,19 +122,3 @@ def _check_unicode(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
             raise ConfigError("bytes that are not UTF-8", where=argument, expected="UTF-8 text")
-
-
-def _failure(error: BaseException, context: Any) -> tuple[str, int]:
-    """Message and exit code of an error of the command with this context; below the message a command that helps."""
-    if isinstance(error, TalosError):
-        message = in_flags(error, context) if isinstance(error, InputError) else str(error)
-        code = error.exit_code
-    else:
-        out = None if context is None else context.params.get("out")
-        place = "talos" if context is None else context.command_path + (f", --out {out}" if out else "")
-        found = outside_failure(error, place)
-        if found is None:
-            return bug_report(error), 1
-        message, code = found
-    lines = [f"error: {message}", *advice_for(error, message, context)]
-    return "\n".join(printable(line, longest=LONGEST_MESSAGE) for line in lines), code

