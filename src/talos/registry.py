@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from talos import backbones, baselines, losses, negatives, thresholds
+from talos.checks import of_type
 from talos.config import NamedConfig, RunConfig
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, ConfigError, TalosError, first_line, nearest
@@ -480,7 +481,7 @@ def check(config: RunConfig) -> None:
     >>> check(RunConfig())
     >>> check(RunConfig().with_values({"backbone.dim": True}))
     Traceback (most recent call last):
-    talos.errors.ArgumentError: dim: got True; expected an integer
+    talos.errors.ArgumentError: dim: True; expected a valid integer
     """
     check_device(config.device)
     if config.baseline is None and config.negatives != "auto":
@@ -538,9 +539,6 @@ def check_device(name: str) -> torch.device:
     return device
 
 
-_TYPE_NAMES: Mapping[Any, str] = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
-
-
 def _check_options(kind: Kind, name: str, cls: type[Any], given: Mapping[str, Any]) -> None:
     """Refuse unknown options, and those whose value is not of the plain type that the constructor's annotation says."""
     accepted = options(kind, cls)
@@ -553,24 +551,11 @@ def _check_options(kind: Kind, name: str, cls: type[Any], given: Mapping[str, An
         hints = typing.get_type_hints(cls.__init__)
     except Exception:  # annotations of a user's own class may name what exists for type checkers alone
         return
-    for option, value in given.items():
-        if option not in hints:
-            continue
+    for option in given.keys() & hints.keys():
         hint = hints[option]
         allowed = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
-        plain = [one for one in allowed if one in _TYPE_NAMES]
-        others = [one for one in allowed if one not in _TYPE_NAMES and one is not type(None)]
-        if others or not plain or (value is None and type(None) in allowed):
-            continue
-        if not any(_is_a(value, one) for one in plain):
-            expected = " or ".join(_TYPE_NAMES[one] for one in plain)
-            raise ArgumentError(f"got {value!r}", where=option, expected=expected)
-
-
-def _is_a(value: Any, kind: type) -> bool:
-    if isinstance(value, bool) or kind is bool:
-        return isinstance(value, bool) and kind is bool
-    return isinstance(value, int | float if kind is float else kind)
+        if {*allowed} <= {int, float, bool, str, type(None)}:
+            of_type(option, given[option], hint)
 
 
 def _chosen(kind: Kind, choice: str | type[Any] | NamedConfig) -> tuple[str, type[Any], dict[str, Any]]:

@@ -42,15 +42,14 @@ JUDGED = "recall@20"  # what Talos and the others are compared by, user by user
 
 def demo(
     seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 0,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the model and its report.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model and its report.")] = Path(
         "runs/demo"
     ),
     json: Json = False,
 ) -> None:
     """Train three losses and five baselines on MovieLens-100K, print metrics and lists, write an HTML report."""
-    from talos.cli.report import write_page
     from talos.model.recommender import Recommender
-    from talos.report import run_report
+    from talos.report import run_report, write_page
     from talos.training import Records, progress
 
     data = _data(seed)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from talos.cli.options import DataOption, Json, TestArgument, UnsplitOptions, with_options
-from talos.cli.output import print_json, print_table, reading, say
+from talos.cli.output import print_json, print_table, say
+from talos.cli.shared import test_part
 from talos.data.options import SourceOptions
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
-    from talos.data.interactions import Interactions
     from talos.evaluation.evaluate import Report
     from talos.evaluation.metrics import Dialect
-    from talos.model.recommender import Recommender
 
-__all__ = ["evaluate", "parse_ks", "test_part"]
+__all__ = ["evaluate", "parse_ks"]
 
 _LENGTHS = (10, 20, 50)
 
@@ -49,9 +48,12 @@ def evaluate(
     ] = None,
     truth: Annotated[str | None, typer.Option("--truth", help="The test set for --recs.")] = None,
     k: Annotated[
-        str | None, typer.Option(help="List lengths.  [default: 10,20,50, as far as there are items]")
+        str | None,
+        typer.Option("--k", "-k", help="List lengths.  [default: 10,20,50, as far as there are items]"),
     ] = None,
-    dialect: Annotated[str, typer.Option(help="Definitions of the metrics: standard or paper.")] = "standard",
+    dialect: Annotated[
+        Literal["standard", "paper"], typer.Option(help="Definitions of the metrics.")
+    ] = "standard",
     data: DataOption = None,
     *,
     source: UnsplitOptions,
@@ -63,18 +65,14 @@ def evaluate(
     """
     from talos.data.open import open_interactions, read_lists
     from talos.evaluation.evaluate import evaluate_lists
-    from talos.evaluation.metrics import DIALECTS
 
-    chosen: Dialect | None = next((name for name in DIALECTS if name == dialect), None)
-    if chosen is None:
-        raise ConfigError(f"{dialect!r}", where="--dialect", expected=" or ".join(DIALECTS))
     ks = None if k is None else parse_ks(k)
     report: Report | None
     if run is not None and recs is None and truth is None:
-        name, report = str(run), _of_run(run, path, data, source, ks, chosen)
+        name, report = str(run), _of_run(run, path, data, source, ks, dialect)
     elif run is None and recs is not None and truth is not None:
         lists, test = read_lists(recs), open_interactions(truth, source, notify=say)
-        name, report = recs, evaluate_lists(lists, test, ks=ks or _LENGTHS, dialect=chosen)
+        name, report = recs, evaluate_lists(lists, test, ks=ks or _LENGTHS, dialect=dialect)
     else:
         raise ConfigError(
             "it is not clear what to measure", where="talos evaluate", expected="RUN, or --recs and --truth"
@@ -108,19 +106,3 @@ def _of_run(
     report = recommender.evaluate(test, ks, dialect=dialect)
     distributed.stop()
     return report if group.rank == 0 else None
-
-
-def test_part(
-    recommender: Recommender, run: Path, path: str | None, data: str | None, source: SourceOptions
-) -> Interactions | None:
-    """What a run is measured on: PATH; the test part of its own data, read again; or None, its stored test part."""
-    from talos.data.open import open_recorded, open_test
-
-    record = recommender.fitted_model().metadata.get("source")
-    if path is not None and data is not None:
-        raise ConfigError("a PATH as well", where="--data", expected="one of them")
-    with reading() as progress:
-        how: dict[str, Any] = {"options": source, "notify": say, "progress": progress}
-        if path is not None:
-            return open_test(record, path, **how)
-        return None if data is None else open_recorded(record, run=run, data=data, **how).test

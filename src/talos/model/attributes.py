@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from talos.checks import require
 from talos.data.vocabulary import Vocabulary
-from talos.errors import ArgumentError, DataError, nearest
+from talos.errors import ArgumentError, DataError, Option, nearest
 
 __all__ = ["Filter", "align_items", "allowed_items", "check_attributes", "parse_filter"]
 
@@ -110,8 +110,13 @@ def allowed_items(
         )
         for name, condition in conditions.items():
             where = f"filter.{part}.{name}"
-            hint = nearest(str(name), columns) if columns else "train with a table of items: items="
-            require(name in columns, "the items have no such attribute", where=where, hint=hint)
+            require(
+                name in columns,
+                "the items have no such attribute",
+                where=where,
+                hint=nearest(str(name), columns) if columns else None,
+                option=() if columns else Option("items", "FILE", "gives them in training"),
+            )
             allowed &= _holds(columns[name], condition, where) == (part == "must")
     return allowed
 
