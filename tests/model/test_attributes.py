@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from talos.data.interactions import Interactions
-from talos.data.read.items import read_items
+from talos.data.items import read_items
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError
 from talos.files import checksum_of, sealed_text

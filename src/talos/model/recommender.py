@@ -499,7 +499,7 @@ class Recommender:
 
         Args:
             items: a csv, tsv, parquet or JSON-lines file with a column of item ids, see
-                `talos.data.read.items.read_items`; or a polars frame.
+                `talos.data.items.read_items`; or a polars frame.
 
         >>> data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
         >>> model = Recommender(k=1, dim=8, epochs=3).fit(data)
@@ -507,7 +507,7 @@ class Recommender:
         >>> model.add_items(table).recommend(k=2, filter={"must": {"category": "bread"}})["user_id"].to_list()
         ['ann']
         """
-        from talos.data.read.items import read_items
+        from talos.data.items import read_items
 
         model = self.fitted_model()
         where = "items" if isinstance(items, pl.DataFrame) else str(items)
