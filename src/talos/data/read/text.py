@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import shlex
 import zlib
@@ -164,36 +165,24 @@ class File:
 
 
 class _Unpacked(io.RawIOBase):
-    """The content of a gzip file, unpacked in pieces, so that a decompression bomb is noticed while it is small."""
+    """The content of a gzip file; a decompression bomb is noticed while it is small."""
 
     def __init__(self, stream: BinaryIO, file: File) -> None:
-        self._stream, self._file = stream, file
-        self._unpack, self._packed = zlib.decompressobj(31), b""
-        self._total = self._read = 0
+        self._stream, self._file, self._total = stream, file, 0
+        self._content = gzip.GzipFile(fileobj=stream)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        room = memoryview(buffer)
-        piece = b""
-        while not piece:
-            if self._unpack.eof:  # a gzip file may consist of several members
-                self._packed = self._unpack.unused_data.lstrip(b"\0") or self._more().lstrip(b"\0")
-                if not self._packed:
-                    return 0
-                self._unpack = zlib.decompressobj(31)
-            self._packed = self._packed or self._more()
-            try:
-                piece = self._unpack.decompress(self._packed, len(room))
-            except zlib.error as error:
-                raise self._error(f"is damaged gzip data ({error})") from error
-            if not piece and not self._packed and not self._unpack.eof:
-                raise self._error("ends in the middle: truncated gzip data")
-            self._packed = self._unpack.unconsumed_tail
-        self._total += len(piece)
-        limit = self._file.max_bytes
-        if self._total > limit or (self._total > _RATIO_FROM and self._total > _MAX_RATIO * self._read):
+        try:
+            count = self._content.readinto(buffer)
+        except EOFError:
+            raise self._error("ends in the middle: truncated gzip data") from None
+        except (OSError, zlib.error) as error:
+            raise self._error(f"is damaged gzip data ({error})") from error
+        self._total, limit = self._total + count, self._file.max_bytes
+        if self._total > limit or self._total > max(_RATIO_FROM, _MAX_RATIO * self._stream.tell()):
             large = (
                 f"exceeds {limit:,} bytes" if self._total > limit else f"grows more than {_MAX_RATIO}-fold"
             )
@@ -203,17 +192,11 @@ class _Unpacked(io.RawIOBase):
                 expected=f"at most {limit:,} bytes, and no decompression bomb",
                 hint="decompress it yourself if you trust it",
             )
-        room[: len(piece)] = piece
-        return len(piece)
+        return count
 
     def close(self) -> None:
         self._stream.close()
         super().close()
-
-    def _more(self) -> bytes:
-        block = self._stream.read(1 << 20)
-        self._read += len(block)
-        return block
 
     def _error(self, what: str) -> DataError:
         return DataError(what, where=self._file.name, expected="a whole .gz file")
