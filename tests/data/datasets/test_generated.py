@@ -208,7 +208,7 @@ def test_planted_preferences_are_of_low_rank():
 
 def test_drift_changes_what_is_popular():
     def shift(drift: float) -> float:
-        data = synthetic(users=500, items=200, interactions=20_000, skew=1.0, drift=drift, seed=5)
+        data = synthetic(users=2000, items=500, interactions=20_000, skew=1.0, drift=drift, seed=5)
         late = data.timestamps > np.median(data.timestamps)
         counts = [np.bincount(data.indices[part], minlength=200) / part.sum() for part in (late, ~late)]
         return float(np.abs(counts[0] - counts[1]).sum())
