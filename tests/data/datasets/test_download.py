@@ -142,7 +142,7 @@ def test_without_a_published_checksum_the_first_download_counts(server, tmp_path
     datasets.fetch(one, cache=tmp_path, force=True)
     server.files["x.csv"] = CSV + b"1,1\n"
     with pytest.raises(
-        DownloadError, match=r"expected sha256:.* but got .*is kept; delete it if a change is right"
+        DownloadError, match=r"expected sha256:.* but got .*is kept \(delete it if the change is right\)"
     ):
         datasets.fetch(one, cache=tmp_path, force=True)
     assert len(datasets.load(one, cache=tmp_path)) == 20_000

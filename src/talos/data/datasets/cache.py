@@ -159,8 +159,9 @@ def _download(
         files = tuple(folder / name for name in names)
         return Fetched(info=one, folder=folder, files=files, download=source, notes=tuple(notes))
     reasons = "; ".join(map(str, failures)) or "it has no source"
-    kept = f"; what is in {folder} is kept; delete it if a change is right" if record else ""
     wrong = any(isinstance(failure, ChecksumError) for failure in failures)
+    hint = " (delete it if the change is right)" if wrong else ""
+    kept = f"; what is in {folder} is kept{hint}" if record else ""
     raise (ChecksumError if wrong else DownloadError)(f"{one.name} could not be fetched: {reasons}{kept}")
 
 

@@ -92,17 +92,14 @@ def _from_server(url: str, file: str, pooch: object, *, progress: Progress | Non
     from pooch import HTTPDownloader
 
     bar, outer = _Bar(progress), sys.exc_info()[1]
+    how: dict[str, Any] = {"timeout": _TIMEOUT, "headers": _HEADERS}
     try:
         with ExitStack() as opened:
 
-            def close_later(answer: requests.Response, **_: Any) -> None:  # pooch does not close it
+            def close_at_the_end(answer: requests.Response, **_: object) -> None:  # pooch does not close it
                 opened.callback(answer.close)
 
-            how: dict[str, Any] = {
-                "timeout": _TIMEOUT,
-                "headers": _HEADERS,
-                "hooks": {"response": close_later},
-            }
+            how["hooks"] = {"response": close_at_the_end}
             HTTPDownloader(progressbar=bar, chunk_size=_CHUNK, **how)(url, file, pooch)
     except (requests.RequestException, ValueError) as error:
         reason: BaseException = error  # the last one: requests wraps it in others that repeat the address
