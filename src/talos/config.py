@@ -24,7 +24,9 @@ __all__ = [
     "RunConfig",
     "TrainingConfig",
     "flat_settings",
+    "parse_assignment",
     "parse_half_life",
+    "parse_value",
     "read_toml",
 ]
 
@@ -267,6 +269,34 @@ class RunConfig(_Section):
             if isinstance(section, dict)
         ]
         return "\n\n".join(["\n".join(top), *sections]) + "\n"
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Key and value of `KEY=VALUE`.
+
+    >>> parse_assignment("loss.tau=0.1")
+    ('loss.tau', 0.1)
+    >>> parse_assignment("loss.tau")
+    Traceback (most recent call last):
+    talos.errors.ConfigError: assignments: 'loss.tau'; expected KEY=VALUE, such as loss.tau=0.1
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"{text!r}", where="assignments", expected="KEY=VALUE, such as loss.tau=0.1")
+    return key, parse_value(value)
+
+
+def parse_value(text: str) -> Any:
+    """A value as a command line has it: JSON, a number such as `.5`, or else a bare word.
+
+    >>> parse_value("0.1"), parse_value(".5"), parse_value("true"), parse_value("shared:64")
+    (0.1, 0.5, True, 'shared:64')
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        number = re.fullmatch(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", text, re.ASCII | re.IGNORECASE)
+        return float(text) if number else text
 
 
 def read_toml(path: Path, *, expected: str) -> dict[str, Any]:

@@ -25,8 +25,10 @@ import importlib
 import inspect
 import os
 import sys
+import traceback
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -49,7 +51,9 @@ __all__ = [
     "check_imported",
     "config_of",
     "configured",
+    "failure_of_own_class",
     "help_of",
+    "import_asked",
     "import_module",
     "kind_of",
     "make_backbone",
@@ -158,6 +162,14 @@ def import_module(name: str, *, where: str, of: str = "") -> ModuleType:
         ) from error
 
 
+def import_asked(names: Sequence[str], *, where: str) -> None:
+    """Import modules whose classes a config from a file may name, in processes that this one starts too."""
+    for name in names:
+        import_module(name, where=where)
+    known = [name for name in os.environ.get("TALOS_IMPORT", "").split(",") if name]
+    os.environ["TALOS_IMPORT"] = ",".join([*known, *names])
+
+
 def _imported(path: str, where: str) -> Any:
     """What `module:Class` names, imported from Python's ordinary search path."""
     module, _, attributes = path.partition(":")
@@ -167,6 +179,19 @@ def _imported(path: str, where: str) -> Any:
             hint = nearest(name, [one for one in vars(found) if not one.startswith("_")])
             raise ArgumentError(f"the module {module!r} has no {attributes!r}", where=where, hint=hint)
         found = getattr(found, name)
+    return found
+
+
+def failure_of_own_class(error: BaseException) -> str | None:
+    """Which loss, backbone, … from outside the library raised an error, what and where; None if none did."""
+    found = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        made, package = frame.f_locals.get("self"), str(frame.f_globals.get("__name__")).partition(".")[0]
+        kind = kind_of(made)
+        if kind is not None and package not in ("talos", "torch"):
+            place = f"{Path(frame.f_code.co_filename).name}, line {line}, in {frame.f_code.co_name}"
+            name = f"{type(made).__module__}:{type(made).__qualname__}"
+            found = f"the {kind} {name} raised {type(error).__name__}: {first_line(error)} ({place})"
     return found
 
 

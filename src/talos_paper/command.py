@@ -89,7 +89,7 @@ def reproduce(
         raise ConfigError("no table is named", where="TABLE", expected="a name from --list, or `all`")
     result: dict[str, Any] = {}
     if not pages:
-        seconds = parse_budget(budget)
+        seconds = None if budget is None else parse_budget(budget)
         result = run(selection, store, work=work, folder=data, budget=seconds, notify=say)
         for what, why in result["skipped"].items():
             say(f"skipped {what}: {why}")

@@ -149,7 +149,7 @@ def test_a_folder_has_one_comparison_at_a_time(
         (("--losses", "talso"), "did you mean 'talos'"),
         (("--losses", "talos,"), "--losses"),
         (("--losses", "sl", "--backbones", "lightgnc"), "did you mean 'lightgcn'"),
-        (("--losses", "sl", "--seeds", 0), "--seeds: 0"),
+        (("--losses", "sl", "--seeds", 0), "--seeds: got 0"),
         (("--losses", "sl", "--budget", "soon"), "--budget: 'soon'"),
         (("--losses", "sl", "--set", "bpr.loss.x=1"), "--set bpr.loss.x=1"),
         (("--losses", "talos", "--set", "talso.loss.tau=1"), "did you mean 'talos'"),

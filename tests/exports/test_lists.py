@@ -186,7 +186,7 @@ def test_overwriting(make: Make, tmp_path: Path) -> None:
     out = tmp_path / "recs.csv"
     write_lists(make(), out)
     before = out.read_bytes()
-    with pytest.raises(ArgumentError, match=r"exists; expected a new name \(or overwrite=True\)"):
+    with pytest.raises(ArgumentError, match=r"exists; expected a new name \(overwrite=True replaces it\)"):
         write_lists(make(), out)
     with pytest.raises(InterruptedExportError):
         write_lists(make(seed=1), out, overwrite=True, progress=interrupt_at(60))

@@ -5,7 +5,6 @@ Nothing here imports torch or polars at the top, so that `talos --help` answers 
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -78,13 +77,9 @@ def options(
 ) -> None:
     """Recommenders trained for Precision@K and Recall@K directly."""
     if modules:
-        from talos.registry import import_module
+        from talos.registry import import_asked
 
-        for module in modules:
-            import_module(module, where="--import")
-        # in the environment, so that the processes of this command know it too
-        known = [name for name in os.environ.get("TALOS_IMPORT", "").split(",") if name]
-        os.environ["TALOS_IMPORT"] = ",".join([*known, *modules])
+        import_asked(modules, where="--import")
 
 
 def run() -> None:

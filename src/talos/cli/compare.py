@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from talos.cli.options import Json, TrainingOptions, missing, parse_budget, parse_value, with_options
+from talos.checks import positive_integer
+from talos.cli.options import Json, TrainingOptions, missing, parse_budget, with_options
 from talos.cli.output import print_json, print_table, say
 from talos.cli.shared import shown, space_for, write_study_page
 from talos.data.databases import without_password
@@ -55,7 +56,7 @@ def compare(
         str | None,
         typer.Option("--baselines", help="Also compare with these: popularity, itemknn, ease, rp3beta, als."),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Fits of each model, with seeds 0, 1, …")] = 5,
+    seeds: Annotated[int, typer.Option("--seeds", help="Fits of each model, with seeds 0, 1, …")] = 5,
     budget: Annotated[
         str | None, typer.Option("--budget", help="Time each fit may train: 90s, 10m, 1h.")
     ] = None,
@@ -85,14 +86,13 @@ def compare(
         typer.Option(
             "--tuned",
             metavar="TRIALS",
-            min=1,
             help="First tune every model on the validation part, with this many trials each.",
         ),
     ] = None,
     space: Annotated[
         str, typer.Option(help="For --tuned: `default`, `paper` (the paper's grids) or a TOML file.")
     ] = "default",
-    workers: Annotated[int, typer.Option(min=1, help="For --tuned: worker processes.")] = 1,
+    workers: Annotated[int, typer.Option(help="For --tuned: worker processes.")] = 1,
     source: SourceOptions,
     json: Json = False,
 ) -> None:
@@ -116,20 +116,20 @@ def compare(
         raise missing("--losses", "Short names with commas.")
     if out is None:
         raise missing("--out", "A folder for the results.")
-    from talos.studies.compare import models_for
-
-    seconds = parse_budget(budget)
-    named = [_names(losses, "--losses"), _names(backbones, "--backbones")]
-    named += [_names(baselines, "--baselines") if baselines else []]
-    changes = [_assignment(text, [name for names in named for name in names]) for text in assignments or []]
-    models = models_for(*named, base=training.run_config(), changes=changes)
-    found: dict[str, Any] = {}
-    if tuned is not None:
-        models, found = _tune_models(models, path, source, out / "tuned", tuned, space, workers)
+    for name, number in (("seeds", seeds), ("workers", workers), ("tuned", 1 if tuned is None else tuned)):
+        positive_integer(name, number)
     from talos.data.open import open_split
     from talos.report import comparison_report, write_page
     from talos.studies import compare as comparison
 
+    seconds = None if budget is None else parse_budget(budget)
+    named = [_names(losses, "--losses"), _names(backbones, "--backbones")]
+    named += [_names(baselines, "--baselines") if baselines else []]
+    changes = [_assignment(text, [name for names in named for name in names]) for text in assignments or []]
+    models = comparison.models_for(*named, base=training.run_config(), changes=changes)
+    found: dict[str, Any] = {}
+    if tuned is not None:
+        models, found = _tune_models(models, path, source, out / "tuned", tuned, space, workers)
     table = comparison.compare(
         open_split(path, source, notify=say),
         models,
@@ -224,11 +224,9 @@ def _say_of(name: str, line: str) -> None:
 
 def _assignment(text: str, names: list[str]) -> tuple[str | None, str, Any]:
     """`sl.loss.tau=0.2` as ("sl", "loss.tau", 0.2); the name is None where the key is for all models."""
-    from talos.config import RunConfig
+    from talos.config import RunConfig, parse_assignment
 
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigError(f"{text!r}", where="--set", expected="[NAME.]KEY=VALUE, such as sl.loss.tau=0.2")
+    key, value = parse_assignment(text)
     name = max((one for one in names if key.startswith(f"{one}.")), key=len, default=None)
     head = key.partition(".")[0]
     if name is None and head not in RunConfig.model_fields:
@@ -238,7 +236,7 @@ def _assignment(text: str, names: list[str]) -> tuple[str | None, str, Any]:
     place = key if name is None else key[len(name) + 1 :]
     if place in _DECIDED_ELSEWHERE:
         raise ConfigError(f"{place!r}", where=f"--set {text}", expected=f"{_DECIDED_ELSEWHERE[place]} for it")
-    return name, place, parse_value(value)
+    return name, place, value
 
 
 def _names(text: str, where: str) -> list[str]:

@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 import typer
 
 from talos.cli.options import Command, Json, PathArgument, UnsplitOptions, with_options
-from talos.cli.output import print_facts, print_json, print_table, reading, say
+from talos.cli.output import print_facts, print_json, print_table, say
 from talos.data.options import SourceOptions
 from talos.errors import ConfigError
+from talos.progress import reading
 
 __all__ = ["app"]
 

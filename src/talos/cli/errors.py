@@ -14,13 +14,13 @@ import shlex
 import sys
 import traceback
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import fields
 from typing import Any
 
-from talos.cli.options import config_keys
+from talos.cli.options import StudyOptions
 from talos.cli.output import LONGEST_MESSAGE, printable
 from talos.data.databases import without_passwords
-from talos.errors import DataError, InputError, Option, TalosError, first_line
+from talos.errors import DataError, InputError, Option, TalosError
 from talos.files import WRONG_NAME
 
 __all__ = ["close_stdout", "explained", "traceback_of"]
@@ -64,7 +64,8 @@ def _in_flags(error: InputError, context: Any) -> str:
             return flag and f"{flag} {effect}"
         return f"{flag}{'' if '.' in name else ' '}{shlex.quote(str(value))} {effect}"
 
-    given = {key: own[name] for key, name in config_keys().items() if context.params.get(name) is not None}
+    keys = {one.metadata["key"]: one.name for one in fields(StudyOptions) if one.metadata["key"]}
+    given = {key: own[name] for key, name in keys.items() if context.params.get(name) is not None}
     places = {**own, **_assigned(context.params.get("assignments") or (), given), **given}
     return error.message(places.get(error.where or ""), spelled)
 
@@ -178,28 +179,16 @@ def _outside_failure(error: BaseException, command: str) -> tuple[str, int] | No
     if number is None and "disk is full" in str(error):  # as SQLite says it
         number = errno.ENOSPC
     if number is None:
-        return _own_class_failure(error)
+        registry = sys.modules.get("talos.registry")  # not imported: no class of the user's own was made
+        own = registry and registry.failure_of_own_class(error)
+        return (f"{own}; --debug shows more", 2) if own else None
     named = [name for name in (getattr(error, "filename", None), getattr(error, "filename2", None)) if name]
-    place = " → ".join(map(_as_text, named)) or command
+    place = (
+        " → ".join(one.decode(errors="replace") if isinstance(one, bytes) else str(one) for one in named)
+        or command
+    )
     reason = error.strerror if isinstance(error, OSError) and error.strerror else os.strerror(number)
     return f"{place}: {reason}", 2 if number in WRONG_NAME and named else 1
-
-
-def _own_class_failure(error: BaseException) -> tuple[str, int] | None:
-    """Message and exit code of an error in a loss, backbone, … from outside the library; None if there is no such."""
-    registry = sys.modules.get("talos.registry")  # not imported: no such class was made
-    if registry is None:
-        return None
-    found = None
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        made, package = frame.f_locals.get("self"), str(frame.f_globals.get("__name__")).partition(".")[0]
-        kind = registry.kind_of(made)
-        if kind is not None and package not in ("talos", "torch"):
-            place = f"{Path(frame.f_code.co_filename).name}, line {line}, in {frame.f_code.co_name}"
-            name = f"{type(made).__module__}:{type(made).__qualname__}"
-            raised = f"{type(error).__name__}: {first_line(error)}"
-            found = f"the {kind} {name} raised {raised} ({place}; --debug shows more)", 2
-    return found
 
 
 def traceback_of(error: BaseException) -> str:
@@ -215,10 +204,6 @@ def _bug_report(error: BaseException) -> str:
         "error: this is a bug in Talos, not in your input. Please report it in the project's issue tracker, with the "
         "lines above, the command, and what `talos doctor` prints (SECURITY.md says how, if it must not be public)."
     )
-
-
-def _as_text(name: str | bytes | int) -> str:
-    return os.fsdecode(name) if isinstance(name, bytes) else str(name)
 
 
 def close_stdout() -> None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from talos.cli.options import Json, PathArgument, with_options
-from talos.cli.output import print_facts, print_json, reading, say
+from talos.cli.output import print_facts, print_json, say
 from talos.data.databases import without_password
 from talos.data.options import SourceOptions
 from talos.errors import ConfigError
+from talos.progress import reading
 
 if TYPE_CHECKING:
     from talos.config import NamedConfig, RunConfig
@@ -73,10 +74,10 @@ def init(
     )
     plan = plan_of_run(config, parts.train, parts.valid)
     notes = (*plan.notes, *([plan.raced] if plan.raced else []))
-    guesses = parts.train.provenance.guesses
-    head = ["# What to train on. PATH and flags on the command line win over this section."]
-    head += [f"# {guesses}"] if guesses else []
-    replace_text(out, "\n".join([commented(config, notes), *head, source.to_toml(path)]))
+    remarks = ["What to train on. PATH and flags on the command line win over this section."]
+    remarks += filter(None, [parts.train.provenance.guesses])
+    data = [*(f"# {remark}" for remark in remarks), source.to_toml(path)]
+    replace_text(out, "\n".join([commented(config, notes), *data]))
     run = Path(path).stem if "://" not in path else "database"
     place = without_password(path)  # PGPASSWORD or ~/.pgpass has the password
     command = f"talos train --config {shlex.quote(str(out))} --out {shlex.quote(f'runs/{run}')}"

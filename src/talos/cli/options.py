@@ -13,9 +13,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
@@ -39,10 +38,8 @@ __all__ = [
     "TestArgument",
     "TrainingOptions",
     "UnsplitOptions",
-    "config_keys",
     "missing",
     "parse_budget",
-    "parse_value",
     "with_bare_flags",
     "with_options",
 ]
@@ -123,20 +120,32 @@ def missing(name: str, help: str) -> ConfigError:  # noqa: A002
 def with_bare_flags(arguments: Sequence[str]) -> list[str]:
     """A line on which every flag that may stand alone has a value; what follows it is its value if it can be.
 
+    Raises:
+        ConfigError: a value that is mistyped; upper case counts as lower case.
+
     >>> with_bare_flags(["--refit", "clicks.csv", "--out", "run"])
     ['--refit=train+valid', 'clicks.csv', '--out', 'run']
+    >>> with_bare_flags(["clicks.csv", "--refit", "ALL"])
+    ['clicks.csv', '--refit=all']
     >>> with_bare_flags(["clicks.csv", "--refit", "al"])
-    ['clicks.csv', '--refit=al']
+    Traceback (most recent call last):
+    talos.errors.ConfigError: --refit: 'al'; expected train+valid or all
     """
     line: list[str] = []
     for one in arguments:
         values = _BARE.get(line[-1], ()) if line else ()
         mistyped = nearest(one, values).startswith("did you mean") and not Path(one).exists()
-        if values and (one.lower() in values or mistyped):
+        if one.lower() in values or mistyped:
             line[-1] += f"={one}"
         else:
             line.append(one)
-    return [f"{one}={_BARE[one][0]}" if one in _BARE else one for one in line]
+    for place, one in enumerate(line):
+        flag, _, value = one.partition("=")
+        if flag in _BARE:
+            line[place] = f"{flag}={(value or _BARE[flag][0]).lower()}"
+            if value and value.lower() not in _BARE[flag]:
+                raise ConfigError(repr(value), where=flag, expected=" or ".join(_BARE[flag]))
+    return line
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -187,15 +196,12 @@ def _flags(kind: Any, section: str = "") -> Iterator[tuple[str, inspect.Paramete
         if dataclasses.is_dataclass(types[one.name]):
             yield from _flags(types[one.name], one.name)
             continue
-        option = one.metadata.get("option") or _option_of(one)
+        flag, described = one.metadata.get("flag"), one.metadata.get("help")
+        # hidden without help, so that a run.toml may still set it
+        made = typer.Option(flag or f"--{one.name.replace('_', '-')}", help=described, hidden=not described)
+        option = one.metadata.get("option", made)
         how: dict[str, Any] = {"default": one.default, "annotation": Annotated[types[one.name], option]}
         yield section or one.name, inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, **how)
-
-
-def _option_of(one: dataclasses.Field[Any]) -> Any:
-    """What typer makes the flag of a field from; hidden without help, so that a run.toml may still set it."""
-    flag = one.metadata["flag"] or "--" + one.name.replace("_", "-")
-    return typer.Option(flag, help=one.metadata["help"], hidden=one.metadata["help"] is None)
 
 
 # ------------------------------------------------------------------------------------------------ training
@@ -279,22 +285,17 @@ class TrainingOptions:
         >>> TrainingOptions(k=10, assignments=["loss.tau=0.2"]).run_config().loss.options
         {'tau': 0.2}
         """
-        from talos.config import RunConfig
+        from talos.config import RunConfig, parse_assignment, parse_value
         from talos.registry import check
 
         config = RunConfig() if self.config is None else RunConfig.from_toml(self.config)
-        changes = {}
+        changes: dict[str, Any] = {}
         for one in dataclasses.fields(self):
             key, value = one.metadata["key"], getattr(self, one.name)
             if key is not None and value is not None:
                 text = one.metadata["option"].metavar == _NUMBER_OR_AUTO
                 changes[key] = parse_value(value) if text else value
-        for assignment in self.assignments or []:
-            name, equals, text = assignment.partition("=")
-            if not equals:
-                expected = "KEY=VALUE, such as loss.tau=0.1"
-                raise ConfigError(f"{assignment!r}", where="--set", expected=expected)
-            changes[name] = parse_value(text)
+        changes |= dict(map(parse_assignment, self.assignments or []))
         config = config.with_values(changes)
         check(config)  # before any data are read
         return config
@@ -309,44 +310,19 @@ class StudyOptions(TrainingOptions):
     )
 
 
-def config_keys() -> Mapping[str, str]:
-    """Key of the config → name of the training option that sets it.
-
-    >>> config_keys()["training.epochs"]
-    'epochs'
-    """
-    fields = dataclasses.fields(StudyOptions)
-    return {one.metadata["key"]: one.name for one in fields if one.metadata["key"] is not None}
-
-
 # -------------------------------------------------------------------------------------------------- values
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
-def parse_budget(text: str | None) -> float | None:
+def parse_budget(text: str) -> float:
     """Seconds in `90s`, `10m`, `1.5h` or a plain number of seconds.
 
     >>> parse_budget("10m")
     600.0
     """
-    if text is None:
-        return None
     found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smh]?)", text.strip())
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not seconds > 0:
         raise ConfigError(f"{text!r}", where="--budget", expected="a time such as 90s, 10m or 1h")
     return seconds
-
-
-def parse_value(text: str) -> Any:
-    """The value in KEY=VALUE: JSON, a number such as `.5`, or else a bare word.
-
-    >>> parse_value("0.1"), parse_value(".5"), parse_value("true"), parse_value("shared:64")
-    (0.1, 0.5, True, 'shared:64')
-    """
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        number = re.fullmatch(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", text, re.ASCII | re.IGNORECASE)
-        return float(text) if number else text

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from talos.cli.options import RunArgument
 from talos.cli.output import print_json, print_table, say
-from talos.errors import ConfigError
+from talos.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     import polars as pl
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from talos.model.model import Model
 
 __all__ = ["recommend"]
+
+_ON_UNKNOWN = ("raise", "skip", "popular")
 
 
 def recommend(
@@ -66,8 +68,8 @@ def recommend(
         ),
     ] = None,
     on_unknown: Annotated[
-        Literal["raise", "skip", "popular"] | None,
-        typer.Option("--on-unknown", help="What to do about unknown users; `raise` an error if not given."),
+        str | None,
+        typer.Option("--on-unknown", help="For unknown users: raise (if not given), skip or popular."),
     ] = None,
     keep_seen: Annotated[
         bool, typer.Option("--keep-seen", help="Include items that the user already has.")
@@ -108,6 +110,8 @@ def recommend(
             raise ConfigError(f"does not go with {chosen[0]}", where=name, expected=partner)
     if everybody and out is None:
         raise ConfigError("is missing", where="--out", expected="a file or a database table for the lists")
+    if on_unknown not in (None, *_ON_UNKNOWN):
+        raise ConfigError(f"{on_unknown!r}", where="--on-unknown", hint=nearest(on_unknown, _ON_UNKNOWN))
     from talos import distributed
     from talos.model.attributes import parse_filter
     from talos.model.recommender import Recommender
@@ -120,10 +124,8 @@ def recommend(
     }  # fmt: skip
     if filter:
         request["filter"] = parse_filter(filter)
-    if candidates:
-        request["candidates"] = _split(candidates)
-    if exclude:
-        request["exclude"] = _split(exclude)
+    lists_of_items = {"candidates": candidates, "exclude": exclude, "history": history}
+    request |= {name: _split(given) for name, given in lists_of_items.items() if given}
     if everybody:
         from talos.exports import write_lists
         from talos.progress import counter
@@ -153,8 +155,6 @@ def recommend(
         return
     if on_unknown is not None:
         request["on_unknown"] = on_unknown
-    if history:
-        request["history"] = _split(history)
     lists = recommender.recommend(users, k=k, **request)
     codes: Any = model.train.user_ids.encode(lists["user_id"].unique()) if users else []
     _say_cold(sum(not model.train.user_degrees[code] for code in codes if code >= 0), len(codes))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from talos.cli.output import reading, say
+from talos.cli.output import say
 from talos.cli.plugins import entry_points_of, not_installed
 from talos.data.options import SourceOptions
 from talos.errors import ConfigError, nearest
+from talos.progress import reading
 
 if TYPE_CHECKING:
     from talos.config import RunConfig

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from talos.cli.options import Json, TrainingOptions, missing, with_options
-from talos.cli.output import print_facts, print_json, print_table, reading, say
+from talos.cli.output import print_facts, print_json, print_table, say
 from talos.data.options import SourceOptions
 from talos.errors import ConfigError
+from talos.progress import reading
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["train"]
 
 Refit: TypeAlias = Literal["train+valid", "all"]
-_LOGGERS = ("tensorboard", "mlflow", "wandb")
 
 
 @with_options
@@ -48,7 +48,6 @@ def train(
         typer.Option(
             "--refit",
             metavar="[train+valid|all]",
-            case_sensitive=False,
             help="Fit again with the settings and epochs that were chosen: on train and validation if no value is "
             "given; on all, for deployment, without a test figure of its own.",
         ),
@@ -121,8 +120,7 @@ def train(
             say(note)
         record = record_of(path, source, parts)
         table = _read_items(path, items, item_columns, source, parts)
-        asked = zip(_LOGGERS, (tensorboard, mlflow, wandb), strict=True)
-        loggers = [name for name, wanted in asked if wanted]
+        asked = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
         with _saying_how_to_continue(out):
             group = distributed.start(config.device)
             run = Recommender(config=config).fit_run(
@@ -131,7 +129,7 @@ def train(
                 refit=refit,
                 resume=resume,
                 items=table,
-                loggers=loggers,
+                loggers=[name for name, wanted in asked.items() if wanted],
                 source=record,
                 notify=say,
             )

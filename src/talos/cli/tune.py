@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from talos.checks import positive_integer
 from talos.cli.options import Json, StudyOptions, missing, parse_budget, with_options
 from talos.cli.output import print_facts, print_json, print_table, say
 from talos.cli.shared import shown, space_for, write_study_page
@@ -40,10 +41,10 @@ def tune(
         typer.Option(help="`default`, `paper` (the paper's grid for the loss), or a TOML file."),
     ] = "default",
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Number of trials, with those finished before.  [default: 50]")
+        int | None, typer.Option(help="Number of trials, with those finished before.  [default: 50]")
     ] = None,
     budget: Annotated[str | None, typer.Option(help="Time from now: 90s, 10m, 1h.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Worker processes, which share the threads.")] = 1,
+    workers: Annotated[int, typer.Option(help="Worker processes, which share the threads.")] = 1,
     storage: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +81,10 @@ def tune(
         return
     if path is None:
         raise missing("PATH", "The data to tune on.")
-    seconds = parse_budget(budget)
+    for name, number in (("trials", trials), ("workers", workers)):
+        if number is not None:
+            positive_integer(name, number)
+    seconds = None if budget is None else parse_budget(budget)
     base = training.run_config()
     chosen, settled = space_for(space, base)
 
@@ -89,8 +93,14 @@ def tune(
 
     check_reachable(parse_storage(storage, out))
     parts = fit_parts(*open_fit_parts(path, source, notify=say))
-    how: dict[str, Any] = {"sampler": sampler, "pruner": pruner, "seed": search_seed}
-    settings = TuneSettings(config=settled, space=chosen, data=parts.fingerprints(), **how)
+    settings = TuneSettings(
+        config=settled,
+        space=chosen,
+        data=parts.fingerprints(),
+        sampler=sampler,
+        pruner=pruner,
+        seed=search_seed,
+    )
     say(
         f"searching {', '.join(chosen.entries)} for {settings.metric} on validation "
         f"({settings.resolved_sampler}, pruner {pruner})"
