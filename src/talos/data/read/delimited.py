@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import csv
 import io
-from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 import polars as pl
@@ -139,50 +138,53 @@ class Delimited(Reader):
 
     def careful(self, rows: int) -> Iterator[Block]:
         """Rows with their lines."""
-        walk = self._rows()
-        while some := list(islice(walk, rows)):
-            lines = array("q", [line for line, _ in some])
-            faults = [fault for _, fault in some if isinstance(fault, DataError)]
-            good = [row for _, row in some if not isinstance(row, DataError)]
-            if faults:
-                lines = array("q", [line for line, row in some if not isinstance(row, DataError)])
-            columns = zip(*good, strict=True) if good else [()] * len(self.found)
-            schema = dict.fromkeys(self.found, pl.String)
-            frame = pl.DataFrame(dict(zip(self.found, map(list, columns), strict=True)), schema=schema)
-            block = self.cleaner.careful(
-                frame, lines
-            )  # a row before the fault may be bad as well, and is named first
-            if faults and not self.cleaner.skip:
-                raise faults[0]
-            yield Block(block.frame, block.rows + len(faults))
-
-    def _rows(self) -> Iterator[tuple[int, list[str] | DataError]]:
-        """The line of each row, and its wanted fields or what is wrong with it; ends after a fault that is raised."""
-        name, width, places = self.file.name, len(self.layout.names), list(self.found.values())
+        kinds = {one.role: one.kind for one in self.wanted}
+        needed = max(place for role, place in self.found.items() if kinds[role] != "text")
+        width, single = len(self.layout.names), [self.found[role] for role in ("user", "item")]
         with io.TextIOWrapper(self.file.open(), "utf-8", "surrogateescape", newline="") as stream:
             for _ in range(self.layout.skip_lines):
                 stream.readline()
-            single = [self.found[role] for role in ("user", "item")]
-            kinds = {one.role: one.kind for one in self.wanted}
-            needed = max(place for role, place in self.found.items() if kinds[role] != "text")
-            for line, row in csv_rows(stream, self.layout, single):
-                where, fault = f"{name}, line {line}", None
-                if isinstance(row, QuoteError):
-                    expected = 'quotes around a whole field, and "" for a quote within it'
-                    fault = DataError(str(row), where=where, expected=expected, option=SKIP)
-                elif not needed < len(row) <= width:
-                    what = f"{len(row)} field{'s' * (len(row) > 1)}"
-                    fault = DataError(what, where=where, expected=str(width), option=SKIP)
-                else:
-                    values = [row[place] if place < len(row) else "" for place in places]
-                    if all(map(_is_unicode, values)):
-                        yield line, values
+            walk = csv_rows(stream, self.layout, single)
+            while some := list(islice(walk, rows)):
+                good, fault = [], None
+                for line, row in some:
+                    if isinstance(row, QuoteError) or not needed < len(row) <= width:
+                        fault = fault or self._fault(line, row)
+                        if not self.cleaner.skip:
+                            break
                     else:
-                        fault = not_utf8(self.file, line)
-                if fault is not None:
-                    yield line, fault
+                        good.append((line, row))
+                if not all(map(self._is_unicode, good)):
+                    broken = next(line for line, row in good if not self._is_unicode((line, row)))
+                    good = [one for one in good if self._is_unicode(one)]
                     if not self.cleaner.skip:
-                        return
+                        good, fault = [one for one in good if one[0] < broken], not_utf8(self.file, broken)
+                columns = {
+                    role: [row[place] if place < len(row) else "" for _, row in good]
+                    for role, place in self.found.items()
+                }
+                frame = pl.DataFrame(columns, schema=dict.fromkeys(self.found, pl.String))
+                block = self.cleaner.careful(frame, [line for line, _ in good])
+                if fault is not None and not self.cleaner.skip:  # a bad row before it is named first
+                    raise fault
+                yield Block(block.frame, len(some))
+
+    def _is_unicode(self, numbered: tuple[int, list[str]]) -> bool:
+        row = numbered[1]
+        try:
+            text = "".join([row[place] for place in self.found.values() if place < len(row)])
+            return text.isascii() or bool(text.encode())
+        except UnicodeEncodeError:
+            return False
+
+    def _fault(self, line: int, row: list[str] | QuoteError) -> DataError:
+        """The error about a row with a quote out of place, or with too few or too many fields."""
+        where = f"{self.file.name}, line {line}"
+        if isinstance(row, QuoteError):
+            expected = 'quotes around a whole field, and "" for a quote within it'
+            return DataError(str(row), where=where, expected=expected, option=SKIP)
+        what = f"{len(row)} field{'s' * (len(row) > 1)}"
+        return DataError(what, where=where, expected=str(len(self.layout.names)), option=SKIP)
 
 
 class QuoteError(ValueError):
@@ -204,45 +206,38 @@ def csv_rows(
     [['a', 'b "c" d'], QuoteError('a quote opens in this row and is not closed'), ['f', 'g']]
     """
     again: deque[str] = deque()  # lines that a broken row took
-    taken: list[str] = []  # lines of this row
-
-    def take() -> str:
-        text = again.popleft() if again else stream.readline()
-        taken.append(text)
-        return text
-
     number = layout.skip_lines
-    while text := take():
+    while text := again.popleft() if again else next(stream, ""):
         number += 1
-        row: list[str] | QuoteError = []
         if not layout.quoted or '"' not in text:
-            row = text.rstrip("\r\n").split(layout.separator)
+            if text.strip():
+                yield number, text.rstrip("\r\n").split(layout.separator)
+            continue
+        taken = [text]
+
+        def lines(taken: list[str] = taken) -> Iterator[str]:
+            yield taken[0]
+            while more := again.popleft() if again else next(stream, ""):
+                taken.append(more)
+                yield more
+
+        try:
+            row = next(csv.reader(lines(), delimiter=layout.separator, strict=True))
+            fault = "a quote opens in this row and is not closed in its line"
+            broken = any(len(row[n].strip().splitlines()) > 1 for n in single if n < len(row))
+        except csv.Error as error:
+            follows, broken = "expected after" in str(error) and len(taken) == 1, True
+            fault = (
+                "a quoted field is followed by text"
+                if follows
+                else "a quote opens in this row and is not closed"
+            )
+        if broken:
+            yield number, QuoteError(fault)
+            again.extendleft(reversed(taken[1:]))
         else:
-            try:
-                row = next(csv.reader(chain([text], iter(take, "")), delimiter=layout.separator, strict=True))
-            except csv.Error as error:
-                follows = "expected after" in str(error) and len(taken) == 1
-                what = (
-                    "a quoted field is followed by text"
-                    if follows
-                    else "a quote opens in this row and is not closed"
-                )
-                row = QuoteError(what)
-            else:
-                if any(len(row[n].strip().splitlines()) > 1 for n in single if n < len(row)):
-                    row = QuoteError("a quote opens in this row and is not closed in its line")
-        if isinstance(row, QuoteError):
             yield number, row
-            again.extendleft(reversed([line for line in taken[1:] if line]))
-        else:
-            if len(row) > 1 or row[0].strip():
-                yield number, row
             number += len(taken) - 1
-        taken.clear()
-
-
-def _is_unicode(value: str) -> bool:
-    return value.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in value)
 
 
 def odd_quotes(chunk: bytes, separator: str) -> bool:
